@@ -1,0 +1,66 @@
+"""A parallelism configuration: every knob of OPPA's Table 1, with the field's names.
+
+Parameters that a choice makes inactive stand at their default, so that no two configurations mean the same run.
+"""
+
+import dataclasses
+import zlib
+from typing import Any, Self
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """One way to run the job (OPPA App. C.1, Table 1). `_mb` is MiB, the frameworks' own knob."""
+
+    dp: int
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    global_batch: int
+    micro_batch: int
+    model_chunks: int = 1
+    zero_stage: int = 0
+    dp_bucket_mb: float = 25
+    zero_bucket_mb: float = 25
+    overlap_zero_comm: bool = False
+    overlap_zero_allgather: bool = False
+    overlap_p2p: bool = False
+    schedule: str = "1f1b"
+    recompute: str = "none"
+
+    @property
+    def devices(self) -> int:
+        """Ranks of the job."""
+        return self.dp * self.tp * self.pp
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches per optimizer step on each data-parallel rank (COPUS's gradient-accumulation steps)."""
+        return self.global_batch // (self.dp * self.micro_batch)
+
+    @property
+    def id(self) -> str:
+        """Readable and unique, e.g. `dp2_tp1_pp2_z1_mbs4_mc2_rcfull`; other non-default values as a short hash behind it."""
+        parts = [f"dp{self.dp}", f"tp{self.tp}", f"pp{self.pp}"]
+        parts += [f"ep{self.ep}"] if self.ep > 1 else []
+        parts += [f"z{self.zero_stage}", f"mbs{self.micro_batch}"]
+        parts += [f"mc{self.model_chunks}"] if self.model_chunks > 1 else []
+        parts += [self.schedule] if self.schedule != "1f1b" else []
+        parts += [f"rc{self.recompute}"] if self.recompute != "none" else []
+        rest = {name: getattr(self, name) for name in _HASHED if getattr(self, name) != _DEFAULTS[name]}
+        parts += [f"{zlib.crc32(repr(sorted(rest.items())).encode()):08x}"[:6]] if rest else []
+        return "_".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by field name, as they are written to JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        return cls(**values)
+
+
+_HASHED = ("dp_bucket_mb", "zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p")
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Configuration)}
+PARAMETERS = tuple(_DEFAULTS)

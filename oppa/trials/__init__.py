@@ -1,0 +1,1 @@
+"""One configuration, run somewhere until it ends or is ended."""

@@ -1,0 +1,129 @@
+"""The trial folder: the whole protocol between oppa and a program that trains.
+
+    trial.json           written by oppa before the start: what to run (TrialSpec)
+    measurements.jsonl   appended by rank 0, one line per optimizer step, as it happens (Measurement)
+    outcome.json         written once, by the first rank that can tell why the trial ended (Report)
+    stop                 made by oppa: rank 0 looks for it at each step boundary and tells the others
+    stdout.log, stderr.log
+"""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any, Self
+
+from oppa.problem.cluster import Cluster, Link
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+
+SPEC, MEASUREMENTS, REPORT, STOP = "trial.json", "measurements.jsonl", "outcome.json", "stop"
+
+OUTCOMES = ("completed", "terminated_early", "out_of_memory", "failed", "timed_out", "interrupted")
+"""How a trial can end. `terminated_early` is the designer's choice, `interrupted` the user's."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What a training run needs to know beyond model, configuration and cluster."""
+
+    precision: str = "fp32"
+    """`fp32` or `bf16`."""
+    learning_rate: float = 3e-4
+    seed: int = 0
+    corpus: str = ""
+    """A folder of text to train on; empty: the sources of Python's standard library."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSpec:
+    """One trial: everything that a program needs to run it. `steps` counts optimizer steps, the first (warm-up) included."""
+
+    study: str
+    trial: int
+    configuration: Configuration
+    model: Model
+    cluster: Cluster
+    training: Training
+    steps: int
+    memory_limit_enforced: bool = True
+
+    def write(self, folder: Path) -> None:
+        """Make the trial folder with its `trial.json`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / SPEC, dataclasses.asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The inverse of `write`."""
+        values = json.loads((folder / SPEC).read_text())
+        links = {name: Link(**values["cluster"].pop(name)) for name in ("intra_host", "inter_host") if values["cluster"][name]}
+        return cls(
+            **{
+                **values,
+                "configuration": Configuration(**values["configuration"]),
+                "model": Model(**values["model"]),
+                "cluster": Cluster(**{**values["cluster"], **links}),
+                "training": Training(**values["training"]),
+            }
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One optimizer step. `memory_bytes` is the peak so far, maximum over ranks; None where it is not known yet."""
+
+    step: int
+    step_time_s: float
+    memory_bytes: int | None = None
+    loss: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a program itself says of its end: an outcome, why, and which rank."""
+
+    outcome: str
+    cause: str = ""
+    rank: int | None = None
+    traceback: str = ""
+
+
+class MeasurementReader:
+    """Reads a growing `measurements.jsonl`: each call returns the complete lines since the last."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / MEASUREMENTS
+        self._offset = 0
+
+    def new(self) -> list[Measurement]:
+        """Measurements appended since the last call; an unfinished last line waits for the next."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        complete, newline, _ = data.rpartition(b"\n")
+        self._offset += len(complete) + len(newline)
+        return [_measurement(json.loads(line)) for line in complete.splitlines()]
+
+
+def read_report(folder: Path) -> Report | None:
+    """The program's own `outcome.json`, if it wrote one."""
+    try:
+        values = json.loads((folder / REPORT).read_text())
+    except FileNotFoundError:
+        return None
+    return Report(**{name: values[name] for name in Report.__dataclass_fields__ if name in values})
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write a file whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(values, indent=1) + "\n")
+    draft.replace(path)
+
+
+def _measurement(values: dict[str, Any]) -> Measurement:
+    return Measurement(**{name: values[name] for name in Measurement.__dataclass_fields__ if name in values})

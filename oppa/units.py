@@ -1,0 +1,71 @@
+"""The one place that parses `"80 GiB"` and prints `1.2 s`. Inside oppa everything is in SI base units and bytes."""
+
+import re
+
+from oppa.errors import InputError
+
+BYTES = {
+    "B": 1,
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)},
+    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
+}
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+BYTES_PER_S = {
+    **{f"{unit}/s": float(size) for unit, size in BYTES.items()},
+    **{f"{prefix}bit": 1000.0**power / 8 for power, prefix in enumerate(("", "k", "M", "G", "T"))},
+}
+MIB = 1024**2
+
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z/]+)\s*")
+
+
+def _parse(text: str, units: dict[str, float] | dict[str, int], kind: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    lowered = {name.lower(): size for name, size in units.items()}
+    if match is None or match[2].lower() not in lowered:
+        raise InputError(f"`{text}` is not {kind}", hint=f"write a number and one of {', '.join(units)}")
+    return float(match[1]) * lowered[match[2].lower()]
+
+
+def parse_bytes(text: str) -> int:
+    """`"80 GiB"` to bytes; raises InputError."""
+    return round(_parse(text, BYTES, "a size"))
+
+
+def parse_seconds(text: str) -> float:
+    """`"10 min"` to seconds; raises InputError."""
+    return _parse(text, SECONDS, "a duration")
+
+
+def parse_bandwidth(text: str) -> float:
+    """`"25 GB/s"` or `"200 Mbit"` (per second) to bytes per second; raises InputError."""
+    return _parse(text, BYTES_PER_S, "a bandwidth")
+
+
+def format_bytes(count: float) -> str:
+    """Bytes for people: `412 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.3g} {unit}" if count < 100 else f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds for people: `85 ms`, `1.2 s`, `3 min 05 s`, `2 h 10 min`."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def format_count(count: float) -> str:
+    """Counts for people: `1.24 B`, `350 M`, `12 k`."""
+    for size, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if abs(count) >= size:
+            return f"{count / size:.3g}{suffix}"
+    return f"{count:.3g}"
