@@ -16,23 +16,12 @@ from typing import Any, Self
 from oppa.problem.cluster import Cluster, Link
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
+from oppa.problem.training import Training
 
 SPEC, MEASUREMENTS, REPORT, STOP = "trial.json", "measurements.jsonl", "outcome.json", "stop"
 
 OUTCOMES = ("completed", "terminated_early", "out_of_memory", "failed", "timed_out", "interrupted")
 """How a trial can end. `terminated_early` is the designer's choice, `interrupted` the user's."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """What a training run needs to know beyond model, configuration and cluster."""
-
-    precision: str = "fp32"
-    """`fp32` or `bf16`."""
-    learning_rate: float = 3e-4
-    seed: int = 0
-    corpus: str = ""
-    """A folder of text to train on; empty: the sources of Python's standard library."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

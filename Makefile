@@ -1,0 +1,47 @@
+# Two commands do everything: `make tune` runs the main job, `make test` passes the tests.
+PYTHON ?= python3
+BIN := .venv/bin
+DONE := .venv/.installed
+
+.PHONY: help setup tune test check faults bench lint wheel clean
+
+help: ## What there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
+
+setup: $(DONE) ## Make .venv once, with everything pinned
+
+# torch first and from constraints.txt: what follows must not pull another build.
+# TORCH_INDEX names an index of CPU builds where the default index has CUDA builds only.
+$(DONE): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(DONE)
+
+tune: setup ## Tune the example job on this machine's CPUs: a new study each time
+	$(BIN)/oppa tune examples/cpu.toml
+
+test: setup ## The tests
+	$(BIN)/python -m pytest
+
+check: setup lint test wheel ## What continuous integration runs
+
+lint: setup ## Format, lint, strict types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+wheel: setup ## Build wheel and sdist, and test their installed form
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	$(BIN)/python tests/installed.py dist
+
+faults: setup ## Every way to die, five times over
+	OPPA_FAULT_REPEATS=5 $(BIN)/python -m pytest -m faults tests
+
+bench: setup ## Speed, as ratios measured side by side
+	$(BIN)/oppa bench
+
+clean: ## Remove what was built (studies stay)
+	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
