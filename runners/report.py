@@ -10,6 +10,7 @@ oppa puts this folder on PYTHONPATH and names the trial's folder in OPPA_TRIAL.
 
 import json
 import os
+import time
 import traceback
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class Trial:
 
     def end(self, outcome="completed", *, cause="", rank=None, error=None):
         """Say how the trial ended: `completed`, `out_of_memory` or `failed`. The first rank that says so is believed."""
-        values = {"outcome": outcome, "cause": cause, "rank": rank}
+        values = {"outcome": outcome, "cause": cause, "rank": rank, "time": time.time()}
         if error is not None:
             values["cause"] = cause or f"{type(error).__name__}: {error}"
             values["traceback"] = "".join(traceback.format_exception(error))

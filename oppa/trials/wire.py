@@ -76,6 +76,8 @@ class Report:
     cause: str = ""
     rank: int | None = None
     traceback: str = ""
+    time: float | None = None
+    """When it was written, in Unix seconds."""
 
 
 class MeasurementReader:

@@ -1,0 +1,5 @@
+"""`python -m oppa`."""
+
+from oppa.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Compares: speed as ratios, measured side by side in one run."""

@@ -1,0 +1,57 @@
+"""How much `oppa --help` costs over a typer program with two empty commands."""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from oppa.bench.paired import Measure, in_turn, spread
+from oppa.report.record import Section
+
+BARE = """\
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def tune(job: str) -> None:
+    "Tune a job."
+
+
+@app.command()
+def show(study: str) -> None:
+    "Show a study."
+
+
+app()
+"""
+
+
+def help_overhead(repeats: int) -> Section:
+    """Wall-clock seconds of both programs' --help, in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        bare = Path(folder) / "bare.py"
+        bare.write_text(BARE)
+        ours, theirs = _timed(sys.executable, "-m", "oppa", "--help"), _timed(sys.executable, str(bare), "--help")
+        ours(), theirs()
+        pairs = in_turn(ours, theirs, repeats)
+    extra = [a - b for a, b in pairs]
+    rows = [
+        ("`oppa --help`", spread([a for a, _ in pairs])),
+        ("bare typer program", spread([b for _, b in pairs])),
+        ("difference", spread(extra)),
+    ]
+    text = f"{repeats} pairs in turn; `oppa --help` adds {statistics.median(extra):.3f} s (median; at most 0.1 s is the aim)."
+    return Section(title="Help", text=text, columns=("program", "seconds: median (min - max)"), rows=rows)
+
+
+def _timed(*argv: str) -> Measure:
+    def measure() -> float:
+        start = time.perf_counter()
+        subprocess.run(argv, check=True, capture_output=True)
+        return time.perf_counter() - start
+
+    return measure

@@ -1,0 +1,46 @@
+"""The command line: argv in, tables out. The only code that prints or exits; one file per command.
+
+Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted and resumable.
+
+Each command imports its work inside its function, so that `oppa --help` loads typer and nothing else.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from oppa.cli import bench, doctor, init, show, space, tune
+from oppa.cli.failure import exit_code, print_error
+from oppa.errors import OppaError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+for command in (tune.tune, show.show, space.space, init.init, doctor.doctor, bench.bench):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from oppa import __version__
+
+        typer.echo(f"oppa {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _oppa(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    """Finds the fastest way to run a distributed training job, and proves it by measurement."""
+
+
+def main() -> None:
+    """Run the command line; every error of oppa's becomes a message and an exit code here."""
+    try:
+        app()
+    except OppaError as error:
+        print_error(error)
+        sys.exit(exit_code(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)

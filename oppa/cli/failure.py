@@ -1,0 +1,26 @@
+"""How an error looks: what is wrong, a blank line, what to do."""
+
+import sys
+
+from oppa.errors import EnvironmentLackingError, InfeasibleError, OppaError
+
+_RED, _CYAN, _PLAIN = "\033[1;31m", "\033[1;36m", "\033[0m"
+
+
+def exit_code(error: OppaError) -> int:
+    """1 nothing feasible, 3 environment lacking, 2 everything else that the user can mend."""
+    match error:
+        case InfeasibleError():
+            return 1
+        case EnvironmentLackingError():
+            return 3
+        case _:
+            return 2
+
+
+def print_error(error: OppaError) -> None:
+    """To stderr; coloured on a terminal."""
+    red, cyan, plain = (_RED, _CYAN, _PLAIN) if sys.stderr.isatty() else ("", "", "")
+    print(f"{red}error{plain}: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"\n{cyan}hint{plain}: {error.hint}", file=sys.stderr)

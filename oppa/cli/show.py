@@ -1,0 +1,48 @@
+"""`oppa show STUDY`: what a study knows."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def show(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder.", show_default=False)],
+    limit: Annotated[int, typer.Option(min=1, help="Trials shown, fastest first.")] = 20,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the record of the study there: table.md and trials.csv.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, as `oppa tune --json` does.")] = False,
+) -> None:
+    """Show a study: its trials, the winner, the default and the gain between them."""
+    from oppa.cli import style
+    from oppa.cli.summary import print_finding
+    from oppa.problem.problem import Problem
+    from oppa.report.record import write_record
+    from oppa.report.study import row, sections, write_csv
+    from oppa.study import open_study
+    from oppa.tuning.result import current, to_json
+
+    with open_study(study) as opened:
+        problem = Problem.from_dict(opened.meta["problem"])
+        candidates = problem.candidates()
+        finding = current(opened.trials(), candidates)
+        if as_json:
+            import json
+
+            typer.echo(json.dumps(to_json(opened, finding, ""), indent=1))
+            return
+        trials = opened.trials()
+        record = sections(trials, candidates=len(candidates))
+        if out:
+            write_record(out, f"Study of `{problem.name}`", record)
+            write_csv(out / "trials.csv", trials)
+            style.err().print(f"written: {out / 'table.md'}, {out / 'trials.csv'}")
+        facts = style.table(("fact", "value"))
+        for cells in record[0].rows:
+            facts.add_row(*map(str, cells))
+        style.out().print(facts)
+        table = style.table(("trial", "configuration", "outcome", ">steps/s", ">±", ">MiB", ">steps", ">seconds"))
+        for cells in record[1].rows[:limit]:
+            table.add_row(*cells[:2], style.outcome(str(cells[2])), *map(str, cells[3:]))
+        style.out().print(table)
+        if finding:
+            print_finding(opened, finding)

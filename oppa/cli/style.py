@@ -1,0 +1,64 @@
+"""How oppa's tables and lines look, on a terminal and in a pipe."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from oppa.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+OUTCOME_STYLE = {
+    "completed": "green",
+    "terminated_early": "cyan",
+    "out_of_memory": "yellow",
+    "failed": "red",
+    "timed_out": "red",
+    "interrupted": "dim",
+}
+
+
+@cache
+def out() -> "Console":
+    """Data: stdout."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+@cache
+def err() -> "Console":
+    """Everything else: stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def table(columns: Sequence[str]) -> "Table":
+    """A plain table; a column whose name starts with `>` is aligned to the right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in columns:
+        made.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)
+    return made
+
+
+def rate(steps_per_s: float | None, stddev: float | None = None) -> str:
+    """`12.3 ± 0.2` (steps per second); a dash where there is none."""
+    if steps_per_s is None:
+        return "-"
+    return f"{steps_per_s:.3g}" + (f" ± {stddev:.1g}" if stddev is not None else "")
+
+
+def memory(count: int | None) -> str:
+    """`182 MiB`; a dash where there is none."""
+    return "-" if count is None else format_bytes(count)
+
+
+def outcome(name: str) -> str:
+    """An outcome in words, in its colour."""
+    return f"[{OUTCOME_STYLE.get(name, '')}]{name.replace('_', ' ')}[/]"

@@ -1,0 +1,177 @@
+"""Shows a study at work: a live view on a terminal, one line per trial anywhere else. Both write to stderr."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any, Self
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from oppa.cli import style
+from oppa.problem.training import Limits
+from oppa.study import Lease, Study
+from oppa.study.records import SEARCH
+from oppa.trials.throughput import estimate
+from oppa.trials.trial import TrialResult
+from oppa.trials.wire import Measurement
+from oppa.units import format_seconds
+
+REFRESH_S = 0.2
+
+
+class Interruption:
+    """The first SIGINT or SIGTERM is noted, and raised at the next tick; a second one at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        """While this lasts, both signals come here."""
+        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def __call__(self, _signal: int, _frame: object) -> None:
+        """The signal handler."""
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the user asked to stop."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+
+class PlainWatcher:
+    """One line per trial that ended."""
+
+    def __init__(self, study: Study, interruption: Interruption) -> None:
+        self._study = study
+        self._interruption = interruption
+        self._best: tuple[float, str] | None = None
+        for trial in study.trials():
+            if trial.purpose == SEARCH and trial.feasible:
+                self._improves(trial.steps_per_s, trial.configuration.id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def tick(self) -> None:
+        """Stop if the user asked."""
+        self._interruption.check()
+
+    def started(self, lease: Lease) -> None:
+        """Nothing to say yet."""
+
+    def stepped(self, measurement: Measurement) -> None:
+        """Nothing to say yet."""
+
+    def ended(self, lease: Lease, result: TrialResult) -> None:
+        """Print the trial's line."""
+        style.err().print(self._line(lease, result))
+
+    def _line(self, lease: Lease, result: TrialResult) -> str:
+        measured = result.estimate
+        counts = lease.purpose == SEARCH and result.outcome == "completed"
+        improved = counts and self._improves(measured and measured.steps_per_s, lease.configuration.id)
+        speed = style.rate(measured.steps_per_s, measured.variance**0.5) + " steps/s" if measured else ""
+        rest = f"{speed:<22}{style.memory(result.memory_bytes):>9}" if result.outcome in ("completed", "terminated_early") else result.cause
+        kind = " " if lease.purpose == SEARCH else "✓"
+        outcome = style.outcome(result.outcome) + " " * (17 - len(result.outcome))
+        mark = "   [bold green]best so far[/]" if improved else ""
+        return f"{lease.trial:4} {kind} {lease.configuration.id:<36} {outcome}{rest}{mark}"
+
+    def _improves(self, steps_per_s: float | None, name: str) -> bool:
+        if steps_per_s is None or (self._best and steps_per_s <= self._best[0]):
+            return False
+        self._best = (steps_per_s, name)
+        return True
+
+
+class LiveWatcher(PlainWatcher):
+    """The trials' lines scroll by; below them the running trial, the incumbent and the budget are kept up to date."""
+
+    def __init__(self, study: Study, interruption: Interruption, *, trials: int | None, wall_time_s: float | None) -> None:
+        super().__init__(study, interruption)
+        self._budget = trials, wall_time_s
+        self._live = Live(console=style.err(), auto_refresh=False, transient=True)
+        self._drawn_at = 0.0
+        self._lease: Lease | None = None
+        self._started_at = time.monotonic()
+        self._times: list[float] = []
+        self._spent = (study.spent_s(), time.monotonic())
+        self._done = sum(trial.purpose == SEARCH and trial.outcome != "interrupted" for trial in study.trials())
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def tick(self) -> None:
+        """Redraw now and then; stop if the user asked."""
+        super().tick()
+        if time.monotonic() - self._drawn_at >= REFRESH_S:
+            self._drawn_at = time.monotonic()
+            self._live.update(self._view(), refresh=True)
+
+    def started(self, lease: Lease) -> None:
+        """Show the new trial."""
+        self._lease, self._started_at = lease, time.monotonic()
+        self._times.clear()
+        self.tick()
+
+    def stepped(self, measurement: Measurement) -> None:
+        """Show its step."""
+        self._times.append(measurement.step_time_s)
+
+    def ended(self, lease: Lease, result: TrialResult) -> None:
+        """Let its line scroll by."""
+        super().ended(lease, result)
+        self._lease = None
+        self._done += lease.purpose == SEARCH
+
+    def _view(self) -> RenderableType:
+        return Group(Text(), *(Text.from_markup(f"  {name:<10}{value}") for name, value in self._rows().items()))
+
+    def _rows(self) -> dict[str, Any]:
+        rows = {"[bold]trial[/]     ": self._trial_text()}
+        if self._best:
+            rows["[bold]best[/]      "] = f"{self._best[1]}   [green]{style.rate(self._best[0])} steps/s[/]"
+        rows["[bold]budget[/]    "] = self._budget_text()
+        return rows
+
+    def _trial_text(self) -> str:
+        if self._lease is None:
+            return "choosing the next configuration"
+        seconds = format_seconds(time.monotonic() - self._started_at)
+        speed = f"   {style.rate(estimate(self._times).steps_per_s)} steps/s" if len(self._times) > 1 else ""
+        what = "" if self._lease.purpose == SEARCH else "verifying "
+        return f"{self._lease.trial}  {what}[cyan]{self._lease.configuration.id}[/]   step {len(self._times)}{speed}   {seconds}"
+
+    def _budget_text(self) -> str:
+        trials, wall_time_s = self._budget
+        spent, since = self._spent
+        elapsed = spent + time.monotonic() - since
+        count = f"{self._done} of {trials} trials" if trials else f"{self._done} trials"
+        left = f", {format_seconds(max(0.0, wall_time_s - elapsed))} left" if wall_time_s else ""
+        return f"{count}   {format_seconds(elapsed)} spent{left}"
+
+
+def make_watcher(study: Study, interruption: Interruption, limits: Limits) -> PlainWatcher:
+    """The live view on a terminal, plain lines anywhere else."""
+    if style.err().is_terminal:
+        return LiveWatcher(study, interruption, trials=limits.trials, wall_time_s=limits.wall_time_s)
+    return PlainWatcher(study, interruption)

@@ -1,0 +1,159 @@
+"""Every valid configuration of a search space, in columns; a `Configuration` object on demand.
+
+Notation (n candidates):
+    codes    per parameter, each candidate's position in the parameter's values; one or two bytes       (n,)
+    column   the values themselves                                                                      (n,)
+    keys     all codes of a candidate as one number; they increase, which is why no candidate is twice  (n,)
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppa.errors import SpaceError
+from oppa.problem.configuration import Configuration
+from oppa.problem.space import DERIVED, Facts, Parameter, SearchSpace
+
+Codes = NDArray[np.uint8] | NDArray[np.uint16]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidates:
+    """The valid configurations of a space, in an order that depends on the space alone."""
+
+    space: SearchSpace
+    codes: Mapping[str, Codes]
+    removed: tuple[int, ...]
+    """How many (partial) configurations each constraint removed, at the moment when its names were known."""
+
+    def __len__(self) -> int:
+        return len(self.codes["dp"])
+
+    def __iter__(self) -> Iterator[Configuration]:
+        return map(self.configuration, range(len(self)))
+
+    def configuration(self, index: int) -> Configuration:
+        """The candidate at a position."""
+        values = {parameter.name: parameter.values[self.codes[parameter.name][index]] for parameter in self.space.parameters}
+        return Configuration.from_dict({"global_batch": self.space.facts["global_batch"], **values})
+
+    def column(self, name: str) -> NDArray[Any]:
+        """The values of one parameter, or of `num_microbatches`, shape (n,)."""
+        column: NDArray[Any] = _Columns(self.space.facts, self.space, self.codes)[name]
+        return column
+
+    def index_of(self, configuration: Configuration) -> int:
+        """The position of a configuration; raises SpaceError if it is none of the candidates."""
+        try:
+            key = sum(
+                parameter.values.index(getattr(configuration, parameter.name)) * weight
+                for parameter, weight in zip(self.space.parameters, _weights(self.space), strict=True)
+            )
+        except ValueError:
+            key = -1
+        index = int(np.searchsorted(self._keys, key))
+        if index == len(self) or self.configuration(index) != configuration:
+            raise SpaceError(
+                f"`{configuration.id}` is no valid configuration of the space `{self.space.name}`", hint="list them: `oppa space JOB`"
+            )
+        return index
+
+    def default_order(self) -> NDArray[np.intp]:
+        """Positions of the configurations that stand for "not tuned", in the order in which they are tried.
+
+        Largest dp, smallest tp, smallest pp, ZeRO 0 to 3; micro-batch and everything else at the framework's default, or as near to it as
+        job and constraints allow.
+        """
+        order = ("dp", "tp", "pp", "zero_stage")
+        deviations = np.zeros(len(self), np.uint8)
+        for parameter in self.space.parameters:
+            if parameter.name not in order:
+                usual = np.isin(self.codes[parameter.name], _usual(parameter))
+                deviations += ~usual
+        chosen = np.flatnonzero(deviations == deviations.min())
+        keys = [self.column(name)[chosen] for name in order if name in self.space.names]
+        return chosen[np.lexsort([*reversed(keys[1:]), -keys[0]])]
+
+    def triples(self) -> NDArray[np.intp]:
+        """For each candidate the number of its (dp, tp, pp), counted from 0, shape (n,); OPPA App. E.1 draws these uniformly."""
+        numbers = np.zeros(len(self), np.int64)
+        for name in ("dp", "tp", "pp"):
+            numbers = numbers * len(self.space[name].values) + self.codes[name]
+        return np.unique(numbers, return_inverse=True)[1]
+
+    @functools.cached_property
+    def _keys(self) -> NDArray[np.int64]:
+        keys = np.zeros(len(self), np.int64)
+        for parameter, weight in zip(self.space.parameters, _weights(self.space), strict=True):
+            keys += self.codes[parameter.name].astype(np.int64) * weight
+        return keys
+
+
+def enumerate_candidates(space: SearchSpace) -> Candidates:
+    """Every valid configuration: parameters join one by one, and each constraint prunes as soon as its names are known."""
+    codes: dict[str, Codes] = {}
+    removed = dict.fromkeys(map(id, space.constraints), 0)
+    count = 1
+    for position, parameter in enumerate((None, *space.parameters)):
+        if parameter is not None:
+            codes, count = _join(codes, parameter, _Columns(space.facts, space, codes), count)
+        for constraint in space.ready(after=position):
+            with np.errstate(divide="raise"):
+                holds = np.broadcast_to(constraint.expression(_Columns(space.facts, space, codes)), count)
+            removed[id(constraint)] = count - int(holds.sum())
+            if removed[id(constraint)]:
+                codes, count = {name: column[holds] for name, column in codes.items()}, int(holds.sum())
+    return Candidates(space, codes, tuple(removed.values()))
+
+
+def _join(codes: dict[str, Codes], parameter: Parameter, columns: "_Columns", count: int) -> tuple[dict[str, Codes], int]:
+    """Each row once per choice where the parameter matters, once at its default elsewhere."""
+    type_ = np.uint8 if len(parameter.values) <= 256 else np.uint16
+    choices = np.array([parameter.values.index(choice) for choice in parameter.choices], type_)
+    with np.errstate(divide="raise"):
+        active = np.broadcast_to(parameter.when(columns) if parameter.when else True, count)
+    repeats = np.where(active, len(choices), 1)
+    rows = np.repeat(np.arange(count), repeats)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    joined = np.where(active[rows], choices[within], type_(parameter.values.index(parameter.default)))
+    return {**{name: column[rows] for name, column in codes.items()}, parameter.name: joined}, len(rows)
+
+
+class _Columns(Mapping[str, Any]):
+    """The values that expressions see: facts as they are, parameters decoded when asked for."""
+
+    def __init__(self, facts: Facts, space: SearchSpace, codes: Mapping[str, Codes]) -> None:
+        self._facts, self._space, self._codes = facts, space, codes
+
+    def __getitem__(self, name: str) -> Any:
+        if name == DERIVED:
+            return self["global_batch"] // (self["dp"] * self["micro_batch"])
+        if name in self._codes:
+            return np.array(self._space[name].values)[self._codes[name]]
+        return self._facts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._facts, *self._codes, DERIVED))
+
+    def __len__(self) -> int:
+        return len(self._facts) + len(self._codes) + 1
+
+
+def _usual(parameter: Parameter) -> list[int]:
+    """The codes that count as "not tuned": the default's, and where a job excludes it that of the nearest choice."""
+    default = parameter.values.index(parameter.default)
+    choices = [parameter.values.index(choice) for choice in parameter.choices]
+    return [default, min(choices, key=lambda code: abs(code - default))]
+
+
+def _weights(space: SearchSpace) -> list[int]:
+    """What one step of each parameter's code adds to a candidate's key: the first parameter counts most."""
+    weights, weight = [], 1
+    for parameter in reversed(space.parameters):
+        weights.append(weight)
+        weight *= len(parameter.values)
+    return weights[::-1]

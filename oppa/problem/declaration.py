@@ -1,0 +1,132 @@
+"""The border: TOML that people write, checked. An error names the nearest key, the legal values, or the line."""
+
+import json
+import re
+import tomllib
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from oppa import units
+from oppa.errors import InputError, nearest
+
+
+class Table(BaseModel):
+    """A table of a TOML file: no unknown keys, no silent conversions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+T = TypeVar("T", bound=Table)
+
+
+def _quantity(parse_text: Callable[[str], float]) -> BeforeValidator:
+    def check(value: object) -> float:
+        if not isinstance(value, str):
+            raise PydanticCustomError("string_type", "not a text")
+        try:
+            return parse_text(value)
+        except InputError as error:
+            raise PydanticCustomError("quantity", "{message}", {"message": error.message, "hint": error.hint}) from None
+
+    return BeforeValidator(check)
+
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Bytes = Annotated[int, _quantity(units.parse_bytes), Field(gt=0)]
+Seconds = Annotated[float, _quantity(units.parse_seconds), Field(gt=0)]
+Latency = Annotated[float, _quantity(units.parse_seconds)]
+Bandwidth = Annotated[float, _quantity(units.parse_bandwidth), Field(gt=0)]
+
+
+def parse(text: str, *, source: str, error: type[InputError]) -> dict[str, Any]:
+    """The tables of a TOML text; raises `error` with the line where it is none."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        place = re.search(r"line (\d+)", str(problem))
+        hint = f"look at `{text.splitlines()[int(place[1]) - 1].strip()}`" if place else "look at the last line: the file ends too early"
+        raise error(f"`{source}` is not TOML: {problem}", hint=hint) from None
+
+
+def validate(kind: type[T], tables: Mapping[str, Any], *, error: type[InputError]) -> T:
+    """The tables as a checked record; raises `error` for one thing that is wrong, an unknown key first (it explains a missing one)."""
+    try:
+        return kind.model_validate(tables)
+    except ValidationError as problem:
+        detail = min(problem.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+        message, hint = _explain(kind, tables, detail)
+        raise error(message, hint=hint) from None
+
+
+def spell(value: object) -> str:
+    """A value as TOML spells it."""
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+def listing(values: typing.Iterable[object]) -> str:
+    """Values for a hint: `1, 2, 4`."""
+    return ", ".join(spell(value) for value in values)
+
+
+_TYPES = {
+    "int_type": ("a whole number", "write digits, without quotes or a point"),
+    "float_type": ("a number", "write a number, without quotes"),
+    "bool_type": ("true or false", "write true or false, without quotes"),
+    "string_type": ("a text", 'write it in quotes, a quantity with its unit: `"80 GiB"`'),
+    "list_type": ("a list", "write it in brackets"),
+    "model_type": ("a table", "write its keys below a line `[...]`"),
+    "dict_type": ("a table", "write its keys below a line `[...]`"),
+}
+
+
+def _explain(kind: type[Table], tables: Mapping[str, Any], detail: ErrorDetails) -> tuple[str, str]:
+    """Message and hint for what pydantic found."""
+    *path, key = detail["loc"]
+    within, known = _keys(kind, path)
+    at, context = f"`{key} = {spell(_at(tables, detail['loc']))}`", detail.get("ctx", {})
+    match detail["type"]:
+        case "extra_forbidden":
+            return f"{within} has no key `{key}`", nearest(str(key), known)
+        case "missing":
+            return f"{within} lacks `{key}`", f"add `{key} = ...`; its keys are {', '.join(known)}"
+        case "literal_error":
+            return f"{at} is not legal", f"use one of {context['expected']}"
+        case "greater_than":
+            return f"{at} is too small", f"use more than {context['gt']:g}"
+        case "greater_than_equal":
+            return f"{at} is too small", f"use at least {context['ge']:g}"
+        case "quantity":
+            return f"{at}: {context['message']}", context["hint"]
+        case type_ if type_ in _TYPES:
+            return f"{at} is not {_TYPES[type_][0]}", _TYPES[type_][1]
+    return f"{at} is not legal", detail["msg"]
+
+
+def _keys(kind: type[Table], path: list[int | str]) -> tuple[str, list[str]]:
+    """What the table at a path is called, and the keys that it may have."""
+    for step in path:
+        field = next((field for name, field in kind.model_fields.items() if step in (name, field.alias)), None)
+        kind = _table_in(field.annotation) or kind if field else kind
+    names = [field.alias or name for name, field in kind.model_fields.items()]
+    return f"`[{'.'.join(str(step) for step in path)}]`" if path else "the file", names
+
+
+def _table_in(annotation: Any) -> type[Table] | None:
+    """The table type inside an annotation such as `dict[str, Table] | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, Table):
+        return annotation
+    return next(filter(None, map(_table_in, typing.get_args(annotation))), None)
+
+
+def _at(tables: Any, path: tuple[int | str, ...]) -> Any:
+    """The value as it was written at a path."""
+    for step in path:
+        if not isinstance(tables, dict | list):
+            break  # pydantic's path may go deeper than the value, into a type
+        tables = tables[step]  # type: ignore[index]
+    return tables

@@ -1,0 +1,164 @@
+"""Expressions of a search space, such as `layers % (pp * model_chunks) == 0`: read by a whitelist, never by `eval`.
+
+Allowed are names, integers, texts, `+ - * // %`, comparisons (chained too), `in [...]`, `and`, `or`, `not`. An expression works on
+numbers and on numpy columns alike, so nothing short-circuits: both sides of an `and` are always computed.
+"""
+
+import ast
+import dataclasses
+import enum
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oppa.errors import SpaceError, nearest
+
+LONGEST = 500
+"""Characters of an expression, so that no file can exhaust the parser."""
+
+
+class Kind(enum.StrEnum):
+    """What a name or a part of an expression stands for."""
+
+    NUMBER = "a number"
+    TEXT = "a text"
+    TRUTH = "true or false"
+
+    @classmethod
+    def of(cls, value: object) -> "Kind":
+        """The kind of a plain value."""
+        if isinstance(value, bool):
+            return cls.TRUTH
+        return cls.TEXT if isinstance(value, str) else cls.NUMBER
+
+
+Values = Mapping[str, Any]
+"""A number, text, truth value, or a numpy column of them, by name."""
+_Part = tuple[Kind, Callable[[Values], Any]]
+
+_ARITHMETIC = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Expression:
+    """A checked expression; call it with the values of its names."""
+
+    text: str
+    kind: Kind
+    names: frozenset[str]
+    _evaluate: Callable[[Values], Any] = dataclasses.field(repr=False, compare=False)
+
+    def __call__(self, values: Values) -> Any:
+        """Its value; raises SpaceError where it divides by zero."""
+        try:
+            return self._evaluate(values)
+        except (ZeroDivisionError, FloatingPointError):
+            hint = "both sides of `and` and `or` are always computed: rewrite it so that no divisor can be 0"
+            raise SpaceError(f"`{self.text}` divides by zero", hint=hint) from None
+
+
+def parse(text: str, kinds: Mapping[str, Kind], *, kind: Kind = Kind.TRUTH) -> Expression:
+    """Check an expression of the given kind over names of the given kinds.
+
+    Raises:
+        SpaceError: with the column of what is wrong.
+    """
+    if len(text) > LONGEST:
+        raise SpaceError(f"an expression of {len(text)} characters is too long", hint=f"split it: at most {LONGEST} characters each")
+    try:
+        body = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        column = getattr(error, "offset", None) or 1
+        raise SpaceError(f"`{text}` is no expression: {getattr(error, 'msg', error)} at column {column}", hint=_GRAMMAR) from None
+    compiler = _Compiler(text, kinds)
+    evaluate = compiler.expect(body, kind)
+    names = frozenset(node.id for node in ast.walk(body) if isinstance(node, ast.Name))
+    return Expression(text, kind, names, evaluate)
+
+
+_GRAMMAR = "an expression has names, integers, texts, + - * // %, comparisons, `in [...]`, `and`, `or`, `not`"
+
+
+class _Compiler:
+    """Turns the nodes of one expression into functions of the values, checking kinds on the way."""
+
+    def __init__(self, text: str, kinds: Mapping[str, Kind]) -> None:
+        self._text = text
+        self._kinds = kinds
+
+    def expect(self, node: ast.expr, kind: Kind) -> Callable[[Values], Any]:
+        """Compile a part that must be of one kind."""
+        found, part = self.compile(node)
+        if found is not kind:
+            raise self._error(node, f"is {found}, and {kind} is needed")
+        return part
+
+    def compile(self, node: ast.expr) -> _Part:
+        """The kind of a part, and the function that computes it."""
+        match node:
+            case ast.Name(id=name):
+                return self._name(node, name)
+            case ast.Constant(value=bool()):
+                raise self._error(node, "is not allowed", hint="write the name alone, or `not name`")
+            case ast.Constant(value=int() | str() as value):
+                return Kind.of(value), lambda values: value
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                number = self.expect(operand, Kind.NUMBER)
+                return Kind.NUMBER, lambda values: -number(values)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                truth = self.expect(operand, Kind.TRUTH)
+                return Kind.TRUTH, lambda values: truth(values) ^ True
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+                sides = self.expect(left, Kind.NUMBER), self.expect(right, Kind.NUMBER)
+                return Kind.NUMBER, _binary(_ARITHMETIC[type(op)], *sides)
+            case ast.BoolOp(op=op, values=operands):
+                parts = [self.expect(operand, Kind.TRUTH) for operand in operands]
+                return Kind.TRUTH, _fold(operator.and_ if isinstance(op, ast.And) else operator.or_, parts)
+            case ast.Compare(left=left, ops=ops, comparators=rights):
+                pairs = zip([left, *rights], ops, rights, strict=False)
+                return Kind.TRUTH, _fold(operator.and_, [self._comparison(*pair) for pair in pairs])
+            case _:
+                raise self._error(node, "is not allowed")
+
+    def _name(self, node: ast.expr, name: str) -> _Part:
+        if name not in self._kinds:
+            raise self._error(node, "is no known name", hint=nearest(name, self._kinds))
+        return self._kinds[name], operator.itemgetter(name)
+
+    def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Callable[[Values], Any]:
+        kind, first = self.compile(left)
+        if isinstance(op, ast.In | ast.NotIn) and isinstance(right, ast.List | ast.Tuple) and right.elts:
+            found = _fold(operator.or_, [_binary(operator.eq, first, self.expect(element, kind)) for element in right.elts])
+            return found if isinstance(op, ast.In) else lambda values: found(values) ^ True
+        if type(op) not in _COMPARISONS:
+            raise self._error(right, "cannot stand here", hint="`in` wants a list of values in brackets; `is` is not allowed")
+        if kind is not Kind.NUMBER and not isinstance(op, ast.Eq | ast.NotEq):
+            raise self._error(left, f"is {kind} and has no order", hint="compare it by == or !=")
+        return _binary(_COMPARISONS[type(op)], first, self.expect(right, kind))
+
+    def _error(self, node: ast.expr, problem: str, *, hint: str = _GRAMMAR) -> SpaceError:
+        part = ast.get_source_segment(self._text.strip(), node)
+        return SpaceError(f"in `{self._text}`, `{part}` at column {node.col_offset + 1} {problem}", hint=hint)
+
+
+def _binary(function: Callable[[Any, Any], Any], left: Callable[[Values], Any], right: Callable[[Values], Any]) -> Callable[[Values], Any]:
+    return lambda values: function(left(values), right(values))
+
+
+def _fold(function: Callable[[Any, Any], Any], parts: list[Callable[[Values], Any]]) -> Callable[[Values], Any]:
+    return lambda values: functools.reduce(function, (part(values) for part in parts))

@@ -1,0 +1,183 @@
+"""The tables of `job.toml`, each with the record that it stands for. Defaults live in the records."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from oppa.errors import JobError, nearest
+from oppa.problem.cluster import Cluster, Link
+from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive, Seconds, Table, listing
+from oppa.problem.model import Model
+from oppa.problem.presets import PRESETS
+from oppa.problem.space_file import divisors
+from oppa.problem.training import Limits, Training
+
+
+class ModelTable(Table):
+    """`[model]`: a preset, dimensions, or a preset with some dimensions changed."""
+
+    preset: str | None = None
+    layers: Count | None = None
+    hidden: Count | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
+    ffn: Count | None = None
+    vocab: Count | None = None
+    seq_len: Count | None = None
+    gated: bool | None = None
+    biases: bool | None = None
+    qkv_bias: bool | None = None
+    tied: bool | None = None
+    norm: Literal["rms", "layer"] | None = None
+    learned_positions: int | None = Field(default=None, ge=0)
+    token_types: int | None = Field(default=None, ge=0)
+    patch: int | None = Field(default=None, ge=0)
+    causal: bool | None = None
+    experts: Count | None = None
+    experts_per_token: Count | None = None
+
+    def record(self) -> Model:
+        """The model meant; raises JobError where dimensions lack or do not fit together."""
+        given = self.model_dump(exclude_none=True, exclude={"preset"})
+        if self.preset is None:
+            model = Model(**_complete(given))
+        elif self.preset in PRESETS:
+            model = dataclasses.replace(PRESETS[self.preset], **given)
+        else:
+            raise JobError(f'`preset = "{self.preset}"` is no known model', hint=nearest(self.preset, PRESETS))
+        _check_dimensions(model)
+        return model
+
+
+class BatchTable(Table):
+    """`[batch]`."""
+
+    global_batch: Count
+
+
+class LinkTable(Table):
+    """`[cluster.intra_host]` and `[cluster.inter_host]`."""
+
+    bandwidth: Bandwidth
+    latency: Latency
+
+    def record(self) -> Link:
+        """The link meant."""
+        return Link(bandwidth_bytes_per_s=self.bandwidth, latency_s=self.latency)
+
+
+class ClusterTable(Table):
+    """`[cluster]`."""
+
+    hosts: Count = 1
+    devices_per_host: Count
+    device: str = Field(default="CPU", min_length=1)
+    memory_limit: Bytes
+    cpus_per_device: Positive | None = None
+    intra_host: LinkTable | None = None
+    inter_host: LinkTable | None = None
+
+    def record(self) -> Cluster:
+        """The cluster meant; raises JobError for a CPU quota on other devices."""
+        device = "CPU" if self.device.upper() == "CPU" else self.device
+        if device != "CPU" and self.cpus_per_device is not None:
+            raise JobError(f'`cpus_per_device` is for CPUs, and `device = "{device}"`', hint="leave it out")
+        return Cluster(
+            hosts=self.hosts,
+            devices_per_host=self.devices_per_host,
+            device=device,
+            memory_limit_bytes=self.memory_limit,
+            cpus_per_device=self.cpus_per_device,
+            intra_host=self.intra_host.record() if self.intra_host else None,
+            inter_host=self.inter_host.record() if self.inter_host else None,
+        )
+
+
+class RunnerTable(Table):
+    """`[runner]`."""
+
+    name: str = Field(default="torch", min_length=1)
+
+
+class SpaceTable(Table):
+    """`[space]`; without a name the runner's own."""
+
+    name: str | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class TrainingTable(Table):
+    """`[training]`."""
+
+    precision: Literal["fp32", "bf16"] | None = None
+    learning_rate: Positive | None = None
+    seed: int | None = Field(default=None, ge=0)
+    corpus: str | None = None
+
+    def record(self, folder: Path) -> Training:
+        """The training meant; `corpus` is relative to the job's folder. Raises JobError if it is no folder."""
+        given = self.model_dump(exclude_none=True)
+        if self.corpus:
+            given["corpus"] = str((folder / self.corpus).resolve())
+            if not Path(given["corpus"]).is_dir():
+                raise JobError(f'`corpus = "{self.corpus}"` is no folder', hint="name a folder of text, relative to the job file")
+        return Training(**given)
+
+
+class LimitsTable(Table):
+    """`[limits]`."""
+
+    trials: Count | None = None
+    wall_time: Seconds | None = None
+    trial_time: Seconds | None = None
+    q_min: int | None = Field(default=None, ge=2)
+    q_max: int | None = Field(default=None, ge=2)
+    repeats: Count | None = None
+    grace: Seconds | None = None
+
+    def record(self) -> Limits:
+        """The limits meant; raises JobError where `q_max` is below `q_min`."""
+        times = ("wall_time", "trial_time", "grace")
+        given = {f"{key}_s" if key in times else key: value for key, value in self.model_dump(exclude_none=True).items()}
+        limits = Limits(**given)
+        if limits.q_max < limits.q_min:
+            raise JobError(f"`q_max = {limits.q_max}` is below `q_min = {limits.q_min}`", hint=f"use at least {limits.q_min}")
+        return limits
+
+
+class JobFile(Table):
+    """A whole `job.toml`."""
+
+    name: str | None = Field(default=None, min_length=1)
+    model: ModelTable
+    batch: BatchTable
+    cluster: ClusterTable
+    runner: RunnerTable = RunnerTable()
+    space: SpaceTable = SpaceTable()
+    training: TrainingTable = TrainingTable()
+    limits: LimitsTable = LimitsTable()
+
+
+def _complete(given: dict[str, Any]) -> dict[str, Any]:
+    """The dimensions of a model without a preset; raises JobError for those that lack."""
+    lacking = [name for name in ("layers", "hidden", "heads", "ffn", "vocab", "seq_len") if name not in given]
+    if lacking:
+        hint = f"add them, or `preset = ...`: {', '.join(PRESETS)}"
+        raise JobError(f"`[model]` lacks {', '.join(f'`{name}`' for name in lacking)}", hint=hint)
+    return {"kv_heads": given["heads"], **given}
+
+
+def _check_dimensions(model: Model) -> None:
+    """Raise JobError for dimensions that no transformer can have."""
+    for part, whole in (("heads", "hidden"), ("kv_heads", "heads")):
+        divisor, number = getattr(model, part), getattr(model, whole)
+        if number % divisor:
+            raise JobError(f"`{part} = {divisor}` does not divide `{whole} = {number}`", hint=f"use one of {listing(divisors(number))}")
+    if model.experts_per_token > model.experts:
+        message = f"`experts_per_token = {model.experts_per_token}` is more than `experts = {model.experts}`"
+        raise JobError(message, hint=f"use at most {model.experts}")
+    if model.learned_positions and model.seq_len > model.learned_positions:
+        message = f"`seq_len = {model.seq_len}` is more than `learned_positions = {model.learned_positions}`"
+        raise JobError(message, hint=f"use at most {model.learned_positions}")

@@ -1,0 +1,93 @@
+"""The whole question of a study: which configuration of this space trains this model on this cluster fastest?"""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from oppa import catalog
+from oppa.problem.cluster import Cluster, Link
+from oppa.problem.model import Model
+from oppa.problem.space import Facts, SearchSpace
+from oppa.problem.training import Limits, Training
+
+if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates
+    from oppa.problem.candidates import Candidates
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A job as it is tuned: complete, checked, independent of the file it came from."""
+
+    name: str
+    model: Model
+    global_batch: int
+    """Sequences per optimizer step."""
+    cluster: Cluster
+    runner: Path
+    """The runner's folder."""
+    training: Training
+    space: SearchSpace
+    limits: Limits
+
+    def candidates(self) -> "Candidates":
+        """Every valid configuration."""
+        from oppa.problem.candidates import enumerate_candidates
+
+        return enumerate_candidates(self.space)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides results; name and limits do not, so a study may be continued with other limits."""
+        values = self.to_dict()
+        values["runner"] = self.runner.name
+        values["space"]["constraints"] = [entry["expression"] for entry in values["space"]["constraints"]]
+        decisive = {key: value for key, value in values.items() if key not in ("name", "limits")}
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they are written to JSON: enough to build the problem again without any of its files."""
+        return {
+            "name": self.name,
+            "model": dataclasses.asdict(self.model),
+            "global_batch": self.global_batch,
+            "cluster": dataclasses.asdict(self.cluster),
+            "runner": self.runner.name if self.runner.parent == catalog.root() / "runners" else str(self.runner),
+            "training": dataclasses.asdict(self.training),
+            "space": self.space.to_dict(),
+            "limits": dataclasses.asdict(self.limits),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`; raises InputError if the runner is gone."""
+        model, cluster, training = Model(**values["model"]), _cluster(values["cluster"]), Training(**values["training"])
+        facts = facts_of(model, values["global_batch"], cluster, training)
+        return cls(
+            name=values["name"],
+            model=model,
+            global_batch=values["global_batch"],
+            cluster=cluster,
+            runner=catalog.find("runners", values["runner"]),
+            training=training,
+            space=SearchSpace.from_dict(values["space"], facts),
+            limits=Limits(**values["limits"]),
+        )
+
+
+def facts_of(model: Model, global_batch: int, cluster: Cluster, training: Training) -> Facts:
+    """What the expressions of a search space may name beside its parameters."""
+    dimensions = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "experts")
+    sizes = ("devices", "hosts", "devices_per_host", "device")
+    return {
+        **{name: getattr(model, name) for name in dimensions},
+        **{name: getattr(cluster, name) for name in sizes},
+        "global_batch": global_batch,
+        "precision": training.precision,
+    }
+
+
+def _cluster(values: dict[str, Any]) -> Cluster:
+    links = {name: Link(**values[name]) for name in ("intra_host", "inter_host") if values[name]}
+    return Cluster(**{**values, **links})

@@ -1,0 +1,121 @@
+"""A search space: what may vary, when it matters, and what must hold.
+
+parameter    one knob of a configuration: its legal values, those this job searches, the framework's default
+condition    `when` a parameter matters; elsewhere it stands at its default, so that no two configurations mean the same run
+constraint   what every configuration must satisfy, with the reason in words
+facts        what the expressions may name beside the parameters: dimensions of model, batch and cluster
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+from oppa.problem.configuration import PARAMETERS
+from oppa.problem.expressions import Expression, Kind, parse
+
+Value = bool | int | float | str
+Facts = Mapping[str, int | str]
+
+DERIVED = "num_microbatches"
+"""A name that follows from `global_batch`, `dp` and `micro_batch`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One knob. `choices` are among `values`, in the same order; the default is among the values."""
+
+    name: str
+    values: tuple[Value, ...]
+    choices: tuple[Value, ...]
+    default: Value
+    when: Expression | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they are written to JSON."""
+        return {
+            "name": self.name,
+            "values": list(self.values),
+            "choices": list(self.choices),
+            "default": self.default,
+            "when": self.when and self.when.text,
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """What every configuration must satisfy, and why."""
+
+    expression: Expression
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """Parameters, each conditioned only on those before it, and constraints, for given facts."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    constraints: tuple[Constraint, ...]
+    facts: Facts
+
+    def __getitem__(self, name: str) -> Parameter:
+        return next(parameter for parameter in self.parameters if parameter.name == name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        return tuple(parameter.name for parameter in self.parameters)
+
+    def ready(self, *, after: int) -> list[Constraint]:
+        """The constraints whose last name becomes known with the `after`-th parameter; 0: with the facts alone."""
+        return [constraint for constraint in self.constraints if self._known_after(constraint.expression) == after]
+
+    def _known_after(self, expression: Expression) -> int:
+        return max((self.names.index(name) + 1 for name in needs(expression) if name in self.names), default=0)
+
+    def searching(self, name: str, *choices: Value) -> Self:
+        """The same space with other choices of one parameter."""
+        changed = [dataclasses.replace(known, choices=choices) if known.name == name else known for known in self.parameters]
+        return dataclasses.replace(self, parameters=tuple(changed))
+
+    def without(self, constraint: Constraint) -> Self:
+        """The same space with one constraint lifted."""
+        return dataclasses.replace(self, constraints=tuple(other for other in self.constraints if other is not constraint))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they are written to JSON; the facts follow from the problem."""
+        return {
+            "name": self.name,
+            "parameters": [parameter.to_dict() for parameter in self.parameters],
+            "constraints": [{"expression": constraint.expression.text, "why": constraint.why} for constraint in self.constraints],
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], facts: Facts) -> Self:
+        """The inverse of `to_dict`."""
+        kinds = kinds_of({entry["name"]: entry["default"] for entry in values["parameters"]}, facts)
+        parameters = [
+            Parameter(
+                name=entry["name"],
+                values=tuple(entry["values"]),
+                choices=tuple(entry["choices"]),
+                default=entry["default"],
+                when=parse(entry["when"], kinds) if entry["when"] else None,
+            )
+            for entry in values["parameters"]
+        ]
+        constraints = [Constraint(expression=parse(entry["expression"], kinds), why=entry["why"]) for entry in values["constraints"]]
+        return cls(name=values["name"], parameters=tuple(parameters), constraints=tuple(constraints), facts=facts)
+
+
+def needs(expression: Expression) -> frozenset[str]:
+    """The names an expression depends on, with the derived one spelled out."""
+    return expression.names | {"dp", "micro_batch"} if DERIVED in expression.names else expression.names
+
+
+def kinds_of(defaults: Mapping[str, Value], facts: Facts) -> dict[str, Kind]:
+    """What expressions may name, and the kind of each."""
+    return {DERIVED: Kind.NUMBER} | {name: Kind.of(value) for name, value in {**facts, **defaults}.items()}
+
+
+assert DERIVED not in PARAMETERS

@@ -1,0 +1,177 @@
+"""Reads `search_spaces/*.toml`, bound to the facts of a problem and narrowed by its job.
+
+The values of a parameter are listed (`values`), or the divisors of an expression (`divisors = "devices"`), or the powers of a factor in
+a range (`low`, `high`, `factor`). Parameters are resolved from top to bottom: a condition names only what stands above it.
+"""
+
+import math
+import typing
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from oppa.errors import JobError, SpaceError, nearest
+from oppa.problem.configuration import PARAMETERS, Configuration
+from oppa.problem.declaration import Count, Table, listing, parse, spell, validate
+from oppa.problem.expressions import Expression, Kind
+from oppa.problem.expressions import parse as parse_expression
+from oppa.problem.space import Constraint, Facts, Parameter, SearchSpace, Value, kinds_of, needs
+
+EVERYWHERE = (
+    ("dp * tp * pp == devices", "every device runs one rank"),
+    ("global_batch % (dp * micro_batch) == 0", "every data-parallel rank takes whole micro-batches of the global batch"),
+)
+"""Constraints that no framework's file can lift: they are what the words mean."""
+
+INDISPENSABLE = ("dp", "tp", "pp", "micro_batch")
+
+
+class ParameterTable(Table):
+    """A table `[parameters.NAME]`; what it does not say stays at the smallest or first value."""
+
+    values: list[Any] | None = None
+    divisors: str | None = None
+    low: Count | None = None
+    high: Count | None = None
+    factor: int = Field(default=2, ge=2)
+    default: Any = None
+    when: str | None = None
+
+
+class ConstraintTable(Table):
+    """One `[[constraint]]`."""
+
+    expression: str
+    why: str
+
+
+class SpaceTable(Table):
+    """A whole search space file."""
+
+    description: str = ""
+    parameters: dict[str, ParameterTable]
+    constraint: list[ConstraintTable] = Field(default_factory=list)
+
+
+def read_space(text: str, *, name: str, facts: Facts) -> SearchSpace:
+    """The search space that a file declares, for the facts of one problem.
+
+    Raises:
+        SpaceError: where the file is wrong.
+    """
+    table = validate(SpaceTable, parse(text, source=name, error=SpaceError), error=SpaceError)
+    _check_names(table.parameters)
+    domains = {key: _domain(key, entry, facts) for key, entry in table.parameters.items()}
+    kinds = kinds_of({key: values[0] for key, values in domains.items()}, facts)
+    parameters = tuple(_parameter(key, table.parameters[key], values, kinds) for key, values in domains.items())
+    stated = [*EVERYWHERE, *((entry.expression, entry.why) for entry in table.constraint)]
+    constraints = tuple(Constraint(expression=parse_expression(expression, kinds), why=why) for expression, why in stated)
+    space = SearchSpace(name=name, parameters=parameters, constraints=constraints, facts=facts)
+    _check_order(space)
+    return space
+
+
+def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collection[str], runner: str) -> SearchSpace:
+    """The space with the choices that a job gives; what the runner does not honour stands at its default.
+
+    Raises:
+        JobError: for an unknown parameter, an illegal value, or a choice that the runner cannot make.
+    """
+    for name, values in given.items():
+        space = space.searching(name, *_choices(space, name, values if isinstance(values, list) else [values]))
+    for parameter in space.parameters:
+        if parameter.name in honoured:
+            continue
+        if parameter.name in given and parameter.choices != (parameter.default,):
+            hint = f"leave it at {spell(parameter.default)}; the runner honours {', '.join(sorted(honoured))}"
+            raise JobError(f"the runner `{runner}` does not honour `{parameter.name}`", hint=hint)
+        space = space.searching(parameter.name, parameter.default)
+    return space
+
+
+def _choices(space: SearchSpace, name: str, given: Sequence[object]) -> list[Value]:
+    if name not in space.names:
+        raise JobError(f"`[space.parameters]` has no parameter `{name}`", hint=nearest(name, space.names))
+    legal = space[name].values
+    for value in given:
+        if not any(_same(value, known) for known in legal):
+            raise JobError(f"`{name} = {spell(value)}` is not legal here", hint=f"use one of {listing(legal)}")
+    if not given:
+        raise JobError(f"`{name} = []` leaves nothing to choose", hint=f"use some of {listing(legal)}")
+    return [known for known in legal if any(_same(value, known) for value in given)]
+
+
+def _same(value: object, known: Value) -> bool:
+    return Kind.of(value) is Kind.of(known) and value == known
+
+
+def _check_names(names: Collection[str]) -> None:
+    tunable = [name for name in PARAMETERS if name != "global_batch"]
+    for name in names:
+        if name not in tunable:
+            raise SpaceError(f"`[parameters.{name}]` is no parameter of a configuration", hint=nearest(name, tunable))
+    for name in INDISPENSABLE:
+        if name not in names:
+            raise SpaceError(f"`[parameters]` lacks `{name}`", hint=f"every space has {', '.join(INDISPENSABLE)}")
+
+
+def _domain(name: str, entry: ParameterTable, facts: Facts) -> tuple[Value, ...]:
+    """The legal values of a parameter, smallest first where they are numbers."""
+    ways = [way for way in ("values", "divisors", "low") if getattr(entry, way) is not None]
+    if len(ways) != 1 or (entry.low is None) != (entry.high is None):
+        raise SpaceError(f"`[parameters.{name}]` must say its values once", hint="give `values`, or `divisors`, or `low` and `high`")
+    if entry.values is not None:
+        values = entry.values
+    elif entry.divisors is not None:
+        values = divisors(parse_expression(entry.divisors, kinds_of({}, facts), kind=Kind.NUMBER)(facts))
+    else:
+        values = _powers(entry)
+    _check_values(name, values)
+    return tuple(sorted(values) if Kind.of(values[0]) is Kind.NUMBER else values)
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors of a positive number, smallest first."""
+    small = [divisor for divisor in range(1, math.isqrt(max(number, 0)) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
+
+
+def _powers(entry: ParameterTable) -> list[int]:
+    assert entry.low is not None and entry.high is not None
+    values, value = {entry.default} if isinstance(entry.default, int) else set(), entry.low
+    while value <= entry.high:
+        values.add(value)
+        value *= entry.factor
+    return list(values)
+
+
+def _check_values(name: str, values: Sequence[Any]) -> None:
+    type_ = typing.get_type_hints(Configuration)[name]
+    least = 0 if name == "zero_stage" else 1
+    for value in values:
+        fits = type(value) is type_ or (type_ is float and type(value) is int)
+        if not fits or (Kind.of(value) is Kind.NUMBER and value < least):
+            raise SpaceError(
+                f"`{spell(value)}` cannot be a value of `{name}`", hint=f"its values are of type {type_.__name__}, at least {least}"
+            )
+    if not values or len(set(values)) < len(values):
+        raise SpaceError(f"the values of `{name}` are {listing(values) or 'none'}", hint="list each value once, and at least one")
+
+
+def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kinds: Mapping[str, Kind]) -> Parameter:
+    default = values[0] if entry.default is None else entry.default
+    if not any(_same(default, value) for value in values):
+        raise SpaceError(f"the default of `{name}`, {spell(default)}, is none of its values", hint=f"use one of {listing(values)}")
+    when = parse_expression(entry.when, kinds) if entry.when is not None else None
+    return Parameter(name=name, values=values, choices=values, default=default, when=when)
+
+
+def _check_order(space: SearchSpace) -> None:
+    for position, parameter in enumerate(space.parameters):
+        below = needs(parameter.when) & set(space.names[position:]) if isinstance(parameter.when, Expression) else ()
+        if below:
+            names = ", ".join(f"`{name}`" for name in sorted(below))
+            raise SpaceError(
+                f"the condition of `{parameter.name}` needs {names}, not above it", hint=f"move [parameters.{parameter.name}] below"
+            )

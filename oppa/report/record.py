@@ -1,0 +1,88 @@
+"""A record under `results/`: a generated table.md that says what it claims, by which command, on which hardware."""
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from oppa import __version__
+from oppa.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A table with a heading and a sentence or two."""
+
+    title: str
+    text: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+def write_record(folder: Path, title: str, sections: Sequence[Section], *, command: str = "") -> Path:
+    """Write `table.md`; the command is this process's own unless given. Returns the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [f"# {title}\n", _provenance(command or own_command())]
+    parts += [f"\n## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections]
+    path = folder / "table.md"
+    path.write_text("\n".join(parts))
+    return path
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table in Markdown, padded so that it reads well as text."""
+    cells = [[str(name) for name in columns], *[[str(value) for value in row] for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    lines = ["| " + " | ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)) + " |" for row in cells]
+    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:], ""])
+
+
+def own_command() -> str:
+    """The command line of this process, as a user would type it."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _provenance(command: str) -> str:
+    packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "botorch", "gpytorch", "numpy"))
+    facts = {
+        "command": f"`{command}`",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "oppa": f"{__version__}, commit {_commit()}",
+        "software": f"Python {platform.python_version()}, {packages}, {platform.system()} {platform.release().split('-')[0]}",
+        "hardware": hardware(),
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n"
+
+
+def hardware() -> str:
+    """Processors, memory and accelerators of this machine, in a line."""
+    model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    memory = next((int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    gpus = _output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader").splitlines()
+    return ", ".join([f"{os.cpu_count()} x {model}", format_bytes(memory), *gpus])
+
+
+def _commit() -> str:
+    here = str(Path(__file__).parent)
+    commit = _output("git", "-C", here, "rev-parse", "--short", "HEAD")
+    return (commit + ("+changes" if _output("git", "-C", here, "status", "--porcelain") else "")) or "unknown"
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _output(*argv: str) -> str:
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

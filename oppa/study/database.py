@@ -1,0 +1,135 @@
+"""The one SQLite file of a study: its tables, how it is made at once or not at all, and how it is opened.
+
+Every commit is on disk before it returns (WAL, synchronous=FULL). A network file system breaks WAL's shared memory: there the
+file is opened without WAL, and by the host that made it alone.
+"""
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from oppa.errors import StudyError
+
+FILE = "study.db"
+SCHEMA_VERSION = 1
+NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p", "afs"}
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE trials (
+    id INTEGER PRIMARY KEY, configuration TEXT NOT NULL, configuration_id TEXT NOT NULL, purpose TEXT NOT NULL,
+    tuner TEXT NOT NULL, token INTEGER NOT NULL, lease_until REAL NOT NULL, started_at REAL NOT NULL,
+    predicted_steps_per_s REAL, predicted_log_stddev REAL,
+    outcome TEXT, cause TEXT, rank INTEGER, traceback TEXT, step_times_s TEXT,
+    steps_per_s REAL, variance REAL, memory_bytes INTEGER, seconds REAL, setup_s REAL
+);
+CREATE UNIQUE INDEX one_search_trial ON trials (configuration_id) WHERE purpose = 'search' AND outcome IS NOT 'interrupted';
+CREATE TABLE sittings (tuner TEXT PRIMARY KEY, started_at REAL NOT NULL, seen_at REAL NOT NULL) WITHOUT ROWID;
+"""
+
+
+def create(folder: Path, meta: dict[str, str]) -> None:
+    """Make the study's file, whole or not at all; where another process was faster, its file stays."""
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f".{FILE}.{os.getpid()}"
+        draft.unlink(missing_ok=True)
+        with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+            connection.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_TABLES} PRAGMA user_version={SCHEMA_VERSION};")
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", sorted(meta.items()))
+            connection.execute("COMMIT")
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, folder / FILE)
+        draft.unlink()
+
+
+def connect(folder: Path, *, host: str) -> sqlite3.Connection:
+    """Open the study's file and check it.
+
+    Raises:
+        StudyError: the file is missing, truncated, no study, of a newer oppa, or on a network file system and another host's.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        raise StudyError(f"`{folder}` holds no study", hint="`oppa tune JOB --study FOLDER` makes one")
+    network = file_system(folder) in NETWORK_FILE_SYSTEMS
+    with disk_errors(folder):
+        connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
+        try:
+            _check(connection, folder)
+            owner = json.loads(connection.execute("SELECT value FROM meta WHERE key = 'host'").fetchone()[0])
+            if network and owner != host:
+                raise StudyError(
+                    f"`{folder}` lies on a network file system and belongs to the host `{owner}`, not to `{host}`",
+                    hint=f"run this command on `{owner}`, or give `--study` a folder on a local disk",
+                )
+            connection.executescript(f"PRAGMA journal_mode={'DELETE' if network else 'WAL'}; PRAGMA synchronous=FULL;")
+        except BaseException:
+            connection.close()
+            raise
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All or nothing, alone on the file, and on disk when it returns."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextlib.contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """What SQLite or the disk says, in words: a full disk, a damaged file, no permission."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise StudyError(f"the study in `{folder}` cannot be used: {error}", hint=_hint(error, folder)) from error
+
+
+def _hint(error: Exception, folder: Path) -> str:
+    text = str(error)
+    if "full" in text or "No space" in text:
+        return "free some disk space and run the same command again: what the study acknowledged is safe"
+    if "malformed" in text or "not a database" in text:
+        return f"the file was damaged from outside; its trials can still be read in `{folder / 'trials'}`; start a new study"
+    if "readonly" in text or "Permission" in text or "unable to open" in text:
+        return "give `--study` a folder that you may write to"
+    return "run the same command again: what the study acknowledged is safe"
+
+
+def _check(connection: sqlite3.Connection, folder: Path) -> None:
+    if (fault := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        raise sqlite3.DatabaseError(f"malformed: {fault}")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == 0:
+        raise StudyError(f"`{folder / FILE}` is empty or no study of oppa", hint="move the folder away, or name another with `--study`")
+    if version != SCHEMA_VERSION:
+        raise StudyError(f"`{folder}` has version {version}, this oppa reads {SCHEMA_VERSION}", hint="use the oppa that made the study")
+
+
+def file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """The type of the file system that holds `path`, such as `ext4` or `nfs4`."""
+    resolved = path.resolve()
+    found, kind = Path("/"), ""
+    for line in mounts.read_text().splitlines():
+        _, at, candidate, *_ = line.split()
+        mount = Path(at.replace("\\040", " "))
+        if resolved.is_relative_to(mount) and len(mount.parts) >= len(found.parts):
+            found, kind = mount, candidate
+    return kind
+
+
+def meta_of(connection: sqlite3.Connection) -> dict[str, Any]:
+    """The study's facts: uuid, problem, fingerprint, host, when it was made."""
+    return {row["key"]: json.loads(row["value"]) for row in connection.execute("SELECT key, value FROM meta")}

@@ -1,0 +1,232 @@
+"""A study: a folder with `study.db`, `trials/<id>/` and `best/`, shared by any number of tuners through leases."""
+
+import contextlib
+import json
+import socket
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from oppa.errors import LeaseLostError, StudyError
+from oppa.problem.configuration import Configuration
+from oppa.study import database
+from oppa.study.records import MEASURED, SEARCH, Lease, Prediction, Trial
+from oppa.trials.processes import Process, is_living, this_process
+from oppa.trials.trial import TrialResult
+
+LEASE_S = 60.0
+"""A tuner that gives no sign of life for this long has lost its trial."""
+
+Clock = Callable[[], float]
+
+
+class Study:
+    """One study, as one tuner sees it. Wall-clock time comes from `clock`: leases are compared across processes."""
+
+    def __init__(self, folder: Path, *, clock: Clock = time.time, host: str = "") -> None:
+        self.folder = folder
+        self._clock = clock
+        self._host = host or socket.gethostname()
+        self._tuner = f"{self._host}/{this_process()}"
+        self._connection = database.connect(folder, host=self._host)
+        self.meta = database.meta_of(self._connection)
+
+    @classmethod
+    def create(cls, folder: Path, problem: dict[str, Any], fingerprint: str, *, clock: Clock = time.time) -> Self:
+        """Make a new study for a problem (as JSON can hold it); an existing one with the same fingerprint is opened instead."""
+        facts = {
+            "uuid": str(uuid.uuid4()),
+            "problem": problem,
+            "fingerprint": fingerprint,
+            "host": socket.gethostname(),
+            "created_at": clock(),
+        }
+        database.create(folder, {key: json.dumps(value) for key, value in facts.items()})
+        study = cls(folder, clock=clock)
+        if study.meta["fingerprint"] != fingerprint:
+            study.close()
+            raise StudyError(f"`{folder}` is the study of another problem", hint="name another folder with `--study`, or leave it out")
+        return study
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    @property
+    def uuid(self) -> str:
+        """What every process of this study carries in its environment."""
+        return str(self.meta["uuid"])
+
+    def claim(
+        self, configuration: Configuration, *, purpose: str = SEARCH, prediction: Prediction | None = None, limit: int | None = None
+    ) -> Lease | None:
+        """The right to run a trial; None where another tuner has this search trial, or `limit` search trials are taken."""
+        now = self._clock()
+        with self._transaction() as connection:
+            if purpose == SEARCH and limit is not None and self._search_trials() >= limit:
+                return None
+            try:
+                cursor = connection.execute(
+                    "INSERT INTO trials (configuration, configuration_id, purpose, tuner, token, lease_until, started_at,"
+                    " predicted_steps_per_s, predicted_log_stddev) VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?)",
+                    (
+                        json.dumps(configuration.to_dict()),
+                        configuration.id,
+                        purpose,
+                        self._tuner,
+                        now + LEASE_S,
+                        now,
+                        prediction and prediction.steps_per_s,
+                        prediction and prediction.log_stddev,
+                    ),
+                )
+            except sqlite3.IntegrityError:
+                return None
+            self._seen(now)
+            assert cursor.lastrowid is not None
+            return Lease(trial=cursor.lastrowid, configuration=configuration, purpose=purpose, token=1)
+
+    def renew(self, lease: Lease) -> None:
+        """A sign of life; raises LeaseLostError if another tuner has given this one up."""
+        now = self._clock()
+        self._update(lease, {"lease_until": now + LEASE_S})
+
+    def finish(self, lease: Lease, result: TrialResult) -> None:
+        """Record how a trial ended: on disk when this returns. Raises LeaseLostError as `renew` does."""
+        estimate = result.estimate if result.outcome in MEASURED else None
+        self._update(
+            lease,
+            {
+                "outcome": result.outcome,
+                "cause": result.cause,
+                "rank": result.rank,
+                "traceback": result.traceback,
+                "step_times_s": json.dumps(result.step_times_s),
+                "steps_per_s": estimate and estimate.steps_per_s,
+                "variance": estimate and estimate.variance,
+                "memory_bytes": result.memory_bytes,
+                "seconds": result.seconds,
+                "setup_s": result.setup_s,
+            },
+        )
+
+    def interrupt(self, lease: Lease, cause: str) -> None:
+        """Record that a trial was broken off: it may be run again."""
+        self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": self._clock() - self._started(lease)})
+
+    def recover(self) -> list[int]:
+        """Mark the trials of tuners that are gone as interrupted, and fence those tuners off; their ids."""
+        now = self._clock()
+        with self._transaction() as connection:
+            rows = connection.execute("SELECT id, tuner, lease_until, started_at FROM trials WHERE outcome IS NULL").fetchall()
+            gone = [row for row in rows if row["lease_until"] < now or self._is_dead(row["tuner"])]
+            for row in gone:
+                connection.execute(
+                    "UPDATE trials SET outcome = 'interrupted', cause = 'its tuner is gone', token = token + 1, seconds = ? WHERE id = ?",
+                    (max(0.0, min(now, row["lease_until"]) - row["started_at"]), row["id"]),
+                )
+        return [row["id"] for row in gone]
+
+    def trials(self) -> list[Trial]:
+        """Every trial that ended, oldest first."""
+        with database.disk_errors(self.folder):
+            rows = self._connection.execute("SELECT * FROM trials WHERE outcome IS NOT NULL ORDER BY id").fetchall()
+        return [_trial(row) for row in rows]
+
+    def running(self) -> list[Lease]:
+        """Every trial that some tuner runs now."""
+        with database.disk_errors(self.folder):
+            rows = self._connection.execute("SELECT * FROM trials WHERE outcome IS NULL ORDER BY id").fetchall()
+        return [
+            Lease(trial=row["id"], configuration=_configuration(row["configuration"]), purpose=row["purpose"], token=row["token"])
+            for row in rows
+        ]
+
+    def spent_s(self) -> float:
+        """Seconds of wall-clock time in which at least one tuner worked on this study."""
+        with database.disk_errors(self.folder):
+            rows = self._connection.execute("SELECT started_at, seen_at FROM sittings ORDER BY started_at").fetchall()
+        total, end = 0.0, float("-inf")
+        for start, seen in rows:
+            total += max(0.0, seen - max(start, end))
+            end = max(end, seen)
+        return total
+
+    def touch(self) -> None:
+        """Note that this tuner is at work."""
+        with self._transaction():
+            self._seen(self._clock())
+
+    def trial_folder(self, lease: Lease) -> Path:
+        """Where the trial's files lie."""
+        return self.folder / "trials" / lease.folder_name
+
+    def _search_trials(self) -> int:
+        query = "SELECT COUNT(*) FROM trials WHERE purpose = 'search' AND outcome IS NOT 'interrupted'"
+        return int(self._connection.execute(query).fetchone()[0])
+
+    def _started(self, lease: Lease) -> float:
+        return float(self._connection.execute("SELECT started_at FROM trials WHERE id = ?", (lease.trial,)).fetchone()[0])
+
+    def _update(self, lease: Lease, values: dict[str, Any]) -> None:
+        columns = ", ".join(f"{name} = ?" for name in values)
+        with self._transaction() as connection:
+            cursor = connection.execute(
+                f"UPDATE trials SET {columns} WHERE id = ? AND token = ? AND outcome IS NULL", (*values.values(), lease.trial, lease.token)
+            )
+            self._seen(self._clock())
+            if cursor.rowcount != 1:
+                raise LeaseLostError(f"trial {lease.trial} was taken over by another tuner", hint="the study goes on without this trial")
+
+    def _seen(self, now: float) -> None:
+        self._connection.execute(
+            "INSERT INTO sittings VALUES (?, ?, ?) ON CONFLICT (tuner) DO UPDATE SET seen_at = excluded.seen_at", (self._tuner, now, now)
+        )
+
+    def _is_dead(self, tuner: str) -> bool:
+        host, _, process = tuner.rpartition("/")
+        return host == self._host and not is_living(Process(*map(int, process.split(":"))))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with database.disk_errors(self.folder), database.transaction(self._connection) as connection:
+            yield connection
+
+
+def open_study(folder: Path) -> Study:
+    """An existing study; raises StudyError."""
+    return Study(folder)
+
+
+def _configuration(text: str) -> Configuration:
+    return Configuration.from_dict(json.loads(text))
+
+
+def _trial(row: sqlite3.Row) -> Trial:
+    predicted = row["predicted_steps_per_s"]
+    return Trial(
+        id=row["id"],
+        configuration=_configuration(row["configuration"]),
+        purpose=row["purpose"],
+        outcome=row["outcome"],
+        cause=row["cause"] or "",
+        rank=row["rank"],
+        traceback=row["traceback"] or "",
+        step_times_s=tuple(json.loads(row["step_times_s"] or "[]")),
+        steps_per_s=row["steps_per_s"],
+        variance=row["variance"],
+        memory_bytes=row["memory_bytes"],
+        prediction=None if predicted is None else Prediction(steps_per_s=predicted, log_stddev=row["predicted_log_stddev"]),
+        seconds=row["seconds"] or 0.0,
+        setup_s=row["setup_s"],
+        started_at=row["started_at"],
+    )

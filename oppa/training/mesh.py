@@ -1,0 +1,108 @@
+"""Which rank does what: process groups for data, tensor and pipeline parallelism.
+
+THE rank order, as in Megatron-LM: tensor parallel varies fastest, then data parallel, then pipeline parallel.
+
+    rank = (pp_index * dp + dp_index) * tp + tp_index
+
+so tensor-parallel peers, which talk most, are neighbours on a host, and pipeline stages, which talk least, lie furthest apart.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import sys
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from oppa.errors import EnvironmentLackingError, InputError
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Configuration
+
+_TIMEOUT = datetime.timedelta(seconds=60)
+# Longer than any sane step of a trial; the supervisor ends a trial that hangs long before, by its own clock.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Axis:
+    """This rank's peers along one kind of parallelism, and its place among them; no group where it is alone."""
+
+    ranks: tuple[int, ...]
+    index: int
+    group: dist.ProcessGroup | None
+
+    @property
+    def size(self) -> int:
+        """Degree of parallelism."""
+        return len(self.ranks)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """This rank's place in the job."""
+
+    rank: int
+    world: int
+    device: torch.device
+    dp: Axis
+    tp: Axis
+    pp: Axis
+
+
+@contextlib.contextmanager
+def open_mesh(configuration: Configuration, cluster: Cluster, *, rank: int, world: int, rendezvous: str) -> Iterator[Mesh]:
+    """Join the job's process groups; leave them at the end."""
+    if world != configuration.devices:
+        raise InputError(f"`dp * tp * pp = {configuration.devices}`, but {world} ranks were started", hint="start one rank per device")
+    device = _device(cluster, rank)
+    if cluster.hosts == 1 and sys.platform == "linux":
+        # Without it gloo looks up the host's own name, which may be unknown or lie on a slow interface.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=rendezvous,
+        rank=rank,
+        world_size=world,
+        timeout=_TIMEOUT,
+        device_id=device if device.type == "cuda" else None,
+    )
+    try:
+        dp, tp, pp = (_axis(ranks, rank, world) for ranks in peers(configuration, rank))
+        yield Mesh(rank=rank, world=world, device=device, dp=dp, tp=tp, pp=pp)
+    finally:
+        dist.destroy_process_group()
+
+
+def peers(configuration: Configuration, rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The ranks, `rank` among them, that share its (tp, pp), its (dp, pp) and its (dp, tp) place."""
+    dp, tp, pp = configuration.dp, configuration.tp, configuration.pp
+    stage, rest = divmod(rank, dp * tp)
+    replica, part = divmod(rest, tp)
+    return (
+        tuple((stage * dp + i) * tp + part for i in range(dp)),
+        tuple((stage * dp + replica) * tp + i for i in range(tp)),
+        tuple((i * dp + replica) * tp + part for i in range(pp)),
+    )
+
+
+def _axis(ranks: tuple[int, ...], rank: int, world: int) -> Axis:
+    if len(ranks) == 1:
+        return Axis(ranks, 0, None)
+    # Each rank makes only its own groups: a 2 x 2 x 2 job makes 3 of them, not 12.
+    group = dist.group.WORLD if len(ranks) == world else dist.new_group(list(ranks), timeout=_TIMEOUT, use_local_synchronization=True)
+    return Axis(ranks, ranks.index(rank), group)
+
+
+def _device(cluster: Cluster, rank: int) -> torch.device:
+    if not cluster.on_cuda:
+        return torch.device("cpu")
+    index = int(os.environ.get("LOCAL_RANK", rank % cluster.devices_per_host))
+    if index >= torch.cuda.device_count():
+        raise EnvironmentLackingError(
+            f"rank {rank} needs CUDA device {index}, but this host has {torch.cuda.device_count()}",
+            hint='lower `devices_per_host`, or set `device = "CPU"`',
+        )
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)

@@ -1,0 +1,114 @@
+"""Tensor parallelism by hand: linear layers that each rank holds a slice of, joined by two autograd functions.
+
+Plain tensors throughout (Megatron-LM, Shoeybi et al. 2019, section 3), so the layers compose with DDP, ZeRO, FSDP2 and every
+pipeline schedule, which DTensor parameters do not, and skip DTensor's dispatch.
+
+    copy_to     forward: identity     backward: sum over the group     before a column-parallel layer
+    reduce_from forward: sum          backward: identity               behind a row-parallel layer
+"""
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slice:
+    """The part of a tensor-parallel group that this rank holds: number `index` of `size`."""
+
+    index: int = 0
+    size: int = 1
+    group: dist.ProcessGroup | None = None
+
+    def of(self, length: int) -> range:
+        """This rank's part of `length` rows; parts may differ by one."""
+        return range(length * self.index // self.size, length * (self.index + 1) // self.size)
+
+
+class _CopyTo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        total = gradients[0].contiguous()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+class _ReduceFrom(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+def copy_to(x: Tensor, tp: Slice) -> Tensor:
+    """The same value on every rank of the group, whose gradients add up."""
+    return x if tp.size == 1 else _CopyTo.apply(x, tp.group)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def reduce_from(x: Tensor, tp: Slice) -> Tensor:
+    """The sum over the group."""
+    return x if tp.size == 1 else _ReduceFrom.apply(x, tp.group)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class ColumnLinear(nn.Linear):
+    """A linear layer split over its outputs; its input must have passed `copy_to`."""
+
+    tp_dim = 0
+
+    def __init__(self, inputs: int, outputs: int, tp: Slice) -> None:
+        super().__init__(inputs, len(tp.of(outputs)), bias=False)
+        self.full_shape = (outputs, inputs)
+        self.part = tp.of(outputs)
+
+
+class RowLinear(nn.Linear):
+    """A linear layer split over its inputs; sums its output over the group."""
+
+    tp_dim = 1
+
+    def __init__(self, inputs: int, outputs: int, tp: Slice) -> None:
+        super().__init__(len(tp.of(inputs)), outputs, bias=False)
+        self.full_shape = (outputs, inputs)
+        self.part = tp.of(inputs)
+        self.tp = tp
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (..., inputs of this rank) to (..., outputs)."""
+        return reduce_from(super().forward(x), self.tp)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice) -> Tensor:
+    """Mean negative log likelihood where each rank holds the logits of its slice of the vocabulary.
+
+    Args:
+        logits: Shape (..., rows of this rank).
+        targets: Token ids below `vocab`, shape (...).
+        vocab: Rows over all ranks.
+        tp: Which slice this rank holds.
+    """
+    logits = logits.float()
+    if tp.size == 1:
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+    part = tp.of(vocab)
+    largest = logits.detach().amax(-1)
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group=tp.group)
+    shifted = logits - largest.unsqueeze(-1)
+    partition = reduce_from(shifted.exp().sum(-1), tp)
+    local = targets - part.start
+    here = (local >= 0) & (local < len(part))
+    chosen = shifted.gather(-1, local.clamp(0, len(part) - 1).unsqueeze(-1)).squeeze(-1)
+    return (partition.log() - reduce_from(chosen * here, tp)).mean()

@@ -1,0 +1,62 @@
+"""Trains for a number of optimizer steps under one configuration, and measures each.
+
+One small collective ends every step. It gathers three numbers of each rank, which is all that ranks need to agree on: the loss
+(known where the last stage is), the peak memory, and rank 0's wish to stop. It also makes the step's end the same for all.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from oppa.training.batches import Corpus
+from oppa.training.memory import PeakMemory, memory_limit
+from oppa.training.mesh import Mesh
+from oppa.training.model import require_supported
+from oppa.training.pipeline_parallel import require_schedulable
+from oppa.training.replica import Replica
+from oppa.trials.wire import Measurement, TrialSpec
+
+
+def train(spec: TrialSpec, mesh: Mesh, stop_requested: Callable[[], bool]) -> Iterator[Measurement]:
+    """Yield each step's measurement, the same on every rank but for its clock; rank 0's `stop_requested` ends it for all.
+
+    Raises:
+        InputError: if the model or the configuration is beyond this core.
+    """
+    require_supported(spec.model, mesh.tp.size)
+    require_schedulable(spec.configuration, spec.model.layers)
+    peak = PeakMemory(mesh.device)
+    corpus = Corpus.load(spec.training.corpus, spec.model, seed=spec.training.seed)
+    with memory_limit(spec.cluster.memory_limit_bytes if spec.memory_limit_enforced else None, mesh.device):
+        for step, (begin_s, loss) in enumerate(_steps(spec, mesh, corpus, peak)):
+            mean_loss, memory_bytes, stop = _agree(mesh, loss, peak.bytes(), stop_requested)
+            yield Measurement(step=step, step_time_s=time.monotonic() - begin_s, memory_bytes=memory_bytes, loss=mean_loss)
+            if stop:
+                return
+
+
+def _steps(spec: TrialSpec, mesh: Mesh, corpus: Corpus, peak: PeakMemory) -> Iterator[tuple[float, Tensor | None]]:
+    """When each step began, and this rank's loss."""
+    share = spec.configuration.global_batch // mesh.dp.size
+    sequences = range(mesh.dp.index * share, (mesh.dp.index + 1) * share)
+    with peak.watch():
+        replica = Replica(spec, mesh)
+        first = time.monotonic(), replica.step(corpus.batch(0, sequences).to(mesh.device))
+    yield first
+    for step in range(1, spec.steps):
+        yield time.monotonic(), replica.step(corpus.batch(step, sequences).to(mesh.device))
+
+
+def _agree(mesh: Mesh, loss: Tensor | None, peak_bytes: int | None, stop_requested: Callable[[], bool]) -> tuple[float, int, bool]:
+    """Mean loss over the global batch, largest peak of any rank, and whether to stop."""
+    stop = mesh.rank == 0 and stop_requested()
+    mine = torch.tensor([float(peak_bytes or 0), float(stop), 0.0], dtype=torch.float64, device=mesh.device)
+    if loss is not None and mesh.tp.index == 0:
+        mine[2] = loss / mesh.dp.size
+    everyones = mine.new_empty(mesh.world * len(mine))
+    dist.all_gather_single(everyones, mine)
+    peaks, stops, losses = everyones.view(mesh.world, -1).cpu().unbind(1)
+    return float(losses.sum()), int(peaks.max()), bool(stops[0])

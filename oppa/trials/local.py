@@ -1,0 +1,157 @@
+"""Trials on this host: one rank per device, forked from a warm parent where the runner allows it, else executed one by one."""
+
+import logging
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from oppa.trials import devices, logs, placement
+from oppa.trials.gang import RankParent
+from oppa.trials.launcher import Exit, ProcessExit
+from oppa.trials.quota import CpuGroups, quotas_lacking
+from oppa.trials.runner import Runner
+from oppa.trials.wire import TrialSpec
+
+LINGER_S = 1.5
+"""After the first abnormal end of a rank, the others get this long to fail by themselves and say why."""
+
+_log = logging.getLogger(__name__)
+
+
+class LocalLauncher:
+    """Starts a runner's processes on this host, all of them below a shim that does not let them outlive us.
+
+    Every process carries the study's id and this tuner's identity in its environment, for the sweep at the next start.
+    """
+
+    def __init__(self, runner: Runner, *, study: str, grace_s: float, warm: bool = True) -> None:
+        self._runner = runner
+        self._study = study
+        self._grace_s = grace_s if runner.grace_s is None else runner.grace_s
+        self._warm = warm and runner.warm
+        self._folder = Path(tempfile.mkdtemp(prefix="oppa-"))
+        self._parent: RankParent | None = None
+        self._gangs = 0
+        self._quotas_lacking: str | None = None
+        self._device_bytes: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def prepare(self) -> None:
+        """Start the parent of the ranks, so that its imports overlap with what we do next; a new one if it has died."""
+        self._ready_parent()
+
+    def start(self, folder: Path, spec: TrialSpec) -> "LocalTrial":
+        """Start the trial that lies in `folder`, once nothing is left of the one before; raises OSError if the host has no more to give."""
+        parent = self._ready_parent()
+        parent.end_ranks(self._grace_s)
+        self._check_devices(spec)
+        self._gangs += 1
+        groups = placement.cpu_groups(self._runner, spec) if self._can_limit(spec) else None
+        rendezvous = self._folder / f"rendezvous-{self._gangs}"
+        places = placement.place(self._runner, spec, folder.resolve(), warm=self._warm, rendezvous=rendezvous, groups=groups)
+        parent.start(self._gangs, folder.resolve(), places)
+        return LocalTrial(self, parent, gang=self._gangs, folder=folder, size=len(places), groups=groups)
+
+    def drop_parent(self) -> None:
+        """End the parent of the ranks and all below it; the next trial gets a new one."""
+        if self._parent is not None:
+            parent, self._parent = self._parent, None
+            parent.close()
+
+    def close(self) -> None:
+        """End everything that was ever started here."""
+        self.drop_parent()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ready_parent(self) -> RankParent:
+        if self._parent is not None and self._parent.ended():
+            self.drop_parent()
+        if self._parent is None:
+            self._parent = RankParent(
+                self._runner.program if self._warm else None,
+                environment=placement.environment(self._runner, self._study),
+                grace_s=self._grace_s,
+                log=self._folder / "parent.log",
+            )
+        return self._parent
+
+    def _can_limit(self, spec: TrialSpec) -> bool:
+        """Whether CPU quotas work here; says so once where they do not and are asked for."""
+        if spec.cluster.cpus_per_device is not None and self._quotas_lacking is None:
+            self._quotas_lacking = quotas_lacking()
+            if self._quotas_lacking:
+                _log.warning("no CPU quotas: %s; ranks share the cores as the kernel likes", self._quotas_lacking)
+        return not self._quotas_lacking
+
+    def _check_devices(self, spec: TrialSpec) -> None:
+        if not spec.cluster.on_cuda:
+            return
+        if self._gangs == 0:
+            self._device_bytes = devices.used_bytes()
+        devices.wait_until_released(self._device_bytes)
+
+
+class LocalTrial:
+    """A trial whose processes this host runs."""
+
+    def __init__(
+        self, launcher: LocalLauncher, parent: RankParent, *, gang: int, folder: Path, size: int, groups: CpuGroups | None
+    ) -> None:
+        self._launcher = launcher
+        self._parent = parent
+        self._gang = gang
+        self._folder = folder
+        self._size = size
+        self._groups = groups
+        self._started = False
+        self._exits: list[ProcessExit] = []
+        self._failure: Exit | None = None
+        self._linger_until = float("inf")
+
+    def poll(self) -> Exit | None:
+        """How its processes ended: all of them, or those that followed the first abnormal end within `LINGER_S`."""
+        for event in self._parent.events():
+            self._hear(event)
+        self._trim_logs()
+        if self._failure is None and (how := self._parent.ended()):
+            self._failure = Exit(processes=tuple(self._exits), failure=how, traceback=self._parent.last_words())
+        if self._failure is not None:
+            return self._failure
+        if len(self._exits) == self._size or time.monotonic() > self._linger_until:
+            return Exit(processes=tuple(self._exits))
+        return None
+
+    def end(self, grace_s: float) -> None:
+        """End whatever is left of it, and return when nothing is."""
+        self.poll()
+        if self._started and not self._parent.ended():
+            self._parent.end_ranks(grace_s)
+        if not self._started or self._parent.ended():
+            self._launcher.drop_parent()  # it may still be about to start ranks, or is dead itself
+        if self._groups is not None:
+            self._groups.close()
+        self._trim_logs()
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        if event["event"] == "failed":
+            self._failure = Exit(failure=event["cause"], traceback=event["traceback"])
+        elif event["gang"] != self._gang:
+            return  # a rank of an earlier trial, which we ended ourselves
+        elif event["event"] == "started":
+            self._started = True
+        else:
+            ended = ProcessExit(rank=event["rank"], code=event["code"], signal=event["signal"], time=event["time"])
+            self._exits.append(ended)
+            if ended.abnormal:
+                self._linger_until = min(self._linger_until, time.monotonic() + LINGER_S)
+
+    def _trim_logs(self) -> None:
+        for name in (logs.STDOUT, logs.STDERR):
+            logs.trim(self._folder / name)

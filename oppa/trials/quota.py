@@ -1,0 +1,114 @@
+"""CPU quotas: a control group for each rank, so that a rank is a device.
+
+Both generations of cgroups: version 1 (the `cpu` hierarchy) and version 2 (`cpu.max`, in a folder that was delegated to us).
+A trial's groups lie in one folder `oppa-<study>-<tuner's pid>-<its start>-...`, so that a later sweep knows whose they were.
+"""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from oppa.trials import processes
+
+PERIOD_US = 20_000
+"""Short beside a training step, so that a rank's turns even out within one; the kernel's default is 100 ms."""
+
+_REMOVAL_S = 1.0
+
+
+class CpuGroups:
+    """One group per rank, each of `cpus` cores; raises OSError where groups cannot be made."""
+
+    def __init__(self, study: str, *, ranks: int, cpus: float) -> None:
+        tuner = processes.this_process()
+        self.folder = _home() / f"{_prefix(study)}{tuner.pid}-{tuner.started}-{os.urandom(3).hex()}"
+        self.ranks = [self.folder / f"rank{rank}" for rank in range(ranks)]
+        self.folder.mkdir()
+        if _is_v2(self.folder):
+            (self.folder / "cgroup.subtree_control").write_text("+cpu")
+        for rank in self.ranks:
+            rank.mkdir()
+            _limit(rank, cpus)
+
+    def close(self) -> None:
+        """Remove the groups; their processes have ended, but the kernel may take a moment."""
+        _remove(self.folder)
+
+
+def quotas_lacking() -> str:
+    """Why ranks cannot be given CPU quotas here; empty when they can."""
+    try:
+        CpuGroups("probe", ranks=1, cpus=1).close()
+    except OSError as error:
+        return f"CPU groups cannot be made: {error}"
+    return ""
+
+
+def remove_left(study: str) -> list[Path]:
+    """Remove the groups that dead tuners of this study left behind; returns them."""
+    try:
+        found = list(_home().glob(f"{_prefix(study)}*"))
+    except OSError:
+        return []
+    left = [folder for folder in found if not processes.is_living(_tuner(folder))]
+    for folder in left:
+        _remove(folder)
+    return left
+
+
+def _prefix(study: str) -> str:
+    return f"oppa-{study[:8]}-"
+
+
+def _tuner(folder: Path) -> processes.Process:
+    pid, started, _ = folder.name.rsplit("-", 3)[1:]
+    return processes.Process(int(pid), int(started))
+
+
+def _home() -> Path:
+    """The folder in which our groups are made: the group that we are in (version 1), or one above it that was delegated (version 2)."""
+    mounts = [line.split()[:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    own = {kinds: path for _, kinds, path in (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())}
+    for _, mount, kind, options in mounts:
+        if kind == "cgroup" and "cpu" in options.split(","):
+            within = next((path for kinds, path in own.items() if "cpu" in kinds.split(",")), "/")
+            group = Path(mount, within.lstrip("/"))
+            return group if group.is_dir() else Path(mount)
+    for _, mount, kind, _ in mounts:
+        if kind == "cgroup2":
+            return _delegated(Path(mount), Path(mount, own.get("", "/").lstrip("/")))
+    raise FileNotFoundError("no cgroup file system is mounted")
+
+
+def _delegated(mount: Path, group: Path) -> Path:
+    """The nearest group at or above ours that is writable and hands the CPU controller down."""
+    for folder in (group, *group.parents):
+        control = folder / "cgroup.subtree_control"
+        if control.exists() and os.access(folder, os.W_OK) and "cpu" in control.read_text().split():
+            return folder
+        if folder == mount:
+            break
+    raise PermissionError(f"no group from `{group}` upwards is writable and hands down the `cpu` controller")
+
+
+def _is_v2(folder: Path) -> bool:
+    return (folder / "cgroup.subtree_control").exists()
+
+
+def _limit(group: Path, cpus: float) -> None:
+    quota_us = max(1000, round(cpus * PERIOD_US))
+    if (group / "cpu.max").exists():
+        (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+    else:
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+
+
+def _remove(folder: Path) -> None:
+    deadline = time.monotonic() + _REMOVAL_S
+    while folder.exists() and time.monotonic() < deadline:
+        for group in (*folder.glob("rank*"), folder):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+        time.sleep(0 if not folder.exists() else 0.02)

@@ -1,0 +1,124 @@
+"""A runner: a folder with a `runner.toml` and, mostly, a program that trains."""
+
+import dataclasses
+import importlib.util
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from oppa.errors import EnvironmentLackingError, InputError, nearest
+from oppa.problem.configuration import PARAMETERS
+
+MANIFEST = "runner.toml"
+
+_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "name": (str, "a string"),
+    "description": (str, "a string"),
+    "program": (str, "a string"),
+    "command": (list, "a list of strings"),
+    "warm": (bool, "true or false"),
+    "search_space": (str, "a string"),
+    "parameters": (list, "a list of strings"),
+    "environment": (dict, "a table of strings"),
+    "grace_s": ((int, float), "a number of seconds"),
+    "requires": (list, "a list of strings"),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """A program that trains, and how it wants to be started."""
+
+    folder: Path
+    name: str
+    description: str = ""
+    program: Path | None = None
+    """A Python file. Without a `command` it is started once per rank, with RANK, WORLD_SIZE, ... in the environment."""
+    command: tuple[str, ...] = ()
+    """Started once, and starts the ranks itself; `{python}`, `{program}`, `{nproc}` and `{folder}` (the trial's) are filled in."""
+    warm: bool = False
+    """The program defines `run(folder, rank, world)` and is safe to fork once it is imported."""
+    search_space: str = ""
+    parameters: tuple[str, ...] = ()
+    """Those that the program honours."""
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    grace_s: float | None = None
+    """Between asking its processes to end and killing them; None: the study's."""
+    requires: tuple[str, ...] = ()
+    """Modules that this Python must be able to import."""
+
+    def argv(self, *, nproc: int, folder: Path) -> list[str]:
+        """The command line of one rank, or of all when `command` is given."""
+        if not self.command:
+            return [sys.executable, "-P", str(self.program)]
+        words = {"python": sys.executable, "program": self.program, "nproc": nproc, "folder": folder}
+        return [word.format(**words) for word in self.command]
+
+
+def load_runner(folder: Path) -> Runner:
+    """Read and check `folder/runner.toml`.
+
+    Raises:
+        InputError: an unknown key, a value of the wrong kind, a program that does not exist.
+        EnvironmentLackingError: a module or command that is not installed.
+    """
+    path = folder / MANIFEST
+    try:
+        values = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"`{folder}` is no runner: it has no `{MANIFEST}`", hint="write one, or name a runner of the catalog") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"`{path}` is not TOML: {error}") from None
+    _check_keys(path, values)
+    runner = _runner(folder.resolve(), values)
+    _check_start(path, runner)
+    _check_installed(runner)
+    return runner
+
+
+def _check_keys(path: Path, values: dict[str, Any]) -> None:
+    for key, value in values.items():
+        if key not in _KINDS:
+            raise InputError(f"`{path}`: unknown key `{key}`", hint=nearest(key, _KINDS))
+        kind, words = _KINDS[key]
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+        right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+        if not right or not all(isinstance(item, str) for item in items):
+            raise InputError(f"`{path}`: `{key} = {value!r}` is not {words}")
+    for parameter in values.get("parameters", []):
+        if parameter not in PARAMETERS:
+            raise InputError(f"`{path}`: unknown parameter `{parameter}`", hint=nearest(parameter, PARAMETERS))
+
+
+def _runner(folder: Path, values: dict[str, Any]) -> Runner:
+    lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+    program = {"program": folder / values["program"]} if "program" in values else {}
+    return Runner(**{"name": folder.name, **values, **lists, **program, "folder": folder})
+
+
+def _check_start(path: Path, runner: Runner) -> None:
+    """There is something to start, and it is said how."""
+    if runner.program is None and not runner.command:
+        raise InputError(f"`{path}` says neither `program` nor `command`", hint='add `program = "train.py"`')
+    if runner.program is not None and not runner.program.is_file():
+        raise InputError(f"`{path}`: `program = \"{runner.program.name}\"` does not exist", hint=f"write `{runner.program}`")
+    if runner.warm and (runner.command or runner.program is None):
+        raise InputError(f"`{path}`: `warm = true` needs a `program` without a `command`", hint="remove one of them")
+    try:
+        runner.argv(nproc=1, folder=runner.folder)
+    except (KeyError, ValueError, IndexError) as error:
+        hint = "use {python}, {program}, {nproc} or {folder}; write {{ and }} for braces"
+        raise InputError(f"`{path}`: `command` has a placeholder that is not known: {error}", hint=hint) from None
+
+
+def _check_installed(runner: Runner) -> None:
+    lacking = [module for module in runner.requires if importlib.util.find_spec(module) is None]
+    if lacking:
+        hint = f"install it beside oppa: `{sys.executable} -m pip install {' '.join(lacking)}`"
+        raise EnvironmentLackingError(f"the runner `{runner.name}` needs the module `{lacking[0]}`, which is not installed", hint=hint)
+    command = runner.argv(nproc=1, folder=runner.folder)[0]
+    if shutil.which(command) is None:
+        hint = "install it, or put its folder on PATH"
+        raise EnvironmentLackingError(f"the runner `{runner.name}` starts `{command}`, which is not installed", hint=hint)

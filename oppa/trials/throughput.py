@@ -1,0 +1,70 @@
+"""Throughput of a configuration, and its noise, from the times of its steps.
+
+Notation:
+    t   wall-clock seconds of the steps kept   (q,)
+    r   optimizer steps per second
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppa.errors import MeasurementError
+
+RECURRING = 0.1
+"""Outliers that are more than this share of the steps, and more than one, recur: they are how the configuration runs."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Throughput, and the variance of that number, in (steps per second)^2; `kept` steps count."""
+
+    steps_per_s: float
+    variance: float
+    kept: int
+
+
+def estimate(step_times_s: Sequence[float]) -> Estimate:
+    """Steps kept over the time they took, with the variance of the mean: OPPA eq. 28 divided by the steps kept (Cor. F.2).
+
+    Stalls that recur are kept. q / sum(t) where the paper has mean(1/t), which exceeds it (Jensen) and rewards jitter.
+
+    Args:
+        step_times_s: Wall-clock seconds of every step, the first (warm-up) included, shape (1 + q,), q >= 1.
+
+    Raises:
+        MeasurementError: if there is no step after the first, or a time is not finite and positive.
+    """
+    t = _without_first(step_times_s)
+    outside = _is_outlier(t)
+    recurring = outside.sum() > max(1, RECURRING * len(t))
+    t = t if recurring else t[~outside]
+    return Estimate(steps_per_s=float(len(t) / t.sum()), variance=float(np.var(1 / t) / len(t)), kept=len(t))
+
+
+def paper_estimate(step_times_s: Sequence[float]) -> Estimate:
+    """Mean and variance of 1/t as the paper writes them (OPPA eq. 28): all outliers removed, the variance that of one step.
+
+    Same arguments and errors as `estimate`.
+    """
+    t = _without_first(step_times_s)
+    t = t[~_is_outlier(t)]
+    return Estimate(steps_per_s=float(np.mean(1 / t)), variance=float(np.var(1 / t)), kept=len(t))
+
+
+def _without_first(step_times_s: Sequence[float]) -> NDArray[np.float64]:
+    times = np.asarray(step_times_s, dtype=np.float64)
+    for step, time_s in enumerate(times):
+        if not (np.isfinite(time_s) and time_s > 0):
+            raise MeasurementError(f"step {step} took {time_s} s", hint="a step time is finite and positive: look at the runner's clock")
+    if len(times) < 2:
+        raise MeasurementError(f"{len(times)} steps are no measurement: the first is a warm-up", hint="run at least 2 steps")
+    return times[1:]
+
+
+def _is_outlier(t: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Beyond 2 x IQR from the median (App. F.2; the paper's "at least" would drop every step where all are equal)."""
+    low, median, high = np.quantile(t, (0.25, 0.5, 0.75))
+    return np.asarray(np.abs(t - median) > 2 * (high - low))

@@ -1,0 +1,124 @@
+"""Runs one trial: starts it, watches it, ends it, and says what came of it."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from oppa.errors import MeasurementError, StudyError
+from oppa.problem.training import Limits
+from oppa.trials import logs, wire
+from oppa.trials.launcher import Exit, Launcher
+from oppa.trials.throughput import Estimate, estimate
+from oppa.trials.verdict import Verdict, kernel_oom_kills, verdict
+from oppa.trials.watch import HANG_S, Judge, Watch
+from oppa.trials.wire import Measurement, Report, TrialSpec
+
+POLL_S = 0.015
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What came of a trial."""
+
+    outcome: str
+    cause: str = ""
+    rank: int | None = None
+    """The first that failed."""
+    traceback: str = ""
+    step_times_s: tuple[float, ...] = ()
+    """The first (warm-up) included."""
+    losses: tuple[float, ...] = ()
+    estimate: Estimate | None = None
+    """Of the steps there are, however the trial ended; None with fewer than two after the first."""
+    memory_bytes: int | None = None
+    seconds: float
+    """From the start until nothing of the trial was left."""
+    setup_s: float | None = None
+    """From the start to the beginning of the first step (to within a poll, 15 ms); None if no step was seen."""
+
+    @property
+    def steps(self) -> int:
+        """Steps reported."""
+        return len(self.step_times_s)
+
+
+def run_trial(
+    launcher: Launcher,
+    folder: Path,
+    spec: TrialSpec,
+    *,
+    limits: Limits,
+    judge: Judge | None = None,
+    on_step: Callable[[Measurement], None] = lambda _: None,
+    on_tick: Callable[[], None] = lambda: None,
+    hang_s: float = HANG_S,
+) -> TrialResult:
+    """Run a trial in `folder` to its end, whatever that is; nothing of it is left running.
+
+    Args:
+        judge: Consulted after every step; once it says yes, the trial stops at the next step boundary: `terminated_early`.
+        on_step: Called with each measurement as it comes.
+        on_tick: Called every few milliseconds. What it raises ends the trial and is passed on.
+        hang_s: The shortest silence after a step that can be a hang.
+
+    Raises:
+        StudyError: if the folder cannot be written.
+    """
+    with _writable(folder):
+        _clear(folder)
+        spec.write(folder)
+    oom_kills = kernel_oom_kills()
+    watch = Watch(folder, limit_s=limits.trial_time_s, hang_s=hang_s)
+    asked_to_stop = False
+    running = launcher.start(folder, spec)
+    try:
+        while (exit := running.poll()) is None and watch.must_end is None:
+            new = _look(watch, on_step)
+            if judge is not None and new and not asked_to_stop and watch.steps < spec.steps and judge(watch.step_times_s):
+                _ask_to_stop(folder)
+                asked_to_stop = True
+            watch.check_time()
+            on_tick()
+            time.sleep(POLL_S)
+    finally:
+        running.end(limits.grace_s)
+    _look(watch, on_step)
+    ended = _verdict(folder, watch, exit or Exit(), spec.steps, asked_to_stop, kernel_oom_kills() > oom_kills)
+    return _result(watch, ended)
+
+
+def _look(watch: Watch, on_step: Callable[[Measurement], None]) -> bool:
+    new = watch.look()
+    for measurement in new:
+        on_step(measurement)
+    return bool(new)
+
+
+def _result(watch: Watch, ended: Verdict) -> TrialResult:
+    times = watch.step_times_s
+    memory = [measurement.memory_bytes for measurement in watch.measurements if measurement.memory_bytes is not None]
+    return TrialResult(
+        **dataclasses.asdict(ended),
+        step_times_s=times,
+        losses=tuple(measurement.loss for measurement in watch.measurements if measurement.loss is not None),
+        estimate=estimate(times) if len(times) > 2 else None,
+        memory_bytes=max(memory, default=None),
+        seconds=watch.seconds,
+        setup_s=watch.setup_s,
+    )
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an earlier, interrupted attempt at this trial left."""
+    for name in (wire.MEASUREMENTS, wire.REPORT, wire.STOP, logs.STDOUT, logs.STDERR):
+        (folder / name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StudyError(f"`{folder}` cannot be written: {error.strerror}", hint="free some space, or name another folder") from error

@@ -1,0 +1,81 @@
+"""How a trial ended, from what is known about it; never from the words in a log.
+
+The earliest sign of failure is the cause: a report (a rank raises, and says so before the others lose it) or the abnormal end of a
+process (a rank is killed, and the others report that they lost it).
+"""
+
+import dataclasses
+import signal
+from pathlib import Path
+
+from oppa.trials.launcher import Exit, ProcessExit
+from oppa.trials.wire import OUTCOMES, Report
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """An outcome, its cause, and the first rank that failed, where there is one."""
+
+    outcome: str
+    cause: str = ""
+    rank: int | None = None
+    traceback: str = ""
+
+
+def verdict(
+    exit: Exit,
+    report: Report | None,
+    must_end: Verdict | None,
+    *,
+    steps: int,
+    wanted: int,
+    asked_to_stop: bool,
+    kernel_oom: bool,
+    last_words: str,
+) -> Verdict:
+    """What became of a trial.
+
+    Args:
+        must_end: Why it had to be ended from outside, if it had.
+        steps: Steps reported, of those `wanted`.
+        kernel_oom: The kernel killed something for want of memory meanwhile.
+        last_words: The end of stderr, shown where nothing better is known.
+    """
+    first = exit.first_abnormal
+    if exit.failure:
+        return Verdict(outcome="failed", cause=f"launch failure: {exit.failure}", traceback=exit.traceback)
+    if report is not None and report.outcome != "completed" and _came_first(report, first):
+        return _reported(report)
+    if first is not None:
+        return _ended_abnormally(first, steps=steps, kernel_oom=kernel_oom, last_words=last_words)
+    if must_end is not None:
+        return must_end
+    if steps >= wanted:
+        return Verdict(outcome="completed")
+    if asked_to_stop:
+        return Verdict(outcome="terminated_early")
+    return Verdict(outcome="failed", cause=f"ended after {steps} of {wanted} steps", traceback=last_words)
+
+
+def _came_first(report: Report, first: ProcessExit | None) -> bool:
+    return first is None or report.time is None or report.time <= first.time
+
+
+def _reported(report: Report) -> Verdict:
+    if report.outcome not in ("out_of_memory", "failed"):
+        cause = f"reported the outcome `{report.outcome}`, which is not a program's to report"
+        return Verdict(outcome="failed", cause=cause, rank=report.rank, traceback=report.traceback)
+    return Verdict(outcome=report.outcome, cause=report.cause, rank=report.rank, traceback=report.traceback)
+
+
+def _ended_abnormally(first: ProcessExit, *, steps: int, kernel_oom: bool, last_words: str) -> Verdict:
+    if first.signal == signal.SIGKILL and kernel_oom:
+        return Verdict(outcome="out_of_memory", cause=f"{first} when the host ran out of memory", rank=first.rank)
+    cause = str(first) if steps or first.signal is not None else f"launch failure: {first} before its first step"
+    return Verdict(outcome="failed", cause=cause, rank=first.rank, traceback=last_words)
+
+
+def kernel_oom_kills() -> int:
+    """Processes that the kernel has killed for want of memory since boot, in whatever control group."""
+    counters = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    return int(counters.get("oom_kill", 0))

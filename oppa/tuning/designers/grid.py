@@ -1,0 +1,20 @@
+"""Exhaustive search: every candidate, in the order of the space."""
+
+from collections.abc import Sequence, Set
+
+from oppa.problem.candidates import Candidates
+from oppa.tuning.designer import Observation, Suggestion
+
+
+class Grid:
+    """The designer `grid`."""
+
+    def __init__(self, candidates: Candidates) -> None:
+        self._size = len(candidates)
+
+    def suggest(self, taken: Set[int]) -> Suggestion | None:
+        """The first candidate that is free."""
+        return next((Suggestion(candidate=index) for index in range(self._size) if index not in taken), None)
+
+    def update(self, observations: Sequence[Observation]) -> None:
+        """A grid learns nothing."""

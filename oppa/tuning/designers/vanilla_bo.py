@@ -1,0 +1,78 @@
+"""VANILLA-BO (OPPA App. H.2): Bayesian optimisation that knows nothing of parallelism, by BoTorch.
+
+Two Gaussian processes with constant mean and Matern-5/2, on log throughput and on log memory, and the constrained upper confidence
+bound (eq. 4). The first trials are random, and so is every choice after too many failures in a row (App. E.1).
+"""
+
+import math
+from collections.abc import Sequence, Set
+
+import torch
+
+from oppa.problem.candidates import Candidates
+from oppa.problem.encoding import encode
+from oppa.study import Prediction
+from oppa.tuning.acquisition import Normal, constrained_ucb
+from oppa.tuning.designer import Observation, Suggestion
+from oppa.tuning.designers.uniform import Uniform
+from oppa.tuning.surrogate import ConstantMeanGP
+
+RANDOM_TRIALS = 5
+FAILURES_IN_A_ROW = 4
+OVER_LIMIT = 0.2
+"""Log memory above the limit that an out-of-memory trial stands for: all we know is that it is more than zero."""
+
+
+class VanillaBO:
+    """The designer `vanilla-bo`."""
+
+    def __init__(self, candidates: Candidates, *, memory_limit_bytes: int, seed: int, beta: float = 1.0) -> None:
+        self._x = torch.from_numpy(encode(candidates))
+        self._log_limit = math.log(memory_limit_bytes)
+        self._beta = beta
+        self._chance = Uniform(candidates, seed=seed)
+        self._observations: list[Observation] = []
+
+    def update(self, observations: Sequence[Observation]) -> None:
+        """Keep what was observed; the models are fitted when a suggestion is asked for."""
+        self._observations += observations
+
+    def suggest(self, taken: Set[int]) -> Suggestion | None:
+        """The free candidate with the largest constrained upper confidence bound."""
+        if self._at_random():
+            return self._chance.suggest(taken)
+        free = torch.ones(len(self._x), dtype=torch.bool)
+        free[list(taken)] = False
+        if not free.any():
+            return None
+        indices = free.nonzero()[:, 0]
+        rate, slack = self._log_rate(indices), self._log_slack(indices)
+        best = int(constrained_ucb(rate, slack, beta=self._beta).argmax())
+        expected = Prediction(steps_per_s=math.exp(rate.mean[best]), log_stddev=float(rate.stddev[best]))
+        return Suggestion(candidate=int(indices[best]), prediction=expected)
+
+    def _at_random(self) -> bool:
+        measured = sum(seen.log_steps_per_s is not None for seen in self._observations)
+        last = self._observations[-FAILURES_IN_A_ROW:]
+        failing = len(last) == FAILURES_IN_A_ROW and all(seen.log_steps_per_s is None for seen in last)
+        return len(self._observations) < RANDOM_TRIALS or measured < 2 or failing
+
+    def _log_rate(self, indices: torch.Tensor) -> Normal:
+        seen = [(o.candidate, o.log_steps_per_s, o.log_variance or 0.0) for o in self._observations if o.log_steps_per_s is not None]
+        return self._fit(seen).posterior(self._x[indices])
+
+    def _log_slack(self, indices: torch.Tensor) -> Normal:
+        """log(memory / limit)."""
+        seen = [
+            (o.candidate, OVER_LIMIT if o.outcome == "out_of_memory" else math.log(o.memory_bytes) - self._log_limit, 0.0)
+            for o in self._observations
+            if o.outcome == "out_of_memory" or o.memory_bytes
+        ]
+        if len(seen) < 2:  # a runner that reports no memory: nothing is known to be too large
+            return Normal(torch.full((len(indices),), -1.0, dtype=torch.float64), torch.full((len(indices),), 0.1, dtype=torch.float64))
+        return self._fit(seen).posterior(self._x[indices])
+
+    def _fit(self, seen: list[tuple[int, float, float]]) -> ConstantMeanGP:
+        candidates, values, variances = zip(*seen, strict=True)
+        y, variance = (torch.tensor(column, dtype=torch.float64) for column in (values, variances))
+        return ConstantMeanGP(self._x[list(candidates)], y, variance)

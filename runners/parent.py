@@ -1,0 +1,164 @@
+"""The parent of a trial's ranks: one process for all trials, the standard library alone.
+
+Started as `python -P parent.py CONTROL [PROGRAM]`. With a program (a warm start) it imports the program once, and each rank is a fork
+that calls the program's `run(folder, rank, world) -> exit code`; without (a cold start) each rank executes a command of its own.
+
+It is told over the socket CONTROL, one JSON message per packet, and tells what happens:
+
+    <- {"gang": 1, "folder": ..., "ranks": [{"rank": 0, "world": 4, "argv": [...] or null, "environment": {...}, "groups": [...]}, ...]}
+    -> {"event": "started", "gang": 1, "pid": of this parent}
+    -> {"event": "exit", "gang": 1, "rank": 0, "code": 0 or null, "signal": null or 9, "time": unix seconds}
+    -> {"event": "failed", "gang": 1 (null: the import), "cause": ..., "traceback": ...}
+
+When the socket closes it starts nothing more, and ends when its last rank has ended. Ranks are killed when it dies.
+"""
+
+import ctypes
+import gc
+import importlib.util
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+MAX_MESSAGE = 1 << 20
+PR_SET_PDEATHSIG = 1
+
+
+class Parent:
+    """Starts ranks when told, and tells when they end."""
+
+    def __init__(self, control, program):
+        self.control = control
+        self.program = program
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(control, selectors.EVENT_READ, self.hear)
+        self.listening = True
+
+    def serve(self):
+        """Until the socket has closed and no rank is left."""
+        while self.listening or len(self.selector.get_map()) > 0:
+            for key, _ in self.selector.select():
+                key.data()
+
+    def tell(self, event, **facts):
+        """Send an event; a tuner that is gone is noticed by `hear`."""
+        try:
+            self.control.send(json.dumps({"event": event, **facts}).encode())
+        except OSError:
+            pass
+
+    def hear(self):
+        """Start the gang that a message describes."""
+        packet = self.control.recv(MAX_MESSAGE)
+        if not packet:
+            self.listening = False
+            self.selector.unregister(self.control)
+            return
+        gang = json.loads(packet)
+        try:
+            for rank in gang["ranks"]:
+                self.start(gang, rank)
+            self.tell("started", gang=gang["gang"], pid=os.getpid())
+        except Exception as error:
+            self.tell("failed", gang=gang["gang"], cause=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+
+    def start(self, gang, rank):
+        """Fork one rank, and watch for its end."""
+        threads = len(os.listdir("/proc/self/task"))
+        assert threads == 1, f"a fork of {threads} threads copies one, and locks that the others hold for ever: set `warm = false`"
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            become_rank(self, parent, Path(gang["folder"]), rank)
+        handle = os.pidfd_open(pid)
+        self.selector.register(handle, selectors.EVENT_READ, lambda: self.ended(gang["gang"], rank["rank"], pid, handle))
+
+    def ended(self, gang, rank, pid, handle):
+        """A rank has ended: take its status and pass it on."""
+        self.selector.unregister(handle)
+        os.close(handle)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        code, number = (code, None) if code >= 0 else (None, -code)
+        self.tell("exit", gang=gang, rank=rank, code=code, signal=number, time=time.time())
+
+
+def become_rank(parent, parent_pid, folder, rank):
+    """What the forked child does, to its end."""
+    code = 1
+    try:
+        settle(parent, parent_pid, folder, rank)
+        if rank["argv"]:
+            os.execvpe(rank["argv"][0], rank["argv"], os.environ)
+        code = call(parent.program, folder, rank["rank"], rank["world"])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def settle(parent, parent_pid, folder, rank):
+    """A session, an environment, logs and a CPU quota of the rank's own; nothing of the parent's but its memory."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+    parent.selector.close()
+    parent.control.close()
+    for group in rank["groups"]:
+        Path(group, "cgroup.procs").write_text("0")
+    for name, descriptor in (("stdout.log", 1), ("stderr.log", 2)):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), descriptor)
+    os.environ.update(rank["environment"])
+
+
+def call(program, folder, rank, world):
+    """The program's exit code; an error that it did not report itself is reported here."""
+    try:
+        return int(program.run(folder, rank, world) or 0)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException as error:
+        traceback.print_exc()
+        import report  # oppa puts this folder on PYTHONPATH
+
+        outcome = "out_of_memory" if isinstance(error, MemoryError) else "failed"
+        report.Trial(folder).end(outcome, rank=rank, error=error)
+        return 1
+
+
+def load(path):
+    """Import the program from its file, as the module `runner_program`."""
+    spec = importlib.util.spec_from_file_location("runner_program", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def main():
+    """Import the program if there is one, then serve."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    parent = Parent(control, None)
+    try:
+        parent.program = load(sys.argv[2]) if len(sys.argv) > 2 else None
+    except BaseException as error:
+        parent.tell("failed", gang=None, cause=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+        raise
+    gc.freeze()  # what was imported stays shared with the ranks
+    # Asked to end, it waits for its ranks to end first: its own death would kill them at once.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    parent.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Tests the installed form: the wheel in an environment of its own, away from the checkout, with the dependencies of this one.
+
+    python tests/installed.py dist
+"""
+
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+from pathlib import Path
+
+EXPECTED_IN_SDIST = ("pyproject.toml", "README.md", "Makefile", "constraints.txt", "tests/installed.py", "runners/torch/train.py")
+
+
+def main(dist: Path) -> None:
+    """Install the only wheel of `dist`, and use it as a user would."""
+    (wheel,) = dist.glob("*.whl")
+    (sdist,) = dist.glob("*.tar.gz")
+    check_sdist(sdist)
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        venv.create(home / "env", with_pip=True)
+        python = home / "env" / "bin" / "python"
+        run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel), cwd=home)
+        (site,) = (home / "env" / "lib").glob("python3*/site-packages")
+        (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")) + "\n")
+        use(home / "env" / "bin" / "oppa", home)
+    print(f"installed form of {wheel.name} works")
+
+
+def use(oppa: Path, home: Path) -> None:
+    """The first commands of a new user."""
+    assert "tune" in run(oppa, "--help", cwd=home)
+    where = run(oppa.with_name("python"), "-c", "import oppa.catalog; print(oppa.catalog.root())", cwd=home)
+    assert where.strip().endswith("site-packages/oppa/_catalog"), where
+    run(oppa, "init", "job.toml", cwd=home)
+    assert "configurations" in run(oppa, "space", "job.toml", cwd=home)
+    run(oppa, "doctor", cwd=home)
+
+
+def check_sdist(sdist: Path) -> None:
+    """The source distribution holds what a packager needs, and no environment."""
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert set(EXPECTED_IN_SDIST) <= names, set(EXPECTED_IN_SDIST) - names
+    assert not any(name.startswith((".venv", "studies")) for name in names)
+
+
+def run(*argv: object, cwd: Path) -> str:
+    """Standard output of a command that must succeed."""
+    done = subprocess.run([str(arg) for arg in argv], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{argv}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
