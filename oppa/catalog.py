@@ -25,7 +25,7 @@ def names(kind: str) -> list[str]:
 
 
 def find(kind: str, name: str, *, beside: Path | None = None) -> Path:
-    """The file or folder that `name` means: a path (relative to the folder `beside`) if it holds a `/` or a `.`, else a name of the catalog.
+    """The file or folder that `name` means: a path (relative to `beside`) if it holds a `/` or a `.`, else a name of the catalog.
 
     Raises:
         InputError: if there is none; the hint names the nearest.

@@ -13,6 +13,7 @@ It is told over the socket CONTROL, one JSON message per packet, and tells what 
 When the socket closes it starts nothing more, and ends when its last rank has ended. Ranks are killed when it dies.
 """
 
+import contextlib
 import ctypes
 import gc
 import importlib.util
@@ -48,10 +49,8 @@ class Parent:
 
     def tell(self, event, **facts):
         """Send an event; a tuner that is gone is noticed by `hear`."""
-        try:
+        with contextlib.suppress(OSError):
             self.control.send(json.dumps({"event": event, **facts}).encode())
-        except OSError:
-            pass
 
     def hear(self):
         """Start the gang that a message describes."""
@@ -65,12 +64,12 @@ class Parent:
             for rank in gang["ranks"]:
                 self.start(gang, rank)
             self.tell("started", gang=gang["gang"], pid=os.getpid())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the tuner must know
             self.tell("failed", gang=gang["gang"], cause=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
 
     def start(self, gang, rank):
         """Fork one rank, and watch for its end."""
-        threads = len(os.listdir("/proc/self/task"))
+        threads = len(list(Path("/proc/self/task").iterdir()))
         assert threads == 1, f"a fork of {threads} threads copies one, and locks that the others hold for ever: set `warm = false`"
         parent = os.getpid()
         pid = os.fork()
@@ -96,7 +95,7 @@ def become_rank(parent, parent_pid, folder, rank):
         if rank["argv"]:
             os.execvpe(rank["argv"][0], rank["argv"], os.environ)
         code = call(parent.program, folder, rank["rank"], rank["world"])
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - a fork must not run on as a second parent
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -126,7 +125,7 @@ def call(program, folder, rank, world):
         return int(program.run(folder, rank, world) or 0)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the tuner must know
         traceback.print_exc()
         import report  # oppa puts this folder on PYTHONPATH
 

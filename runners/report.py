@@ -39,7 +39,7 @@ class Trial:
         """Say how the trial ended: `completed`, `out_of_memory` or `failed`. The first rank that says so is believed."""
         values = {"outcome": outcome, "cause": cause, "rank": rank, "time": time.time()}
         if error is not None:
-            values["cause"] = cause or f"{type(error).__name__}: {error}"
+            values["cause"] = cause or traceback.format_exception_only(error)[0].strip()
             values["traceback"] = "".join(traceback.format_exception(error))
         draft = self.folder / f".outcome.{os.getpid()}"
         draft.write_text(json.dumps(values) + "\n")

@@ -1,6 +1,6 @@
 """Tests the installed form: the wheel in an environment of its own, away from the checkout, with the dependencies of this one.
 
-    python tests/installed.py dist
+python tests/installed.py dist
 """
 
 import subprocess

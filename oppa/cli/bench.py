@@ -7,7 +7,9 @@ import typer
 
 
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="help, start-up. [all]", show_default=False)] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="help, start-up. [default: all]", show_default=False)
+    ] = None,
     repeats: Annotated[int, typer.Option(min=2, help="Pairs of measurements.")] = 7,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 def show(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder.", show_default=False)],
     limit: Annotated[int, typer.Option(min=1, help="Trials shown, fastest first.")] = 20,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the record of the study there: table.md and trials.csv.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the record there: table.md and trials.csv.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, as `oppa tune --json` does.")] = False,
 ) -> None:
     """Show a study: its trials, the winner, the default and the gain between them."""
@@ -17,7 +17,7 @@ def show(
     from oppa.cli.summary import print_finding
     from oppa.problem.problem import Problem
     from oppa.report.record import write_record
-    from oppa.report.study import row, sections, write_csv
+    from oppa.report.study import sections, write_csv
     from oppa.study import open_study
     from oppa.tuning.result import current, to_json
 
@@ -42,7 +42,8 @@ def show(
         style.out().print(facts)
         table = style.table(("trial", "configuration", "outcome", ">steps/s", ">±", ">MiB", ">steps", ">seconds"))
         for cells in record[1].rows[:limit]:
-            table.add_row(*cells[:2], style.outcome(str(cells[2])), *map(str, cells[3:]))
+            number, name, outcome, *rest = map(str, cells)
+            table.add_row(number, name, style.outcome(outcome), *rest)
         style.out().print(table)
         if finding:
             print_finding(opened, finding)

@@ -13,6 +13,7 @@ def space(
 ) -> None:
     """Count and list the valid configurations of a job, the default configurations first."""
     from oppa.cli import style
+    from oppa.problem.describe import by_degrees, varying
     from oppa.problem.job import load_job
 
     problem = load_job(job)
@@ -25,13 +26,13 @@ def space(
         return
     style.out().print(f"{len(candidates)} valid configurations of `{problem.space.name}` for {problem.name}\n")
     degrees = style.table((">dp", ">tp", ">pp", ">configurations"))
-    for (dp, tp, pp), count in _by_degrees(candidates):
+    for (dp, tp, pp), count in by_degrees(candidates).items():
         degrees.add_row(str(dp), str(tp), str(pp), str(count))
     style.out().print(degrees)
-    varying = style.table(("parameter", "values"))
-    for name, values in _varying(candidates):
-        varying.add_row(name, ", ".join(map(str, values)))
-    style.out().print(varying)
+    knobs = style.table(("parameter", "values"))
+    for name, values in varying(candidates).items():
+        knobs.add_row(name, ", ".join(map(str, values)))
+    style.out().print(knobs)
     order = candidates.default_order()[:limit]
     style.out().print("the default configuration is the first of these that fits:\n" if len(order) else "")
     for index in order:

@@ -1,14 +1,17 @@
 """How oppa's tables and lines look, on a terminal and in a pipe."""
 
+import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from oppa.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+PIPE_WIDTH = 1000
 
 OUTCOME_STYLE = {
     "completed": "green",
@@ -23,17 +26,20 @@ OUTCOME_STYLE = {
 @cache
 def out() -> "Console":
     """Data: stdout."""
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=True)
+    return _console(sys.stdout)
 
 
 @cache
 def err() -> "Console":
     """Everything else: stderr."""
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO) -> "Console":
+    """As wide as the terminal; in a pipe nothing is cut or wrapped."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(file=file, highlight=False, width=None if file.isatty() else PIPE_WIDTH)
 
 
 def table(columns: Sequence[str]) -> "Table":
@@ -43,7 +49,7 @@ def table(columns: Sequence[str]) -> "Table":
 
     made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in columns:
-        made.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=True)
+        made.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left")
     return made
 
 

@@ -11,7 +11,7 @@ from oppa.units import format_bytes, format_count
 if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
-    from oppa.study import Study
+    from oppa.study import Study, Trial
     from oppa.tuning.result import Finding
     from oppa.tuning.verification import Interval
 
@@ -33,13 +33,11 @@ def print_finding(study: "Study", finding: "Finding", script: Path | None = None
     """The winner, the default, the gain and the command that runs the winner, to stderr."""
     best, default, gain = finding.best, finding.default, finding.gain
     repeats = sum(t.purpose == "verification" and t.configuration == best.configuration for t in study.trials())
-    lines = [""]
-    lines += [f"[bold]winner[/]   [cyan]{best.configuration.id}[/]   {_speed(gain and gain.winner, best.steps_per_s)}   {_memory(best.memory_bytes)}"]
-    lines += [f"[bold]default[/]  [cyan]{default.configuration.id}[/]   {_speed(gain and gain.default, default.steps_per_s)}   {_memory(default.memory_bytes)}"]
+    lines = ["", _line("winner", best, gain.winner if gain else None), _line("default", default, gain.default if gain else None)]
     if gain:
         verdict = "[yellow]tied[/]: the 95% intervals overlap" if gain.tied else "the 95% intervals do not overlap"
-        ratio = gain.ratio
-        lines += [f"[bold]gain[/]     [green]{ratio.value:.2f}x[/] [{ratio.low:.2f} - {ratio.high:.2f}], {repeats} interleaved repeats; {verdict}"]
+        ratio = f"[green]{gain.ratio.value:.2f}x[/] [{gain.ratio.low:.2f} - {gain.ratio.high:.2f}]"
+        lines += [f"[bold]gain[/]     {ratio}, {repeats} interleaved repeats; {verdict}"]
     elif best.id == default.id:
         lines += ["[bold]gain[/]     none: nothing that was tried is faster than the default configuration"]
     else:
@@ -59,7 +57,9 @@ def nothing_feasible(study: "Study", problem: "Problem") -> OppaError:
     message = f"none of the {len(trials)} trials could run: {said}"
     if counts.most_common(1)[0][0] == "out_of_memory":
         limit = format_bytes(problem.cluster.memory_limit_bytes)
-        return InfeasibleError(message, hint=f"the memory limit of {limit} binds: raise it, or lower `seq_len` or the batch, or use more devices")
+        return InfeasibleError(
+            message, hint=f"the memory limit of {limit} binds: raise it, or lower `seq_len` or the batch, or use more devices"
+        )
     cause = next(trial.cause for trial in reversed(trials) if trial.outcome not in ("out_of_memory", "completed"))
     return InfeasibleError(f"{message}\n\nthe last cause: {cause}", hint=f"look at the logs in `{study.folder / 'trials'}`")
 
@@ -70,11 +70,8 @@ def new_folder(name: str) -> Path:
     return next(Path("studies") / candidate for n in range(1, 10**6) if (candidate := f"{name}-{n:03d}") not in taken)
 
 
-def _speed(interval: "Interval | None", searched: float | None) -> str:
-    if interval is None:
-        return f"{style.rate(searched)} steps/s"
-    return f"{interval.value:.3g} steps/s [{interval.low:.3g} - {interval.high:.3g}]"
-
-
-def _memory(count: int | None) -> str:
-    return "" if count is None else f"peak {format_bytes(count)}"
+def _line(name: str, trial: "Trial", interval: "Interval | None") -> str:
+    speed = f"{style.rate(trial.steps_per_s)} steps/s"
+    if interval:
+        speed = f"{interval.value:.3g} steps/s [{interval.low:.3g} - {interval.high:.3g}]"
+    return f"[bold]{name:<7}[/]  [cyan]{trial.configuration.id}[/]   {speed}   peak {style.memory(trial.memory_bytes)}"

@@ -9,16 +9,19 @@ import typer
 if TYPE_CHECKING:
     from oppa.problem.problem import Problem
 
-JobArgument = Annotated[Path, typer.Argument(metavar="JOB", help="The job file (`oppa init` writes one).", show_default=False)]
+STUDY = "The study's folder: an existing one is resumed. A new one below studies/ unless given."
+TRIALS = "Search trials of the whole study, instead of the job file's."
+TIME = "Wall-clock time of the search such as `10 min`, instead of the job file's."
+RUNNER = "Run the trials with this runner instead of the job file's."
 
 
 def tune(
-    job: JobArgument,
-    study: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The study's folder; an existing one is resumed. [new below studies/]")] = None,
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (`oppa init` writes one).", show_default=False)],
+    study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
     designer: Annotated[str, typer.Option(metavar="NAME", help="vanilla-bo, random or grid.")] = "vanilla-bo",
-    trials: Annotated[int | None, typer.Option(min=1, help="Search trials of the whole study. [from the job file]")] = None,
-    time: Annotated[str | None, typer.Option(metavar="DURATION", help="Wall-clock time of the search, such as `10 min`. [from the job file]")] = None,
-    runner: Annotated[str | None, typer.Option(metavar="NAME|FOLDER", help="Run trials with this runner. [from the job file]")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
+    time: Annotated[str | None, typer.Option(metavar="DURATION", help=TIME)] = None,
+    runner: Annotated[str | None, typer.Option(metavar="NAME|FOLDER", help=RUNNER)] = None,
     seed: Annotated[int, typer.Option(help="Of the designer's random choices.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
@@ -31,9 +34,12 @@ def tune(
     from oppa.problem.job import load_job
     from oppa.units import parse_seconds
 
-    problem = load_job(job, runner=runner)
-    given = {"trials": trials, "wall_time_s": parse_seconds(time) if time else None}
-    limits = dataclasses.replace(problem.limits, **{name: value for name, value in given.items() if value is not None})
+    problem = load_job(job)
+    limits = problem.limits
+    if trials is not None:
+        limits = dataclasses.replace(limits, trials=trials)
+    if time is not None:
+        limits = dataclasses.replace(limits, wall_time_s=parse_seconds(time))
     problem = dataclasses.replace(problem, limits=limits)
     folder = study or new_folder(problem.name)
     result = _sitting(problem, folder, designer, seed, command=f"oppa tune {job} --study {folder}")

@@ -84,7 +84,7 @@ class PlainWatcher:
     def _line(self, lease: Lease, result: TrialResult) -> str:
         measured = result.estimate
         counts = lease.purpose == SEARCH and result.outcome == "completed"
-        improved = counts and self._improves(measured and measured.steps_per_s, lease.configuration.id)
+        improved = counts and self._improves(measured.steps_per_s if measured else None, lease.configuration.id)
         speed = style.rate(measured.steps_per_s, measured.variance**0.5) + " steps/s" if measured else ""
         rest = f"{speed:<22}{style.memory(result.memory_bytes):>9}" if result.outcome in ("completed", "terminated_early") else result.cause
         kind = " " if lease.purpose == SEARCH else "✓"

@@ -95,11 +95,13 @@ def _explain(kind: type[Table], tables: Mapping[str, Any], detail: ErrorDetails)
         case "missing":
             return f"{within} lacks `{key}`", f"add `{key} = ...`; its keys are {', '.join(known)}"
         case "literal_error":
-            return f"{at} is not legal", f"use one of {context['expected']}"
+            return f"{at} is not legal", f"use one of {context['expected']}".replace("'", '"')
         case "greater_than":
             return f"{at} is too small", f"use more than {context['gt']:g}"
         case "greater_than_equal":
             return f"{at} is too small", f"use at least {context['ge']:g}"
+        case "finite_number":
+            return f"{at} is not finite", "write a finite number"
         case "quantity":
             return f"{at}: {context['message']}", context["hint"]
         case type_ if type_ in _TYPES:
@@ -124,9 +126,10 @@ def _table_in(annotation: Any) -> type[Table] | None:
 
 
 def _at(tables: Any, path: tuple[int | str, ...]) -> Any:
-    """The value as it was written at a path."""
+    """The value as it was written at a path; pydantic's path may go deeper, into a type, or to a key that lacks."""
     for step in path:
-        if not isinstance(tables, dict | list):
-            break  # pydantic's path may go deeper than the value, into a type
-        tables = tables[step]  # type: ignore[index]
+        if isinstance(tables, dict):
+            tables = tables.get(str(step))
+        elif isinstance(tables, list):
+            tables = tables[int(step)]
     return tables

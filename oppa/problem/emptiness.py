@@ -1,66 +1,74 @@
-"""Whether any configuration is valid, without enumerating; and where none is, which constraint is to blame and what would help."""
+"""Why a search space is empty: which constraints are to blame, and what would help."""
 
 import ast
+import dataclasses
 import math
-from typing import Any
 
 from oppa.errors import JobError
+from oppa.problem.candidates import enumerate_candidates
 from oppa.problem.declaration import listing, spell
 from oppa.problem.space import DERIVED, Constraint, SearchSpace, needs
 
 
 def require_some(space: SearchSpace) -> None:
-    """Raise JobError, naming the constraints that bind and the values that would do, unless some configuration is valid."""
+    """Raise JobError, naming the constraints that bind and what would do instead, unless some configuration is valid."""
     if is_empty(space):
         raise why_empty(space)
 
 
 def is_empty(space: SearchSpace) -> bool:
-    """No configuration is valid. Parameters that no expression names are left aside: any of their choices will do."""
+    """No configuration is valid. One choice stands for all of a parameter that no expression names."""
     expressions = [constraint.expression for constraint in space.constraints] + [known.when for known in space.parameters if known.when]
     named = frozenset[str]().union(*map(needs, expressions))
-    return not _extends(space, 0, dict(space.facts), named)
+    free = [known for known in space.parameters if known.name not in named]
+    for parameter in free:
+        space = space.searching(parameter.name, parameter.choices[0])
+    return len(enumerate_candidates(space)) == 0
 
 
 def why_empty(space: SearchSpace) -> JobError:
     """The error that explains an empty space.
 
-    A constraint binds if lifting it alone would leave something. Where none does, several conflict, and the ones that removed
-    configurations are listed with how many.
+    To blame are the constraints that bind: lifting one of them alone would leave something. Where none does, those that suffice: one of
+    them alone leaves nothing. Where none does either, all that are in the way, with how many (partial) configurations each removes.
     """
-    binding = [constraint for constraint in space.constraints if not is_empty(space.without(constraint))]
-    message = "; ".join(_violation(constraint, space) for constraint in binding) or _conflict(space)
-    return JobError(message, hint=_remedy(space, binding))
+    law, *stated = space.constraints  # the first says what `devices` means: to blame only if nothing else is
+    binding = [constraint for constraint in stated if not is_empty(space.without(constraint))]
+    sufficient = [constraint for constraint in stated if is_empty(dataclasses.replace(space, constraints=(law, constraint)))]
+    lawless = [] if is_empty(space.without(law)) else [law]
+    blamed = binding or lawless or sufficient
+    reasons = [_violation(constraint, space) for constraint in blamed] or _removals(space)
+    message = reasons[0] if len(reasons) == 1 else "\n  ".join(["no configuration is valid; in the way:", *reasons])
+    return JobError(message, hint=_remedy(space, blamed))
 
 
-def _extends(space: SearchSpace, position: int, values: dict[str, Any], named: frozenset[str]) -> bool:
-    """The values of the first `position` parameters can be completed to a valid configuration."""
-    if {"dp", "micro_batch"} <= values.keys() and DERIVED not in values:
-        values = {**values, DERIVED: values["global_batch"] // (values["dp"] * values["micro_batch"])}
-    if not all(constraint.expression(values) for constraint in space.ready(after=position)):
-        return False
-    if position == len(space.parameters):
-        return True
-    parameter = space.parameters[position]
-    choices = parameter.choices if parameter.when is None or parameter.when(values) else (parameter.default,)
-    tried = choices if parameter.name in named else choices[:1]
-    return any(_extends(space, position + 1, {**values, parameter.name: choice}, named) for choice in tried)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Division:
+    """A constraint `whole % (product) == 0` that fails for the fixed parameters in the product alone."""
+
+    divisor: str
+    number: int
+    whole: str
+
+
+def _division(constraint: Constraint, space: SearchSpace) -> _Division | None:
+    match ast.parse(constraint.expression.text, mode="eval").body:
+        case ast.Compare(
+            left=ast.BinOp(left=ast.Name(id=whole), op=ast.Mod(), right=product), ops=[ast.Eq()], comparators=[ast.Constant(value=0)]
+        ):
+            factors = {node.id for node in ast.walk(product) if isinstance(node, ast.Name)}
+            chosen = [known for known in space.parameters if known.name in factors and len(known.choices) == 1 and known.choices[0] != 1]
+            number = math.prod(int(known.choices[0]) for known in chosen)
+            if whole in space.facts and int(space.facts[whole]) % number:
+                return _Division(" * ".join(known.name for known in chosen), number, whole)
+    return None
 
 
 def _violation(constraint: Constraint, space: SearchSpace) -> str:
     """One binding constraint in words: `pp = 5` does not divide `layers = 24`."""
-    fixed = {parameter.name: parameter.choices[0] for parameter in space.parameters if len(parameter.choices) == 1}
-    match ast.parse(constraint.expression.text, mode="eval").body:
-        case ast.Compare(
-            left=ast.BinOp(left=ast.Name(id=whole), op=ast.Mod(), right=parts), ops=[ast.Eq()], comparators=[ast.Constant(value=0)]
-        ):
-            product = {node.id: fixed[node.id] for node in ast.walk(parts) if isinstance(node, ast.Name) and node.id in fixed}
-            given = {name: value for name, value in product.items() if value != 1}
-            number = math.prod(int(value) for value in given.values())
-            if whole in space.facts and given and int(space.facts[whole]) % number:
-                divisor = f"{' * '.join(given)} = {number}"
-                return f"`{divisor}` does not divide `{whole} = {space.facts[whole]}`"
-    return f"`{constraint.expression.text}` never holds ({constraint.why}), with {_values(constraint, space)}"
+    if division := _division(constraint, space):
+        return f"`{division.divisor} = {division.number}` does not divide `{division.whole} = {space.facts[division.whole]}`"
+    return f"`{constraint.expression.text}` never holds: {constraint.why}; here {_values(constraint, space)}"
 
 
 def _values(constraint: Constraint, space: SearchSpace) -> str:
@@ -75,23 +83,22 @@ def _values(constraint: Constraint, space: SearchSpace) -> str:
     return ", ".join(described)
 
 
-def _conflict(space: SearchSpace) -> str:
-    from oppa.problem.candidates import enumerate_candidates
-
-    removed = enumerate_candidates(space).removed
-    lines = [f"  {count:>8}  {constraint.expression.text}" for count, constraint in zip(removed, space.constraints, strict=True) if count]
-    return "\n".join(["no configuration is left; constraints in the way, and how many (partial) configurations each removes:", *lines])
+def _removals(space: SearchSpace) -> list[str]:
+    removed = zip(enumerate_candidates(space).removed, space.constraints, strict=True)
+    return [f"`{constraint.expression.text}` removes {count}: {constraint.why}" for count, constraint in removed if count]
 
 
 def _remedy(space: SearchSpace, binding: list[Constraint]) -> str:
     """The values of each narrowed parameter that would leave something; else the facts that the binding constraints name."""
     remedies = []
     for parameter in space.parameters:
-        helpful = [
-            value for value in parameter.values if value not in parameter.choices and not is_empty(space.searching(parameter.name, value))
-        ]
-        remedies += [f"`{parameter.name}`: {listing(helpful)}"] if helpful else []
+        others = [value for value in parameter.values if value not in parameter.choices]
+        helpful = [value for value in others if not is_empty(space.searching(parameter.name, value))]
+        remedies += [f"`{parameter.name}` of {listing(helpful)}"] if helpful else []
     if remedies:
-        return "use one of " + " or ".join(remedies)
+        return f"use {' or '.join(remedies)}"
+    divisions = [division for division in (_division(constraint, space) for constraint in binding) if division]
+    if divisions:
+        return " and ".join(f"make `{division.whole}` a multiple of {division.number}" for division in divisions)
     facts = sorted({name for constraint in binding or space.constraints for name in constraint.expression.names if name in space.facts})
-    return f"change {', '.join(f'`{name}`' for name in facts)}"
+    return f"change {' or '.join(f'`{name}`' for name in facts)}"

@@ -29,6 +29,8 @@ class Parameter:
     choices: tuple[Value, ...]
     default: Value
     when: Expression | None = None
+    divides: str = ""
+    """The expression whose divisors the values are, if they are."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they are written to JSON."""
@@ -37,7 +39,8 @@ class Parameter:
             "values": list(self.values),
             "choices": list(self.choices),
             "default": self.default,
-            "when": self.when and self.when.text,
+            "when": self.when.text if self.when else None,
+            "divides": self.divides,
         }
 
 
@@ -101,6 +104,7 @@ class SearchSpace:
                 choices=tuple(entry["choices"]),
                 default=entry["default"],
                 when=parse(entry["when"], kinds) if entry["when"] else None,
+                divides=entry["divides"],
             )
             for entry in values["parameters"]
         ]

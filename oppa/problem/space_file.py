@@ -93,10 +93,11 @@ def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collect
 def _choices(space: SearchSpace, name: str, given: Sequence[object]) -> list[Value]:
     if name not in space.names:
         raise JobError(f"`[space.parameters]` has no parameter `{name}`", hint=nearest(name, space.names))
-    legal = space[name].values
+    legal, divides = space[name].values, space[name].divides
     for value in given:
         if not any(_same(value, known) for known in legal):
-            raise JobError(f"`{name} = {spell(value)}` is not legal here", hint=f"use one of {listing(legal)}")
+            why = f"does not divide `{divides} = {legal[-1]}`" if divides and isinstance(value, int) else "is not legal"
+            raise JobError(f"`{name} = {spell(value)}` {why}", hint=f"use one of {listing(legal)}")
     if not given:
         raise JobError(f"`{name} = []` leaves nothing to choose", hint=f"use some of {listing(legal)}")
     return [known for known in legal if any(_same(value, known) for value in given)]
@@ -164,7 +165,7 @@ def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kind
     if not any(_same(default, value) for value in values):
         raise SpaceError(f"the default of `{name}`, {spell(default)}, is none of its values", hint=f"use one of {listing(values)}")
     when = parse_expression(entry.when, kinds) if entry.when is not None else None
-    return Parameter(name=name, values=values, choices=values, default=default, when=when)
+    return Parameter(name=name, values=values, choices=values, default=default, when=when, divides=entry.divisors or "")
 
 
 def _check_order(space: SearchSpace) -> None:

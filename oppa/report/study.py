@@ -20,9 +20,7 @@ def sections(trials: Sequence[Trial], *, candidates: int) -> list[Section]:
     searched = [trial for trial in trials if trial.purpose == SEARCH]
     ranked = sorted(searched, key=lambda trial: (-(trial.steps_per_s or 0.0), trial.id))
     return [
-        Section(
-            title="Summary", text=f"{candidates} valid configurations.", columns=("fact", "value"), rows=facts(trials)
-        ),
+        Section(title="Summary", text=f"{candidates} valid configurations.", columns=("fact", "value"), rows=facts(trials)),
         Section(
             title="Trials",
             text="Fastest first; ± is the standard deviation of the mean within the trial.",

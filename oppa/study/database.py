@@ -16,6 +16,7 @@ from oppa.errors import StudyError
 
 FILE = "study.db"
 SCHEMA_VERSION = 1
+MOUNTS = Path("/proc/mounts")
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p", "afs"}
 
 _TABLES = """
@@ -47,7 +48,7 @@ def create(folder: Path, meta: dict[str, str]) -> None:
         draft.unlink()
 
 
-def connect(folder: Path, *, host: str) -> sqlite3.Connection:
+def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connection:
     """Open the study's file and check it.
 
     Raises:
@@ -56,7 +57,7 @@ def connect(folder: Path, *, host: str) -> sqlite3.Connection:
     path = folder / FILE
     if not path.is_file():
         raise StudyError(f"`{folder}` holds no study", hint="`oppa tune JOB --study FOLDER` makes one")
-    network = file_system(folder) in NETWORK_FILE_SYSTEMS
+    network = file_system(folder, mounts) in NETWORK_FILE_SYSTEMS
     with disk_errors(folder):
         connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
         try:
@@ -118,7 +119,7 @@ def _check(connection: sqlite3.Connection, folder: Path) -> None:
         raise StudyError(f"`{folder}` has version {version}, this oppa reads {SCHEMA_VERSION}", hint="use the oppa that made the study")
 
 
-def file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
+def file_system(path: Path, mounts: Path = MOUNTS) -> str:
     """The type of the file system that holds `path`, such as `ext4` or `nfs4`."""
     resolved = path.resolve()
     found, kind = Path("/"), ""

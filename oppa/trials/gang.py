@@ -29,7 +29,9 @@ class RankParent:
         command = [sys.executable, *flags, str(catalog.root() / "runners" / "parent.py"), str(theirs.fileno())]
         command += [str(program)] if program else []
         with theirs:
-            self._guard = Guard(command, environment=environment, grace_s=grace_s, pass_fds=[theirs.fileno()], log=log)
+            self._guard = Guard(
+                "the parent of the ranks", command, environment=environment, grace_s=grace_s, pass_fds=[theirs.fileno()], log=log
+            )
 
     def start(self, gang: int, folder: Path, places: list[Placement]) -> None:
         """Ask for a gang of ranks; the events tell what became of it."""

@@ -1,21 +1,28 @@
 """The tuner's side of the shim: a command, and all below it, that cannot outlive us."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from oppa.trials import processes, shim
 
+PATIENCE_S = 2.0
+"""How much longer than the grace a shim may take."""
+
 
 class Guard:
-    """A command under a shim, with a tag that is its own.
+    """A command under a shim, with a tag that is its own. `name` is what messages call the command.
 
     Makes this process a subreaper: should the shim be killed, what it guarded becomes our child, and `close` still finds it.
     """
 
-    def __init__(self, command: list[str], *, environment: Mapping[str, str], grace_s: float, pass_fds: Iterable[int], log: Path) -> None:
+    def __init__(
+        self, name: str, command: list[str], *, environment: Mapping[str, str], grace_s: float, pass_fds: Iterable[int], log: Path
+    ) -> None:
         processes.adopt_orphans()
+        self._name = name
         self._grace_s = grace_s
         self.tag = f"{processes.this_process()}:{os.urandom(4).hex()}"
         theirs, self._pipe = os.pipe()
@@ -34,22 +41,27 @@ class Guard:
             os.close(theirs)
 
     def ended(self) -> str:
-        """How the shim ended, and with it the command; empty while it runs."""
+        """How the command ended, or the shim; empty while they run."""
         code = self._shim.poll()
         if code is None:
             return ""
-        return f"the shim was killed by signal {-code}" if code < 0 else f"the launcher's process exited with code {code}"
+        if code < 0:
+            return f"the shim was killed by {signal.Signals(-code).name}"
+        return f"{self._name} was killed by {signal.Signals(code - 128).name}" if code > 128 else f"{self._name} exited with code {code}"
 
     def end_others(self, spare: int, grace_s: float) -> set[processes.Process]:
         """End all below the command's process `spare`, and all that was orphaned; returns who was there."""
         return processes.end(lambda: {each for each in processes.descendants(self._shim.pid) if each.pid != spare}, grace_s)
 
     def close(self) -> None:
-        """End everything. The shim does it; what it left, if it was killed, we do."""
+        """End everything. The shim does it; what it cannot, because it was killed or is stopped, we do."""
         os.close(self._pipe)
-        self._shim.wait()
-        left = processes.end(self._tagged, self._grace_s)
-        for process in left:
+        try:
+            self._shim.wait(self._grace_s + PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._shim.kill()
+            self._shim.wait()
+        for process in processes.end(self._tagged, self._grace_s):
             processes.reap(process)
 
     def _tagged(self) -> set[processes.Process]:

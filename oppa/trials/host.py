@@ -31,14 +31,18 @@ def checks() -> Iterator[Check]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check(name="Python", works=sys.version_info >= (3, 11), found=version, hint="oppa needs 3.11 or later", needed=True)
     linux = sys.platform == "linux"
-    yield Check(name="operating system", works=linux, found=sys.platform, hint="trials are supervised through Linux's own means", needed=True)
+    yield Check(
+        name="operating system", works=linux, found=sys.platform, hint="trials are supervised through Linux's own means", needed=True
+    )
     yield _torch()
     yield Check(name="processors", works=True, found=f"{len(os.sched_getaffinity(0))} cores")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Check(name="memory", works=True, found=format_bytes(memory))
     yield _cuda()
     lacking = quotas_lacking()
-    yield Check(name="CPU quotas", works=not lacking, found=lacking or "a rank can be a device", hint="ranks share the cores as the kernel likes")
+    yield Check(
+        name="CPU quotas", works=not lacking, found=lacking or "a rank can be a device", hint="ranks share the cores as the kernel likes"
+    )
     for command, use in (("torchrun", "`best/run.sh`"), ("srun", "trials on a Slurm allocation")):
         where = shutil.which(command) or _beside_python(command)
         yield Check(name=command, works=where is not None, found=where or "not installed", hint=f"needed for {use}")
@@ -63,7 +67,9 @@ def _cuda() -> Check:
 
     count = torch.cuda.device_count()
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
-    return Check(name="CUDA devices", works=count > 0, found=names or "driver without a usable device", hint="install a CUDA build of torch")
+    return Check(
+        name="CUDA devices", works=count > 0, found=names or "driver without a usable device", hint="install a CUDA build of torch"
+    )
 
 
 def _runner(name: str) -> Check:

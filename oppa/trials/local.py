@@ -1,21 +1,22 @@
 """Trials on this host: one rank per device, forked from a warm parent where the runner allows it, else executed one by one."""
 
 import logging
+import math
 import shutil
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Self
 
-from oppa.trials import devices, logs, placement
+from oppa.trials import claims, devices, logs, placement
 from oppa.trials.gang import RankParent
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.quota import CpuGroups, quotas_lacking
 from oppa.trials.runner import Runner
-from oppa.trials.wire import TrialSpec
+from oppa.trials.wire import REPORT, TrialSpec
 
 LINGER_S = 1.5
-"""After the first abnormal end of a rank, the others get this long to fail by themselves and say why."""
+"""After a rank ended abnormally and without a word, the others get this long to fail by themselves and say why."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ class LocalLauncher:
         self._study = study
         self._grace_s = grace_s if runner.grace_s is None else runner.grace_s
         self._warm = warm and runner.warm
-        self._folder = Path(tempfile.mkdtemp(prefix="oppa-"))
+        self._folder = Path(tempfile.gettempdir(), claims.name(study))
+        self._folder.mkdir(mode=0o700)
         self._parent: RankParent | None = None
         self._gangs = 0
         self._quotas_lacking: str | None = None
@@ -113,10 +115,10 @@ class LocalTrial:
         self._started = False
         self._exits: list[ProcessExit] = []
         self._failure: Exit | None = None
-        self._linger_until = float("inf")
+        self._linger_until = math.inf
 
     def poll(self) -> Exit | None:
-        """How its processes ended: all of them, or those that followed the first abnormal end within `LINGER_S`."""
+        """How its processes ended: all of them, or the first that ended abnormally and those that followed until we know why."""
         for event in self._parent.events():
             self._hear(event)
         self._trim_logs()
@@ -124,9 +126,7 @@ class LocalTrial:
             self._failure = Exit(processes=tuple(self._exits), failure=how, traceback=self._parent.last_words())
         if self._failure is not None:
             return self._failure
-        if len(self._exits) == self._size or time.monotonic() > self._linger_until:
-            return Exit(processes=tuple(self._exits))
-        return None
+        return Exit(processes=tuple(self._exits)) if self._is_over() else None
 
     def end(self, grace_s: float) -> None:
         """End whatever is left of it, and return when nothing is."""
@@ -138,6 +138,10 @@ class LocalTrial:
         if self._groups is not None:
             self._groups.close()
         self._trim_logs()
+
+    def _is_over(self) -> bool:
+        told_or_silent = (self._folder / REPORT).exists() or time.monotonic() > self._linger_until
+        return len(self._exits) == self._size or (self._linger_until < math.inf and told_or_silent)
 
     def _hear(self, event: dict[str, Any]) -> None:
         if event["event"] == "failed":

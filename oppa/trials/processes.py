@@ -74,33 +74,33 @@ def end(find: Callable[[], set[Process]], grace_s: float) -> set[Process]:
     """
     seen: set[Process] = set()
     kill_at = time.monotonic() + grace_s
-    while living := find():
-        now = time.monotonic()
-        if now > kill_at + _UNKILLABLE_S:
-            break
-        for process in living - seen if now < kill_at else living:
-            for number in (signal.SIGTERM, signal.SIGCONT) if now < kill_at else (signal.SIGKILL,):
-                send(process, number)
+    while (living := find()) and time.monotonic() < kill_at + _UNKILLABLE_S:
+        if time.monotonic() < kill_at:
+            _send(living - seen, signal.SIGTERM, signal.SIGCONT)
+        else:
+            _send(living, signal.SIGKILL)
         seen |= living
         time.sleep(_POLL_S)
     return seen
-
-
-def send(process: Process, number: int) -> None:
-    """Signal exactly this process, or none if it has ended."""
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(process.pid)
-        try:
-            if is_living(process):  # asked after the handle is held: no other process can slip in between
-                signal.pidfd_send_signal(handle, number)
-        finally:
-            os.close(handle)
 
 
 def reap(process: Process) -> None:
     """Take the exit status of an ended child of ours, so that it does not stay as a zombie."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(process.pid, os.WNOHANG)
+
+
+def _send(receivers: set[Process], *numbers: int) -> None:
+    """Signal exactly these processes, never later ones with the same numbers."""
+    for process in receivers:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            handle = os.pidfd_open(process.pid)
+            try:
+                if is_living(process):  # asked once the handle is held, which stays with the process that it then was
+                    for number in numbers:
+                        signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
 
 
 def _below(ancestors: set[int], stats: list[_Stat]) -> set[Process]:
@@ -113,7 +113,7 @@ def _below(ancestors: set[int], stats: list[_Stat]) -> set[Process]:
 
 
 def _processes() -> list[_Stat]:
-    stats = (_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    stats = (_stat(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [stat for stat in stats if stat is not None]
 
 

@@ -1,7 +1,6 @@
 """CPU quotas: a control group for each rank, so that a rank is a device.
 
 Both generations of cgroups: version 1 (the `cpu` hierarchy) and version 2 (`cpu.max`, in a folder that was delegated to us).
-A trial's groups lie in one folder `oppa-<study>-<tuner's pid>-<its start>-...`, so that a later sweep knows whose they were.
 """
 
 import contextlib
@@ -9,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from oppa.trials import processes
+from oppa.trials import claims
 
 PERIOD_US = 20_000
 """Short beside a training step, so that a rank's turns even out within one; the kernel's default is 100 ms."""
@@ -21,8 +20,7 @@ class CpuGroups:
     """One group per rank, each of `cpus` cores; raises OSError where groups cannot be made."""
 
     def __init__(self, study: str, *, ranks: int, cpus: float) -> None:
-        tuner = processes.this_process()
-        self.folder = _home() / f"{_prefix(study)}{tuner.pid}-{tuner.started}-{os.urandom(3).hex()}"
+        self.folder = _home() / claims.name(study)
         self.ranks = [self.folder / f"rank{rank}" for rank in range(ranks)]
         self.folder.mkdir()
         if _is_v2(self.folder):
@@ -45,25 +43,15 @@ def quotas_lacking() -> str:
     return ""
 
 
-def remove_left(study: str) -> list[Path]:
+def remove_abandoned(study: str) -> list[Path]:
     """Remove the groups that dead tuners of this study left behind; returns them."""
     try:
-        found = list(_home().glob(f"{_prefix(study)}*"))
+        left = claims.abandoned(_home(), study)
     except OSError:
         return []
-    left = [folder for folder in found if not processes.is_living(_tuner(folder))]
     for folder in left:
         _remove(folder)
     return left
-
-
-def _prefix(study: str) -> str:
-    return f"oppa-{study[:8]}-"
-
-
-def _tuner(folder: Path) -> processes.Process:
-    pid, started, _ = folder.name.rsplit("-", 3)[1:]
-    return processes.Process(int(pid), int(started))
 
 
 def _home() -> Path:

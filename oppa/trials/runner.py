@@ -103,9 +103,11 @@ def _check_start(path: Path, runner: Runner) -> None:
     if runner.program is None and not runner.command:
         raise InputError(f"`{path}` says neither `program` nor `command`", hint='add `program = "train.py"`')
     if runner.program is not None and not runner.program.is_file():
-        raise InputError(f"`{path}`: `program = \"{runner.program.name}\"` does not exist", hint=f"write `{runner.program}`")
+        raise InputError(f'`{path}`: `program = "{runner.program.name}"` does not exist', hint=f"write `{runner.program}`")
     if runner.warm and (runner.command or runner.program is None):
         raise InputError(f"`{path}`: `warm = true` needs a `program` without a `command`", hint="remove one of them")
+    if runner.program is None and any("{program}" in word for word in runner.command):
+        raise InputError(f"`{path}`: `{{program}}` needs a `program`", hint='add `program = "train.py"`')
     try:
         runner.argv(nproc=1, folder=runner.folder)
     except (KeyError, ValueError, IndexError) as error:

@@ -1,18 +1,23 @@
 """What a tuner left behind that was killed together with its shim: found at the next start by its tags, and ended."""
 
+import shutil
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
-from oppa.trials import processes, quota
+from oppa.trials import claims, processes, quota
 from oppa.trials.processes import Process
 
 
 def sweep(study: str) -> list[Process]:
-    """End all processes of this study whose tuner is dead, and remove their CPU groups; returns those it found.
+    """End all processes of this study whose tuner is dead, and remove its folders outside the study; returns those it found.
 
     Two living tuners of one study on a host leave each other's trials alone: a tuner is known by its process id and start time.
     """
     found = processes.end(lambda: left_behind(study), grace_s=0)
-    quota.remove_left(study)
+    quota.remove_abandoned(study)
+    for folder in claims.abandoned(Path(tempfile.gettempdir()), study):
+        shutil.rmtree(folder, ignore_errors=True)
     return sorted(found)
 
 

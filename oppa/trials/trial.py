@@ -1,19 +1,18 @@
 """Runs one trial: starts it, watches it, ends it, and says what came of it."""
 
-import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from oppa.errors import MeasurementError, StudyError
+from oppa.errors import MeasurementError
 from oppa.problem.training import Limits
 from oppa.trials import logs, wire
 from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.throughput import Estimate, estimate
 from oppa.trials.verdict import Verdict, kernel_oom_kills, verdict
-from oppa.trials.watch import HANG_S, Judge, Watch
-from oppa.trials.wire import Measurement, Report, TrialSpec
+from oppa.trials.watch import HANG_S, Judge, Watch, writable
+from oppa.trials.wire import Measurement, TrialSpec
 
 POLL_S = 0.015
 
@@ -66,34 +65,40 @@ def run_trial(
     Raises:
         StudyError: if the folder cannot be written.
     """
-    with _writable(folder):
+    with writable(folder):
         _clear(folder)
         spec.write(folder)
     oom_kills = kernel_oom_kills()
-    watch = Watch(folder, limit_s=limits.trial_time_s, hang_s=hang_s)
-    asked_to_stop = False
+    watch = Watch(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, judge=judge, on_step=on_step)
     running = launcher.start(folder, spec)
     try:
         while (exit := running.poll()) is None and watch.must_end is None:
-            new = _look(watch, on_step)
-            if judge is not None and new and not asked_to_stop and watch.steps < spec.steps and judge(watch.step_times_s):
-                _ask_to_stop(folder)
-                asked_to_stop = True
+            watch.look()
             watch.check_time()
             on_tick()
             time.sleep(POLL_S)
     finally:
         running.end(limits.grace_s)
-    _look(watch, on_step)
-    ended = _verdict(folder, watch, exit or Exit(), spec.steps, asked_to_stop, kernel_oom_kills() > oom_kills)
-    return _result(watch, ended)
+    watch.look()
+    kernel_oom = kernel_oom_kills() > oom_kills
+    return _result(watch, _verdict(folder, watch, exit or Exit(), wanted=spec.steps, kernel_oom=kernel_oom))
 
 
-def _look(watch: Watch, on_step: Callable[[Measurement], None]) -> bool:
-    new = watch.look()
-    for measurement in new:
-        on_step(measurement)
-    return bool(new)
+def _verdict(folder: Path, watch: Watch, exit: Exit, *, wanted: int, kernel_oom: bool) -> Verdict:
+    try:
+        report = wire.read_report(folder)
+    except MeasurementError as error:
+        return Verdict(outcome="failed", cause=error.message)
+    return verdict(
+        exit,
+        report,
+        watch.must_end,
+        steps=len(watch.measurements),
+        wanted=wanted,
+        asked_to_stop=watch.asked_to_stop,
+        kernel_oom=kernel_oom,
+        last_words=logs.tail(folder / logs.STDERR),
+    )
 
 
 def _result(watch: Watch, ended: Verdict) -> TrialResult:
@@ -114,11 +119,3 @@ def _clear(folder: Path) -> None:
     """Remove what an earlier, interrupted attempt at this trial left."""
     for name in (wire.MEASUREMENTS, wire.REPORT, wire.STOP, logs.STDOUT, logs.STDERR):
         (folder / name).unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _writable(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StudyError(f"`{folder}` cannot be written: {error.strerror}", hint="free some space, or name another folder") from error

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 from oppa.trials.launcher import Exit, ProcessExit
-from oppa.trials.wire import OUTCOMES, Report
+from oppa.trials.wire import Report
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

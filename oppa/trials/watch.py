@@ -1,31 +1,50 @@
 """What is seen of a running trial from outside: its steps, its silence, its time."""
 
+import contextlib
 import math
 import statistics
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from oppa.errors import MeasurementError
+from oppa.errors import MeasurementError, StudyError
 from oppa.trials import wire
 from oppa.trials.verdict import Verdict
-from oppa.trials.wire import Measurement
+from oppa.trials.wire import Measurement, TrialSpec
 from oppa.units import format_seconds
 
 HANG_S = 10.0
 HANG_STEPS = 20
 """No step for `HANG_S`, nor for as long as this many usual ones take, is a hang."""
 
+Judge = Callable[[Sequence[float]], bool]
+"""Given the times of all steps so far, the first included: are these enough?"""
+
 
 class Watch:
-    """Reads a trial's measurements from the moment it starts, and notices when it must be ended."""
+    """Follows a trial from the moment it starts: passes its measurements on, stops it early, notices when it must be ended."""
 
-    def __init__(self, folder: Path, *, limit_s: float, hang_s: float = HANG_S) -> None:
-        self._reader = wire.MeasurementReader(folder)
+    def __init__(
+        self,
+        folder: Path,
+        spec: TrialSpec,
+        *,
+        limit_s: float,
+        hang_s: float,
+        judge: Judge | None,
+        on_step: Callable[[Measurement], None],
+    ) -> None:
+        self._folder = folder
+        self._wanted = spec.steps
         self._limit_s = limit_s
         self._hang_s = hang_s
+        self._judge = judge
+        self._on_step = on_step
+        self._reader = wire.MeasurementReader(folder)
         self._started_at = self._last_step_at = time.monotonic()
         self.measurements: list[Measurement] = []
         self.setup_s: float | None = None
+        self.asked_to_stop = False
         self.must_end: Verdict | None = None
         """Why the trial must be ended, once it must."""
 
@@ -39,19 +58,22 @@ class Watch:
         """Since the start."""
         return time.monotonic() - self._started_at
 
-    def look(self) -> list[Measurement]:
-        """The measurements since the last look."""
+    def look(self) -> None:
+        """Take in the steps since the last look."""
         try:
             new = self._reader.new()
         except MeasurementError as error:
             self.must_end = Verdict(outcome="failed", cause=error.message)
-            return []
+            return
         if new:
             self._last_step_at = time.monotonic()
             if self.setup_s is None:
                 self.setup_s = max(0.0, self.seconds - new[0].step_time_s)
-        self.measurements += new
-        return new
+        for measurement in new:
+            self.measurements.append(measurement)
+            self._on_step(measurement)
+        if new:
+            self._consult_judge()
 
     def check_time(self) -> None:
         """Notice that the trial takes too long, or hangs."""
@@ -60,5 +82,22 @@ class Watch:
         if self.seconds > self._limit_s:
             self.must_end = Verdict(outcome="timed_out", cause=f"took longer than its limit of {format_seconds(self._limit_s)}")
         elif silence_s > max(self._hang_s, HANG_STEPS * usual_s):
-            step = f"step {self.measurements[-1].step}, and a step takes {format_seconds(usual_s)}"
-            self.must_end = Verdict(outcome="timed_out", cause=f"hang: nothing for {format_seconds(silence_s)} after {step}")
+            last = f"step {self.measurements[-1].step}, where one takes {format_seconds(usual_s)}"
+            self.must_end = Verdict(outcome="timed_out", cause=f"hang: nothing for {format_seconds(silence_s)} after {last}")
+
+    def _consult_judge(self) -> None:
+        if self._judge is None or self.asked_to_stop or len(self.measurements) >= self._wanted:
+            return
+        if self._judge(self.step_times_s):
+            with writable(self._folder):
+                (self._folder / wire.STOP).touch()
+            self.asked_to_stop = True
+
+
+@contextlib.contextmanager
+def writable(folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses into an error that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise StudyError(f"`{folder}` cannot be written: {error.strerror}", hint="free some space, or name another folder") from error

@@ -1,18 +1,20 @@
 """The trial folder: the whole protocol between oppa and a program that trains.
 
-    trial.json           written by oppa before the start: what to run (TrialSpec)
-    measurements.jsonl   appended by rank 0, one line per optimizer step, as it happens (Measurement)
-    outcome.json         written once, by the first rank that can tell why the trial ended (Report)
-    stop                 made by oppa: rank 0 looks for it at each step boundary and tells the others
-    stdout.log, stderr.log
+trial.json           written by oppa before the start: what to run (TrialSpec)
+measurements.jsonl   appended by rank 0, one line per optimizer step, as it happens (Measurement)
+outcome.json         written once, by the first rank that can tell why the trial ended (Report)
+stop                 made by oppa: rank 0 looks for it at each step boundary and tells the others
+stdout.log, stderr.log
 """
 
 import dataclasses
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, Self
 
+from oppa.errors import MeasurementError
 from oppa.problem.cluster import Cluster, Link
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -88,7 +90,11 @@ class MeasurementReader:
         self._offset = 0
 
     def new(self) -> list[Measurement]:
-        """Measurements appended since the last call; an unfinished last line waits for the next."""
+        """Measurements appended since the last call; an unfinished last line waits for the next.
+
+        Raises:
+            MeasurementError: if a line is no measurement.
+        """
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -97,16 +103,19 @@ class MeasurementReader:
             return []
         complete, newline, _ = data.rpartition(b"\n")
         self._offset += len(complete) + len(newline)
-        return [_measurement(json.loads(line)) for line in complete.splitlines()]
+        return [_measurement(line) for line in complete.splitlines()]
 
 
 def read_report(folder: Path) -> Report | None:
-    """The program's own `outcome.json`, if it wrote one."""
+    """The program's own `outcome.json`, if it wrote one; raises MeasurementError if it is no report."""
     try:
-        values = json.loads((folder / REPORT).read_text())
+        text = (folder / REPORT).read_bytes()
     except FileNotFoundError:
         return None
-    return Report(**{name: values[name] for name in Report.__dataclass_fields__ if name in values})
+    try:
+        return Report(**_known(Report, json.loads(text)))
+    except (ValueError, TypeError) as error:
+        raise MeasurementError(f"`{REPORT}` is no report: {error}") from error
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
@@ -116,5 +125,19 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
     draft.replace(path)
 
 
-def _measurement(values: dict[str, Any]) -> Measurement:
-    return Measurement(**{name: values[name] for name in Measurement.__dataclass_fields__ if name in values})
+def _measurement(line: bytes) -> Measurement:
+    try:
+        measurement = Measurement(**_known(Measurement, json.loads(line)))
+        valid = math.isfinite(measurement.step_time_s) and measurement.step_time_s > 0
+    except (ValueError, TypeError) as error:
+        raise MeasurementError(f"`{MEASUREMENTS}` has a line that is no measurement: {error}") from error
+    if not valid:
+        raise MeasurementError(f"step {measurement.step} took {measurement.step_time_s} s")
+    return measurement
+
+
+def _known(record: type[Measurement] | type[Report], values: Any) -> dict[str, Any]:
+    """The values that oppa knows: programs may write more."""
+    if not isinstance(values, dict):
+        raise TypeError(f"{values!r} is not an object")
+    return {name: values[name] for name in record.__dataclass_fields__ if name in values}

@@ -134,7 +134,7 @@ def _next(study: Study, candidates: Candidates, designer: Designer, trials: Sequ
     running = {candidates.index_of(lease.configuration) for lease in study.running()}
     ended = {candidates.index_of(trial.configuration): trial for trial in trials}
     for candidate in candidates.default_order():
-        if candidate in ended and ended[candidate].feasible or candidate in running:
+        if (candidate in ended and ended[candidate].feasible) or candidate in running:
             break
         if candidate not in ended:
             return Suggestion(candidate=int(candidate))

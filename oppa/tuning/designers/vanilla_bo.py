@@ -63,11 +63,9 @@ class VanillaBO:
 
     def _log_slack(self, indices: torch.Tensor) -> Normal:
         """log(memory / limit)."""
-        seen = [
-            (o.candidate, OVER_LIMIT if o.outcome == "out_of_memory" else math.log(o.memory_bytes) - self._log_limit, 0.0)
-            for o in self._observations
-            if o.outcome == "out_of_memory" or o.memory_bytes
-        ]
+        over = [(o.candidate, OVER_LIMIT, 0.0) for o in self._observations if o.outcome == "out_of_memory"]
+        fitting = [o for o in self._observations if o.outcome != "out_of_memory"]
+        seen = over + [(o.candidate, math.log(o.memory_bytes) - self._log_limit, 0.0) for o in fitting if o.memory_bytes]
         if len(seen) < 2:  # a runner that reports no memory: nothing is known to be too large
             return Normal(torch.full((len(indices),), -1.0, dtype=torch.float64), torch.full((len(indices),), 0.1, dtype=torch.float64))
         return self._fit(seen).posterior(self._x[indices])

@@ -1,0 +1,26 @@
+"""Candidates at a glance: how many for each layout, and what varies among them."""
+
+import numpy as np
+
+from oppa.problem.candidates import Candidates
+from oppa.problem.space import Value
+
+Triple = tuple[int, int, int]
+
+
+def by_degrees(candidates: Candidates) -> dict[Triple, int]:
+    """How many candidates there are for each (dp, tp, pp), the largest dp first, then the smallest tp."""
+    groups = candidates.triples()
+    _, first = np.unique(groups, return_index=True)
+    degrees = zip(*(candidates.column(name)[first].tolist() for name in ("dp", "tp", "pp")), strict=True)
+    counts: dict[Triple, int] = dict(zip(degrees, np.bincount(groups).tolist(), strict=True))
+    return dict(sorted(counts.items(), key=lambda entry: (-entry[0][0], *entry[0][1:])))
+
+
+def varying(candidates: Candidates) -> dict[str, list[Value]]:
+    """The parameters that take several values among the candidates, with these values."""
+    taken = {
+        parameter.name: [value for code, value in enumerate(parameter.values) if (candidates.codes[parameter.name] == code).any()]
+        for parameter in candidates.space.parameters
+    }
+    return {name: values for name, values in taken.items() if len(values) > 1}

@@ -1,0 +1,49 @@
+"""Configurations as points of the unit cube (OPPA section 4.1: e(H), each hyperparameter scaled by its feasible values).
+
+Notation (n candidates, p columns):
+    log2       degrees and sizes: a doubling is the same step everywhere
+    ordinal    stages and levels: equal steps in the order of the space file
+    one-hot    kinds without an order: each its own corner
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppa.problem.candidates import Candidates
+from oppa.problem.space import Parameter
+
+ONE_HOT = ("schedule",)
+ORDINAL = ("zero_stage", "recompute")
+
+
+def encode(candidates: Candidates) -> NDArray[np.float64]:
+    """All candidates in [0, 1]^p, shape (n, p): different candidates at different points; what never varies has no column."""
+    scales = _scales(candidates)
+    points = np.empty((len(candidates), len(scales)))
+    for column, (name, _, scale) in enumerate(scales):
+        points[:, column] = scale[candidates.codes[name]]
+    return points
+
+
+def column_names(candidates: Candidates) -> list[str]:
+    """What the columns of `encode` are: `tp`, or `schedule=gpipe`."""
+    return [label for _, label, _ in _scales(candidates)]
+
+
+def _scales(candidates: Candidates) -> list[tuple[str, str, NDArray[np.float64]]]:
+    """For each column its parameter, its label, and the coordinate of each code."""
+    return [(parameter.name, *scale) for parameter in candidates.space.parameters for scale in _scales_of(parameter, candidates)]
+
+
+def _scales_of(parameter: Parameter, candidates: Candidates) -> list[tuple[str, NDArray[np.float64]]]:
+    codes = np.flatnonzero(np.bincount(candidates.codes[parameter.name], minlength=len(parameter.values)))
+    if len(codes) < 2:
+        return []
+    if parameter.name in ONE_HOT:
+        corners = np.eye(len(parameter.values))
+        return [(f"{parameter.name}={parameter.values[code]}", corners[code]) for code in codes]
+    if parameter.name in ORDINAL or isinstance(parameter.default, bool):
+        steps = np.arange(len(parameter.values), dtype=np.float64)
+    else:
+        steps = np.log2(np.array(parameter.values, dtype=np.float64))
+    return [(parameter.name, np.clip((steps - steps[codes[0]]) / (steps[codes[-1]] - steps[codes[0]]), 0, 1))]

@@ -1,0 +1,137 @@
+"""A first `job.toml` from what this machine is: its GPUs, or else its cores and memory, within the limits of its control group."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from oppa.problem.presets import PRESETS
+from oppa.units import MIB, format_bytes
+
+TRAINING_BYTES_PER_PARAMETER = 16
+"""fp32 weights and gradients and Adam's two moments."""
+
+_ROOT = Path("/")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a machine offers to a job: GPUs of one kind, else CPUs."""
+
+    cores: float
+    memory_bytes: int
+    gpus: int = 0
+    gpu: str = ""
+    gpu_memory_bytes: int = 0
+
+
+def this_machine(root: Path = _ROOT) -> Machine:
+    """What is here, as the files below `root` tell; torch is asked for GPUs only where the NVIDIA driver is."""
+    cores, memory_bytes = _cores(root), _memory_bytes(root)
+    if not (root / "proc/driver/nvidia").exists() and not (root / "dev/nvidia0").exists():
+        return Machine(cores=cores, memory_bytes=memory_bytes)
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if gpus == 0:
+        return Machine(cores=cores, memory_bytes=memory_bytes)
+    first = torch.cuda.get_device_properties(0)
+    gpu = first.name.removeprefix("NVIDIA ")
+    return Machine(cores=cores, memory_bytes=memory_bytes, gpus=gpus, gpu=gpu, gpu_memory_bytes=first.total_memory)
+
+
+def suggest_job(machine: Machine | None = None) -> str:
+    """The text of a job file that `load_job` accepts, for this machine unless another is given."""
+    machine = machine or this_machine()
+    return _gpu_job(machine) if machine.gpus else _cpu_job(machine)
+
+
+def _cpu_job(machine: Machine) -> str:
+    devices = 8 if machine.cores >= 8 else 4
+    limit_bytes = machine.memory_bytes // 2 // devices
+    quota = f"cpus_per_device = {machine.cores / devices:g}"
+    return _TEMPLATE.format(
+        machine=f"{machine.cores:g} cores, {format_bytes(machine.memory_bytes)} of memory, no GPU",
+        preset=_fitting(("tiny-16m", "tiny-4m", "tiny-1m"), limit_bytes),
+        global_batch=max(32, devices),
+        devices=devices,
+        device="CPU",
+        memory_limit=f'"{limit_bytes // MIB} MiB"',
+        more=f"{quota:<32}# its share of the cores, where control groups are writable\n",
+        precision="fp32",
+    )
+
+
+def _gpu_job(machine: Machine) -> str:
+    all_bytes = machine.gpus * machine.gpu_memory_bytes
+    return _TEMPLATE.format(
+        machine=f"{machine.gpus} x {machine.gpu}, {format_bytes(machine.gpu_memory_bytes)} each",
+        preset=_fitting(("llama-2-7b", "llama-3.2-3b", "llama-3.2-1b", "tiny-64m"), all_bytes // 2),
+        global_batch=max(32, machine.gpus),
+        devices=machine.gpus,
+        device=machine.gpu,
+        memory_limit=f'"{machine.gpu_memory_bytes // MIB} MiB"',
+        more="",
+        precision="bf16",
+    )
+
+
+def _fitting(presets: tuple[str, ...], memory_bytes: int) -> str:
+    """The first preset whose weights, gradients and optimizer state fit, else the last; in quotes."""
+    fits = [name for name in presets if PRESETS[name].parameter_count * TRAINING_BYTES_PER_PARAMETER <= memory_bytes]
+    return f'"{[*fits, presets[-1]][0]}"'
+
+
+def _cores(root: Path) -> float:
+    """Cores that this process may use: its affinity, and its control group's quota."""
+    cores = float(len(os.sched_getaffinity(0)))
+    quota, period = (*_words(root / "sys/fs/cgroup/cpu.max"), "", "")[:2]
+    if not quota:
+        folder = root / "sys/fs/cgroup/cpu"
+        quota, period = ("".join(_words(folder / f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
+    return min(cores, int(quota) / int(period)) if quota.isdigit() and period.isdigit() else cores
+
+
+def _memory_bytes(root: Path) -> int:
+    """Physical memory, or the control group's limit where that is less."""
+    lines = (root / "proc/meminfo").read_text().splitlines()
+    physical = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:"))
+    limits = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
+    return min([physical, *(int(word) for limit in limits for word in _words(root / limit) if word.isdigit())])
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+_TEMPLATE = """\
+# Written by `oppa init` for this machine: {machine}.
+
+[model]
+preset = {preset:<23}# or its dimensions: layers, hidden, heads, ffn, vocab, seq_len, ...
+
+[batch]
+global_batch = {global_batch:<17}# sequences per optimizer step
+
+[cluster]
+hosts = 1
+devices_per_host = {devices}
+device = "{device}"
+memory_limit = {memory_limit:<17}# of each device
+{more}
+[runner]
+name = "torch"                  # or the path of a folder with a runner.toml
+
+[space.parameters]              # what to search; without a line, all that the runner can do
+recompute = ["none", "full"]
+
+[training]
+precision = "{precision}"
+
+[limits]
+trials = 30
+wall_time = "10 min"            # of the search
+trial_time = "60 s"             # a trial that takes longer is ended
+"""

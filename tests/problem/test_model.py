@@ -1,0 +1,90 @@
+"""Facts of models: published parameter counts to the last digit, operation counts against closed forms."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oppa.problem.model import Model
+from oppa.problem.presets import PRESETS
+
+# Counts of the published checkpoints; BERT's is with the pooler, which is a task's head and not in Model.
+PUBLISHED = {
+    "bert-base": 109_482_240 - 768 * 769,
+    "vit-base": 86_567_656,
+    "qwen2-1.5b": 1_543_714_304,
+    "qwen2.5-32b": 32_763_876_352,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-13b": 13_015_864_320,
+    "mixtral-8x7b": 46_702_792_704,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameter_counts_are_the_published_ones(name: str) -> None:
+    assert PRESETS[name].parameter_count == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("tiny-")])
+def test_tiny_models_have_the_size_of_their_name_and_divide_well(name: str) -> None:
+    model = PRESETS[name]
+    assert model.parameter_count == pytest.approx(int(name[5:-1]) * 1e6, rel=0.05)
+    assert model.layers % 8 == 0
+    assert all(size % 4 == 0 for size in (model.heads, model.kv_heads, model.ffn, model.head_dim))
+
+
+def test_the_mixture_is_the_paper_s() -> None:
+    model = PRESETS["moe-32e"]
+    assert (model.layers, model.heads, model.experts) == (16, 32, 32)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_dimensions_fit_together(name: str) -> None:
+    model = PRESETS[name]
+    assert model.name == name
+    assert model.hidden % model.heads == model.heads % model.kv_heads == 0
+
+
+def test_a_dense_token_costs_two_operations_per_matrix_weight_and_attention() -> None:
+    model = dataclasses.replace(PRESETS["llama-2-7b"], causal=False)
+    matrices = model.parameter_count - (2 * model.layers + 1) * model.hidden - model.vocab * model.hidden  # norms; the look-up is free
+    attention = 4 * model.layers * model.seq_len * model.hidden
+    assert model.flops_per_token == 2 * matrices + attention
+
+
+def test_training_costs_about_six_operations_per_parameter_and_token() -> None:
+    model = PRESETS["llama-2-7b"]
+    assert model.training_flops_per_token / model.parameter_count == pytest.approx(6, rel=0.01)
+
+
+def test_a_causal_mask_saves_half_of_attention() -> None:
+    causal = PRESETS["llama-2-7b"]
+    full = dataclasses.replace(causal, causal=False)
+    saved = full.forward_flops_per_sequence - causal.forward_flops_per_sequence
+    s = causal.seq_len
+    assert saved == 4 * causal.layers * causal.hidden * s * (s - 1) // 2
+
+
+def test_a_token_pays_for_its_active_experts_alone() -> None:
+    mixture = PRESETS["mixtral-8x7b"]
+    dense = dataclasses.replace(mixture, experts=1, experts_per_token=1, ffn=2 * mixture.ffn)
+    router = 2 * mixture.layers * mixture.router_parameter_count
+    assert mixture.flops_per_token == dense.flops_per_token + router
+
+
+def test_a_vision_model_projects_one_class_token() -> None:
+    model = PRESETS["vit-base"]  # 17.6 G multiply-adds per image is the figure usually quoted for ViT-B/16
+    assert model.head_flops_per_sequence == 2 * 1000 * 768
+    assert model.forward_flops_per_sequence == pytest.approx(2 * 17.6e9, rel=0.01)
+
+
+@given(layers=st.integers(1, 64), norm=st.sampled_from(["rms", "layer"]), biases=st.booleans(), tied=st.booleans())
+def test_parts_add_up(layers: int, norm: str, biases: bool, tied: bool) -> None:
+    model = Model(layers=layers, hidden=64, heads=4, kv_heads=2, ffn=96, vocab=100, seq_len=8, norm=norm, biases=biases, tied=tied)
+    deeper = dataclasses.replace(model, layers=layers + 1)
+    assert deeper.parameter_count - model.parameter_count == model.layer_parameter_count
+    assert deeper.forward_flops_per_sequence - model.forward_flops_per_sequence == model.layer_flops_per_sequence
+    assert dataclasses.replace(model, tied=False).parameter_count - dataclasses.replace(model, tied=True).parameter_count >= 6400

@@ -1,0 +1,71 @@
+"""Bad files and bad disks: a clear error, and nothing is lost."""
+
+import sqlite3
+
+import pytest
+
+from oppa.errors import StudyError
+from oppa.problem.configuration import Configuration
+from oppa.study import Study, database, open_study
+
+A = Configuration(dp=2, global_batch=8, micro_batch=1)
+
+
+def test_a_folder_without_a_study_says_so(tmp_path) -> None:
+    with pytest.raises(StudyError, match="holds no study"):
+        open_study(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 100, 5000, 9000])
+def test_a_truncated_file_is_an_error_with_a_hint(study, completed, keep) -> None:
+    study.finish(study.claim(A), completed)
+    study.close()
+    path = study.folder / database.FILE
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(StudyError) as caught:
+        open_study(study.folder)
+    assert caught.value.hint
+
+
+def test_a_file_of_another_program_is_refused(tmp_path) -> None:
+    with sqlite3.connect(tmp_path / database.FILE) as connection:
+        connection.execute("CREATE TABLE other (x)")
+    connection.close()
+    with pytest.raises(StudyError, match="no study of oppa"):
+        open_study(tmp_path)
+
+
+def test_a_full_disk_loses_nothing_that_was_acknowledged(study, completed) -> None:
+    study.finish(study.claim(A), completed)
+    pages = study._connection.execute("PRAGMA page_count").fetchone()[0]
+    study._connection.execute(f"PRAGMA max_page_count={pages}")  # SQLite's own "database or disk is full"
+    with pytest.raises(StudyError, match="full") as caught:
+        for size in range(1, 100):
+            study.claim(Configuration(dp=size, global_batch=8, micro_batch=1))
+    assert "free some disk space" in caught.value.hint
+    study._connection.execute("PRAGMA max_page_count=100000")
+    assert [trial.configuration for trial in study.trials()] == [A]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StudyError):
+        Study.create(tmp_path / "file" / "study", {}, "f")
+
+
+def test_the_file_system_is_that_of_the_innermost_mount(tmp_path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"root / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n")
+    assert database.file_system(tmp_path / "study", mounts) == "nfs4"
+    assert database.file_system(tmp_path.parent, mounts) == "ext4"
+
+
+def test_on_a_network_file_system_one_host_owns_the_file(study, tmp_path) -> None:
+    study.close()
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"server:/x {tmp_path} nfs4 rw 0 0\n")
+    owner = database.connect(study.folder, host=study.meta["host"], mounts=mounts)
+    assert owner.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
+    owner.close()
+    with pytest.raises(StudyError, match="belongs to the host"):
+        database.connect(study.folder, host="another-host", mounts=mounts)

@@ -1,0 +1,49 @@
+"""Whatever kills a tuner while it writes: every trial that it was told is stored, is."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from oppa.study import open_study
+
+KILLS = 20
+"""At a time; ten rounds, of which CI runs one and `make faults` all."""
+
+WRITER = """
+import sys
+from pathlib import Path
+from oppa.problem.configuration import Configuration
+from oppa.study import Study
+from oppa.trials.throughput import Estimate
+from oppa.trials.trial import TrialResult
+
+study = Study.create(Path(sys.argv[1]), {}, "fingerprint")
+study.recover()
+result = TrialResult(outcome="completed", step_times_s=(0.1,) * 30, estimate=Estimate(steps_per_s=10.0, variance=0.1, kept=29), seconds=3.0)
+print("ready", flush=True)
+while True:
+    lease = study.claim(Configuration(dp=1, global_batch=8, micro_batch=1), purpose="verification")
+    study.finish(lease, result)
+    print(lease.trial, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+def test_no_acknowledged_trial_is_lost(tmp_path) -> None:
+    folder, chance, acknowledged = tmp_path / "study", random.Random(0), set()
+    rounds = 10 if int(os.environ.get("OPPA_FAULT_REPEATS", "1")) > 1 else 1
+    for _ in range(KILLS * rounds):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+            time.sleep(chance.uniform(0.0, 0.08))
+            writer.kill()
+            lines = writer.stdout.read().splitlines(keepends=True)
+        acknowledged |= {int(line) for line in lines if line.endswith("\n")}
+    with open_study(folder) as study:
+        stored = {trial.id for trial in study.trials() if trial.outcome == "completed"}
+    assert acknowledged and acknowledged <= stored

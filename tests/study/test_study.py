@@ -1,0 +1,93 @@
+"""Laws of a study: what was acknowledged stays, and no two tuners run the same trial."""
+
+import dataclasses
+
+import pytest
+
+from oppa.errors import LeaseLostError, StudyError
+from oppa.problem.configuration import Configuration
+from oppa.study import Prediction, Study, open_study
+from oppa.study.folder import LEASE_S
+
+A = Configuration(dp=2, global_batch=8, micro_batch=1)
+B = dataclasses.replace(A, micro_batch=2)
+
+
+def test_a_finished_trial_is_there_after_reopening(study, completed) -> None:
+    lease = study.claim(A, prediction=Prediction(steps_per_s=1.5, log_stddev=0.2))
+    study.finish(lease, completed)
+    study.close()
+    with open_study(study.folder) as again:
+        (trial,) = again.trials()
+    assert (trial.configuration, trial.outcome, trial.steps_per_s, trial.variance) == (A, "completed", 2.0, 0.01)
+    assert (trial.memory_bytes, trial.step_times_s, trial.prediction.log_stddev) == (100, completed.step_times_s, 0.2)
+
+
+def test_what_was_never_measured_is_none(study, completed) -> None:
+    out_of_memory = dataclasses.replace(completed, outcome="out_of_memory", memory_bytes=None, rank=1, cause="no more")
+    study.finish(study.claim(A), out_of_memory)
+    (trial,) = study.trials()
+    assert trial.steps_per_s is None and trial.stddev is None and trial.prediction is None and not trial.feasible
+    assert (trial.rank, trial.cause) == (1, "no more")
+
+
+def test_one_configuration_is_searched_by_one_tuner(study) -> None:
+    assert study.claim(A) is not None
+    with open_study(study.folder) as other:
+        assert other.claim(A) is None
+        assert other.claim(B) is not None
+
+
+def test_a_configuration_may_be_verified_any_number_of_times(study, completed) -> None:
+    for _ in range(3):
+        study.finish(study.claim(A, purpose="verification"), completed)
+    assert len(study.trials()) == 3
+
+
+def test_the_limit_counts_the_trials_of_all_tuners(study) -> None:
+    study.claim(A, limit=1)
+    with open_study(study.folder) as other:
+        assert other.claim(B, limit=1) is None
+
+
+def test_an_interrupted_trial_may_run_again_and_does_not_count(study, completed) -> None:
+    study.interrupt(study.claim(A, limit=1), "asked to")
+    study.finish(study.claim(A, limit=1), completed)
+    assert [trial.outcome for trial in study.trials()] == ["interrupted", "completed"]
+
+
+def test_a_silent_tuner_loses_its_trial_and_cannot_write_it_any_more(study, completed, clock) -> None:
+    lease = study.claim(A)
+    clock.now += LEASE_S + 1
+    assert study.recover() == [lease.trial]
+    with pytest.raises(LeaseLostError):
+        study.finish(lease, completed)
+    assert [trial.outcome for trial in study.trials()] == ["interrupted"]
+    assert study.claim(A) is not None
+
+
+def test_a_tuner_that_gives_a_sign_of_life_keeps_its_trial(study, completed, clock) -> None:
+    lease = study.claim(A)
+    for _ in range(5):
+        clock.now += LEASE_S - 1
+        study.renew(lease)
+        assert study.recover() == []
+    study.finish(lease, completed)
+    assert study.running() == []
+
+
+def test_time_counts_once_however_many_tuners_work(study, clock) -> None:
+    study.touch()
+    clock.now += 10
+    study.touch()
+    assert study.spent_s() == 10
+    clock.now += 100  # nobody is at work
+    assert study.spent_s() == 10
+
+
+def test_the_same_problem_resumes_and_another_is_refused(study, completed) -> None:
+    study.finish(study.claim(A), completed)
+    with Study.create(study.folder, {"name": "a problem"}, "fingerprint") as again:
+        assert len(again.trials()) == 1 and again.uuid == study.uuid
+    with pytest.raises(StudyError, match="another problem"):
+        Study.create(study.folder, {"name": "other"}, "other fingerprint")

@@ -1,0 +1,63 @@
+"""A runner that acts out a script, real launchers for it, and a trial in one call."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.problem.training import Limits, Training
+from oppa.trials.local import LocalLauncher
+from oppa.trials.runner import load_runner
+from oppa.trials.trial import run_trial
+from oppa.trials.wire import TrialSpec
+
+SCRIPT_RUNNER = Path(__file__).parent / "runners" / "script"
+STUDY = "00000000-test-of-trials"
+
+
+def script_spec(script="steps 4 0.01", *, ranks=2, steps=4, **cluster):
+    return TrialSpec(
+        study=STUDY,
+        trial=0,
+        configuration=Configuration(dp=ranks, global_batch=8, micro_batch=1),
+        model=Model(layers=2, hidden=8, heads=2, kv_heads=2, ffn=16, vocab=32, seq_len=8),
+        cluster=Cluster(devices_per_host=ranks, memory_limit_bytes=1 << 30, **cluster),
+        training=Training(corpus=script),
+        steps=steps,
+    )
+
+
+@pytest.fixture
+def make_spec():
+    return script_spec
+
+
+@pytest.fixture
+def script_runner():
+    return load_runner(SCRIPT_RUNNER)
+
+
+@pytest.fixture(scope="module", params=["warm", "cold", "command"])
+def launcher(request):
+    """One launcher for all the bad trials of a module: each must leave it fit for the next."""
+    runner = load_runner(SCRIPT_RUNNER)
+    if request.param == "command":
+        runner = dataclasses.replace(runner, command=("{python}", "{program}"), warm=False)
+    with LocalLauncher(runner, study=STUDY, grace_s=1, warm=request.param == "warm") as launcher:
+        launcher.kind = request.param
+        yield launcher
+
+
+@pytest.fixture
+def act(launcher, tmp_path):
+    """Run a script as a trial."""
+
+    def run(script, *, ranks=2, steps=4, trial_time_s=30, folder=tmp_path, cluster=None, **watching):
+        spec = script_spec(script, ranks=ranks, steps=steps, **(cluster or {}))
+        limits = Limits(trial_time_s=trial_time_s, grace_s=1)
+        return run_trial(launcher, folder, spec, limits=limits, **watching)
+
+    return run

@@ -1,0 +1,33 @@
+"""Logs keep their beginning and their end, and stay under their cap."""
+
+from oppa.trials.logs import tail, trim
+
+
+def test_a_short_log_is_left_alone(tmp_path):
+    log = tmp_path / "log"
+    trim(log, 100)
+    log.write_text("x" * 100)
+    trim(log, 100)
+    assert log.read_text() == "x" * 100
+
+
+def test_a_long_log_keeps_both_ends_while_it_is_written(tmp_path):
+    log = tmp_path / "log"
+    with log.open("a") as writer:
+        writer.write("the beginning\n")
+        for line in range(1000):
+            writer.write(f"line {line}\n")
+            writer.flush()
+            trim(log, 1000)
+        writer.write("the end\n")
+    text = log.read_text()
+    assert text.startswith("the beginning\n")
+    assert text.endswith("line 999\nthe end\n")
+    assert "bytes left out" in text
+    assert len(text) <= 1100
+
+
+def test_the_tail_of_no_log_is_empty(tmp_path):
+    assert tail(tmp_path / "log") == ""
+    (tmp_path / "log").write_text("a" * 9000 + "\nthe end\n")
+    assert tail(tmp_path / "log").endswith("the end")

@@ -1,0 +1,73 @@
+"""Processes are found by their tree and by their tags, and ended for good."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from oppa.trials import processes
+from oppa.trials.processes import Process
+
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(100)"
+
+
+@pytest.fixture
+def start():
+    """Start a Python program that prints a line when it is ready."""
+    started = []
+
+    def run(program, **environment):
+        child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env={**os.environ, **environment})
+        started.append(child)
+        child.stdout.readline()
+        return next(each for each in processes.descendants(os.getpid()) if each.pid == child.pid)
+
+    yield run
+    for child in started:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_this_process_lives_and_a_later_one_of_its_number_is_another():
+    this = processes.this_process()
+    assert processes.is_living(this)
+    assert not processes.is_living(Process(this.pid, this.started + 1))
+
+
+def test_a_zombie_does_not_live(start):
+    child = start("import time; print(flush=True); time.sleep(100)")
+    os.kill(child.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while processes.is_living(child) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not processes.is_living(child)
+    assert child not in processes.descendants(os.getpid())
+
+
+def test_a_tag_is_seen_and_whatever_lies_below_it(start):
+    parent = start(
+        "import subprocess; child = subprocess.Popen(['sleep', '100'], env={}); print(flush=True); child.wait()", OPPA_STUDY="x1"
+    )
+    found = processes.tagged(lambda environment: environment.get("OPPA_STUDY") == "x1")
+    below = processes.descendants(parent.pid)
+    assert found == {parent} | below
+    assert len(below) == 1
+    processes.end(lambda: below & processes.descendants(os.getpid()), 0)
+
+
+def test_the_deaf_are_killed_after_the_grace(start):
+    child = start(STUBBORN)
+    assert processes.end(lambda: {child} & processes.descendants(os.getpid()), 0.2) == {child}
+    assert not processes.is_living(child)
+
+
+def test_the_stopped_hear_that_they_shall_end(start):
+    told = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(flush=True); time.sleep(100)"
+    child = start(told)
+    os.kill(child.pid, signal.SIGSTOP)
+    processes.end(lambda: {child} & processes.descendants(os.getpid()), 20)
+    assert os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]) == 7

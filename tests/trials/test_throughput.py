@@ -1,0 +1,82 @@
+"""Throughput and its noise: laws, and the numbers that follow by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oppa.errors import MeasurementError
+from oppa.trials.throughput import estimate, paper_estimate
+
+times = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=40)
+
+
+def test_it_is_steps_over_time_without_the_first():
+    assert estimate([9.0, 1.0, 2.0, 3.0]).steps_per_s == pytest.approx(3 / 6)
+
+
+def test_the_variance_is_that_of_the_mean():
+    t = np.array([1.0, 2.0, 3.0])
+    assert estimate([9.0, *t]).variance == pytest.approx(np.var(1 / t) / 3)
+
+
+def test_equal_steps_have_no_noise():
+    result = estimate([5.0] + [0.25] * 10)
+    assert (result.steps_per_s, result.variance, result.kept) == (4.0, 0.0, 10)
+
+
+@given(times)
+def test_the_first_step_does_not_count(steps):
+    assert estimate(steps) == estimate([7.0, *steps[1:]])
+
+
+@given(times, st.integers(-3, 3))
+def test_slower_by_a_factor_is_slower_by_that_factor(steps, exponent):
+    factor = 2.0**exponent  # exact in floating point, so that no step changes sides at the outliers' border
+    plain, scaled = estimate(steps), estimate([factor * t for t in steps])
+    assert scaled.kept == plain.kept
+    assert scaled.steps_per_s == plain.steps_per_s / factor
+    assert scaled.variance == plain.variance / factor**2
+
+
+@given(times, st.randoms())
+def test_the_order_of_steps_does_not_count(steps, random):
+    first, *others = steps
+    shuffled = random.sample(others, len(others))
+    assert estimate([first, *shuffled]).steps_per_s == pytest.approx(estimate(steps).steps_per_s, rel=1e-12)  # sums round
+
+
+@given(times)
+def test_the_mean_of_rates_is_never_below_the_rate(steps):
+    ours, papers = estimate(steps), paper_estimate(steps)
+    if ours.kept == papers.kept:
+        assert papers.steps_per_s >= ours.steps_per_s * (1 - 1e-12)  # Jensen; the tolerance is for rounding
+
+
+def test_a_single_stall_is_an_outlier():
+    steady = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9]
+    assert estimate([3.0, *steady, 60.0]) == estimate([3.0, *steady])
+
+
+def test_stalls_that_recur_are_how_it_runs():
+    steps = [3.0] + 3 * [1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 5.0]
+    assert estimate(steps).kept == 21
+    assert paper_estimate(steps).kept == 18
+
+
+def test_the_papers_form_is_eq_28():
+    t = np.array([1.0, 1.2, 0.8, 1.1])
+    result = paper_estimate([4.0, *t])
+    assert result.steps_per_s == pytest.approx(np.mean(1 / t))
+    assert result.variance == pytest.approx(np.mean((1 / t - np.mean(1 / t)) ** 2))
+
+
+@pytest.mark.parametrize("time_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_refused(time_s):
+    with pytest.raises(MeasurementError, match="step 2 took"):
+        estimate([1.0, 1.0, time_s])
+
+
+def test_the_warm_up_alone_is_no_measurement():
+    with pytest.raises(MeasurementError, match="warm-up"):
+        estimate([1.0])

@@ -1,0 +1,66 @@
+"""The earliest sign of failure is the cause."""
+
+import pytest
+
+from oppa.trials.launcher import Exit, ProcessExit
+from oppa.trials.verdict import Verdict, verdict
+from oppa.trials.wire import Report
+
+
+def ended(rank, *, code=None, signal=None, time=10.0):
+    return ProcessExit(rank=rank, code=code, signal=signal, time=time)
+
+
+def judge(*exits, report=None, must_end=None, failure="", steps=5, asked_to_stop=False, kernel_oom=False):
+    facts = {"steps": steps, "wanted": 5, "asked_to_stop": asked_to_stop, "kernel_oom": kernel_oom, "last_words": "words"}
+    return verdict(Exit(processes=exits, failure=failure), report, must_end, **facts)
+
+
+CLEAN = (ended(0, code=0), ended(1, code=0))
+
+
+def test_all_steps_and_a_clean_end_is_complete():
+    assert judge(*CLEAN) == Verdict(outcome="completed")
+
+
+def test_a_clean_end_too_soon_is_early_only_if_we_asked():
+    assert judge(*CLEAN, steps=3, asked_to_stop=True).outcome == "terminated_early"
+    assert judge(*CLEAN, steps=3) == Verdict(outcome="failed", cause="ended after 3 of 5 steps", traceback="words")
+
+
+def test_who_reports_before_anyone_ends_is_believed():
+    report = Report(outcome="out_of_memory", cause="no memory", rank=1, time=9.0)
+    assert judge(ended(1, code=1), ended(0, signal=6), report=report) == Verdict(outcome="out_of_memory", cause="no memory", rank=1)
+
+
+def test_who_reports_after_a_rank_was_killed_only_lost_it():
+    report = Report(outcome="failed", cause="lost a peer", rank=0, time=11.0)
+    found = judge(ended(1, signal=11), ended(0, code=1), report=report)
+    assert (found.outcome, found.cause, found.rank) == ("failed", "rank 1 was killed by SIGSEGV", 1)
+
+
+def test_a_kill_while_the_kernel_lacked_memory_is_out_of_memory():
+    assert judge(ended(1, signal=9), kernel_oom=True).outcome == "out_of_memory"
+    assert judge(ended(1, signal=11), kernel_oom=True).outcome == "failed"
+
+
+@pytest.mark.parametrize("rank", [2, None])
+def test_an_end_before_the_first_step_is_a_launch_failure(rank):
+    name = "the command" if rank is None else "rank 2"
+    assert judge(ended(rank, code=1), steps=0).cause == f"launch failure: {name} exited with code 1 before its first step"
+
+
+def test_the_launchers_own_failure_comes_first():
+    assert judge(*CLEAN, failure="the shim was killed by SIGKILL").cause == "launch failure: the shim was killed by SIGKILL"
+
+
+def test_a_report_outlives_the_time_limit():
+    late = Verdict(outcome="timed_out", cause="took too long")
+    assert judge(must_end=late, steps=2) == late
+    assert judge(must_end=late, steps=2, report=Report(outcome="out_of_memory", time=1.0)).outcome == "out_of_memory"
+
+
+def test_an_outcome_that_is_not_a_programs_is_a_failure():
+    found = judge(*CLEAN, report=Report(outcome="excellent", time=1.0))
+    assert found.outcome == "failed"
+    assert "`excellent`" in found.cause
