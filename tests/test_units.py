@@ -39,7 +39,8 @@ def test_a_printed_size_reads_back_to_three_digits(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.085, "85 ms"), (1.2, "1.2 s"), (99.4, "99.4 s"), (185, "3 min 05 s"), (7800, "2 h 10 min"), (119.6, "2 min 00 s")]
+    ("seconds", "text"),
+    [(0.085, "85 ms"), (1.2, "1.2 s"), (99.4, "99.4 s"), (185, "3 min 05 s"), (7800, "2 h 10 min"), (119.6, "2 min 00 s")],
 )
 def test_durations_are_printed_for_people(seconds: float, text: str) -> None:
     assert units.format_seconds(seconds) == text

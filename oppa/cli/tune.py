@@ -34,7 +34,7 @@ def tune(
     from oppa.problem.job import load_job
     from oppa.units import parse_seconds
 
-    problem = load_job(job)
+    problem = load_job(job, runner_name=runner)
     limits = problem.limits
     if trials is not None:
         limits = dataclasses.replace(limits, trials=trials)
@@ -58,18 +58,20 @@ def _sitting(problem: "Problem", folder: Path, designer_name: str, seed: int, *,
     from oppa.trials.local import LocalLauncher
     from oppa.trials.runner import load_runner
     from oppa.trials.sweep import sweep
-    from oppa.tuning.designers import make_designer
+    from oppa.tuning.designers import make_designer, require_designer
     from oppa.tuning.export import write_best
     from oppa.tuning.result import find_winner, to_json
     from oppa.tuning.search import Bench, search
 
     interruption = Interruption()
+    require_designer(designer_name)
     runner = load_runner(problem.runner)
     candidates = problem.candidates()
     with Study.create(folder, problem.to_dict(), problem.fingerprint) as study, interruption.caught():
         sweep(study.uuid)
         print_problem(problem, candidates, folder)
         with LocalLauncher(runner, study=study.uuid, grace_s=problem.limits.grace_s) as launcher:
+            launcher.prepare()  # its imports run beside ours
             limit = problem.cluster.memory_limit_bytes
             designer = make_designer(designer_name, candidates, memory_limit_bytes=limit, seed=seed)
             with make_watcher(study, interruption, problem.limits) as watcher:

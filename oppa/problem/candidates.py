@@ -74,7 +74,7 @@ class Candidates:
             if parameter.name not in order:
                 usual = np.isin(self.codes[parameter.name], _usual(parameter))
                 deviations += ~usual
-        chosen = np.flatnonzero(deviations == deviations.min())
+        chosen = np.flatnonzero(deviations == deviations.min(initial=len(self.space.parameters)))
         keys = [self.column(name)[chosen] for name in order if name in self.space.names]
         return chosen[np.lexsort([*reversed(keys[1:]), -keys[0]])]
 

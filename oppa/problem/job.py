@@ -13,8 +13,8 @@ from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.space_file import narrow, read_space
 
 
-def load_job(path: Path) -> Problem:
-    """The problem that a job file describes, with at least one valid configuration.
+def load_job(path: Path, *, runner_name: str | None = None) -> Problem:
+    """The problem that a job file describes, with at least one valid configuration; `runner_name` goes before the file's own.
 
     Raises:
         JobError: for whatever is wrong in it.
@@ -22,7 +22,8 @@ def load_job(path: Path) -> Problem:
     """
     job = validate(JobFile, parse(_read(path), source=path.name, error=JobError), error=JobError)
     model, cluster, training = job.model.record(), job.cluster.record(), job.training.record(path.parent)
-    runner = catalog.find("runners", job.runner.name, beside=path.parent)
+    named_here = job.runner.name if runner_name is None else runner_name
+    runner = catalog.find("runners", named_here, beside=path.parent if runner_name is None else None)
     facts = facts_of(model, job.batch.global_batch, cluster, training)
     space = _space(job.space, facts, runner=runner, folder=path.parent)
     require_some(space)

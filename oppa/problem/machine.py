@@ -52,7 +52,7 @@ def _cpu_job(machine: Machine) -> str:
     return _TEMPLATE.format(
         machine=f"{machine.cores:g} cores, {format_bytes(machine.memory_bytes)} of memory, no GPU",
         preset=_fitting(("tiny-16m", "tiny-4m", "tiny-1m"), limit_bytes),
-        global_batch=max(32, devices),
+        global_batch=32,
         devices=devices,
         device="CPU",
         memory_limit=f'"{limit_bytes // MIB} MiB"',
@@ -66,7 +66,7 @@ def _gpu_job(machine: Machine) -> str:
     return _TEMPLATE.format(
         machine=f"{machine.gpus} x {machine.gpu}, {format_bytes(machine.gpu_memory_bytes)} each",
         preset=_fitting(("llama-2-7b", "llama-3.2-3b", "llama-3.2-1b", "tiny-64m"), all_bytes // 2),
-        global_batch=max(32, machine.gpus),
+        global_batch=-(-32 // machine.gpus) * machine.gpus,
         devices=machine.gpus,
         device=machine.gpu,
         memory_limit=f'"{machine.gpu_memory_bytes // MIB} MiB"',

@@ -46,20 +46,19 @@ class PeakMemory:
 def _peak(events: list[tuple[int, str, int]]) -> int:
     """The peak of a steady step, from the events (time, name, bytes) up to the end of the first one.
 
-    The first update allocates the optimizer's state when the activations are gone; from the second step on both are there.
+    The first update allocates the optimizer's state when the activations are gone; from the second step on both are alive at once.
     """
     alive = peak = 0
-    before_update: tuple[int, int] | None = None
+    marks: dict[str, tuple[int, int]] = {}
     for _, name, size in sorted(events):
         if name == "[memory]":
             alive += size
             peak = max(peak, alive)
-        elif name.startswith("Optimizer.step") and before_update is None:
-            before_update = alive, peak
-    if before_update is None:
-        return peak
-    alive_before, peak_before = before_update
-    return max(peak, peak_before + max(0, alive - alive_before))
+        elif name.startswith("Optimizer."):
+            marks.setdefault(name.partition("#")[0], (alive, peak))
+    alive_before, peak_before = marks["Optimizer.step"]
+    alive_behind, _ = marks["Optimizer.zero_grad"]
+    return max(peak, peak_before + alive_behind - alive_before)
 
 
 @contextlib.contextmanager

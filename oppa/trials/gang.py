@@ -56,7 +56,7 @@ class RankParent:
 
     def last_words(self) -> str:
         """The end of what it printed itself."""
-        return logs.tail(self._log)
+        return logs.last_words(self._log)
 
     def end_ranks(self, grace_s: float) -> None:
         """End everything below it and everything orphaned, but not itself."""

@@ -121,7 +121,7 @@ class LocalTrial:
         """How its processes ended: all of them, or the first that ended abnormally and those that followed until we know why."""
         for event in self._parent.events():
             self._hear(event)
-        self._trim_logs()
+        self._trim_logs(over_bytes=logs.RUNAWAY_BYTES)
         if self._failure is None and (how := self._parent.ended()):
             self._failure = Exit(processes=tuple(self._exits), failure=how, traceback=self._parent.last_words())
         if self._failure is not None:
@@ -156,6 +156,6 @@ class LocalTrial:
             if ended.abnormal:
                 self._linger_until = min(self._linger_until, time.monotonic() + LINGER_S)
 
-    def _trim_logs(self) -> None:
+    def _trim_logs(self, over_bytes: int = 0) -> None:
         for name in (logs.STDOUT, logs.STDERR):
-            logs.trim(self._folder / name)
+            logs.trim(self._folder / name, over_bytes=over_bytes)

@@ -4,22 +4,25 @@ from pathlib import Path
 
 STDOUT, STDERR = "stdout.log", "stderr.log"
 CAP_BYTES = 1 << 20
+RUNAWAY_BYTES = 64 << 20
+"""A log this long is cut while it is still written, and may lose what is written at that moment; others are cut once that has ended."""
 
 
-def trim(path: Path, cap_bytes: int = CAP_BYTES) -> None:
-    """Cut out the middle of a log over its cap. Its writers append to it meanwhile; what they write in these microseconds is lost."""
-    head, end = cap_bytes // 2, cap_bytes // 4
-    if not path.exists() or (size := path.stat().st_size) <= cap_bytes:
+def trim(path: Path, *, cap_bytes: int = CAP_BYTES, over_bytes: int = 0) -> None:
+    """Cut out the middle of a log that is longer than both."""
+    if not path.exists() or path.stat().st_size <= max(cap_bytes, over_bytes):
         return
-    with path.open("a+b") as file:
-        file.seek(size - end)
-        kept = file.read(end)
+    head, tail = cap_bytes // 2, cap_bytes // 4
+    with path.open("a+b") as file:  # whoever writes to it appends, and so do we
+        size = file.seek(0, 2)
+        file.seek(size - tail)
+        kept = file.read()
         file.truncate(head)
-        file.write(f"\n... {size - head - end} bytes left out ...\n".encode() + kept)
+        file.write(f"\n... {size - head - tail} bytes left out ...\n".encode() + kept)
 
 
-def tail(path: Path, size_bytes: int = 4096) -> str:
-    """The last lines of a log; empty where there is none."""
+def last_words(path: Path, size_bytes: int = 4096) -> str:
+    """The end of a log; empty where there is none."""
     if not path.exists():
         return ""
     with path.open("rb") as file:

@@ -97,7 +97,7 @@ def _verdict(folder: Path, watch: Watch, exit: Exit, *, wanted: int, kernel_oom:
         wanted=wanted,
         asked_to_stop=watch.asked_to_stop,
         kernel_oom=kernel_oom,
-        last_words=logs.tail(folder / logs.STDERR),
+        last_words=logs.last_words(folder / logs.STDERR),
     )
 
 

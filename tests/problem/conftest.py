@@ -63,7 +63,13 @@ def make_facts() -> Callable[..., Facts]:
     """The facts of a small problem."""
 
     def make(
-        *, model: str = "tiny-4m", global_batch: int = 8, hosts: int = 1, devices_per_host: int = 4, precision: str = "bf16", device: str = "H100"
+        *,
+        model: str = "tiny-4m",
+        global_batch: int = 8,
+        hosts: int = 1,
+        devices_per_host: int = 4,
+        precision: str = "bf16",
+        device: str = "H100",
     ) -> Facts:
         cluster = Cluster(hosts=hosts, devices_per_host=devices_per_host, device=device, memory_limit_bytes=1)
         return facts_of(PRESETS[model], global_batch, cluster, Training(precision=precision))

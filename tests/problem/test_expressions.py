@@ -27,7 +27,9 @@ comparisons = st.one_of(
 )
 truths = st.recursive(
     comparisons,
-    lambda inner: st.one_of(st.builds("({} {} {})".format, inner, st.sampled_from(["and", "or"]), inner), st.builds("(not {})".format, inner)),
+    lambda inner: st.one_of(
+        st.builds("({} {} {})".format, inner, st.sampled_from(["and", "or"]), inner), st.builds("(not {})".format, inner)
+    ),
     max_leaves=5,
 )
 

@@ -1,14 +1,23 @@
 """Logs keep their beginning and their end, and stay under their cap."""
 
-from oppa.trials.logs import tail, trim
+from oppa.trials.logs import last_words, trim
 
 
 def test_a_short_log_is_left_alone(tmp_path):
     log = tmp_path / "log"
-    trim(log, 100)
+    trim(log, cap_bytes=100)
     log.write_text("x" * 100)
-    trim(log, 100)
+    trim(log, cap_bytes=100)
     assert log.read_text() == "x" * 100
+
+
+def test_a_log_over_its_cap_may_wait_for_its_writers(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("x" * 500)
+    trim(log, cap_bytes=100, over_bytes=1000)
+    assert log.stat().st_size == 500
+    trim(log, cap_bytes=100)
+    assert log.stat().st_size < 150
 
 
 def test_a_long_log_keeps_both_ends_while_it_is_written(tmp_path):
@@ -18,7 +27,7 @@ def test_a_long_log_keeps_both_ends_while_it_is_written(tmp_path):
         for line in range(1000):
             writer.write(f"line {line}\n")
             writer.flush()
-            trim(log, 1000)
+            trim(log, cap_bytes=1000)
         writer.write("the end\n")
     text = log.read_text()
     assert text.startswith("the beginning\n")
@@ -28,6 +37,6 @@ def test_a_long_log_keeps_both_ends_while_it_is_written(tmp_path):
 
 
 def test_the_tail_of_no_log_is_empty(tmp_path):
-    assert tail(tmp_path / "log") == ""
+    assert last_words(tmp_path / "log") == ""
     (tmp_path / "log").write_text("a" * 9000 + "\nthe end\n")
-    assert tail(tmp_path / "log").endswith("the end")
+    assert last_words(tmp_path / "log").endswith("the end")

@@ -1,5 +1,6 @@
 """Every way in which a trial can end, acted out by real processes: forked warm, executed cold, and started by a command."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -12,10 +13,25 @@ from oppa.trials.trial import run_trial
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(launcher):
-    """Whatever happened in a trial: of its processes none lives when it has ended."""
+    """Whatever happened in a trial: all that lives below us when it has ended is a shim and a parent for the next."""
     yield
-    parents = {"shim": 1, "parent of the ranks": 1}
-    assert len(processes.tagged(lambda environment: processes.STUDY_TAG in environment)) <= len(parents)
+    assert len(processes.descendants(os.getpid())) <= 2
+
+
+@contextlib.contextmanager
+def memory_group(limit_bytes):
+    """A control group in which the kernel kills whoever uses more."""
+    for root, file in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(root, f"oppa-test-{os.getpid()}")
+        try:
+            group.mkdir()
+            (group / file).write_text(str(limit_bytes))
+        except OSError:
+            continue
+        yield group
+        group.rmdir()
+        return
+    pytest.skip("memory groups cannot be made here")
 
 
 def ranks(launcher, count):
@@ -54,11 +70,19 @@ def test_the_traceback_of_the_rank_that_raised_is_kept(act, launcher):
     assert "do_raise" in result.traceback
 
 
-@pytest.mark.parametrize("how", ["memory", "limit 64"])
-def test_running_out_of_memory_is_told(act, launcher, how):
+@pytest.mark.parametrize("limit", ["limit 64 @ {}", ""])
+def test_running_out_of_memory_is_told(act, launcher, limit):
     last = ranks(launcher, 2) - 1
-    result = act(f"steps 1 0.01\n{how} @ {last}\nsleep 100")
+    script = ["steps 1 0.01", limit.format(last), f"allocate 256 @ {last}" if limit else f"memory @ {last}", "sleep 100"]
+    result = act("\n".join(filter(None, script)))
     assert (result.outcome, result.rank) == ("out_of_memory", last)
+
+
+def test_a_kill_by_the_kernel_for_want_of_memory_is_out_of_memory(act, tmp_path):
+    with memory_group(32 << 20) as group:
+        result = act(f"steps 1 0.01\njoin {group}\nallocate 256", ranks=1)
+    assert result.outcome == "out_of_memory"
+    assert result.cause.endswith("was killed by SIGKILL when the host ran out of memory")
 
 
 def test_a_killed_rank_is_named(act, launcher):
@@ -93,14 +117,13 @@ def test_the_time_limit_holds(act):
 
 def test_no_descendant_gets_away(act):
     """Not those in sessions of their own, deaf to SIGTERM, or with an environment of their own; see `nothing_is_left`."""
-    before = processes.descendants(os.getpid())
     assert act("daemon\nforget\nignore SIGTERM\nsteps 4 0.01").outcome == "completed"
-    assert len(processes.descendants(os.getpid())) <= max(2, len(before))
 
 
 def test_logs_are_capped(act, tmp_path):
     act("print 9000000\nsteps 4 0.01")
     log = tmp_path / "stdout.log"
+    assert log.read_text().startswith("xxx")
     assert log.stat().st_size < 2 << 20
     assert log.read_text().endswith("the end\n")
 

@@ -61,13 +61,14 @@ def test_random_draws_every_triple_equally_often(candidates) -> None:
     assert len(counts) == len(set(candidates.triples()))
 
 
-def test_bayesian_optimisation_finds_more_than_chance(candidates, landscape) -> None:
-    def best_after(name, seed):
-        seen = [landscape.observe(index) for index in play(make(name, candidates, seed), landscape, 12)]
-        return max((o.log_steps_per_s for o in seen if o.log_steps_per_s is not None), default=-9.0)
+def test_bayesian_optimisation_makes_better_choices_than_chance(candidates, landscape) -> None:
+    def worth(name, seed):
+        """The sum over the trials after the random ones; what does not fit is as bad as the worst that does."""
+        seen = [landscape.observe(index) for index in play(make(name, candidates, seed), landscape, 12)[5:]]
+        return sum(-2.0 if o.log_steps_per_s is None else o.log_steps_per_s for o in seen)
 
-    ours, chance = ([best_after(name, seed) for seed in range(3)] for name in ("vanilla-bo", "random"))
-    assert sum(ours) > sum(chance)
+    ours, chance = (sum(worth(name, seed) for seed in range(3)) for name in ("vanilla-bo", "random"))
+    assert ours > chance
 
 
 def test_bayesian_optimisation_says_what_it_expects(candidates, landscape) -> None:

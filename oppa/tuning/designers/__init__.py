@@ -30,8 +30,13 @@ def _vanilla_bo(candidates: Candidates, memory_limit_bytes: int, seed: int) -> D
 DESIGNERS: dict[str, Callable[[Candidates, int, int], Designer]] = {"random": _uniform, "grid": _grid, "vanilla-bo": _vanilla_bo}
 
 
-def make_designer(name: str, candidates: Candidates, *, memory_limit_bytes: int, seed: int) -> Designer:
-    """The designer of that name; torch is loaded only for those that need it. Raises InputError for an unknown name."""
+def require_designer(name: str) -> None:
+    """Raises InputError for a name that no designer has."""
     if name not in DESIGNERS:
         raise InputError(f"`{name}` is no designer", hint=nearest(name, DESIGNERS))
+
+
+def make_designer(name: str, candidates: Candidates, *, memory_limit_bytes: int, seed: int) -> Designer:
+    """The designer of that name; torch is loaded only for those that need it. Raises InputError for an unknown name."""
+    require_designer(name)
     return DESIGNERS[name](candidates, memory_limit_bytes, seed)

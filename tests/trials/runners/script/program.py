@@ -5,7 +5,10 @@ The script is the trial's `training.corpus`, one instruction per line. An instru
     steps N S       N optimizer steps of S seconds each, reported by rank 0 (a stop is heard between them)
     raise WORDS     an exception
     memory          a MemoryError
-    limit MIB       an enforced memory limit, then more than that is allocated
+    limit MIB       limits its own memory
+    allocate MIB    uses memory
+    groups          prints its control groups
+    join GROUP      moves itself to a control group
     exit CODE       ends at once, with no word
     signal NAME     sends itself a signal: SIGKILL, SIGSEGV, SIGSTOP, ...
     ignore NAME     does not listen to a signal
@@ -62,7 +65,15 @@ class Script:
         data_kib = int(status.partition("VmData:")[2].split()[0])
         limit = (data_kib << 10) + (int(mib) << 20)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-        bytearray(2 * int(mib) << 20)
+
+    def do_allocate(self, mib):
+        self.kept = b"x" * (int(mib) << 20)
+
+    def do_groups(self):
+        print(Path("/proc/self/cgroup").read_text())
+
+    def do_join(self, group):
+        Path(group, "cgroup.procs").write_text("0")
 
     def do_exit(self, code):
         os._exit(int(code))

@@ -1,0 +1,57 @@
+"""The other commands as a user meets them."""
+
+import json
+
+import pytest
+
+
+def test_help_names_every_command(oppa) -> None:
+    said = oppa("--help").stdout
+    assert all(name in said for name in ("tune", "show", "space", "init", "doctor", "bench"))
+
+
+def test_help_loads_nothing_heavy(oppa) -> None:
+    import subprocess
+    import sys
+
+    code = "import oppa.cli, sys; print([name for name in ('torch', 'pandas', 'numpy', 'pydantic') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_space_counts_and_lists(oppa) -> None:
+    listed = oppa("space", "job.toml", "--json").stdout.splitlines()
+    said = oppa("space", "job.toml").stdout
+    assert f"{len(listed)} valid configurations" in said
+    assert json.loads(listed[0])["global_batch"] == 16
+
+
+@pytest.mark.slow
+def test_init_writes_a_job_that_space_understands_and_overwrites_nothing(oppa) -> None:
+    oppa("init", "new.toml")
+    assert "valid configurations" in oppa("space", "new.toml").stdout
+    assert "exists" in oppa("init", "new.toml", code=2).stderr
+    oppa("init", "new.toml", "--force")
+
+
+@pytest.mark.slow
+def test_doctor_finds_this_machine_fit(oppa) -> None:
+    checks = json.loads(oppa("doctor", "--json").stdout)
+    assert all(check["works"] for check in checks if check["needed"])
+    assert "runner torch" in oppa("doctor").stdout
+
+
+def test_show_of_nothing_is_an_error(oppa) -> None:
+    assert "holds no study" in oppa("show", "nowhere", code=2).stderr
+
+
+@pytest.mark.slow
+def test_show_writes_a_record(oppa) -> None:
+    oppa("tune", "job.toml", "--designer", "random", "--trials", 3, "--study", "s")
+    assert "best / median" in oppa("show", "s", "--out", "record").stdout
+    table = (oppa.folder / "record" / "table.md").read_text()
+    assert "command: `" in table and "commit" in table and "hardware" in table
+    assert len((oppa.folder / "record" / "trials.csv").read_text().splitlines()) >= 1 + 3
+
+
+def test_an_unknown_benchmark_is_an_error(oppa) -> None:
+    assert "did you mean `help`" in oppa("bench", "halp", code=2).stderr

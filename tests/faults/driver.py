@@ -1,0 +1,58 @@
+"""A tuner reduced to its loop: `driver.py STUDY FOLDER warm|cold SCRIPT...` runs one trial per script, and notes what came of each.
+
+SIGINT and SIGTERM end it in good order, as they end a tuner.
+"""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.problem.training import Limits, Training
+from oppa.trials.local import LocalLauncher
+from oppa.trials.runner import load_runner
+from oppa.trials.trial import run_trial
+from oppa.trials.wire import TrialSpec
+
+RANKS, STEPS, GRACE_S, HANG_S = 2, 5, 1.0, 1.0
+RUNNER = Path(__file__).parents[1] / "trials" / "runners" / "script"
+
+
+def spec(study, trial, script):
+    return TrialSpec(
+        study=study,
+        trial=trial,
+        configuration=Configuration(dp=RANKS, global_batch=8, micro_batch=1),
+        model=Model(layers=2, hidden=8, heads=2, kv_heads=2, ffn=16, vocab=32, seq_len=8),
+        cluster=Cluster(devices_per_host=RANKS, memory_limit_bytes=1 << 30),
+        training=Training(corpus=script),
+        steps=STEPS,
+    )
+
+
+def main(study, folder, kind, *scripts):
+    interrupted = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: interrupted.append(True))
+
+    def on_tick():
+        if interrupted:
+            raise KeyboardInterrupt
+
+    with LocalLauncher(load_runner(RUNNER), study=study, grace_s=GRACE_S, warm=kind == "warm") as launcher:
+        for trial, script in enumerate(scripts):
+            where = Path(folder, str(trial))
+            limits = Limits(grace_s=GRACE_S)
+            result = run_trial(launcher, where, spec(study, trial, script), limits=limits, on_tick=on_tick, hang_s=HANG_S)
+            with Path(folder, "results.jsonl").open("a") as file:
+                file.write(json.dumps({"outcome": result.outcome, "cause": result.cause}) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)

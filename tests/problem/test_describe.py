@@ -1,0 +1,26 @@
+"""Candidates at a glance."""
+
+from collections.abc import Callable
+
+from oppa.problem.candidates import enumerate_candidates
+from oppa.problem.describe import by_degrees, varying
+from oppa.problem.space import SearchSpace
+
+
+def test_counts_by_degrees_add_up(framework_space: Callable[..., SearchSpace]) -> None:
+    candidates = enumerate_candidates(framework_space("torch"))
+    counts = by_degrees(candidates)
+    assert sum(counts.values()) == len(candidates)
+    assert list(counts) == [(4, 1, 1), (2, 1, 2), (2, 2, 1), (1, 1, 4), (1, 2, 2), (1, 4, 1)]
+    assert counts[4, 1, 1] == sum(configuration.dp == 4 for configuration in candidates)
+
+
+def test_what_varies_is_told_with_its_values(framework_space: Callable[..., SearchSpace]) -> None:
+    space = framework_space("torch").searching("pp", 1).searching("recompute", "none")
+    assert varying(enumerate_candidates(space)) == {
+        "dp": [1, 2, 4],
+        "tp": [1, 2, 4],
+        "micro_batch": [1, 2, 4, 8],
+        "zero_stage": [0, 1, 2, 3],
+        "dp_bucket_mb": [1, 5, 25, 100],
+    }

@@ -1,0 +1,68 @@
+"""An empty space is explained: the constraints to blame, with values, and what would do instead."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oppa.errors import JobError
+from oppa.problem.emptiness import is_empty, why_empty
+from oppa.problem.job import load_job
+from oppa.problem.space import SearchSpace
+
+WriteJob = Callable[..., Path]
+SPACE, PRESET, DEVICES = "[space.parameters]\n", 'preset = "tiny-16m"', "devices_per_host = 4"
+
+
+@pytest.mark.parametrize(
+    ("replacements", "message", "hint"),
+    [
+        (
+            [(SPACE, SPACE + "pp = 5\n"), (DEVICES, "devices_per_host = 5"), (PRESET, PRESET + "\nlayers = 24")],
+            "`pp = 5` does not divide `layers = 24`",
+            "make `layers` a multiple of 5",
+        ),
+        ([(SPACE, SPACE + "pp = 4\n"), (PRESET, PRESET + "\nlayers = 6")], "`pp = 4` does not divide `layers = 6`", "use `pp` of 1, 2"),
+        ([(SPACE, SPACE + "tp = 4\n"), (PRESET, PRESET + "\nheads = 6\nkv_heads = 6")], "`tp = 4` does not divide", "use `tp` of 1, 2"),
+        (
+            [(SPACE, SPACE + "dp = 4\n"), ("= 32", "= 2"), ("[1, 2, 4, 8]", "[1]")],
+            "`dp = 4` does not divide `global_batch = 2`",
+            "`dp` of 1, 2",
+        ),
+        (
+            [(SPACE, SPACE + "dp = 2\ntp = 2\npp = 2\n")],
+            "`dp * tp * pp == devices` never holds: every device runs one rank; here `devices = 4`, `dp = 2`, `pp = 2`, `tp = 2`",
+            "use `dp` of 1 or `tp` of 1 or `pp` of 1",
+        ),
+        (
+            [(SPACE, SPACE + "pp = 2\ntp = 3\n"), (DEVICES, "devices_per_host = 6"), (PRESET, PRESET + "\nlayers = 7")],
+            "no configuration is valid; in the way:\n  `pp = 2` does not divide `layers = 7`\n  `tp = 3` does not divide `heads = 8`",
+            "make `layers` a multiple of 2 and make `heads` a multiple of 3",
+        ),
+        ([(DEVICES, "devices_per_host = 5")], "`global_batch % (dp * micro_batch) == 0` never holds", "change `ffn` or `global_batch`"),
+    ],
+    ids=["layers", "stages", "heads", "batch", "product", "two at once", "devices"],
+)
+def test_the_blame_and_the_remedy(replacements: list[tuple[str, str]], message: str, hint: str, write_job: WriteJob) -> None:
+    with pytest.raises(JobError) as raised:
+        load_job(write_job(*replacements))
+    assert message in raised.value.message
+    assert hint in raised.value.hint
+
+
+def test_where_no_constraint_is_to_blame_alone_removals_are_counted(framework_space: Callable[..., SearchSpace]) -> None:
+    space = framework_space("torch", global_batch=12, devices_per_host=2).searching("pp", 2).searching("schedule", "interleaved", "zb-v")
+    space = space.searching("model_chunks", 1, 4, 8)
+    assert is_empty(space)
+    error = why_empty(space)
+    assert "removes" in error.message or "never holds" in error.message
+    assert "use " in error.hint
+
+
+@pytest.mark.parametrize("name", ["torch", "deepspeed", "colossalai", "megatron"])
+def test_what_the_remedy_says_helps(name: str, framework_space: Callable[..., SearchSpace]) -> None:
+    space = framework_space(name).searching("pp", 4).searching("tp", 4)
+    assert is_empty(space)
+    assert why_empty(space).hint == "use `tp` of 1 or `pp` of 1"
+    assert not is_empty(space.searching("tp", 1))
+    assert not is_empty(space.searching("pp", 1))

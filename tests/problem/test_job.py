@@ -1,0 +1,130 @@
+"""Jobs: what is right loads as written, what is wrong is named with what to write instead."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oppa.errors import InputError, JobError
+from oppa.problem.cluster import Cluster, Link
+from oppa.problem.job import load_job
+from oppa.problem.presets import PRESETS
+from oppa.problem.training import Limits, Training
+
+WriteJob = Callable[..., Path]
+CLUSTER, SPACE, PRESET, TRAINING, LIMITS = "[cluster]\n", "[space.parameters]\n", 'preset = "tiny-16m"', "[training]\n", "[limits]\n"
+
+
+def test_a_job_loads_as_written(write_job: WriteJob) -> None:
+    problem = load_job(write_job())
+    assert (problem.name, problem.model, problem.global_batch) == ("job", PRESETS["tiny-16m"], 32)
+    link = Link(bandwidth_bytes_per_s=300e9, latency_s=3e-6)
+    assert problem.cluster == Cluster(devices_per_host=4, memory_limit_bytes=160 * 2**20, intra_host=link)
+    assert problem.runner.name == "torch" and (problem.runner / "runner.toml").is_file()
+    assert (problem.training, problem.limits) == (Training(), Limits(trials=30, wall_time_s=600))
+    assert problem.space["micro_batch"].choices == (1, 2, 4, 8)
+    assert len(problem.candidates()) > 0
+
+
+def test_a_dimension_overrides_the_preset(write_job: WriteJob) -> None:
+    model = load_job(write_job((PRESET, PRESET + "\nseq_len = 64"))).model
+    assert (model.seq_len, model.hidden) == (64, PRESETS["tiny-16m"].hidden)
+
+
+def test_a_model_may_be_given_by_its_dimensions(write_job: WriteJob) -> None:
+    dimensions = "layers = 4\nhidden = 64\nheads = 4\nffn = 96\nvocab = 256\nseq_len = 32"
+    model = load_job(write_job((PRESET, dimensions))).model
+    assert (model.name, model.kv_heads, model.experts) == ("custom", 4, 1)
+
+
+def test_training_and_limits_are_read(write_job: WriteJob, tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    training = TRAINING + 'precision = "bf16"\nseed = 3\ncorpus = "text"\n'
+    limits = LIMITS + 'trial_time = "30 s"\ngrace = "2 s"\nq_min = 3\nq_max = 9\nrepeats = 4\n'
+    problem = load_job(write_job((TRAINING, training), (LIMITS, limits)))
+    assert problem.training == Training(precision="bf16", seed=3, corpus=str(tmp_path / "text"))
+    assert problem.limits == Limits(trials=30, wall_time_s=600, trial_time_s=30, q_min=3, q_max=9, repeats=4, grace_s=2)
+
+
+def test_runner_and_space_may_lie_beside_the_job(write_job: WriteJob, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/runner.toml").write_text('search_space = "../my.toml"\n')
+    space = "".join(f"[parameters.{name}]\ndivisors = 'devices'\n" for name in ("dp", "tp", "pp", "micro_batch"))
+    (tmp_path / "my.toml").write_text(space)
+    problem = load_job(write_job(('name = "torch"', 'name = "./mine"'), ("micro_batch = [1, 2, 4, 8]", "pp = 1")))
+    assert (problem.runner, problem.space.name) == (tmp_path / "mine", "my")
+    assert {configuration.pp for configuration in problem.candidates()} == {1}
+
+
+MISTAKES = {
+    "key": ("devices_per_host", "device_per_host", "`[cluster]` has no key `device_per_host`", "did you mean `devices_per_host`?"),
+    "link key": ("latency", "latencies", "`[cluster.intra_host]` has no key `latencies`", "did you mean `latency`?"),
+    "table": ("[batch]", "[bacth]", "the file has no key `bacth`", "did you mean `batch`?"),
+    "missing": ("global_batch = 32", "", "`[batch]` lacks `global_batch`", "add `global_batch = ...`"),
+    "text for number": ("= 32", '= "many"', '`global_batch = "many"` is not a whole number', "write digits"),
+    "truth for number": ("= 32", "= true", "`global_batch = true` is not a whole number", "write digits"),
+    "number for text": ('"160 MiB"', "160", "`memory_limit = 160` is not a text", "with its unit"),
+    "zero devices": ("devices_per_host = 4", "devices_per_host = 0", "`devices_per_host = 0` is too small", "use at least 1"),
+    "negative hosts": (CLUSTER, CLUSTER + "hosts = -2\n", "`hosts = -2` is too small", "use at least 1"),
+    "negative batch": ("= 32", "= -32", "`global_batch = -32` is too small", "use at least 1"),
+    "no memory": ("160 MiB", "0 GiB", '`memory_limit = "0 GiB"` is too small', "use more than 0"),
+    "negative memory": ("160 MiB", "-1 GiB", "`-1 GiB` is not a size", "write a number and one of B, kB"),
+    "unit": ("10 min", "10 minutes", '`wall_time = "10 minutes"`: `10 minutes` is not a duration', "us, ms, s, min, h, d"),
+    "bandwidth": ("300 GB/s", "300 GB", "`300 GB` is not a bandwidth", "Gbit"),
+    "quota on GPUs": (CLUSTER, CLUSTER + 'device = "H100"\ncpus_per_device = 1\n', "`cpus_per_device` is for CPUs", "leave it out"),
+    "preset": ("tiny-16m", "tiny16m", '`preset = "tiny16m"` is no known model', "did you mean `tiny-16m`?"),
+    "dimensions": (PRESET, "layers = 4", "`[model]` lacks `hidden`, `heads`, `ffn`, `vocab`, `seq_len`", "bert-base"),
+    "heads": (PRESET, PRESET + "\nheads = 7", "`heads = 7` does not divide `hidden = 384`", "use one of 1, 2, 3, 4, 6, 8"),
+    "kv_heads": (PRESET, PRESET + "\nkv_heads = 3", "`kv_heads = 3` does not divide `heads = 8`", "use one of 1, 2, 4, 8"),
+    "experts": (PRESET, PRESET + "\nexperts_per_token = 2", "`experts_per_token = 2` is more than `experts = 1`", "use at most 1"),
+    "positions": (PRESET, 'preset = "bert-base"\nseq_len = 513', "`seq_len = 513` is more than `learned_positions = 512`", "at most 512"),
+    "precision": (TRAINING, TRAINING + "precision = 'fp8'", '`precision = "fp8"` is not legal', 'use one of "fp32" or "bf16"'),
+    "learning rate": (TRAINING, TRAINING + "learning_rate = inf", "`learning_rate = Infinity` is not finite", "finite"),
+    "corpus": (TRAINING, TRAINING + "corpus = 'no'", '`corpus = "no"` is no folder', "relative to the job file"),
+    "steps": (LIMITS, LIMITS + "q_max = 3\n", "`q_max = 3` is below `q_min = 5`", "use at least 5"),
+    "no trials": ("trials = 30", "trials = 0", "`trials = 0` is too small", "use at least 1"),
+    "TOML": ("= 32", "== 32", "`job.toml` is not TOML: Invalid value (at line 6", "look at `global_batch == 32`"),
+    "runner": ('"torch"', '"troch"', "`troch` is none of the runners", "did you mean `torch`?"),
+    "runner path": ('"torch"', '"./no"', "does not exist", "known runners: "),
+    "no runner": ('"torch"', '"./"', "is no runner: it has no `runner.toml`", "one of"),
+    "space": (SPACE, "[space]\nname = 'megatorn'\n" + SPACE, "`megatorn` is none of the search spaces", "did you mean `megatron`?"),
+    "parameter": (SPACE, SPACE + "zero_stag = 1\n", "`[space.parameters]` has no parameter `zero_stag`", "did you mean `zero_stage`?"),
+    "divisor": (SPACE, SPACE + "pp = 5\n", "`pp = 5` does not divide `devices = 4`", "use one of 1, 2, 4"),
+    "not honoured": (
+        SPACE,
+        "[space]\nname = 'megatron'\n" + SPACE + "overlap_zero_comm = true\n",
+        "`torch` does not honour",
+        "leave it at false",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named_with_what_to_write_instead(name: str, write_job: WriteJob) -> None:
+    old, new, message, hint = MISTAKES[name]
+    with pytest.raises(InputError) as raised:
+        load_job(write_job((old, new)))
+    assert message in raised.value.message
+    assert hint in raised.value.hint
+
+
+def test_a_missing_file_is_answered_with_the_nearest(write_job: WriteJob) -> None:
+    with pytest.raises(JobError) as raised:
+        load_job(write_job().with_name("jop.toml"))
+    assert "jop.toml` cannot be read: No such file or directory" in raised.value.message
+    assert raised.value.hint == "did you mean `job.toml`?"
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(JobError, match="it is not UTF-8 text"):
+        load_job(tmp_path / "job.toml")
+
+
+@pytest.mark.slow
+def test_loading_imports_nothing_heavy(write_job: WriteJob) -> None:
+    code = "import sys, pathlib; from oppa.problem.job import load_job; load_job(pathlib.Path(sys.argv[1])); print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code, str(write_job())], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "pandas", "botorch", "rich", "typer"} & set(modules)

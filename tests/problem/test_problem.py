@@ -1,0 +1,52 @@
+"""A problem survives JSON without its files, and its fingerprint follows what decides results."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oppa.errors import InputError
+from oppa.problem.job import load_job
+from oppa.problem.problem import Problem
+
+WriteJob = Callable[..., Path]
+
+
+def test_a_problem_is_rebuilt_without_its_file(write_job: WriteJob) -> None:
+    path = write_job()
+    problem = load_job(path)
+    path.unlink()
+    again = Problem.from_dict(json.loads(json.dumps(problem.to_dict())))
+    assert again == problem
+    assert again.fingerprint == problem.fingerprint
+    assert list(again.candidates()) == list(problem.candidates())
+
+
+def test_limits_and_name_leave_the_fingerprint(write_job: WriteJob) -> None:
+    problem = load_job(write_job())
+    other = load_job(write_job(("trials = 30", "trials = 99")))
+    assert dataclasses.replace(other, name="other").fingerprint == problem.fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("= 32", "= 64"), ("160 MiB", "170 MiB"), ("tiny-16m", "tiny-4m"), ("[1, 2, 4, 8]", "[1, 2]"), ("[training]", "[training]\nseed = 1")],
+    ids=["batch", "memory", "model", "space", "training"],
+)
+def test_what_decides_results_changes_the_fingerprint(change: tuple[str, str], write_job: WriteJob) -> None:
+    assert load_job(write_job(change)).fingerprint != load_job(write_job()).fingerprint
+
+
+def test_the_words_of_a_constraint_leave_the_fingerprint(write_job: WriteJob) -> None:
+    problem = load_job(write_job())
+    reworded = tuple(dataclasses.replace(constraint, why="because") for constraint in problem.space.constraints)
+    other = dataclasses.replace(problem, space=dataclasses.replace(problem.space, constraints=reworded))
+    assert other.fingerprint == problem.fingerprint
+
+
+def test_a_runner_that_is_gone_is_named(write_job: WriteJob) -> None:
+    values = load_job(write_job()).to_dict() | {"runner": "/no/such/runner"}
+    with pytest.raises(InputError, match="does not exist"):
+        Problem.from_dict(values)

@@ -1,0 +1,146 @@
+"""Search space files: three ways to say values, conditions that look up only, and every mistake named."""
+
+from collections.abc import Callable
+
+import pytest
+
+from oppa import catalog
+from oppa.errors import JobError, SpaceError
+from oppa.problem.configuration import PARAMETERS
+from oppa.problem.space import Facts, SearchSpace
+from oppa.problem.space_file import divisors, narrow, read_space
+
+MINIMAL = """
+[parameters.dp]
+divisors = "devices"
+[parameters.tp]
+divisors = "devices"
+[parameters.pp]
+values = [1]
+[parameters.micro_batch]
+divisors = "global_batch"
+"""
+MakeFacts = Callable[..., Facts]
+
+
+def read(text: str, facts: Facts) -> SearchSpace:
+    return read_space(MINIMAL + text, name="mine", facts=facts)
+
+
+@pytest.mark.parametrize("number", [1, 2, 36, 97, 4096])
+def test_divisors_are_all_of_them(number: int) -> None:
+    assert divisors(number) == [candidate for candidate in range(1, number + 1) if number % candidate == 0]
+
+
+@pytest.mark.parametrize("name", catalog.names("search_spaces"))
+def test_every_framework_s_space_is_read_and_searches_table_1(name: str, framework_space: Callable[..., SearchSpace]) -> None:
+    space = framework_space(name, model="moe-32e")
+    assert set(space.names) <= set(PARAMETERS)
+    assert {"dp", "tp", "pp", "micro_batch", "zero_stage", "schedule", "recompute"} <= set(space.names)
+    assert all(constraint.why for constraint in space.constraints)
+    assert SearchSpace.from_dict(space.to_dict(), space.facts) == space
+
+
+def test_the_paper_s_space_has_all_of_table_1(framework_space: Callable[..., SearchSpace]) -> None:
+    space = framework_space("colossalai", model="moe-32e")
+    assert set(space.names) == set(PARAMETERS) - {"global_batch"}
+    assert all(len(known.choices) > 1 for known in space.parameters)
+    for bucket in ("dp_bucket_mb", "zero_bucket_mb"):
+        assert (space[bucket].values[0], space[bucket].values[-1]) == (1, 4096)
+
+
+def test_a_range_has_its_powers_and_the_default(make_facts: MakeFacts) -> None:
+    space = read("[parameters.dp_bucket_mb]\nlow = 1\nhigh = 100\nfactor = 4\ndefault = 25", make_facts())
+    assert space["dp_bucket_mb"].values == (1, 4, 16, 25, 64)
+
+
+def test_divisors_may_be_of_an_expression(make_facts: MakeFacts) -> None:
+    space = read('[parameters.model_chunks]\ndivisors = "layers // 2 + devices"', make_facts())
+    assert space["model_chunks"].values == (1, 2, 4, 8)
+
+
+def test_without_a_default_the_first_value_is_it(make_facts: MakeFacts) -> None:
+    space = read('[parameters.recompute]\nvalues = ["full", "none"]\n[parameters.zero_stage]\nvalues = [3, 1]', make_facts())
+    assert (space["recompute"].default, space["zero_stage"].default) == ("full", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("[parameters.zero_stag]\nvalues = [0]", "`[parameters.zero_stag]` is no parameter", "did you mean `zero_stage`?"),
+        ("[parameters.ep]\nvalue = [1]", "`[parameters.ep]` has no key `value`", "did you mean `values`?"),
+        ("[parameters.ep]", "`[parameters.ep]` must say its values once", "give `values`, or"),
+        ("[parameters.ep]\nvalues = [1]\nlow = 1\nhigh = 2", "`[parameters.ep]` must say its values once", "give `values`, or"),
+        ("[parameters.ep]\nlow = 1", "`[parameters.ep]` must say its values once", "`low` and `high`"),
+        ("[parameters.ep]\nvalues = [0]", "`0` cannot be a value of `ep`", "of type int, at least 1"),
+        ("[parameters.ep]\nvalues = [1.5]", "`1.5` cannot be a value of `ep`", "of type int"),
+        ("[parameters.ep]\nvalues = [true]", "`true` cannot be a value of `ep`", "of type int"),
+        ("[parameters.overlap_p2p]\nvalues = [1]", "`1` cannot be a value of `overlap_p2p`", "of type bool"),
+        ("[parameters.ep]\nvalues = []", "the values of `ep` are none", "at least one"),
+        ("[parameters.ep]\nvalues = [1, 1]", "the values of `ep` are 1, 1", "list each value once"),
+        ("[parameters.ep]\ndivisors = 'devices - 4'", "the values of `ep` are none", "at least one"),
+        ("[parameters.ep]\nvalues = [1]\ndefault = 2", "the default of `ep`, 2, is none of its values", "use one of 1"),
+        ("[parameters.ep]\nvalues = [1]\nwhen = 'dp > 1 and schedul == 1'", "`schedul` at column 12 is no known name", "use one of"),
+        ("[parameters.ep]\nvalues = [1]\nwhen = 'ep > 1'", "the condition of `ep` needs `ep`", "move [parameters.ep] below"),
+        ("[[constraint]]\nexpression = 'dp >'\nwhy = ''", "`dp >` is no expression", "an expression has"),
+        ("[[constraint]]\nexpression = 'dp'\nwhy = ''", "`dp` at column 1 is a number", "an expression has"),
+        ("[[constraint]]\nexpression = 'dp > 1'", "lacks `why`", "add `why"),
+        ("[[constraint]]\nexpresion = 'dp > 1'\nwhy = ''", "has no key `expresion`", "did you mean `expression`?"),
+        ("[parameters.ep", "`mine` is not TOML", "look at `[parameters.ep`"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(text: str, message: str, hint: str, make_facts: MakeFacts) -> None:
+    with pytest.raises(SpaceError) as raised:
+        read(text, make_facts())
+    assert message in raised.value.message
+    assert hint in raised.value.hint
+
+
+def test_some_parameters_are_indispensable(make_facts: MakeFacts) -> None:
+    with pytest.raises(SpaceError, match="lacks `micro_batch`"):
+        read_space(MINIMAL.split("[parameters.micro_batch]")[0], name="mine", facts=make_facts())
+
+
+def test_a_condition_may_not_look_down(make_facts: MakeFacts) -> None:
+    text = '[parameters.ep]\nvalues = [1]\nwhen = "zero_stage > 0"\n[parameters.zero_stage]\nvalues = [0, 1]'
+    with pytest.raises(SpaceError) as raised:
+        read(text, make_facts())
+    assert raised.value.message == "the condition of `ep` needs `zero_stage`, not above it"
+
+
+def test_narrowing_keeps_the_space_s_order(framework_space: Callable[..., SearchSpace]) -> None:
+    space = framework_space("torch")
+    narrowed = narrow(space, {"recompute": ["full", "none"], "pp": 2}, honoured=space.names, runner="torch")
+    assert (narrowed["recompute"].choices, narrowed["pp"].choices) == (("none", "full"), (2,))
+    assert narrowed["recompute"].values == ("none", "selective", "full")
+
+
+def test_what_a_runner_does_not_honour_stands_at_its_default(framework_space: Callable[..., SearchSpace]) -> None:
+    narrowed = narrow(framework_space("deepspeed"), {"zero_bucket_mb": 954}, honoured=("dp", "tp", "pp"), runner="mine")
+    assert (narrowed["zero_bucket_mb"].choices, narrowed["recompute"].choices, narrowed["dp"].choices) == ((954,), ("none",), (1, 2, 4))
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ({"pp": 5}, "`pp = 5` does not divide `devices = 4`", "use one of 1, 2, 4"),
+        ({"pp": "2"}, '`pp = "2"` is not legal', "use one of 1, 2, 4"),
+        ({"zero_stage": [1, True]}, "`zero_stage = true` is not legal", "use one of 0, 1, 2, 3"),
+        ({"recompute": "some"}, '`recompute = "some"` is not legal', 'use one of "none", "full"'),
+        ({"recompute": []}, "`recompute = []` leaves nothing to choose", 'use some of "none", "full"'),
+        ({"recomput": "full"}, "`[space.parameters]` has no parameter `recomput`", "did you mean `recompute`?"),
+        ({"global_batch": 4}, "has no parameter `global_batch`", ""),
+        (
+            {"recompute": "full"},
+            "the runner `mine` does not honour `recompute`",
+            'leave it at "none"; the runner honours dp, pp, tp, zero_stage',
+        ),
+    ],
+)
+def test_a_choice_that_cannot_be_is_refused(
+    given: dict[str, object], message: str, hint: str, framework_space: Callable[..., SearchSpace]
+) -> None:
+    with pytest.raises(JobError) as raised:
+        narrow(framework_space("deepspeed"), given, honoured=("dp", "tp", "pp", "zero_stage"), runner="mine")
+    assert message in raised.value.message
+    assert hint in raised.value.hint
