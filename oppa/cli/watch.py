@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.text import Text
 
 from oppa.cli import style
@@ -20,6 +21,7 @@ from oppa.trials.wire import Measurement
 from oppa.units import format_seconds
 
 REFRESH_S = 0.2
+CAUSE_WIDTH = 70
 
 
 class Interruption:
@@ -86,7 +88,11 @@ class PlainWatcher:
         counts = lease.purpose == SEARCH and result.outcome == "completed"
         improved = counts and self._improves(measured.steps_per_s if measured else None, lease.configuration.id)
         speed = style.rate(measured.steps_per_s, measured.variance**0.5) + " steps/s" if measured else ""
-        rest = f"{speed:<22}{style.memory(result.memory_bytes):>9}" if result.outcome in ("completed", "terminated_early") else result.cause
+        rest = (
+            f"{speed:<22}{style.memory(result.memory_bytes):>9}"
+            if result.outcome in ("completed", "terminated_early")
+            else _one_line(result.cause)
+        )
         kind = " " if lease.purpose == SEARCH else "✓"
         outcome = style.outcome(result.outcome) + " " * (17 - len(result.outcome))
         mark = "   [bold green]best so far[/]" if improved else ""
@@ -168,6 +174,12 @@ class LiveWatcher(PlainWatcher):
         count = f"{self._done} of {trials} trials" if trials else f"{self._done} trials"
         left = f", {format_seconds(max(0.0, wall_time_s - elapsed))} left" if wall_time_s else ""
         return f"{count}   {format_seconds(elapsed)} spent{left}"
+
+
+def _one_line(text: str) -> str:
+    """The beginning of a cause, whatever it is made of."""
+    words = escape(" ".join(text.split()))
+    return words if len(words) <= CAUSE_WIDTH else f"{words[: CAUSE_WIDTH - 1]}…"
 
 
 def make_watcher(study: Study, interruption: Interruption, limits: Limits) -> PlainWatcher:

@@ -119,7 +119,7 @@ def _join(codes: dict[str, Codes], parameter: Parameter, columns: "_Columns", co
     repeats = np.where(active, len(choices), 1)
     rows = np.repeat(np.arange(count), repeats)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    joined = np.where(active[rows], choices[within], type_(parameter.values.index(parameter.default)))
+    joined = np.where(active[rows], choices[within], type_(0))
     return {**{name: column[rows] for name, column in codes.items()}, parameter.name: joined}, len(rows)
 
 

@@ -49,8 +49,8 @@ def parse(text: str, *, source: str, error: type[InputError]) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         place = re.search(r"line (\d+)", str(problem))
-        hint = f"look at `{text.splitlines()[int(place[1]) - 1].strip()}`" if place else "look at the last line: the file ends too early"
-        raise error(f"`{source}` is not TOML: {problem}", hint=hint) from None
+        line = [*text.splitlines(), ""][int(place[1]) - 1] if place else text.rstrip().rpartition("\n")[2]
+        raise error(f"`{source}` is not TOML: {problem}", hint=f"look at `{line.strip()}`") from None
 
 
 def validate(kind: type[T], tables: Mapping[str, Any], *, error: type[InputError]) -> T:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,38 +25,36 @@ class Guard:
         processes.adopt_orphans()
         self._name = name
         self._grace_s = grace_s
-        self.tag = f"{processes.this_process()}:{os.urandom(4).hex()}"
-        theirs, self._pipe = os.pipe()
-        try:
-            with log.open("ab") as output:
-                self._shim = subprocess.Popen(
-                    shim.argv(os.getpid(), theirs, grace_s, command),
-                    env={**environment, processes.LAUNCHER_TAG: self.tag},
-                    pass_fds=(theirs, *pass_fds),
-                    start_new_session=True,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                )
-        finally:
-            os.close(theirs)
+        self._tag = f"{processes.this_process()}:{os.urandom(4).hex()}"
+        self._line, theirs = socket.socketpair()
+        with theirs, log.open("ab") as output:
+            self._shim = subprocess.Popen(
+                shim.argv(os.getpid(), theirs.fileno(), grace_s, command),
+                env={**environment, processes.LAUNCHER_TAG: self._tag},
+                pass_fds=(theirs.fileno(), *pass_fds),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
 
     def ended(self) -> str:
         """How the command ended, or the shim; empty while they run."""
-        code = self._shim.poll()
-        if code is None:
+        try:
+            told = self._line.recv(16, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        except BlockingIOError:
             return ""
-        if code < 0:
-            return f"the shim was killed by {signal.Signals(-code).name}"
-        return f"{self._name} was killed by {signal.Signals(code - 128).name}" if code > 128 else f"{self._name} exited with code {code}"
+        if not told:
+            return f"the shim {_words(self._shim.wait())}"
+        return f"{self._name} {_words(int(told))}"
 
-    def end_others(self, spare: int, grace_s: float) -> set[processes.Process]:
-        """End all below the command's process `spare`, and all that was orphaned; returns who was there."""
-        return processes.end(lambda: {each for each in processes.descendants(self._shim.pid) if each.pid != spare}, grace_s)
+    def end_others(self, spare: int, grace_s: float) -> None:
+        """End all below the command's process `spare`, and all that was orphaned."""
+        processes.end(lambda: {each for each in processes.descendants(self._shim.pid) if each.pid != spare}, grace_s)
 
     def close(self) -> None:
         """End everything. The shim does it; what it cannot, because it was killed or is stopped, we do."""
-        os.close(self._pipe)
+        self._line.close()
         try:
             self._shim.wait(self._grace_s + PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -65,4 +64,8 @@ class Guard:
             processes.reap(process)
 
     def _tagged(self) -> set[processes.Process]:
-        return processes.tagged(lambda environment: environment.get(processes.LAUNCHER_TAG) == self.tag)
+        return processes.tagged(lambda environment: environment.get(processes.LAUNCHER_TAG) == self._tag)
+
+
+def _words(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"

@@ -18,6 +18,9 @@ from oppa.trials.wire import REPORT, TrialSpec
 LINGER_S = 1.5
 """After a rank ended abnormally and without a word, the others get this long to fail by themselves and say why."""
 
+CONFIRM_S = 1.0
+"""After all ranks are gone, their parent gets this long to say so; then it is replaced."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -133,11 +136,19 @@ class LocalTrial:
         self.poll()
         if self._started and not self._parent.ended():
             self._parent.end_ranks(grace_s)
-        if not self._started or self._parent.ended():
-            self._launcher.drop_parent()  # it may still be about to start ranks, or is dead itself
+        if not self._started or not self._all_confirmed():
+            self._launcher.drop_parent()  # it may still be about to start ranks, or is stopped or dead itself
         if self._groups is not None:
             self._groups.close()
         self._trim_logs()
+
+    def _all_confirmed(self) -> bool:
+        """The parent of the ranks has seen all of them end, and so is fit for the next trial."""
+        deadline = time.monotonic() + CONFIRM_S
+        while len(self._exits) < self._size and not self._parent.ended() and time.monotonic() < deadline:
+            time.sleep(0.002)
+            self.poll()
+        return len(self._exits) == self._size and not self._parent.ended()
 
     def _is_over(self) -> bool:
         told_or_silent = (self._folder / REPORT).exists() or time.monotonic() > self._linger_until

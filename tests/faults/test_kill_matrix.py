@@ -76,7 +76,7 @@ def test_launcher_killed(start_tuner, repeat, kind):
 @pytest.mark.parametrize("kind", ["warm", "cold"])
 def test_rank_killed(start_tuner, repeat, kind):
     tuner = start_tuner(ENDLESS, GOOD, kind=kind)
-    shim, parent, ranks = tuner.meet()
+    _, _, ranks = tuner.meet()
     tuner.kill(ranks[1])
     assert tuner.wait() == 0
     assert tuner.results() == [

@@ -8,7 +8,8 @@ import pytest
 from oppa.errors import JobError
 from oppa.problem.emptiness import is_empty, why_empty
 from oppa.problem.job import load_job
-from oppa.problem.space import SearchSpace
+from oppa.problem.space import Facts, SearchSpace
+from oppa.problem.space_file import read_space
 
 WriteJob = Callable[..., Path]
 SPACE, PRESET, DEVICES = "[space.parameters]\n", 'preset = "tiny-16m"', "devices_per_host = 4"
@@ -39,7 +40,7 @@ SPACE, PRESET, DEVICES = "[space.parameters]\n", 'preset = "tiny-16m"', "devices
             "no configuration is valid; in the way:\n  `pp = 2` does not divide `layers = 7`\n  `tp = 3` does not divide `heads = 8`",
             "make `layers` a multiple of 2 and make `heads` a multiple of 3",
         ),
-        ([(DEVICES, "devices_per_host = 5")], "`global_batch % (dp * micro_batch) == 0` never holds", "change `ffn` or `global_batch`"),
+        ([(DEVICES, "devices_per_host = 5")], "`global_batch % (dp * micro_batch) == 0` never holds", "change `global_batch` or `layers`"),
     ],
     ids=["layers", "stages", "heads", "batch", "product", "two at once", "devices"],
 )
@@ -50,13 +51,14 @@ def test_the_blame_and_the_remedy(replacements: list[tuple[str, str]], message: 
     assert hint in raised.value.hint
 
 
-def test_where_no_constraint_is_to_blame_alone_removals_are_counted(framework_space: Callable[..., SearchSpace]) -> None:
-    space = framework_space("torch", global_batch=12, devices_per_host=2).searching("pp", 2).searching("schedule", "interleaved", "zb-v")
-    space = space.searching("model_chunks", 1, 4, 8)
-    assert is_empty(space)
-    error = why_empty(space)
-    assert "removes" in error.message or "never holds" in error.message
-    assert "use " in error.hint
+def test_where_no_constraint_is_to_blame_alone_removals_are_counted(make_facts: Callable[..., Facts]) -> None:
+    parameters = "".join(f"[parameters.{name}]\ndivisors = 'devices'\n" for name in ("dp", "tp", "pp", "micro_batch"))
+    stated = ("micro_batch >= 4", "micro_batch <= 1", "micro_batch == 2")  # each pair of these leaves nothing, each alone something
+    constraints = "".join(f"[[constraint]]\nexpression = '{expression}'\nwhy = 'test'\n" for expression in stated)
+    error = why_empty(read_space(parameters + constraints, name="mine", facts=make_facts()))
+    assert "`dp * tp * pp == devices` removes 21: every device runs one rank" in error.message  # 6 of 27 are left
+    assert "`micro_batch <= 1` removes " in error.message
+    assert error.hint == "change `devices` or `global_batch`"
 
 
 @pytest.mark.parametrize("name", ["torch", "deepspeed", "colossalai", "megatron"])
