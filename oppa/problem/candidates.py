@@ -20,6 +20,8 @@ from oppa.problem.space import DERIVED, Facts, Parameter, SearchSpace
 
 Codes = NDArray[np.uint8] | NDArray[np.uint16]
 
+_AT_REST = Configuration(dp=1, global_batch=1, micro_batch=1)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidates:
@@ -42,9 +44,9 @@ class Candidates:
         return Configuration.from_dict({"global_batch": self.space.facts["global_batch"], **values})
 
     def column(self, name: str) -> NDArray[Any]:
-        """The values of one parameter, or of `num_microbatches`, shape (n,)."""
-        column: NDArray[Any] = _Columns(self.space.facts, self.space, self.codes)[name]
-        return column
+        """The values of one parameter, or of `num_microbatches`, shape (n,); a parameter that the space lacks stands at its default."""
+        columns = _Columns(self.space.facts, self.space, self.codes)
+        return np.broadcast_to(columns[name] if name in columns else getattr(_AT_REST, name), len(self))
 
     def index_of(self, configuration: Configuration) -> int:
         """The position of a configuration; raises SpaceError if it is none of the candidates."""
@@ -119,7 +121,7 @@ def _join(codes: dict[str, Codes], parameter: Parameter, columns: "_Columns", co
     repeats = np.where(active, len(choices), 1)
     rows = np.repeat(np.arange(count), repeats)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    joined = np.where(active[rows], choices[within], type_(0))
+    joined = np.where(active[rows], choices[within], type_(parameter.values.index(parameter.default)))
     return {**{name: column[rows] for name, column in codes.items()}, parameter.name: joined}, len(rows)
 
 

@@ -56,10 +56,12 @@ def _division(constraint: Constraint, space: SearchSpace) -> _Division | None:
         case ast.Compare(
             left=ast.BinOp(left=ast.Name(id=whole), op=ast.Mod(), right=product), ops=[ast.Eq()], comparators=[ast.Constant(value=0)]
         ):
-            factors = {node.id for node in ast.walk(product) if isinstance(node, ast.Name)}
+            nodes = list(ast.walk(product))
+            factors = {node.id for node in nodes if isinstance(node, ast.Name)}
             chosen = [known for known in space.parameters if known.name in factors and len(known.choices) == 1 and known.choices[0] != 1]
-            number = math.prod(int(known.choices[0]) for known in chosen)
-            if whole in space.facts and int(space.facts[whole]) % number:
+            number = math.prod(known.choices[0] for known in chosen if isinstance(known.choices[0], int))
+            multiplies = all(isinstance(node, ast.Name | ast.Load | ast.BinOp | ast.Mult) for node in nodes)
+            if multiplies and whole in space.facts and int(space.facts[whole]) % number:
                 return _Division(" * ".join(known.name for known in chosen), number, whole)
     return None
 
@@ -100,5 +102,6 @@ def _remedy(space: SearchSpace, binding: list[Constraint]) -> str:
     divisions = [division for division in (_division(constraint, space) for constraint in binding) if division]
     if divisions:
         return " and ".join(f"make `{division.whole}` a multiple of {division.number}" for division in divisions)
-    facts = sorted({name for constraint in binding or space.constraints for name in constraint.expression.names if name in space.facts})
-    return f"change {' or '.join(f'`{name}`' for name in facts)}"
+    named = {name for constraint in binding or space.constraints for name in constraint.expression.names if name in space.facts}
+    keys = sorted("devices_per_host" if name == "devices" else name for name in named)
+    return f"change {' or '.join(f'`{key}`' for key in keys)}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from oppa.errors import SpaceError, nearest
 
-LONGEST = 500
+LONGEST = 300
 """Characters of an expression, so that no file can exhaust the parser."""
 
 
@@ -64,12 +64,12 @@ class Expression:
     _evaluate: Callable[[Values], Any] = dataclasses.field(repr=False, compare=False)
 
     def __call__(self, values: Values) -> Any:
-        """Its value; raises SpaceError where it divides by zero."""
+        """Its value; raises SpaceError where there is none: a division by zero."""
         try:
             return self._evaluate(values)
-        except (ZeroDivisionError, FloatingPointError):
+        except ArithmeticError as error:
             hint = "both sides of `and` and `or` are always computed: rewrite it so that no divisor can be 0"
-            raise SpaceError(f"`{self.text}` divides by zero", hint=hint) from None
+            raise SpaceError(f"`{self.text}` cannot be computed: {error}", hint=hint) from None
 
 
 def parse(text: str, kinds: Mapping[str, Kind], *, kind: Kind = Kind.TRUTH) -> Expression:

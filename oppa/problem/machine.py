@@ -51,7 +51,7 @@ def _cpu_job(machine: Machine) -> str:
     quota = f"cpus_per_device = {machine.cores / devices:g}"
     return _TEMPLATE.format(
         machine=f"{machine.cores:g} cores, {format_bytes(machine.memory_bytes)} of memory, no GPU",
-        preset=_fitting(("tiny-16m", "tiny-4m", "tiny-1m"), limit_bytes),
+        model=_fitting(("tiny-16m", "tiny-4m", "tiny-1m"), limit_bytes),
         global_batch=32,
         devices=devices,
         device="CPU",
@@ -65,7 +65,7 @@ def _gpu_job(machine: Machine) -> str:
     all_bytes = machine.gpus * machine.gpu_memory_bytes
     return _TEMPLATE.format(
         machine=f"{machine.gpus} x {machine.gpu}, {format_bytes(machine.gpu_memory_bytes)} each",
-        preset=_fitting(("llama-2-7b", "llama-3.2-3b", "llama-3.2-1b", "tiny-64m"), all_bytes // 2),
+        model=_fitting(("llama-2-7b", "llama-3.2-3b", "llama-3.2-1b", "tiny-64m"), all_bytes // 2),
         global_batch=-(-32 // machine.gpus) * machine.gpus,
         devices=machine.gpus,
         device=machine.gpu,
@@ -76,9 +76,13 @@ def _gpu_job(machine: Machine) -> str:
 
 
 def _fitting(presets: tuple[str, ...], memory_bytes: int) -> str:
-    """The first preset whose weights, gradients and optimizer state fit, else the last; in quotes."""
-    fits = [name for name in presets if PRESETS[name].parameter_count * TRAINING_BYTES_PER_PARAMETER <= memory_bytes]
-    return f'"{[*fits, presets[-1]][0]}"'
+    """Lines of `[model]` for the first preset whose weights, gradients and optimizer state fit, else the last."""
+    untied = {name: dataclasses.replace(PRESETS[name], tied=False) for name in presets}
+    fits = [name for name, model in untied.items() if model.parameter_count * TRAINING_BYTES_PER_PARAMETER <= memory_bytes]
+    name = [*fits, presets[-1]][0]
+    preset = f'"{name}"'
+    line = f"preset = {preset:<23}# or its dimensions: layers, hidden, heads, ffn, vocab, seq_len, ..."
+    return line + ("\ntied = false                    # the torch runner keeps the output projection apart" if PRESETS[name].tied else "")
 
 
 def _cores(root: Path) -> float:
@@ -110,7 +114,7 @@ _TEMPLATE = """\
 # Written by `oppa init` for this machine: {machine}.
 
 [model]
-preset = {preset:<23}# or its dimensions: layers, hidden, heads, ffn, vocab, seq_len, ...
+{model}
 
 [batch]
 global_batch = {global_batch:<17}# sequences per optimizer step
@@ -133,5 +137,5 @@ precision = "{precision}"
 [limits]
 trials = 30
 wall_time = "10 min"            # of the search
-trial_time = "60 s"             # a trial that takes longer is ended
+trial_time = "120 s"            # a trial that takes longer is ended
 """

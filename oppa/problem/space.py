@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
-from oppa.problem.configuration import PARAMETERS
 from oppa.problem.expressions import Expression, Kind, parse
 
 Value = bool | int | float | str
@@ -120,6 +119,3 @@ def needs(expression: Expression) -> frozenset[str]:
 def kinds_of(defaults: Mapping[str, Value], facts: Facts) -> dict[str, Kind]:
     """What expressions may name, and the kind of each."""
     return {DERIVED: Kind.NUMBER} | {name: Kind.of(value) for name, value in {**facts, **defaults}.items()}
-
-
-assert DERIVED not in PARAMETERS

@@ -60,6 +60,13 @@ def read_space(text: str, *, name: str, facts: Facts) -> SearchSpace:
     Raises:
         SpaceError: where the file is wrong.
     """
+    try:
+        return _read_space(text, name, facts)
+    except SpaceError as error:
+        raise SpaceError(f"in search space `{name}`: {error.message}", hint=error.hint) from None
+
+
+def _read_space(text: str, name: str, facts: Facts) -> SearchSpace:
     table = validate(SpaceTable, parse(text, source=name, error=SpaceError), error=SpaceError)
     _check_names(table.parameters)
     domains = {key: _domain(key, entry, facts) for key, entry in table.parameters.items()}

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from oppa.training.batches import Corpus
-from oppa.training.memory import PeakMemory, memory_limit
+from oppa.training.memory import PeakMemory, memory_limit, require_within
 from oppa.training.mesh import Mesh
 from oppa.training.model import require_supported
 from oppa.training.pipeline_parallel import require_schedulable
@@ -29,31 +29,32 @@ def train(spec: TrialSpec, mesh: Mesh, stop_requested: Callable[[], bool]) -> It
     require_supported(spec.model, mesh.tp.size)
     require_schedulable(spec.configuration, spec.model.layers)
     peak = PeakMemory(mesh.device)
-    corpus = Corpus.load(spec.training.corpus, spec.model, seed=spec.training.seed)
-    with memory_limit(spec.cluster.memory_limit_bytes if spec.memory_limit_enforced else None, mesh.device):
-        for step, (begin_s, loss) in enumerate(_steps(spec, mesh, corpus, peak)):
-            mean_loss, memory_bytes, stop = _agree(mesh, loss, peak.bytes(), stop_requested)
-            yield Measurement(step=step, step_time_s=time.monotonic() - begin_s, memory_bytes=memory_bytes, loss=mean_loss)
-            if stop:
-                return
+    for step, (begin_s, loss) in enumerate(_steps(spec, mesh, peak)):
+        mean_loss, memory_bytes, stop = _agree(mesh, loss, peak.bytes(), stop_requested)
+        yield Measurement(step=step, step_time_s=time.monotonic() - begin_s, memory_bytes=memory_bytes, loss=mean_loss)
+        if stop:
+            return
 
 
-def _steps(spec: TrialSpec, mesh: Mesh, corpus: Corpus, peak: PeakMemory) -> Iterator[tuple[float, Tensor | None]]:
+def _steps(spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Iterator[tuple[float, Tensor | None]]:
     """When each step began, and this rank's loss."""
+    corpus = Corpus.load(spec.training.corpus, spec.model, seed=spec.training.seed)
     share = spec.configuration.global_batch // mesh.dp.size
     sequences = range(mesh.dp.index * share, (mesh.dp.index + 1) * share)
-    with peak.watch():
+    limit_bytes = spec.cluster.memory_limit_bytes if spec.memory_limit_enforced else None
+    with memory_limit(limit_bytes, mesh.device), peak.watch():
         replica = Replica(spec, mesh)
         first = time.monotonic(), replica.step(corpus.batch(0, sequences).to(mesh.device))
+    require_within(peak.bytes(), limit_bytes)
     yield first
     for step in range(1, spec.steps):
         yield time.monotonic(), replica.step(corpus.batch(step, sequences).to(mesh.device))
 
 
-def _agree(mesh: Mesh, loss: Tensor | None, peak_bytes: int | None, stop_requested: Callable[[], bool]) -> tuple[float, int, bool]:
+def _agree(mesh: Mesh, loss: Tensor | None, peak_bytes: int, stop_requested: Callable[[], bool]) -> tuple[float, int, bool]:
     """Mean loss over the global batch, largest peak of any rank, and whether to stop."""
     stop = mesh.rank == 0 and stop_requested()
-    mine = torch.tensor([float(peak_bytes or 0), float(stop), 0.0], dtype=torch.float64, device=mesh.device)
+    mine = torch.tensor([float(peak_bytes), float(stop), 0.0], dtype=torch.float64, device=mesh.device)
     if loss is not None and mesh.tp.index == 0:
         mine[2] = loss / mesh.dp.size
     everyones = mine.new_empty(mesh.world * len(mine))

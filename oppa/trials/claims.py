@@ -4,27 +4,22 @@ oppa-<study, its first letters>-<the tuner's process id>-<its start time>-<rando
 """
 
 import os
+import re
 from pathlib import Path
 
 from oppa.trials import processes
 from oppa.trials.processes import Process
 
+_NAME = re.compile(r"oppa-.*-(\d+)-(\d+)-[0-9a-f]+")
+
 
 def name(study: str) -> str:
     """A new name for a folder of this study and this tuner."""
     tuner = processes.this_process()
-    return f"{_prefix(study)}{tuner.pid}-{tuner.started}-{os.urandom(3).hex()}"
+    return f"oppa-{study[:8]}-{tuner.pid}-{tuner.started}-{os.urandom(3).hex()}"
 
 
 def abandoned(parent: Path, study: str) -> list[Path]:
     """The folders of this study in `parent` whose tuners are dead."""
-    return [folder for folder in parent.glob(f"{_prefix(study)}*") if not processes.is_living(_tuner(folder))]
-
-
-def _prefix(study: str) -> str:
-    return f"oppa-{study[:8]}-"
-
-
-def _tuner(folder: Path) -> Process:
-    pid, started, _ = folder.name.rsplit("-", 3)[1:]
-    return Process(int(pid), int(started))
+    found = ((folder, _NAME.fullmatch(folder.name)) for folder in parent.glob(f"oppa-{study[:8]}-*"))
+    return [folder for folder, match in found if match and not processes.is_living(Process(int(match[1]), int(match[2])))]

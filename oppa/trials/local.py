@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from oppa.trials import claims, devices, logs, placement
-from oppa.trials.gang import RankParent
 from oppa.trials.launcher import Exit, ProcessExit
+from oppa.trials.parent import RankParent
 from oppa.trials.quota import CpuGroups, quotas_lacking
 from oppa.trials.runner import Runner
 from oppa.trials.wire import REPORT, TrialSpec
@@ -62,7 +62,7 @@ class LocalLauncher:
         rendezvous = self._folder / f"rendezvous-{self._gangs}"
         places = placement.place(self._runner, spec, folder.resolve(), warm=self._warm, rendezvous=rendezvous, groups=groups)
         parent.start(self._gangs, folder.resolve(), places)
-        return LocalTrial(self, parent, gang=self._gangs, folder=folder, size=len(places), groups=groups)
+        return LocalTrial(self, parent, folder, gang=self._gangs, size=len(places), groups=groups, grace_s=self._runner.grace_s)
 
     def drop_parent(self) -> None:
         """End the parent of the ranks and all below it; the next trial gets a new one."""
@@ -107,7 +107,15 @@ class LocalTrial:
     """A trial whose processes this host runs."""
 
     def __init__(
-        self, launcher: LocalLauncher, parent: RankParent, *, gang: int, folder: Path, size: int, groups: CpuGroups | None
+        self,
+        launcher: LocalLauncher,
+        parent: RankParent,
+        folder: Path,
+        *,
+        gang: int,
+        size: int,
+        groups: CpuGroups | None,
+        grace_s: float | None,
     ) -> None:
         self._launcher = launcher
         self._parent = parent
@@ -115,6 +123,7 @@ class LocalTrial:
         self._folder = folder
         self._size = size
         self._groups = groups
+        self._grace_s = grace_s
         self._started = False
         self._exits: list[ProcessExit] = []
         self._failure: Exit | None = None
@@ -132,10 +141,10 @@ class LocalTrial:
         return Exit(processes=tuple(self._exits)) if self._is_over() else None
 
     def end(self, grace_s: float) -> None:
-        """End whatever is left of it, and return when nothing is."""
+        """End whatever is left of it, and return when nothing is; after the runner's own grace, if it has one."""
         self.poll()
         if self._started and not self._parent.ended():
-            self._parent.end_ranks(grace_s)
+            self._parent.end_ranks(grace_s if self._grace_s is None else self._grace_s)
         if not self._started or not self._all_confirmed():
             self._launcher.drop_parent()  # it may still be about to start ranks, or is stopped or dead itself
         if self._groups is not None:

@@ -23,11 +23,15 @@ class CpuGroups:
         self.folder = _home() / claims.name(study)
         self.ranks = [self.folder / f"rank{rank}" for rank in range(ranks)]
         self.folder.mkdir()
-        if _is_v2(self.folder):
-            (self.folder / "cgroup.subtree_control").write_text("+cpu")
-        for rank in self.ranks:
-            rank.mkdir()
-            _limit(rank, cpus)
+        try:
+            if (self.folder / "cgroup.subtree_control").exists():
+                (self.folder / "cgroup.subtree_control").write_text("+cpu")
+            for rank in self.ranks:
+                rank.mkdir()
+                _limit(rank, cpus)
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Remove the groups; their processes have ended, but the kernel may take a moment."""
@@ -43,15 +47,11 @@ def quotas_lacking() -> str:
     return ""
 
 
-def remove_abandoned(study: str) -> list[Path]:
-    """Remove the groups that dead tuners of this study left behind; returns them."""
-    try:
-        left = claims.abandoned(_home(), study)
-    except OSError:
-        return []
-    for folder in left:
-        _remove(folder)
-    return left
+def remove_abandoned(study: str) -> None:
+    """Remove the groups that dead tuners of this study left behind."""
+    with contextlib.suppress(OSError):
+        for folder in claims.abandoned(_home(), study):
+            _remove(folder)
 
 
 def _home() -> Path:
@@ -80,10 +80,6 @@ def _delegated(mount: Path, group: Path) -> Path:
     raise PermissionError(f"no group from `{group}` upwards is writable and hands down the `cpu` controller")
 
 
-def _is_v2(folder: Path) -> bool:
-    return (folder / "cgroup.subtree_control").exists()
-
-
 def _limit(group: Path, cpus: float) -> None:
     quota_us = max(1000, round(cpus * PERIOD_US))
     if (group / "cpu.max").exists():
@@ -95,8 +91,10 @@ def _limit(group: Path, cpus: float) -> None:
 
 def _remove(folder: Path) -> None:
     deadline = time.monotonic() + _REMOVAL_S
-    while folder.exists() and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
         for group in (*folder.glob("rank*"), folder):
             with contextlib.suppress(OSError):
                 group.rmdir()
-        time.sleep(0 if not folder.exists() else 0.02)
+        if not folder.exists():
+            return
+        time.sleep(0.02)

@@ -81,7 +81,10 @@ def run_trial(
         running.end(limits.grace_s)
     watch.look()
     kernel_oom = kernel_oom_kills() > oom_kills
-    return _result(watch, _verdict(folder, watch, exit or Exit(), wanted=spec.steps, kernel_oom=kernel_oom))
+    ended = _verdict(folder, watch, exit or Exit(), wanted=spec.steps, kernel_oom=kernel_oom)
+    if ended.outcome == "failed":
+        _check_space(folder)
+    return _result(watch, ended)
 
 
 def _verdict(folder: Path, watch: Watch, exit: Exit, *, wanted: int, kernel_oom: bool) -> Verdict:
@@ -113,6 +116,16 @@ def _result(watch: Watch, ended: Verdict) -> TrialResult:
         seconds=watch.seconds,
         setup_s=watch.setup_s,
     )
+
+
+def _check_space(folder: Path) -> None:
+    """A disk that is full fails every trial and lets none say why: tell it instead."""
+    probe = folder / ".probe"
+    with writable(folder):
+        try:
+            probe.write_bytes(bytes(16 << 10))
+        finally:
+            probe.unlink(missing_ok=True)
 
 
 def _clear(folder: Path) -> None:

@@ -125,6 +125,12 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
     draft.replace(path)
 
 
+_KINDS: dict[type, dict[str, Any]] = {
+    Measurement: {"step": int, "step_time_s": int | float, "memory_bytes": int | None, "loss": int | float | None},
+    Report: {"outcome": str, "cause": str, "rank": int | None, "traceback": str, "time": int | float | None},
+}
+
+
 def _measurement(line: bytes) -> Measurement:
     try:
         measurement = Measurement(**_known(Measurement, json.loads(line)))
@@ -140,4 +146,8 @@ def _known(record: type[Measurement] | type[Report], values: Any) -> dict[str, A
     """The values that oppa knows: programs may write more."""
     if not isinstance(values, dict):
         raise TypeError(f"{values!r} is not an object")
-    return {name: values[name] for name in record.__dataclass_fields__ if name in values}
+    known = {name: values[name] for name in _KINDS[record] if name in values}
+    for name, value in known.items():
+        if not isinstance(value, _KINDS[record][name]):
+            raise TypeError(f"`{name} = {value!r}`")
+    return known

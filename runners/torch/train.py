@@ -59,7 +59,9 @@ def _tell(trial, rank, error):
         trial.end("out_of_memory", rank=rank, error=error)
     elif lost_peer(error):
         # A rank that dies takes its peers along. The first report is believed: leave the culprit time to make it.
-        time.sleep(CULPRIT_S)
+        deadline = time.monotonic() + CULPRIT_S
+        while time.monotonic() < deadline and not (trial.folder / "outcome.json").exists():
+            time.sleep(0.01)
         trial.end("failed", cause=f"lost a peer: {error}", error=error)
     else:
         trial.end("failed", rank=rank, error=error)

@@ -85,6 +85,12 @@ def test_columns_are_the_configurations_values(framework_space: MakeSpace) -> No
         assert candidates.column(name).tolist() == [getattr(configuration, name) for configuration in candidates]
 
 
+def test_a_parameter_that_a_space_lacks_stands_at_its_default(framework_space: MakeSpace) -> None:
+    candidates = enumerate_candidates(framework_space("deepspeed"))
+    assert set(candidates.column("overlap_p2p").tolist()) == {False}
+    assert set(candidates.column("global_batch").tolist()) == {8}
+
+
 def test_the_default_order_is_the_one_defined(framework_space: MakeSpace) -> None:
     candidates = enumerate_candidates(framework_space("torch"))
     order = [candidates.configuration(index) for index in candidates.default_order()]

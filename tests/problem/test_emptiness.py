@@ -58,7 +58,7 @@ def test_where_no_constraint_is_to_blame_alone_removals_are_counted(make_facts: 
     error = why_empty(read_space(parameters + constraints, name="mine", facts=make_facts()))
     assert "`dp * tp * pp == devices` removes 21: every device runs one rank" in error.message  # 6 of 27 are left
     assert "`micro_batch <= 1` removes " in error.message
-    assert error.hint == "change `devices` or `global_batch`"
+    assert error.hint == "change `devices_per_host` or `global_batch`"
 
 
 @pytest.mark.parametrize("name", ["torch", "deepspeed", "colossalai", "megatron"])

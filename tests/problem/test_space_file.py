@@ -105,7 +105,7 @@ def test_a_condition_may_not_look_down(make_facts: MakeFacts) -> None:
     text = '[parameters.ep]\nvalues = [1]\nwhen = "zero_stage > 0"\n[parameters.zero_stage]\nvalues = [0, 1]'
     with pytest.raises(SpaceError) as raised:
         read(text, make_facts())
-    assert raised.value.message == "the condition of `ep` needs `zero_stage`, not above it"
+    assert raised.value.message == "in search space `mine`: the condition of `ep` needs `zero_stage`, not above it"
 
 
 def test_narrowing_keeps_the_space_s_order(framework_space: Callable[..., SearchSpace]) -> None:

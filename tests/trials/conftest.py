@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from oppa.problem.cluster import Cluster
@@ -13,6 +14,9 @@ from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
 from oppa.trials.wire import TrialSpec
+
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 SCRIPT_RUNNER = Path(__file__).parent / "runners" / "script"
 STUDY = "00000000-test-of-trials"

@@ -25,7 +25,17 @@ def test_an_unfinished_line_waits_for_its_end(tmp_path):
         assert [each.step_time_s for each in reader.new()] == [0.25]
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[1]", '{"step": 0}', '{"step": 0, "step_time_s": NaN}', '{"step": 0, "step_time_s": "1"}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "[1]",
+        '{"step": 0}',
+        '{"step": 0, "step_time_s": NaN}',
+        '{"step": 0, "step_time_s": "1"}',
+        '{"step": 0, "step_time_s": 1, "memory_bytes": "1 GiB"}',
+    ],
+)
 def test_a_line_that_is_no_measurement_is_refused(tmp_path, line):
     (tmp_path / "measurements.jsonl").write_text(line + "\n")
     with pytest.raises(MeasurementError):

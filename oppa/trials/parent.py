@@ -51,7 +51,7 @@ class RankParent:
         return events
 
     def ended(self) -> str:
-        """How it ended, and its last words; empty while it runs."""
+        """How it ended; empty while it runs."""
         return self._guard.ended()
 
     def last_words(self) -> str:
