@@ -71,10 +71,10 @@ class Parent:
         """Fork one rank, and watch for its end."""
         threads = len(list(Path("/proc/self/task").iterdir()))
         assert threads == 1, f"a fork of {threads} threads copies one, and locks that the others hold for ever: set `warm = false`"
-        parent = os.getpid()
+        own_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
-            become_rank(self, parent, Path(gang["folder"]), rank)
+            become_rank(self, own_pid, Path(gang["folder"]), rank)
         handle = os.pidfd_open(pid)
         self.selector.register(handle, selectors.EVENT_READ, lambda: self.ended(gang["gang"], rank["rank"], pid, handle))
 
@@ -112,6 +112,8 @@ def settle(parent, parent_pid, folder, rank):
         os._exit(1)
     parent.selector.close()
     parent.control.close()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # if the host runs out of memory, the kernel shall take a rank first
     for group in rank["groups"]:
         Path(group, "cgroup.procs").write_text("0")
     for name, descriptor in (("stdout.log", 1), ("stderr.log", 2)):

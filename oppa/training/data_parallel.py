@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from oppa.problem.configuration import Configuration
 from oppa.training.mesh import Axis, Mesh
 from oppa.training.model import Stage
+from oppa.training.rules import splits_backward
 
 
 def shard(stage: Stage, configuration: Configuration, mesh: Mesh) -> None:
@@ -45,11 +46,6 @@ def replicate(stage: Stage, configuration: Configuration, mesh: Mesh) -> nn.Modu
         gradient_as_bucket_view=True,
         init_sync=False,  # the weights are equal already
     )
-
-
-def splits_backward(configuration: Configuration) -> bool:
-    """Whether the schedule computes weight gradients apart (zero bubble), which DDP's hooks do not see: `average` does its work."""
-    return configuration.pp > 1 and configuration.schedule in ("interleaved-zb", "zb-v")
 
 
 def optimizer_for(stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, learning_rate: float) -> torch.optim.Optimizer:

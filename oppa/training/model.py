@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from oppa.errors import InputError
 from oppa.problem.model import Model
 from oppa.training.tensor_parallel import ColumnLinear, RowLinear, Slice, copy_to
 
@@ -133,27 +132,6 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     cosines, sines = rotation
     left, right = x.float().chunk(2, dim=-1)
     return torch.cat((left * cosines - right * sines, left * sines + right * cosines), dim=-1).to(x.dtype)
-
-
-def require_supported(model: Model, tp: int = 1) -> None:
-    """Refuse a model that this core cannot build.
-
-    Raises:
-        InputError: names the first property that is out of reach, and what to set instead.
-    """
-    wanted = {"gated": True, "biases": False, "qkv_bias": False, "tied": False, "norm": "rms", "learned_positions": 0}
-    wanted |= {"token_types": 0, "patch": 0, "causal": True, "experts": 1}
-    for name, value in wanted.items():
-        if (given := getattr(model, name)) != value:
-            raise InputError(
-                f"the torch runner cannot build a model with `{name} = {given}`",
-                hint=f"set `{name} = {value}`, or use a runner for your framework",
-            )
-    for name in ("heads", "kv_heads", "ffn"):
-        if getattr(model, name) % tp:
-            raise InputError(f"`tp = {tp}` does not divide `{name} = {getattr(model, name)}`", hint="use a smaller tp")
-    if model.hidden % (2 * model.heads):
-        raise InputError(f"`hidden = {model.hidden}` is no even number per head of `heads = {model.heads}`", hint="use another hidden")
 
 
 def _later(function: object, *arguments: object) -> Tensor:

@@ -5,10 +5,11 @@ from torch import Tensor, nn
 
 from oppa.problem.configuration import Configuration
 from oppa.training.batches import Batch
-from oppa.training.data_parallel import accumulating, average, optimizer_for, replicate, shard, splits_backward
+from oppa.training.data_parallel import accumulating, average, optimizer_for, replicate, shard
 from oppa.training.mesh import Mesh
 from oppa.training.model import Stage
 from oppa.training.pipeline_parallel import Loss, Pipeline, blocks_of, stages_of
+from oppa.training.rules import splits_backward
 from oppa.training.tensor_parallel import Slice, cross_entropy
 from oppa.training.weights import materialise
 from oppa.trials.wire import TrialSpec
@@ -32,7 +33,7 @@ class Replica:
 
         self._passes: Pipeline | _Accumulation
         if spec.configuration.pp > 1:
-            self._passes = Pipeline(self._modules, spec.configuration, spec.model, mesh, loss=loss, dtype=dtype)
+            self._passes = Pipeline(self._modules, spec, mesh, loss=loss, dtype=dtype)
         else:
             self._passes = _Accumulation(self._modules[0], spec.configuration, loss)
 
@@ -61,7 +62,7 @@ class _Accumulation:
             tokens, targets = batch.tokens[start : start + size], batch.targets[start : start + size]
             with accumulating(self._module, self._configuration, last=start + size == len(batch.tokens)):
                 loss = self._loss(self._module(tokens), targets)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             total += loss.detach()
         return total
 

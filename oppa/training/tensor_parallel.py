@@ -56,35 +56,36 @@ class _ReduceFrom(torch.autograd.Function):
 
 def copy_to(x: Tensor, tp: Slice) -> Tensor:
     """The same value on every rank of the group, whose gradients add up."""
-    return x if tp.size == 1 else _CopyTo.apply(x, tp.group)  # type: ignore[no-untyped-call, no-any-return]
+    return x if tp.size == 1 else _CopyTo.apply(x, tp.group)  # type: ignore[no-untyped-call]
 
 
 def reduce_from(x: Tensor, tp: Slice) -> Tensor:
     """The sum over the group."""
-    return x if tp.size == 1 else _ReduceFrom.apply(x, tp.group)  # type: ignore[no-untyped-call, no-any-return]
+    return x if tp.size == 1 else _ReduceFrom.apply(x, tp.group)  # type: ignore[no-untyped-call]
 
 
-class ColumnLinear(nn.Linear):
-    """A linear layer split over its outputs; its input must have passed `copy_to`."""
+class SplitLinear(nn.Linear):
+    """A linear layer of which this rank holds `part` of the weight's dimension `dim`."""
 
-    tp_dim = 0
+    def __init__(self, full_shape: tuple[int, int], dim: int, tp: Slice) -> None:
+        self.part = tp.of(full_shape[dim])
+        outputs, inputs = (len(self.part) if axis == dim else length for axis, length in enumerate(full_shape))
+        super().__init__(inputs, outputs, bias=False)
+        self.full_shape, self.dim, self.tp = full_shape, dim, tp
 
-    def __init__(self, inputs: int, outputs: int, tp: Slice) -> None:
-        super().__init__(inputs, len(tp.of(outputs)), bias=False)
-        self.full_shape = (outputs, inputs)
-        self.part = tp.of(outputs)
 
-
-class RowLinear(nn.Linear):
-    """A linear layer split over its inputs; sums its output over the group."""
-
-    tp_dim = 1
+class ColumnLinear(SplitLinear):
+    """Split over its outputs; its input must have passed `copy_to`."""
 
     def __init__(self, inputs: int, outputs: int, tp: Slice) -> None:
-        super().__init__(len(tp.of(inputs)), outputs, bias=False)
-        self.full_shape = (outputs, inputs)
-        self.part = tp.of(inputs)
-        self.tp = tp
+        super().__init__((outputs, inputs), 0, tp)
+
+
+class RowLinear(SplitLinear):
+    """Split over its inputs; sums its output over the group."""
+
+    def __init__(self, inputs: int, outputs: int, tp: Slice) -> None:
+        super().__init__((outputs, inputs), 1, tp)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (..., inputs of this rank) to (..., outputs)."""

@@ -14,9 +14,8 @@ from torch import Tensor
 from oppa.training.batches import Corpus
 from oppa.training.memory import PeakMemory, memory_limit, require_within
 from oppa.training.mesh import Mesh
-from oppa.training.model import require_supported
-from oppa.training.pipeline_parallel import require_schedulable
 from oppa.training.replica import Replica
+from oppa.training.rules import require_schedulable, require_supported
 from oppa.trials.wire import Measurement, TrialSpec
 
 

@@ -7,16 +7,20 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from oppa.training.tensor_parallel import SplitLinear
+
 
 def materialise(stage: nn.Module, *, seed: int, layers: int, device: torch.device) -> None:
     """Allocate a stage built on the meta device and fill it; no more than one whole tensor exists at a time."""
     stage.to_empty(device=device)
     for name, parameter in stage.named_parameters():
         owner = stage.get_submodule(name.rpartition(".")[0])
-        shape = getattr(owner, "full_shape", parameter.shape)
-        whole = initial(name, shape, seed=seed, layers=layers, device=device)
-        part = whole.narrow(owner.tp_dim, owner.part.start, len(owner.part)) if hasattr(owner, "part") else whole
-        _local(parameter).copy_(_rows(part, parameter))
+        if isinstance(owner, SplitLinear):
+            whole = initial(name, owner.full_shape, seed=seed, layers=layers, device=device)
+            whole = whole.narrow(owner.dim, owner.part.start, len(owner.part))
+        else:
+            whole = initial(name, parameter.shape, seed=seed, layers=layers, device=device)
+        fill(parameter.detach(), whole)
 
 
 def initial(name: str, shape: Iterable[int], *, seed: int, layers: int, device: torch.device) -> Tensor:
@@ -29,14 +33,12 @@ def initial(name: str, shape: Iterable[int], *, seed: int, layers: int, device: 
     return weight.normal_(0.0, 0.02 / (2 * layers) ** 0.5 if residual else 0.02, generator=generator)
 
 
-def _local(parameter: nn.Parameter) -> Tensor:
-    return parameter.detach().to_local() if isinstance(parameter, DTensor) else parameter.detach()
-
-
-def _rows(whole: Tensor, parameter: nn.Parameter) -> Tensor:
-    """The rows that FSDP2 leaves on this rank: `torch.chunk`'s rule, whose last parts may be short or empty."""
+def fill(parameter: Tensor, whole: Tensor) -> None:
+    """Copy what this rank holds: all, or the rows that FSDP2 leaves here (`torch.chunk`'s rule: the last parts may be short or empty)."""
     if not isinstance(parameter, DTensor):
-        return whole
-    index, count = parameter.device_mesh.get_local_rank(), parameter.device_mesh.size()
-    height = -(-whole.shape[0] // count)
-    return whole[index * height : (index + 1) * height]
+        parameter.copy_(whole)
+        return
+    replicas = parameter.device_mesh
+    height = -(-whole.shape[0] // replicas.size())
+    start = height * replicas.get_local_rank()
+    parameter.to_local().copy_(whole[start : start + height])

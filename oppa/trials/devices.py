@@ -15,10 +15,10 @@ def used_bytes() -> int | None:
     if shutil.which("nvidia-smi") is None:
         return None
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30)
     try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)
         return sum(int(line) << 20 for line in answer.stdout.split())
-    except ValueError:
+    except (subprocess.SubprocessError, ValueError):
         return None
 
 

@@ -35,7 +35,7 @@ class ProcessExit:
 class Exit:
     """How a trial's processes ended, in the order in which they did.
 
-    After the first abnormal end the others get a moment to follow; those that did not are missing here.
+    After the first abnormal end the others get a moment to say why; those that had not ended by then are missing here.
     """
 
     processes: tuple[ProcessExit, ...] = ()

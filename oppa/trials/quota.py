@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from oppa.trials import claims
+from oppa.trials.groups import is_v2, own_group
 
 PERIOD_US = 20_000
 """Short beside a training step, so that a rank's turns even out within one; the kernel's default is 100 ms."""
@@ -24,7 +25,7 @@ class CpuGroups:
         self.ranks = [self.folder / f"rank{rank}" for rank in range(ranks)]
         self.folder.mkdir()
         try:
-            if (self.folder / "cgroup.subtree_control").exists():
+            if is_v2(self.folder):
                 (self.folder / "cgroup.subtree_control").write_text("+cpu")
             for rank in self.ranks:
                 rank.mkdir()
@@ -56,27 +57,13 @@ def remove_abandoned(study: str) -> None:
 
 def _home() -> Path:
     """The folder in which our groups are made: the group that we are in (version 1), or one above it that was delegated (version 2)."""
-    mounts = [line.split()[:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    own = {kinds: path for _, kinds, path in (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())}
-    for _, mount, kind, options in mounts:
-        if kind == "cgroup" and "cpu" in options.split(","):
-            within = next((path for kinds, path in own.items() if "cpu" in kinds.split(",")), "/")
-            group = Path(mount, within.lstrip("/"))
-            return group if group.is_dir() else Path(mount)
-    for _, mount, kind, _ in mounts:
-        if kind == "cgroup2":
-            return _delegated(Path(mount), Path(mount, own.get("", "/").lstrip("/")))
-    raise FileNotFoundError("no cgroup file system is mounted")
-
-
-def _delegated(mount: Path, group: Path) -> Path:
-    """The nearest group at or above ours that is writable and hands the CPU controller down."""
+    group = own_group("cpu")
+    if not is_v2(group):
+        return group
     for folder in (group, *group.parents):
         control = folder / "cgroup.subtree_control"
         if control.exists() and os.access(folder, os.W_OK) and "cpu" in control.read_text().split():
             return folder
-        if folder == mount:
-            break
     raise PermissionError(f"no group from `{group}` upwards is writable and hands down the `cpu` controller")
 
 

@@ -4,10 +4,12 @@ The earliest sign of failure is the cause: a report (a rank raises, and says so 
 process (a rank is killed, and the others report that they lost it).
 """
 
+import contextlib
 import dataclasses
 import signal
 from pathlib import Path
 
+from oppa.trials.groups import own_group
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.wire import Report
 
@@ -76,6 +78,9 @@ def _ended_abnormally(first: ProcessExit, *, steps: int, kernel_oom: bool, last_
 
 
 def kernel_oom_kills() -> int:
-    """Processes that the kernel has killed for want of memory since boot, in whatever control group."""
-    counters = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
-    return int(counters.get("oom_kill", 0))
+    """Processes that the kernel has killed so far for want of memory, in the control group that we share with our ranks."""
+    sources = [Path("/proc/vmstat")]  # the host's own count, where there is no group or it is the root of all
+    with contextlib.suppress(FileNotFoundError):
+        sources = [own_group("memory") / name for name in ("memory.events", "memory.oom_control")] + sources
+    counters = next(path for path in sources if path.exists()).read_text().splitlines()
+    return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), 0)

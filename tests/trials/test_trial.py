@@ -11,6 +11,7 @@ import pytest
 from oppa.errors import StudyError
 from oppa.problem.training import Limits
 from oppa.trials import processes
+from oppa.trials.groups import is_v2, own_group
 from oppa.trials.local import LocalLauncher
 from oppa.trials.trial import run_trial
 
@@ -23,19 +24,21 @@ def nothing_is_left(launcher):
 
 
 @contextlib.contextmanager
-def memory_group(limit_bytes):
-    """A control group in which the kernel kills whoever uses more."""
-    for root, file in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
-        group = Path(root, f"oppa-test-{os.getpid()}")
-        try:
-            group.mkdir()
-            (group / file).write_text(str(limit_bytes))
-        except OSError:
-            continue
-        yield group
+def in_memory_group(limit_bytes):
+    """Put this process, and all that it starts, into a group in which the kernel kills whoever uses too much."""
+    home = own_group("memory")
+    group = home / f"oppa-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.max" if is_v2(group) else "memory.limit_in_bytes")).write_text(str(limit_bytes))
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError as error:
+        pytest.skip(f"memory groups cannot be made here: {error}")
+    try:
+        yield
+    finally:
+        (home / "cgroup.procs").write_text(str(os.getpid()))
         group.rmdir()
-        return
-    pytest.skip("memory groups cannot be made here")
 
 
 def ranks(launcher, count):
@@ -82,11 +85,11 @@ def test_running_out_of_memory_is_told(act, launcher, limit):
     assert (result.outcome, result.rank) == ("out_of_memory", last)
 
 
-def test_a_kill_by_the_kernel_for_want_of_memory_is_out_of_memory(act, tmp_path):
-    with memory_group(32 << 20) as group:
-        result = act(f"steps 1 0.01\njoin {group}\nallocate 256", ranks=1)
-    assert result.outcome == "out_of_memory"
-    assert result.cause.endswith("was killed by SIGKILL when the host ran out of memory")
+def test_a_kill_by_the_kernel_for_want_of_memory_is_out_of_memory(script_runner, make_spec, tmp_path):
+    spec = make_spec("steps 1 0.01\nallocate 512 @ 1\nsleep 100")
+    with in_memory_group(256 << 20), LocalLauncher(script_runner, study=spec.study, grace_s=1) as launcher:
+        result = run_trial(launcher, tmp_path, spec, limits=Limits())
+    assert (result.outcome, result.cause) == ("out_of_memory", "rank 1 was killed by SIGKILL when the host ran out of memory")
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ The script is the trial's `training.corpus`, one instruction per line. An instru
     limit MIB       limits its own memory
     allocate MIB    uses memory
     groups          prints its control groups
-    join GROUP      moves itself to a control group
     exit CODE       ends at once, with no word
     signal NAME     sends itself a signal: SIGKILL, SIGSEGV, SIGSTOP, ...
     ignore NAME     does not listen to a signal
@@ -71,9 +70,6 @@ class Script:
 
     def do_groups(self):
         print(Path("/proc/self/cgroup").read_text())
-
-    def do_join(self, group):
-        Path(group, "cgroup.procs").write_text("0")
 
     def do_exit(self, code):
         os._exit(int(code))

@@ -1,0 +1,77 @@
+"""What this core can build and run, told before anything is started; without torch.
+
+Found by running: under torch 2.13 everything else trains the same model (tests/training/test_layouts.py).
+"""
+
+from oppa.errors import InputError, nearest
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "interleaved-zb", "zb-v")
+
+
+def require_supported(model: Model, tp: int = 1) -> None:
+    """Refuse a model that this core cannot build.
+
+    Raises:
+        InputError: names the first property that is out of reach, and what to set instead.
+    """
+    wanted = {"gated": True, "biases": False, "qkv_bias": False, "tied": False, "norm": "rms", "learned_positions": 0}
+    wanted |= {"token_types": 0, "patch": 0, "causal": True, "experts": 1}
+    for name, value in wanted.items():
+        if (given := getattr(model, name)) != value:
+            raise InputError(
+                f"the torch runner cannot build a model with `{name} = {given}`",
+                hint=f"set `{name} = {value}`, or use a runner for your framework",
+            )
+    for name in ("heads", "kv_heads", "ffn"):
+        if getattr(model, name) % tp:
+            raise InputError(f"`tp = {tp}` does not divide `{name} = {getattr(model, name)}`", hint="use a smaller tp")
+    if model.hidden % (2 * model.heads):
+        raise InputError(f"`hidden = {model.hidden}` is no even number per head of `heads = {model.heads}`", hint="use another hidden")
+
+
+def require_schedulable(configuration: Configuration, layers: int) -> None:
+    """Refuse a configuration that cannot run here.
+
+    Raises:
+        InputError: says which rule is broken.
+    """
+    if configuration.pp > 1 and configuration.schedule not in SCHEDULES:
+        raise InputError(f"`schedule = {configuration.schedule}` is unknown", hint=nearest(configuration.schedule, SCHEDULES))
+    rules = {**_batch_rules(configuration, layers), **(_schedule_rules(configuration) if configuration.pp > 1 else {})}
+    for rule, holds in rules.items():
+        if not holds:
+            raise InputError(
+                f"`{configuration.id}` cannot run {configuration.num_microbatches} micro-batches through {layers} layers", hint=rule
+            )
+
+
+def _batch_rules(configuration: Configuration, layers: int) -> dict[str, bool]:
+    dp, micro_batch, count = configuration.dp, configuration.micro_batch, configuration.num_microbatches
+    return {
+        "dp * micro_batch must divide global_batch": configuration.global_batch == dp * micro_batch * count > 0,
+        "every stage needs a layer: pp * model_chunks <= layers": configuration.pp * configuration.model_chunks <= layers,
+        "without a pipeline, model_chunks is 1": configuration.pp > 1 or configuration.model_chunks == 1,
+    }
+
+
+def _schedule_rules(configuration: Configuration) -> dict[str, bool]:
+    pp, chunks, count, schedule = configuration.pp, configuration.model_chunks, configuration.num_microbatches, configuration.schedule
+    rules = {
+        "gpipe": {"gpipe needs model_chunks == 1": chunks == 1},
+        "1f1b": {"1f1b needs model_chunks == 1 and num_microbatches >= pp": chunks == 1 and count >= pp},
+        "zb-v": {"zb-v needs model_chunks == 2": chunks == 2},
+    }
+    looped = {
+        f"{schedule} needs model_chunks >= 2": chunks >= 2,
+        f"{schedule} needs num_microbatches to be a multiple of num_microbatches // pp": count % max(1, count // pp) == 0,
+    }
+    # FSDP2 frees gathered parameters between the halves of a split backward pass: the step runs, its gradients are wrong.
+    whole = {f"{schedule} needs zero_stage <= 2": configuration.zero_stage <= 2 or not splits_backward(configuration)}
+    return {**rules.get(schedule, looped), **whole}
+
+
+def splits_backward(configuration: Configuration) -> bool:
+    """Whether the schedule computes weight gradients apart (zero bubble), where DDP's hooks would not see them."""
+    return configuration.pp > 1 and configuration.schedule in ("interleaved-zb", "zb-v")
