@@ -1,9 +1,8 @@
 """Memory on a CPU as on an accelerator: a peak that can be measured and a limit that is enforced.
 
-CUDA counts and limits by itself. On a CPU the warm-up step does both: torch's profiler lists every allocation and release of a
-tensor, from which a step's peak follows, and the kernel refuses to let the process's data grow far beyond the limit, so that an
-allocation fails with an exception. Whether the peak is within the limit is then decided by the peak itself, to the byte: what the
-kernel counts is a little more (see `_SLACK`), and after the warm-up, when malloc may keep what it gets, a lot more.
+CUDA counts and limits by itself. On a CPU torch's profiler lists every allocation and release of a tensor in the first step, from which
+a step's peak follows; and in the second step the kernel refuses to let the process's data grow beyond what it held before the
+model was built plus the limit, so that an allocation of a tensor fails with an exception.
 """
 
 import contextlib
@@ -23,8 +22,8 @@ _EXACT_BYTES, _FAST_BYTES = 256 << 10, 32 << 20
 # From 256 KiB on every tensor gets pages of its own and gives them back: 7 % above the tensors' own bytes, where malloc's default
 # holds 30-100 % more; but steps take 30 % longer. 32 MiB is where malloc's own dynamic threshold ends up.
 
-_SLACK, _SLACK_BYTES = 0.1, 64 << 20
-# What is no tensor: page rounding and small blocks; the profiler's records, gloo's buffers, threads' stacks (measured: 20-50 MiB).
+_SLACK, _SLACK_BYTES = 0.5, 256 << 20
+# While the profiler runs, its records need room too; only what is far beyond the limit fails already then.
 
 
 class PeakMemory:
@@ -33,6 +32,8 @@ class PeakMemory:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._peak_bytes = 0
+        self.alive_bytes = 0
+        """Tensors that the watched block left behind; 0 on CUDA, which counts by itself."""
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
@@ -45,7 +46,9 @@ class PeakMemory:
             yield
         results = profiler.kineto_results
         assert results is not None
-        self._peak_bytes = _peak([(event.start_ns(), event.name(), event.nbytes()) for event in results.events()])
+        events = [(event.start_ns(), event.name(), event.nbytes()) for event in results.events()]
+        self._peak_bytes = _peak(events)
+        self.alive_bytes = sum(size for _, name, size in events if name == "[memory]")
 
     def bytes(self) -> int:
         """The peak so far."""
@@ -71,33 +74,37 @@ def _peak(events: list[tuple[int, str, int]]) -> int:
 
 
 @contextlib.contextmanager
-def memory_limit(limit_bytes: int | None, device: torch.device) -> Iterator[None]:
-    """Let tensors beyond `limit_bytes` more than this process holds now fail; on a CPU, inside the block alone."""
+def exact_pages(device: torch.device) -> Iterator[None]:
+    """On a CPU, malloc holds no more for tensors than they have bytes, give or take 7%: what the kernel counts is what they need."""
+    if device.type == "cuda":
+        yield
+        return
+    _tune_malloc(_EXACT_BYTES)
+    try:
+        yield
+    finally:
+        _tune_malloc(_FAST_BYTES)
+
+
+@contextlib.contextmanager
+def memory_limit(limit_bytes: int | None, device: torch.device, *, alive_bytes: int = 0, room: bool = False) -> Iterator[None]:
+    """Let tensors beyond `limit_bytes` fail, of which `alive_bytes` are there already; on a CPU, inside the block alone.
+
+    With `room` for the profiler's records, only tensors far beyond the limit fail.
+    """
     if device.type == "cuda":
         total_bytes = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, (limit_bytes or total_bytes) / total_bytes), device)
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    _tune_malloc(_EXACT_BYTES)
     if limit_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + int(limit_bytes * (1 + _SLACK)) + _SLACK_BYTES, hard))
+        more = int(limit_bytes * (1 + _SLACK)) + _SLACK_BYTES if room else limit_bytes
+        resource.setrlimit(resource.RLIMIT_DATA, (max(0, _data_bytes() - alive_bytes) + more, hard))
     try:
         yield
     finally:
-        # Lifted before anyone handles a failure, so that it can be told.
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-        _tune_malloc(_FAST_BYTES)
-
-
-def require_within(peak_bytes: int, limit_bytes: int | None) -> None:
-    """Refuse a peak that the kernel let pass.
-
-    Raises:
-        MemoryError: if a step needs more than the limit.
-    """
-    if limit_bytes is not None and peak_bytes > limit_bytes:
-        raise MemoryError(f"a step needs {peak_bytes} bytes at its peak, {peak_bytes - limit_bytes} more than the limit of {limit_bytes}")
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))  # before anyone handles a failure, so that it can be told
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from oppa.training.batches import Corpus
-from oppa.training.memory import PeakMemory, memory_limit, require_within
+from oppa.training.memory import PeakMemory, exact_pages, memory_limit
 from oppa.training.mesh import Mesh
 from oppa.training.replica import Replica
 from oppa.training.rules import require_schedulable, require_supported
@@ -36,18 +36,24 @@ def train(spec: TrialSpec, mesh: Mesh, stop_requested: Callable[[], bool]) -> It
 
 
 def _steps(spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Iterator[tuple[float, Tensor | None]]:
-    """When each step began, and this rank's loss."""
+    """When each step began, and this rank's loss.
+
+    The warm-up, which counts as the first step, is two optimizer steps: one whose memory is measured; and one, now that all that stays is
+    there, in which the limit is as hard as an accelerator's.
+    """
     corpus = Corpus.load(spec.training.corpus, spec.model, seed=spec.training.seed)
     share = spec.configuration.global_batch // mesh.dp.size
     sequences = range(mesh.dp.index * share, (mesh.dp.index + 1) * share)
     limit_bytes = spec.cluster.memory_limit_bytes if spec.memory_limit_enforced else None
-    with memory_limit(limit_bytes, mesh.device), peak.watch():
-        replica = Replica(spec, mesh)
-        first = time.monotonic(), replica.step(corpus.batch(0, sequences).to(mesh.device))
-    require_within(peak.bytes(), limit_bytes)
+    with exact_pages(mesh.device):
+        with memory_limit(limit_bytes, mesh.device, room=True), peak.watch():
+            replica = Replica(spec, mesh)
+            first = time.monotonic(), replica.step(corpus.batch(0, sequences).to(mesh.device))
+        with memory_limit(limit_bytes, mesh.device, alive_bytes=peak.alive_bytes):
+            replica.step(corpus.batch(1, sequences).to(mesh.device))
     yield first
     for step in range(1, spec.steps):
-        yield time.monotonic(), replica.step(corpus.batch(step, sequences).to(mesh.device))
+        yield time.monotonic(), replica.step(corpus.batch(step + 1, sequences).to(mesh.device))
 
 
 def _agree(mesh: Mesh, loss: Tensor | None, peak_bytes: int, stop_requested: Callable[[], bool]) -> tuple[float, int, bool]:
