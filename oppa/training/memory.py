@@ -11,8 +11,11 @@ import errno
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import torch
+from torch._C._profiler import RecordScope
+from torch.autograd import _disable_profiler, _enable_profiler, _prepare_profiler  # type: ignore[attr-defined]
 from torch.autograd.profiler import profile
 
 _ALLOCATOR_MESSAGES = ("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory")
@@ -22,7 +25,7 @@ _EXACT_BYTES, _FAST_BYTES = 256 << 10, 32 << 20
 # From 256 KiB on every tensor gets pages of its own and gives them back: 7 % above the tensors' own bytes, where malloc's default
 # holds 30-100 % more; but steps take 30 % longer. 32 MiB is where malloc's own dynamic threshold ends up.
 
-_SLACK, _SLACK_BYTES = 0.5, 256 << 20
+_SLACK, _SLACK_BYTES = 0.25, 64 << 20
 # While the profiler runs, its records need room too; only what is far beyond the limit fails already then.
 
 
@@ -32,8 +35,8 @@ class PeakMemory:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._peak_bytes = 0
-        self.alive_bytes = 0
-        """Tensors that the watched block left behind; 0 on CUDA, which counts by itself."""
+        self.held_bytes = 0
+        """What the watched block left behind: tensors, and room that malloc keeps for more; 0 on CUDA, which counts by itself."""
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
@@ -42,13 +45,21 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(self._device)
             yield
             return
-        with profile(use_kineto=True, profile_memory=True) as profiler:
+        free_bytes = _free_bytes()
+        profiler = profile(use_kineto=True, profile_memory=True)
+        config, activities = profiler.config(create_trace_id=False), profiler.kineto_activities
+        _prepare_profiler(config, activities)
+        # The profiler's own context manager records every operation: ten times the records, and seconds a step.
+        _enable_profiler(config, activities, {RecordScope.USER_SCOPE})  # type: ignore[call-arg]
+        try:
             yield
-        results = profiler.kineto_results
-        assert results is not None
-        events = [(event.start_ns(), event.name(), event.nbytes()) for event in results.events()]
+        finally:
+            results = _disable_profiler()
+        events = [(event.start_ns(), event.name(), event.nbytes()) for event in results.events()]  # type: ignore[attr-defined]
         self._peak_bytes = _peak(events)
-        self.alive_bytes = sum(size for _, name, size in events if name == "[memory]")
+        alive_bytes = sum(size for _, name, size in events if name == "[memory]")
+        del events, results
+        self.held_bytes = alive_bytes + max(0, _free_bytes() - free_bytes)
 
     def bytes(self) -> int:
         """The peak so far."""
@@ -87,8 +98,8 @@ def exact_pages(device: torch.device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def memory_limit(limit_bytes: int | None, device: torch.device, *, alive_bytes: int = 0, room: bool = False) -> Iterator[None]:
-    """Let tensors beyond `limit_bytes` fail, of which `alive_bytes` are there already; on a CPU, inside the block alone.
+def memory_limit(limit_bytes: int | None, device: torch.device, *, held_bytes: int = 0, room: bool = False) -> Iterator[None]:
+    """Let tensors beyond `limit_bytes` fail, of which `held_bytes` are there already; on a CPU, inside the block alone.
 
     With `room` for the profiler's records, only tensors far beyond the limit fail.
     """
@@ -100,7 +111,7 @@ def memory_limit(limit_bytes: int | None, device: torch.device, *, alive_bytes: 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_bytes is not None:
         more = int(limit_bytes * (1 + _SLACK)) + _SLACK_BYTES if room else limit_bytes
-        resource.setrlimit(resource.RLIMIT_DATA, (max(0, _data_bytes() - alive_bytes) + more, hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + max(0, more - held_bytes), hard))
     try:
         yield
     finally:
@@ -132,6 +143,22 @@ def _tune_malloc(threshold_bytes: int) -> None:
         mallopt(_M_ARENA_MAX, 1)
         mallopt(_M_MMAP_THRESHOLD, threshold_bytes)
         mallopt(_M_TRIM_THRESHOLD, 2 * threshold_bytes)
+
+
+class _MallInfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`: ten sizes, of which the ninth is the free memory that malloc holds."""
+
+    _fields_: ClassVar = [*((f"_{index}", ctypes.c_size_t) for index in range(8)), ("fordblks", ctypes.c_size_t), ("_9", ctypes.c_size_t)]
+
+
+def _free_bytes() -> int:
+    """What malloc holds and nobody uses: tensors grow into it unseen by the kernel."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallinfo2"):
+        return 0
+    libc.malloc_trim(0)
+    libc.mallinfo2.restype = _MallInfo
+    return int(libc.mallinfo2().fordblks)
 
 
 def _data_bytes() -> int:

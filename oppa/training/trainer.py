@@ -46,10 +46,10 @@ def _steps(spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Iterator[tuple[floa
     sequences = range(mesh.dp.index * share, (mesh.dp.index + 1) * share)
     limit_bytes = spec.cluster.memory_limit_bytes if spec.memory_limit_enforced else None
     with exact_pages(mesh.device):
-        with memory_limit(limit_bytes, mesh.device, room=True), peak.watch():
+        with peak.watch(), memory_limit(limit_bytes, mesh.device, room=True):
             replica = Replica(spec, mesh)
             first = time.monotonic(), replica.step(corpus.batch(0, sequences).to(mesh.device))
-        with memory_limit(limit_bytes, mesh.device, alive_bytes=peak.alive_bytes):
+        with memory_limit(limit_bytes, mesh.device, held_bytes=peak.held_bytes):
             replica.step(corpus.batch(1, sequences).to(mesh.device))
     yield first
     for step in range(1, spec.steps):
