@@ -79,9 +79,10 @@ class Problem:
 def facts_of(model: Model, global_batch: int, cluster: Cluster, training: Training) -> Facts:
     """What the expressions of a search space may name beside its parameters."""
     dimensions = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "experts")
+    kinds = ("gated", "biases", "qkv_bias", "tied", "norm", "learned_positions", "token_types", "patch", "causal")
     sizes = ("devices", "hosts", "devices_per_host", "device")
     return {
-        **{name: getattr(model, name) for name in dimensions},
+        **{name: getattr(model, name) for name in (*dimensions, *kinds)},
         **{name: getattr(cluster, name) for name in sizes},
         "global_batch": global_batch,
         "precision": training.precision,

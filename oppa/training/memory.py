@@ -8,6 +8,7 @@ model was built plus the limit, so that an allocation of a tensor fails with an 
 import contextlib
 import ctypes
 import errno
+import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ import torch
 from torch._C._profiler import RecordScope
 from torch.autograd import _disable_profiler, _enable_profiler, _prepare_profiler  # type: ignore[attr-defined]
 from torch.autograd.profiler import profile
+
+from oppa.units import format_bytes
 
 _ALLOCATOR_MESSAGES = ("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory")
 
@@ -128,6 +131,15 @@ def ran_out_of_memory(error: BaseException) -> bool:
         if isinstance(link, RuntimeError) and any(message in str(link) for message in _ALLOCATOR_MESSAGES):
             return True
     return False
+
+
+def allocation_failure(error: BaseException) -> str:
+    """What could not be allocated, in a few words, from the exception at the root."""
+    *_, root = _chain(error)
+    asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)|allocate (\d+) bytes", str(root))
+    if asked is None:
+        return "an allocation failed"
+    return f"cannot allocate {asked[1] or format_bytes(int(asked[2]))}"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -20,7 +20,8 @@ import report
 import torch
 import torch.distributed as dist
 
-from oppa.training.memory import ran_out_of_memory
+from oppa.errors import InputError
+from oppa.training.memory import allocation_failure, ran_out_of_memory
 from oppa.training.mesh import open_mesh
 from oppa.training.trainer import train
 from oppa.trials.wire import TrialSpec
@@ -56,7 +57,9 @@ def _train(trial, rank, world):
 
 def _tell(trial, rank, error):
     if ran_out_of_memory(error):
-        trial.end("out_of_memory", rank=rank, error=error)
+        trial.end("out_of_memory", rank=rank, cause=allocation_failure(error), error=error)
+    elif isinstance(error, InputError):
+        trial.end("failed", rank=rank, cause=f"illegal configuration: {error.message}", error=error)
     elif lost_peer(error):
         # A rank that dies takes its peers along. The first report is believed: leave the culprit time to make it.
         deadline = time.monotonic() + CULPRIT_S
