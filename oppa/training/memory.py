@@ -136,10 +136,10 @@ def ran_out_of_memory(error: BaseException) -> bool:
 def allocation_failure(error: BaseException) -> str:
     """What could not be allocated, in a few words, from the exception at the root."""
     *_, root = _chain(error)
-    asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)|allocate (\d+) bytes", str(root))
+    asked = re.search(r"allocate (\d+) bytes|ried to allocate ([\d.]+ \w+)", str(root))
     if asked is None:
         return "an allocation failed"
-    return f"cannot allocate {asked[1] or format_bytes(int(asked[2]))}"
+    return f"cannot allocate {format_bytes(int(asked[1])) if asked[1] else asked[2]}"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
