@@ -41,6 +41,3 @@ def main() -> None:
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)

@@ -1,5 +1,6 @@
 """How an error looks: what is wrong, a blank line, what to do."""
 
+import os
 import sys
 
 from oppa.errors import EnvironmentLackingError, InfeasibleError, OppaError
@@ -20,7 +21,7 @@ def exit_code(error: OppaError) -> int:
 
 def print_error(error: OppaError) -> None:
     """To stderr; coloured on a terminal."""
-    red, cyan, plain = (_RED, _CYAN, _PLAIN) if sys.stderr.isatty() else ("", "", "")
+    red, cyan, plain = (_RED, _CYAN, _PLAIN) if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "", "")
     print(f"{red}error{plain}: {error.message}", file=sys.stderr)
     if error.hint:
         print(f"\n{cyan}hint{plain}: {error.hint}", file=sys.stderr)

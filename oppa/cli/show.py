@@ -18,32 +18,31 @@ def show(
     from oppa.problem.problem import Problem
     from oppa.report.record import write_record
     from oppa.report.study import sections, write_csv
-    from oppa.study import open_study
+    from oppa.study import Study
     from oppa.tuning.result import current, to_json
 
-    with open_study(study) as opened:
+    with Study(study) as opened:
         problem = Problem.from_dict(opened.meta["problem"])
-        candidates = problem.candidates()
-        finding = current(opened.trials(), candidates)
+        candidates, trials = problem.candidates(), opened.trials()
+        finding = current(trials, candidates, problem.limits.repeats)
         if as_json:
             import json
 
-            typer.echo(json.dumps(to_json(opened, finding, ""), indent=1))
+            typer.echo(json.dumps(to_json(opened, finding, None), indent=1))
             return
-        trials = opened.trials()
         record = sections(trials, candidates=len(candidates))
         if out:
-            write_record(out, f"Study of `{problem.name}`", record)
+            write_record(out, f"Study of `{problem.name}`", record, origins=opened.sittings())
             write_csv(out / "trials.csv", trials)
-            style.err().print(f"written: {out / 'table.md'}, {out / 'trials.csv'}")
-        facts = style.table(("fact", "value"))
-        for cells in record[0].rows:
-            facts.add_row(*map(str, cells))
-        style.out().print(facts)
-        table = style.table(("trial", "configuration", "outcome", ">steps/s", ">±", ">MiB", ">steps", ">seconds"))
-        for cells in record[1].rows[:limit]:
-            number, name, outcome, *rest = map(str, cells)
-            table.add_row(number, name, style.outcome(outcome), *rest)
-        style.out().print(table)
-        if finding:
-            print_finding(opened, finding)
+            style.err().print(f"written: {out / 'table.md'}, {out / 'trials.csv'}", markup=False)
+    summary, *_, listed = record
+    facts = style.table(("fact", "value"))
+    for cells in summary.rows:
+        facts.add_row(*map(str, cells))
+    table = style.table(("trial", "configuration", "outcome", ">steps/s", ">±", ">MiB", ">steps", ">seconds"))
+    for cells in listed.rows[:limit]:
+        number, name, outcome, *rest = map(str, cells)
+        table.add_row(number, name, style.outcome(outcome), *rest)
+    style.out().print(facts, table)
+    if finding:
+        print_finding(finding, console=style.out())

@@ -53,11 +53,20 @@ def table(columns: Sequence[str]) -> "Table":
     return made
 
 
-def rate(steps_per_s: float | None, stddev: float | None = None) -> str:
-    """`12.3 ± 0.2` (steps per second); a dash where there is none."""
-    if steps_per_s is None:
+def number(value: float | None) -> str:
+    """Three digits, and all digits before the point; a dash where there is none."""
+    if value is None:
         return "-"
-    return f"{steps_per_s:.3g}" + (f" ± {stddev:.1g}" if stddev is not None else "")
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+
+
+def rate(steps_per_s: float | None, stddev: float | None = None) -> str:
+    """`12.3 ± 0.2` (steps per second), the uncertainty with the digits of the value."""
+    text = number(steps_per_s)
+    if stddev is None or steps_per_s is None:
+        return text
+    digits = len(text.partition(".")[2])
+    return f"{text} ± {stddev:.{digits}f}"
 
 
 def memory(count: int | None) -> str:

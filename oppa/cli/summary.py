@@ -1,14 +1,21 @@
 """What a study is about, and what came out of it, for people."""
 
+import statistics
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
+
 from oppa.cli import style
 from oppa.errors import InfeasibleError, OppaError
-from oppa.units import format_bytes, format_count
+from oppa.study.records import SEARCH
+from oppa.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
     from oppa.study import Study, Trial
@@ -16,52 +23,59 @@ if TYPE_CHECKING:
     from oppa.tuning.verification import Interval
 
 
-def print_problem(problem: "Problem", candidates: "Candidates", folder: Path) -> None:
-    """The job in two lines, to stderr."""
+def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") -> None:
+    """The job, the space and where the study stands, to stderr."""
     model, cluster = problem.model, problem.cluster
     hosts = f"{cluster.hosts} hosts x " if cluster.hosts > 1 else ""
+    done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
     style.err().print(
         f"[bold]job[/]    {problem.name}: {model.name}, {format_count(model.parameter_count)} parameters, "
         f"batch {problem.global_batch} x {model.seq_len} tokens, {hosts}{cluster.devices_per_host} x {cluster.device}, "
         f"{format_bytes(cluster.memory_limit_bytes)} each\n"
         f"[bold]space[/]  {len(candidates)} valid configurations\n"
-        f"[bold]study[/]  {folder}\n"
+        f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}\n"
     )
 
 
-def print_finding(study: "Study", finding: "Finding", script: Path | None = None) -> None:
-    """The winner, the default, the gain and the command that runs the winner, to stderr."""
+def print_finding(finding: "Finding", *, why_ended: str = "", script: Path | None = None, console: "Console | None" = None) -> None:
+    """The winner, the default, the gain and the command that runs the winner; to stderr unless told."""
     best, default, gain = finding.best, finding.default, finding.gain
-    repeats = sum(t.purpose == "verification" and t.configuration == best.configuration for t in study.trials())
-    lines = ["", _line("winner", best, gain.winner if gain else None), _line("default", default, gain.default if gain else None)]
-    if gain:
-        verdict = "[yellow]tied[/]: the 95% intervals overlap" if gain.tied else "the 95% intervals do not overlap"
-        ratio = f"[green]{gain.ratio.value:.2f}x[/] [{gain.ratio.low:.2f} - {gain.ratio.high:.2f}]"
-        lines += [f"[bold]gain[/]     {ratio}, {repeats} interleaved repeats; {verdict}"]
-    elif best.id == default.id:
+    lines = [f"\n{why_ended}" if why_ended else "", _line("winner", best, finding.best_repeats, gain.winner if gain else None)]
+    if default is None:
+        lines += ["[bold]gain[/]     unknown: no default configuration fits"]
+    elif default.configuration == best.configuration:
         lines += ["[bold]gain[/]     none: nothing that was tried is faster than the default configuration"]
     else:
-        lines += ["[bold]gain[/]     not verified: `oppa tune` with this study runs the repeats"]
+        lines += [_line("default", default, finding.default_repeats, gain.default if gain else None)]
+        lines += [_gain(finding)]
     if script:
-        lines += [f"[bold]run it[/]   {script}"]
-    style.err().print("\n".join(lines))
+        lines += [f"[bold]run it[/]   {escape(str(script))}"]
+    (console or style.err()).print("\n".join(lines))
 
 
 def nothing_feasible(study: "Study", problem: "Problem") -> OppaError:
-    """Why no trial could run: which constraint binds."""
-    trials = [trial for trial in study.trials() if trial.outcome != "interrupted"]
-    counts = Counter(trial.outcome for trial in trials)
-    if not trials:
+    """Why no trial could run: which constraints bind."""
+    trials = [trial for trial in study.trials() if trial.counts]
+    failed = [trial for trial in trials if not trial.feasible]
+    if not failed:
         return InfeasibleError("no trial was run: the budget is spent", hint="raise `trials` or `wall_time` under [limits]")
+    counts = Counter(trial.outcome for trial in failed)
     said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.most_common())
     message = f"none of the {len(trials)} trials could run: {said}"
-    if counts.most_common(1)[0][0] == "out_of_memory":
+    if len(failed) < len(trials):
+        message = f"no configuration could be run again: of {len(trials)} trials and repeats, {said}"
+    if last := next((trial.cause for trial in reversed(failed) if trial.outcome == "failed"), ""):
+        message += f"\n\nthe last failure: {last}"
+    return InfeasibleError(message, hint="\n      ".join(_remedy(outcome, study, problem) for outcome in counts))
+
+
+def _remedy(outcome: str, study: "Study", problem: "Problem") -> str:
+    if outcome == "out_of_memory":
         limit = format_bytes(problem.cluster.memory_limit_bytes)
-        return InfeasibleError(
-            message, hint=f"the memory limit of {limit} binds: raise it, or lower `seq_len` or the batch, or use more devices"
-        )
-    cause = next(trial.cause for trial in reversed(trials) if trial.outcome not in ("out_of_memory", "completed"))
-    return InfeasibleError(f"{message}\n\nthe last cause: {cause}", hint=f"look at the logs in `{study.folder / 'trials'}`")
+        return f"the memory limit of {limit} binds: raise it, or lower `seq_len` or the batch, or use more devices"
+    if outcome == "timed_out":
+        return f"`trial_time = {format_seconds(problem.limits.trial_time_s)}` binds: raise it, or lower `q_max`"
+    return f"the logs of the {outcome.replace('_', ' ')} trials are in `{study.folder / 'trials'}`"
 
 
 def new_folder(name: str) -> Path:
@@ -70,8 +84,19 @@ def new_folder(name: str) -> Path:
     return next(Path("studies") / candidate for n in range(1, 10**6) if (candidate := f"{name}-{n:03d}") not in taken)
 
 
-def _line(name: str, trial: "Trial", interval: "Interval | None") -> str:
-    speed = f"{style.rate(trial.steps_per_s)} steps/s"
+def _gain(finding: "Finding") -> str:
+    gain = finding.gain
+    if gain is None:
+        return "[bold]gain[/]     not verified yet: `oppa tune` with this study runs the repeats"
+    verdict = "[yellow]tied[/]: the 95% intervals overlap" if gain.tied else "the 95% intervals do not overlap"
+    ratio = f"[green]{gain.ratio.value:.2f}x[/] [{gain.ratio.low:.2f} - {gain.ratio.high:.2f}]"
+    return f"[bold]gain[/]     {ratio}, {len(finding.best_repeats)} repeats each, in turn; {verdict}"
+
+
+def _line(name: str, trial: "Trial", repeats: "Sequence[Trial]", interval: "Interval | None") -> str:
+    speed = f"{style.number(trial.steps_per_s)} steps/s"
     if interval:
-        speed = f"{interval.value:.3g} steps/s [{interval.low:.3g} - {interval.high:.3g}]"
+        speed = f"{style.number(interval.value)} steps/s [{style.number(interval.low)} - {style.number(interval.high)}]"
+    elif rates := [repeat.steps_per_s for repeat in repeats if repeat.steps_per_s]:
+        speed = f"{style.number(statistics.geometric_mean(rates))} steps/s"
     return f"[bold]{name:<7}[/]  [cyan]{trial.configuration.id}[/]   {speed}   peak {style.memory(trial.memory_bytes)}"

@@ -1,13 +1,22 @@
 """`oppa tune JOB`: find the fastest configuration by trials that really run, and prove it."""
 
 import dataclasses
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oppa.errors import OppaError
+
 if TYPE_CHECKING:
+    from oppa.cli.watch import Interruption
+    from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
+    from oppa.study import Study
+    from oppa.trials.runner import Runner
+    from oppa.tuning.result import Finding
 
 STUDY = "The study's folder: an existing one is resumed. A new one below studies/ unless given."
 TRIALS = "Search trials of the whole study, instead of the job file's."
@@ -30,7 +39,6 @@ def tune(
     Ctrl-C stops it, the same command with --study goes on. Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment
     lacking, 130 interrupted.
     """
-    from oppa.cli.summary import new_folder
     from oppa.problem.job import load_job
     from oppa.units import parse_seconds
 
@@ -41,49 +49,75 @@ def tune(
     if time is not None:
         limits = dataclasses.replace(limits, wall_time_s=parse_seconds(time))
     problem = dataclasses.replace(problem, limits=limits)
-    folder = study or new_folder(problem.name)
-    result = _sitting(problem, folder, designer, seed, command=f"oppa tune {job} --study {folder}")
+    result, error = _sitting(problem, study, designer, seed)
     if as_json:
         import json
 
         typer.echo(json.dumps(result, indent=1))
+    if error is not None:
+        raise error
 
 
-def _sitting(problem: "Problem", folder: Path, designer_name: str, seed: int, *, command: str) -> dict[str, Any]:
-    """Work on a study until it is done; raises as the exit codes say."""
-    from oppa.cli import style
-    from oppa.cli.summary import nothing_feasible, print_finding, print_problem
-    from oppa.cli.watch import Interruption, make_watcher
+def _sitting(problem: "Problem", named: Path | None, designer_name: str, seed: int) -> tuple[dict[str, Any], OppaError | None]:
+    """Work on a study until it is done; the result, and the error if nothing is feasible."""
+    from oppa.cli.summary import new_folder, nothing_feasible, print_finding, print_problem
+    from oppa.cli.watch import Interruption
+    from oppa.report.record import provenance
     from oppa.study import Study
-    from oppa.trials.local import LocalLauncher
+    from oppa.trials.host import require_devices
     from oppa.trials.runner import load_runner
     from oppa.trials.sweep import sweep
-    from oppa.tuning.designers import make_designer, require_designer
+    from oppa.tuning.designers import require_designer
     from oppa.tuning.export import write_best
-    from oppa.tuning.result import find_winner, to_json
-    from oppa.tuning.search import Bench, search
+    from oppa.tuning.result import to_json
 
-    interruption = Interruption()
     require_designer(designer_name)
+    require_devices(problem.cluster)
     runner = load_runner(problem.runner)
     candidates = problem.candidates()
+    folder = named or new_folder(problem.name)
+    interruption = Interruption()
     with Study.create(folder, problem.to_dict(), problem.fingerprint) as study, interruption.caught():
         sweep(study.uuid)
-        print_problem(problem, candidates, folder)
-        with LocalLauncher(runner, study=study.uuid, grace_s=problem.limits.grace_s) as launcher:
-            launcher.prepare()  # its imports run beside ours
-            limit = problem.cluster.memory_limit_bytes
-            designer = make_designer(designer_name, candidates, memory_limit_bytes=limit, seed=seed)
-            with make_watcher(study, interruption, problem.limits) as watcher:
-                bench = Bench(study, problem, launcher, watcher)
-                try:
-                    why_ended = search(bench, candidates, designer)
-                    finding = find_winner(bench, candidates, problem.limits.repeats)
-                except KeyboardInterrupt:
-                    style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {command}")
-                    raise
+        study.sit_down({**provenance(), "designer": designer_name, "seed": str(seed)})
+        print_problem(problem, candidates, study)
+        finding, why_ended = _search_and_verify(study, problem, candidates, runner, designer_name, seed, interruption)
         if finding is None:
-            raise nothing_feasible(study, problem)
-        script = write_best(study, problem, finding.best)
-        print_finding(study, finding, script)
-        return to_json(study, finding, why_ended)
+            return to_json(study, None, why_ended), nothing_feasible(study, problem)
+        print_finding(finding, why_ended=why_ended, script=write_best(study, problem, finding.best))
+        return to_json(study, finding, why_ended), None
+
+
+def _search_and_verify(
+    study: "Study",
+    problem: "Problem",
+    candidates: "Candidates",
+    runner: "Runner",
+    designer_name: str,
+    seed: int,
+    interruption: "Interruption",
+) -> "tuple[Finding | None, str]":
+    from oppa.cli import style
+    from oppa.cli.watch import make_watcher
+    from oppa.trials.local import LocalLauncher
+    from oppa.tuning.designers import make_designer
+    from oppa.tuning.result import find_winner
+    from oppa.tuning.search import Bench, search
+
+    with LocalLauncher(runner, study=study.uuid, grace_s=problem.limits.grace_s) as launcher:
+        launcher.prepare()  # its imports run beside ours
+        designer = make_designer(designer_name, candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=seed)
+        with make_watcher(study, interruption, problem.limits) as watcher:
+            bench = Bench(study, problem, launcher, watcher)
+            try:
+                why_ended = search(bench, candidates, designer)
+                return find_winner(bench, candidates, problem.limits.repeats), why_ended
+            except KeyboardInterrupt:
+                style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {_again(study.folder)}", markup=False)
+                raise
+
+
+def _again(folder: Path) -> str:
+    """The command line that goes on with this study."""
+    named = any(word == "--study" or word.startswith("--study=") for word in sys.argv)
+    return shlex.join(["oppa", *sys.argv[1:], *([] if named else ["--study", str(folder)])])

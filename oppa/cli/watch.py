@@ -14,7 +14,7 @@ from rich.text import Text
 from oppa.cli import style
 from oppa.problem.training import Limits
 from oppa.study import Lease, Study
-from oppa.study.records import SEARCH
+from oppa.study.records import MEASURED, SEARCH
 from oppa.trials.throughput import estimate
 from oppa.trials.trial import TrialResult
 from oppa.trials.wire import Measurement
@@ -88,11 +88,7 @@ class PlainWatcher:
         counts = lease.purpose == SEARCH and result.outcome == "completed"
         improved = counts and self._improves(measured.steps_per_s if measured else None, lease.configuration.id)
         speed = style.rate(measured.steps_per_s, measured.variance**0.5) + " steps/s" if measured else ""
-        rest = (
-            f"{speed:<22}{style.memory(result.memory_bytes):>9}"
-            if result.outcome in ("completed", "terminated_early")
-            else _one_line(result.cause)
-        )
+        rest = f"{speed:<22}{style.memory(result.memory_bytes):>9}" if result.outcome in MEASURED else _one_line(result.cause)
         kind = " " if lease.purpose == SEARCH else "✓"
         outcome = style.outcome(result.outcome) + " " * (17 - len(result.outcome))
         mark = "   [bold green]best so far[/]" if improved else ""
@@ -148,6 +144,7 @@ class LiveWatcher(PlainWatcher):
         super().ended(lease, result)
         self._lease = None
         self._done += lease.purpose == SEARCH
+        self._live.update(self._view(), refresh=True)
 
     def _view(self) -> RenderableType:
         return Group(Text(), *(Text.from_markup(f"  {name:<10}{value}") for name, value in self._rows().items()))

@@ -133,8 +133,8 @@ class LimitsTable(Table):
     wall_time: Seconds | None = None
     trial_time: Seconds | None = None
     q_min: int | None = Field(default=None, ge=2)
-    q_max: int | None = Field(default=None, ge=2)
-    repeats: Count | None = None
+    q_max: int | None = Field(default=None, ge=3)
+    repeats: int | None = Field(default=None, ge=3)
     grace: Seconds | None = None
 
     def record(self) -> Limits:
@@ -150,7 +150,7 @@ class LimitsTable(Table):
 class JobFile(Table):
     """A whole `job.toml`."""
 
-    name: str | None = Field(default=None, min_length=1)
+    name: str | None = Field(default=None, pattern=r"^\w[\w.-]*$")
     model: ModelTable
     batch: BatchTable
     cluster: ClusterTable

@@ -6,7 +6,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,10 +25,13 @@ class Section:
     rows: Sequence[Sequence[object]]
 
 
-def write_record(folder: Path, title: str, sections: Sequence[Section], *, command: str = "") -> Path:
-    """Write `table.md`; the command is this process's own unless given. Returns the file."""
+def write_record(folder: Path, title: str, sections: Sequence[Section], *, origins: Sequence[Mapping[str, str]] = ()) -> Path:
+    """Write `table.md` with where its figures come from: `origins`, or this very process. Returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [f"# {title}\n", _provenance(command or own_command())]
+    parts = [
+        f"# {title}\n",
+        *("\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n" for facts in origins or [provenance()]),
+    ]
     parts += [f"\n## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections]
     path = folder / "table.md"
     path.write_text("\n".join(parts))
@@ -43,21 +46,16 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:], ""])
 
 
-def own_command() -> str:
-    """The command line of this process, as a user would type it."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-
-
-def _provenance(command: str) -> str:
+def provenance() -> dict[str, str]:
+    """How this process comes to its figures: command, date, commit, software, hardware."""
     packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "botorch", "gpytorch", "numpy"))
-    facts = {
-        "command": f"`{command}`",
+    return {
+        "command": f"`{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}`",
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "oppa": f"{__version__}, commit {_commit()}",
         "software": f"Python {platform.python_version()}, {packages}, {platform.system()} {platform.release().split('-')[0]}",
         "hardware": hardware(),
     }
-    return "\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n"
 
 
 def hardware() -> str:

@@ -1,6 +1,6 @@
 """A study in figures: how its trials ended, how far the best lies from the rest, and every trial in a table."""
 
-import csv
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -8,10 +8,12 @@ from pathlib import Path
 
 from oppa.report.record import Section
 from oppa.study import Trial
-from oppa.study.records import SEARCH
+from oppa.study.records import SEARCH, VERIFICATION
 from oppa.units import MIB
 
 Z95 = 1.96
+BETWEEN_TRIALS = 0.01
+"""Relative standard deviation between trials of one configuration, beside what is seen within each."""
 COLUMNS = ("trial", "configuration", "outcome", "steps/s", "±", "MiB", "steps", "seconds")
 
 
@@ -21,6 +23,12 @@ def sections(trials: Sequence[Trial], *, candidates: int) -> list[Section]:
     ranked = sorted(searched, key=lambda trial: (-(trial.steps_per_s or 0.0), trial.id))
     return [
         Section(title="Summary", text=f"{candidates} valid configurations.", columns=("fact", "value"), rows=facts(trials)),
+        Section(
+            title="Verification",
+            text="Repeats of the winner and of the default configuration, in turn.",
+            columns=COLUMNS,
+            rows=[row(trial) for trial in trials if trial.purpose == VERIFICATION],
+        ),
         Section(
             title="Trials",
             text="Fastest first; ± is the standard deviation of the mean within the trial.",
@@ -52,8 +60,13 @@ def facts(trials: Sequence[Trial]) -> list[tuple[str, str]]:
 def tied(feasible: Sequence[Trial]) -> list[Trial]:
     """Feasible trials, the best included, whose 95% interval reaches into the best one's."""
     best = max(feasible, key=lambda trial: trial.steps_per_s or 0.0)
-    floor = (best.steps_per_s or 0.0) - Z95 * (best.stddev or 0.0)
-    return [trial for trial in feasible if (trial.steps_per_s or 0.0) + Z95 * (trial.stddev or 0.0) >= floor]
+    return [trial for trial in feasible if _interval(trial)[1] >= _interval(best)[0]]
+
+
+def _interval(trial: Trial) -> tuple[float, float]:
+    rate = trial.steps_per_s or 0.0
+    half = Z95 * math.hypot(trial.stddev or 0.0, BETWEEN_TRIALS * rate)
+    return rate - half, rate + half
 
 
 def row(trial: Trial) -> tuple[str, ...]:
@@ -72,11 +85,12 @@ def row(trial: Trial) -> tuple[str, ...]:
 
 def write_csv(path: Path, trials: Sequence[Trial]) -> None:
     """Every trial, a column per parameter; a file that a spreadsheet or pandas reads."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        names = list(trials[0].configuration.to_dict()) if trials else []
-        measured = ("outcome", "cause", "steps", "steps_per_s", "stddev", "memory_bytes", "seconds", "setup_s")
-        writer.writerow(["trial", "purpose", *names, *measured])
-        for t in trials:
-            values = (t.outcome, t.cause, len(t.step_times_s), t.steps_per_s, t.stddev, t.memory_bytes, t.seconds, t.setup_s)
-            writer.writerow([t.id, t.purpose, *t.configuration.to_dict().values(), *values])
+    import pandas as pd
+
+    measured = ("outcome", "cause", "steps_per_s", "stddev", "memory_bytes", "seconds", "setup_s")
+    rows = [
+        {"trial": t.id, "purpose": t.purpose, **t.configuration.to_dict(), "steps": len(t.step_times_s)}
+        | {name: getattr(t, name) for name in measured}
+        for t in trials
+    ]
+    pd.DataFrame(rows).to_csv(path, index=False)

@@ -1,6 +1,6 @@
 """A problem and its trials, remembered in one folder: nothing that was acknowledged is ever lost."""
 
-from oppa.study.folder import Study, open_study
+from oppa.study.folder import Study
 from oppa.study.records import Lease, Prediction, Trial
 
-__all__ = ["Lease", "Prediction", "Study", "Trial", "open_study"]
+__all__ = ["Lease", "Prediction", "Study", "Trial"]

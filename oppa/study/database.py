@@ -17,24 +17,26 @@ from oppa.errors import StudyError
 FILE = "study.db"
 SCHEMA_VERSION = 1
 MOUNTS = Path("/proc/mounts")
-NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p", "afs"}
+NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "afs", "virtiofs", "wekafs"}
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE trials (
-    id INTEGER PRIMARY KEY, configuration TEXT NOT NULL, configuration_id TEXT NOT NULL, purpose TEXT NOT NULL,
+    id INTEGER PRIMARY KEY, configuration TEXT NOT NULL, configuration_id TEXT NOT NULL, purpose TEXT NOT NULL, pairing TEXT,
     tuner TEXT NOT NULL, token INTEGER NOT NULL, lease_until REAL NOT NULL, started_at REAL NOT NULL,
     predicted_steps_per_s REAL, predicted_log_stddev REAL,
     outcome TEXT, cause TEXT, rank INTEGER, traceback TEXT, step_times_s TEXT,
     steps_per_s REAL, variance REAL, memory_bytes INTEGER, seconds REAL, setup_s REAL
 );
 CREATE UNIQUE INDEX one_search_trial ON trials (configuration_id) WHERE purpose = 'search' AND outcome IS NOT 'interrupted';
-CREATE TABLE sittings (tuner TEXT PRIMARY KEY, started_at REAL NOT NULL, seen_at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE sittings (tuner TEXT PRIMARY KEY, started_at REAL NOT NULL, seen_at REAL NOT NULL, facts TEXT NOT NULL) WITHOUT ROWID;
 """
 
 
 def create(folder: Path, meta: dict[str, str]) -> None:
     """Make the study's file, whole or not at all; where another process was faster, its file stays."""
+    if (folder / FILE).exists():
+        return
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f".{FILE}.{os.getpid()}"
@@ -57,7 +59,8 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
     path = folder / FILE
     if not path.is_file():
         raise StudyError(f"`{folder}` holds no study", hint="`oppa tune JOB --study FOLDER` makes one")
-    network = file_system(folder, mounts) in NETWORK_FILE_SYSTEMS
+    kind = file_system(folder, mounts)
+    network = kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
     with disk_errors(folder):
         connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
         try:

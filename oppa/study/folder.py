@@ -6,14 +6,14 @@ import socket
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.study import database
-from oppa.study.records import MEASURED, SEARCH, Lease, Prediction, Trial
+from oppa.study.records import MEASURED, SEARCH, VERIFICATION, Lease, Prediction, Trial
 from oppa.trials.processes import Process, is_living, this_process
 from oppa.trials.trial import TrialResult
 
@@ -66,22 +66,44 @@ class Study:
         """What every process of this study carries in its environment."""
         return str(self.meta["uuid"])
 
+    def sit_down(self, facts: Mapping[str, str]) -> None:
+        """Begin a sitting of this tuner: command, versions, hardware, whatever says later how the trials came about."""
+        now = self._clock()
+        with self._transaction() as connection:
+            connection.execute("INSERT INTO sittings VALUES (?, ?, ?, ?)", (self._tuner, now, now, json.dumps(dict(facts))))
+
+    def sittings(self) -> list[dict[str, str]]:
+        """The facts of every sitting, oldest first."""
+        with database.disk_errors(self.folder):
+            rows = self._connection.execute("SELECT facts FROM sittings ORDER BY started_at").fetchall()
+        return [json.loads(row["facts"]) for row in rows]
+
     def claim(
-        self, configuration: Configuration, *, purpose: str = SEARCH, prediction: Prediction | None = None, limit: int | None = None
+        self,
+        configuration: Configuration,
+        *,
+        pairing: str | None = None,
+        prediction: Prediction | None = None,
+        limit: int | None = None,
     ) -> Lease | None:
-        """The right to run a trial; None where another tuner has this search trial, or `limit` search trials are taken."""
+        """The right to run a trial; None where another tuner has this search trial, or `limit` search trials are taken.
+
+        With a `pairing` it is a verification trial: one of the repeats that compare two configurations.
+        """
+        purpose = SEARCH if pairing is None else VERIFICATION
         now = self._clock()
         with self._transaction() as connection:
             if purpose == SEARCH and limit is not None and self._search_trials() >= limit:
                 return None
             try:
                 cursor = connection.execute(
-                    "INSERT INTO trials (configuration, configuration_id, purpose, tuner, token, lease_until, started_at,"
-                    " predicted_steps_per_s, predicted_log_stddev) VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?)",
+                    "INSERT INTO trials (configuration, configuration_id, purpose, pairing, tuner, token, lease_until,"
+                    " started_at, predicted_steps_per_s, predicted_log_stddev) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?, ?)",
                     (
                         json.dumps(configuration.to_dict()),
                         configuration.id,
                         purpose,
+                        pairing,
                         self._tuner,
                         now + LEASE_S,
                         now,
@@ -91,9 +113,10 @@ class Study:
                 )
             except sqlite3.IntegrityError:
                 return None
-            self._seen(now)
             assert cursor.lastrowid is not None
-            return Lease(trial=cursor.lastrowid, configuration=configuration, purpose=purpose, token=1)
+            lease = Lease(trial=cursor.lastrowid, configuration=configuration, purpose=purpose, pairing=pairing, token=1)
+            self._seen(lease)
+            return lease
 
     def renew(self, lease: Lease) -> None:
         """A sign of life; raises LeaseLostError if another tuner has given this one up."""
@@ -147,12 +170,18 @@ class Study:
         with database.disk_errors(self.folder):
             rows = self._connection.execute("SELECT * FROM trials WHERE outcome IS NULL ORDER BY id").fetchall()
         return [
-            Lease(trial=row["id"], configuration=_configuration(row["configuration"]), purpose=row["purpose"], token=row["token"])
+            Lease(
+                trial=row["id"],
+                configuration=_configuration(row["configuration"]),
+                purpose=row["purpose"],
+                pairing=row["pairing"],
+                token=row["token"],
+            )
             for row in rows
         ]
 
     def spent_s(self) -> float:
-        """Seconds of wall-clock time in which at least one tuner worked on this study."""
+        """Seconds of wall-clock time in which at least one tuner searched."""
         with database.disk_errors(self.folder):
             rows = self._connection.execute("SELECT started_at, seen_at FROM sittings ORDER BY started_at").fetchall()
         total, end = 0.0, float("-inf")
@@ -160,11 +189,6 @@ class Study:
             total += max(0.0, seen - max(start, end))
             end = max(end, seen)
         return total
-
-    def touch(self) -> None:
-        """Note that this tuner is at work."""
-        with self._transaction():
-            self._seen(self._clock())
 
     def trial_folder(self, lease: Lease) -> Path:
         """Where the trial's files lie."""
@@ -183,14 +207,14 @@ class Study:
             cursor = connection.execute(
                 f"UPDATE trials SET {columns} WHERE id = ? AND token = ? AND outcome IS NULL", (*values.values(), lease.trial, lease.token)
             )
-            self._seen(self._clock())
+            self._seen(lease)
             if cursor.rowcount != 1:
                 raise LeaseLostError(f"trial {lease.trial} was taken over by another tuner", hint="the study goes on without this trial")
 
-    def _seen(self, now: float) -> None:
-        self._connection.execute(
-            "INSERT INTO sittings VALUES (?, ?, ?) ON CONFLICT (tuner) DO UPDATE SET seen_at = excluded.seen_at", (self._tuner, now, now)
-        )
+    def _seen(self, lease: Lease) -> None:
+        """This tuner is at work on the search; verification is not the search's time."""
+        if lease.purpose == SEARCH:
+            self._connection.execute("UPDATE sittings SET seen_at = ? WHERE tuner = ?", (self._clock(), self._tuner))
 
     def _is_dead(self, tuner: str) -> bool:
         host, _, process = tuner.rpartition("/")
@@ -200,11 +224,6 @@ class Study:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with database.disk_errors(self.folder), database.transaction(self._connection) as connection:
             yield connection
-
-
-def open_study(folder: Path) -> Study:
-    """An existing study; raises StudyError."""
-    return Study(folder)
 
 
 def _configuration(text: str) -> Configuration:
@@ -217,6 +236,7 @@ def _trial(row: sqlite3.Row) -> Trial:
         id=row["id"],
         configuration=_configuration(row["configuration"]),
         purpose=row["purpose"],
+        pairing=row["pairing"],
         outcome=row["outcome"],
         cause=row["cause"] or "",
         rank=row["rank"],

@@ -26,6 +26,7 @@ class Lease:
     trial: int
     configuration: Configuration
     purpose: str
+    pairing: str | None = None
     token: int
 
     @property
@@ -41,6 +42,8 @@ class Trial:
     id: int
     configuration: Configuration
     purpose: str
+    pairing: str | None
+    """Verification trials of one pairing ran in turn, and are compared with one another."""
     outcome: str
     cause: str
     rank: int | None
@@ -60,6 +63,11 @@ class Trial:
     def stddev(self) -> float | None:
         """Standard deviation of `steps_per_s`."""
         return None if self.variance is None else math.sqrt(self.variance)
+
+    @property
+    def counts(self) -> bool:
+        """It says something of its configuration: it was not broken off from outside."""
+        return self.outcome != "interrupted"
 
     @property
     def feasible(self) -> bool:

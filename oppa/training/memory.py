@@ -1,8 +1,10 @@
 """Memory on a CPU as on an accelerator: a peak that can be measured and a limit that is enforced.
 
-CUDA counts and limits by itself. On a CPU torch's profiler lists every allocation and release of a tensor in the first step, from which
-a step's peak follows; and in the second step the kernel refuses to let the process's data grow beyond what it held before the
-model was built plus the limit, so that an allocation of a tensor fails with an exception.
+CUDA counts and limits by itself, in every step. On a CPU the warm-up's two steps do it. In the first, torch's profiler lists every
+allocation and release of a tensor, from which a step's peak follows. In both, the kernel refuses to let the process's data grow beyond
+what it held before the model was built plus the limit, so that an allocation of a tensor fails with an exception: in the first step
+loosely (1.25 times the limit and 64 MiB, because the profiler's records need room), in the second exactly. The timed steps that follow
+repeat the second; no limit is enforced in them, because malloc then keeps more than it needs, for speed.
 """
 
 import contextlib
@@ -21,7 +23,10 @@ from torch.autograd.profiler import profile
 
 from oppa.units import format_bytes
 
-_ALLOCATOR_MESSAGES = ("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory")
+_ALLOCATOR_MESSAGES = (
+    *("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory"),
+    *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "'out of memory'"),  # NCCL's: Cuda failure 2 'out of memory'
+)
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _EXACT_BYTES, _FAST_BYTES = 256 << 10, 32 << 20

@@ -38,8 +38,8 @@ def train(spec: TrialSpec, mesh: Mesh, stop_requested: Callable[[], bool]) -> It
 def _steps(spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Iterator[tuple[float, Tensor | None]]:
     """When each step began, and this rank's loss.
 
-    The warm-up, which counts as the first step, is two optimizer steps: one whose memory is measured; and one, now that all that stays is
-    there, in which the limit is as hard as an accelerator's.
+    The warm-up, which counts as the first step, is two optimizer steps: one whose memory is measured, under a loose limit; and one, now
+    that all that stays is there, in which the limit is as hard as an accelerator's. On a CPU the timed steps run without one.
     """
     corpus = Corpus.load(spec.training.corpus, spec.model, seed=spec.training.seed)
     share = spec.configuration.global_batch // mesh.dp.size

@@ -1,15 +1,13 @@
 """What this host lets oppa do, looked at rather than guessed."""
 
 import dataclasses
-import importlib.util
-import os
-import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from oppa import catalog
-from oppa.errors import OppaError
+from oppa.errors import EnvironmentLackingError, OppaError
+from oppa.problem.cluster import Cluster
+from oppa.problem.machine import this_machine
 from oppa.trials.quota import quotas_lacking
 from oppa.trials.runner import load_runner
 from oppa.units import format_bytes
@@ -34,42 +32,50 @@ def checks() -> Iterator[Check]:
     yield Check(
         name="operating system", works=linux, found=sys.platform, hint="trials are supervised through Linux's own means", needed=True
     )
-    yield _torch()
-    yield Check(name="processors", works=True, found=f"{len(os.sched_getaffinity(0))} cores")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield Check(name="memory", works=True, found=format_bytes(memory))
-    yield _cuda()
+    torch_works, torch_found = _torch()
+    yield Check(name="torch", works=torch_works, found=torch_found, hint="`pip install torch`, a build with gloo", needed=True)
+    if torch_works:  # which is asked for GPUs
+        yield from _machine()
     lacking = quotas_lacking()
     yield Check(
         name="CPU quotas", works=not lacking, found=lacking or "a rank can be a device", hint="ranks share the cores as the kernel likes"
     )
-    for command, use in (("torchrun", "`best/run.sh`"), ("srun", "trials on a Slurm allocation")):
-        where = shutil.which(command) or _beside_python(command)
-        yield Check(name=command, works=where is not None, found=where or "not installed", hint=f"needed for {use}")
     yield from map(_runner, catalog.names("runners"))
 
 
-def _torch() -> Check:
-    spec = importlib.util.find_spec("torch")
-    if spec is None:
-        return Check(name="torch", works=False, found="not installed", hint="`pip install torch`", needed=True)
-    import torch
+def require_devices(cluster: Cluster) -> None:
+    """Refuse a job whose devices this host does not have; torch is asked only where the job wants CUDA devices.
 
+    Raises:
+        EnvironmentLackingError: more hosts than this one, or more CUDA devices than it has.
+    """
+    if cluster.hosts > 1:
+        message = f"the launcher `local` runs on one host; this job has {cluster.hosts}"
+        raise EnvironmentLackingError(message, hint="set `hosts = 1` in [cluster]")
+    found = this_machine().gpus if cluster.on_cuda else cluster.devices_per_host
+    if found < cluster.devices_per_host:
+        message = f"this job needs {cluster.devices_per_host} x `{cluster.device}`; CUDA devices on this host: {found or 'none'}"
+        fitting = f"`devices_per_host = {found}`" if found else '`device = "CPU"`'
+        raise EnvironmentLackingError(message, hint=f"set {fitting} in [cluster]; `oppa doctor` shows what is here")
+
+
+def _torch() -> tuple[bool, str]:
+    """Whether torch can train on CPUs, and what was found."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return False, f"cannot be imported: {error}"
     gloo = torch.distributed.is_available() and torch.distributed.is_gloo_available()
-    found = f"{torch.__version__}, " + ("gloo" if gloo else "without gloo")
-    return Check(name="torch", works=gloo, found=found, hint="trials on CPUs talk over gloo", needed=True)
+    return gloo, f"{torch.__version__}, " + ("gloo" if gloo else "without gloo")
 
 
-def _cuda() -> Check:
-    if not Path("/proc/driver/nvidia").exists():
-        return Check(name="CUDA devices", works=False, found="none", hint="trials run on CPUs")
-    import torch
-
-    count = torch.cuda.device_count()
-    names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
-    return Check(
-        name="CUDA devices", works=count > 0, found=names or "driver without a usable device", hint="install a CUDA build of torch"
-    )
+def _machine() -> Iterator[Check]:
+    machine = this_machine()
+    yield Check(name="processors", works=True, found=f"{machine.cores:g} cores")
+    yield Check(name="memory", works=True, found=format_bytes(machine.memory_bytes))
+    gpus = f"{machine.gpus} x {machine.gpu}, {format_bytes(machine.gpu_memory_bytes)} each" if machine.gpus else "none"
+    hint = "trials run on CPUs; GPUs need the NVIDIA driver and a CUDA build of torch"
+    yield Check(name="CUDA devices", works=machine.gpus > 0, found=gpus, hint=hint)
 
 
 def _runner(name: str) -> Check:
@@ -78,8 +84,3 @@ def _runner(name: str) -> Check:
     except OppaError as error:
         return Check(name=f"runner {name}", works=False, found=error.message, hint=error.hint)
     return Check(name=f"runner {name}", works=True, found=runner.description)
-
-
-def _beside_python(command: str) -> str | None:
-    path = Path(sys.executable).with_name(command)
-    return str(path) if path.exists() else None

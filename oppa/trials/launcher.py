@@ -63,7 +63,11 @@ class Launcher(Protocol):
     """Starts trials, one after the other."""
 
     def start(self, folder: Path, spec: TrialSpec) -> RunningTrial:
-        """Start the trial that lies in `folder`. What goes wrong with it is told by `poll`, not raised."""
+        """Start the trial that lies in `folder`; what goes wrong with it from then on is told by `poll`, not raised.
+
+        Raises:
+            OSError: if it cannot be started, because a process, a file or a control group is refused. Nothing of it is left.
+        """
 
     def close(self) -> None:
         """End everything that was ever started here."""

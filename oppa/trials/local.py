@@ -1,5 +1,6 @@
 """Trials on this host: one rank per device, forked from a warm parent where the runner allows it, else executed one by one."""
 
+import contextlib
 import logging
 import math
 import shutil
@@ -50,18 +51,28 @@ class LocalLauncher:
 
     def prepare(self) -> None:
         """Start the parent of the ranks, so that its imports overlap with what we do next; a new one if it has died."""
-        self._ready_parent()
+        with contextlib.suppress(OSError):  # it is tried again by the first `start`, which tells
+            self._ready_parent()
 
     def start(self, folder: Path, spec: TrialSpec) -> "LocalTrial":
-        """Start the trial that lies in `folder`, once nothing is left of the one before; raises OSError if the host has no more to give."""
+        """Start the trial that lies in `folder`, once nothing is left of the one before.
+
+        Raises:
+            OSError: if the host refuses a process, a file or a control group. Nothing of the trial is left.
+        """
         parent = self._ready_parent()
         parent.end_ranks(self._grace_s)
         self._check_devices(spec)
         self._gangs += 1
         groups = placement.cpu_groups(self._runner, spec) if self._can_limit(spec) else None
         rendezvous = self._folder / f"rendezvous-{self._gangs}"
-        places = placement.place(self._runner, spec, folder.resolve(), warm=self._warm, rendezvous=rendezvous, groups=groups)
-        parent.start(self._gangs, folder.resolve(), places)
+        try:
+            places = placement.place(self._runner, spec, folder.resolve(), warm=self._warm, rendezvous=rendezvous, groups=groups)
+            parent.start(self._gangs, folder.resolve(), places)
+        except OSError:
+            if groups is not None:
+                groups.close()
+            raise
         return LocalTrial(self, parent, folder, gang=self._gangs, size=len(places), groups=groups, grace_s=self._runner.grace_s)
 
     def drop_parent(self) -> None:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from oppa.errors import MeasurementError
 from oppa.problem.training import Limits
 from oppa.trials import logs, wire
+from oppa.trials.exclusion import exclusive
 from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.throughput import Estimate, estimate
 from oppa.trials.verdict import Verdict, kernel_oom_kills, verdict
@@ -33,7 +35,7 @@ class TrialResult:
     """Of the steps there are, however the trial ended; None with fewer than two after the first."""
     memory_bytes: int | None = None
     seconds: float
-    """From the start until nothing of the trial was left."""
+    """From the start until nothing of the trial was left; waiting for the devices does not count."""
     setup_s: float | None = None
     """From the start to the beginning of the first step (to within a poll, 15 ms); None if no step was seen."""
 
@@ -54,7 +56,7 @@ def run_trial(
     on_tick: Callable[[], None] = lambda: None,
     hang_s: float = HANG_S,
 ) -> TrialResult:
-    """Run a trial in `folder` to its end, whatever that is; nothing of it is left running.
+    """Run a trial in `folder` to its end, whatever that is, once no other trial runs on the devices; nothing of it is left running.
 
     Args:
         judge: Consulted after every step; once it says yes, the trial stops at the next step boundary: `terminated_early`.
@@ -63,14 +65,26 @@ def run_trial(
         hang_s: The shortest silence after a step that can be a hang.
 
     Raises:
-        StudyError: if the folder cannot be written.
+        StudyError: if the folder, or the lock on the devices, cannot be written.
     """
     with writable(folder):
         _clear(folder)
         spec.write(folder)
+    with exclusive(spec.cluster, on_tick):
+        watch = Watch(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, judge=judge, on_step=on_step)
+        result = _result(watch, _run(launcher, folder, spec, watch, grace_s=limits.grace_s, on_tick=on_tick))
+    if result.outcome == "failed":
+        _check_space(folder)
+    return result
+
+
+def _run(launcher: Launcher, folder: Path, spec: TrialSpec, watch: Watch, *, grace_s: float, on_tick: Callable[[], None]) -> Verdict:
+    """Start the trial, watch it, end it."""
     oom_kills = kernel_oom_kills()
-    watch = Watch(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, judge=judge, on_step=on_step)
-    running = launcher.start(folder, spec)
+    try:
+        running = launcher.start(folder, spec)
+    except OSError as error:
+        return Verdict(outcome="failed", cause=f"launch failure: {error}", traceback=traceback.format_exc())
     try:
         while (exit := running.poll()) is None and watch.must_end is None:
             watch.look()
@@ -78,13 +92,9 @@ def run_trial(
             on_tick()
             time.sleep(POLL_S)
     finally:
-        running.end(limits.grace_s)
+        running.end(grace_s)
     watch.look()
-    kernel_oom = kernel_oom_kills() > oom_kills
-    ended = _verdict(folder, watch, exit or Exit(), wanted=spec.steps, kernel_oom=kernel_oom)
-    if ended.outcome == "failed":
-        _check_space(folder)
-    return _result(watch, ended)
+    return _verdict(folder, watch, exit or Exit(), wanted=spec.steps, kernel_oom=kernel_oom_kills() > oom_kills)
 
 
 def _verdict(folder: Path, watch: Watch, exit: Exit, *, wanted: int, kernel_oom: bool) -> Verdict:

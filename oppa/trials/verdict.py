@@ -1,11 +1,12 @@
 """How a trial ended, from what is known about it; never from the words in a log.
 
-The earliest sign of failure is the cause: a report (a rank raises, and says so before the others lose it) or the abnormal end of a
-process (a rank is killed, and the others report that they lost it).
+The earliest sign of failure is the cause: a report (a rank raises, and says so before the others lose it), the abnormal end of a
+process (a rank is killed, and the others report that they lost it), or our own decision to end the trial (and they report the same).
 """
 
 import contextlib
 import dataclasses
+import math
 import signal
 from pathlib import Path
 
@@ -24,10 +25,19 @@ class Verdict:
     traceback: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """What would be the verdict if nothing had been seen before."""
+
+    time: float
+    """When it was seen, in Unix seconds."""
+    verdict: Verdict
+
+
 def verdict(
     exit: Exit,
     report: Report | None,
-    must_end: Verdict | None,
+    must_end: Sign | None,
     *,
     steps: int,
     wanted: int,
@@ -46,21 +56,21 @@ def verdict(
     first = exit.first_abnormal
     if exit.failure:
         return Verdict(outcome="failed", cause=f"launch failure: {exit.failure}", traceback=exit.traceback)
-    if report is not None and report.outcome != "completed" and _came_first(report, first):
-        return _reported(report)
+    signs = []
+    if report is not None and report.outcome != "completed":
+        signs.append(Sign(time=-math.inf if report.time is None else report.time, verdict=_reported(report)))
     if first is not None:
-        return _ended_abnormally(first, steps=steps, kernel_oom=kernel_oom, last_words=last_words)
+        ended = _ended_abnormally(first, steps=steps, kernel_oom=kernel_oom, last_words=last_words)
+        signs.append(Sign(time=first.time, verdict=ended))
     if must_end is not None:
-        return must_end
+        signs.append(must_end)
+    if signs:
+        return min(signs, key=lambda sign: sign.time).verdict
     if steps >= wanted:
         return Verdict(outcome="completed")
     if asked_to_stop:
         return Verdict(outcome="terminated_early")
     return Verdict(outcome="failed", cause=f"ended after {steps} of {wanted} steps", traceback=last_words)
-
-
-def _came_first(report: Report, first: ProcessExit | None) -> bool:
-    return first is None or report.time is None or report.time <= first.time
 
 
 def _reported(report: Report) -> Verdict:

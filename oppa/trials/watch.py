@@ -9,7 +9,7 @@ from pathlib import Path
 
 from oppa.errors import MeasurementError, StudyError
 from oppa.trials import wire
-from oppa.trials.verdict import Verdict
+from oppa.trials.verdict import Sign, Verdict
 from oppa.trials.wire import Measurement, TrialSpec
 from oppa.units import format_seconds
 
@@ -45,7 +45,7 @@ class Watch:
         self.measurements: list[Measurement] = []
         self.setup_s: float | None = None
         self.asked_to_stop = False
-        self.must_end: Verdict | None = None
+        self.must_end: Sign | None = None
         """Why the trial must be ended, once it must."""
 
     @property
@@ -63,7 +63,7 @@ class Watch:
         try:
             new = self._reader.new()
         except MeasurementError as error:
-            self.must_end = Verdict(outcome="failed", cause=error.message)
+            self._end("failed", error.message)
             return
         if new:
             self._last_step_at = time.monotonic()
@@ -80,10 +80,14 @@ class Watch:
         silence_s = time.monotonic() - self._last_step_at
         usual_s = statistics.median(self.step_times_s) if self.measurements else math.inf
         if self.seconds > self._limit_s:
-            self.must_end = Verdict(outcome="timed_out", cause=f"took longer than its limit of {format_seconds(self._limit_s)}")
+            self._end("timed_out", f"took longer than its limit of {format_seconds(self._limit_s)}")
         elif silence_s > max(self._hang_s, HANG_STEPS * usual_s):
             last = f"step {self.measurements[-1].step}, where one takes {format_seconds(usual_s)}"
-            self.must_end = Verdict(outcome="timed_out", cause=f"hang: nothing for {format_seconds(silence_s)} after {last}")
+            self._end("timed_out", f"hang: nothing for {format_seconds(silence_s)} after {last}")
+
+    def _end(self, outcome: str, cause: str) -> None:
+        """Decide that the trial must end; the first decision stands."""
+        self.must_end = self.must_end or Sign(time=time.time(), verdict=Verdict(outcome=outcome, cause=cause))
 
     def _consult_judge(self) -> None:
         if self._judge is None or self.asked_to_stop or len(self.measurements) >= self._wanted:

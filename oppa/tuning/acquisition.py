@@ -11,12 +11,14 @@ import math
 import torch
 from torch import Tensor
 
+from oppa.tuning.belief import Normal
+
 TEMPERATURE = 0.05
 """Width of the step from feasible to infeasible, in log memory: 5% of the limit."""
 SAMPLES = 256
 
 
-def constrained_ucb(log_rate: "Normal", log_slack: "Normal", *, beta: float = 1.0, temperature: float = TEMPERATURE) -> Tensor:
+def constrained_ucb(log_rate: Normal, log_slack: Normal, *, beta: float = 1.0, temperature: float = TEMPERATURE) -> Tensor:
     """E[X + beta' |X - E[X]|] by quasi-Monte-Carlo, shape (n,) (OPPA eq. 4).
 
     The sigmoid gets the slack against the limit, not bytes, and samples of a log throughput are exponentiated before the product, or
@@ -30,14 +32,6 @@ def constrained_ucb(log_rate: "Normal", log_slack: "Normal", *, beta: float = 1.
     value = rate * torch.sigmoid(-slack / temperature)
     mean = value.mean(dim=0)
     return mean + beta * math.sqrt(math.pi / 2) * (value - mean).abs().mean(dim=0)
-
-
-class Normal:
-    """Independent normal beliefs: mean and stddev, each of shape (n,)."""
-
-    def __init__(self, mean: Tensor, stddev: Tensor) -> None:
-        self.mean = mean
-        self.stddev = stddev
 
 
 def _base_samples(dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
-from oppa.trials.wire import SPEC, TrialSpec, write_json
+from oppa.trials.runner import Runner, load_runner
+from oppa.trials.wire import TrialSpec, write_json
 
 STEPS = 100
 
@@ -25,14 +26,12 @@ run=$(mktemp -d "$here/runs/$(date +%Y%m%d-%H%M%S)-XXXX")
 sed "s/\\"steps\\": [0-9]*/\\"steps\\": ${{1:-{steps}}}/" "$here/trial.json" > "$run/trial.json"
 echo "run: $run"
 export OPPA_TRIAL="$run" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" PYTHONPATH={path}"${{PYTHONPATH:+:$PYTHONPATH}}"
-exec {python} -P -m torch.distributed.run --standalone --nnodes {hosts} --nproc-per-node {per_host} {program}
+{exports}exec {command}
 """
 
 
 def write_best(study: Study, problem: Problem, best: Trial) -> Path:
     """Write `best/{configuration.json, trial.json, run.sh}`; returns the script."""
-    from oppa.trials.runner import load_runner
-
     folder = study.folder / "best"
     runner = load_runner(problem.runner)
     spec = TrialSpec(
@@ -45,7 +44,6 @@ def write_best(study: Study, problem: Problem, best: Trial) -> Path:
         steps=STEPS,
     )
     spec.write(folder)
-    assert (folder / SPEC).is_file()
     write_json(folder / "configuration.json", dataclasses.asdict(best.configuration))
     script = folder / "run.sh"
     script.write_text(
@@ -54,12 +52,17 @@ def write_best(study: Study, problem: Problem, best: Trial) -> Path:
             id=best.configuration.id,
             script=script.name,
             steps=STEPS,
-            python=shlex.quote(sys.executable),
             path=shlex.quote(str(runner.folder.parent)),
-            hosts=problem.cluster.hosts,
-            per_host=problem.cluster.devices_per_host,
-            program=shlex.quote(str(runner.program)),
+            exports="".join(f"export {name}={shlex.quote(value)}\n" for name, value in runner.environment.items()),
+            command=_command(runner, problem.cluster.devices),
         )
     )
     script.chmod(0o755)
     return script
+
+
+def _command(runner: Runner, ranks: int) -> str:
+    """The runner's own command, else torchrun's; `$run` is the run's folder in the script."""
+    words = runner.command or ("{python}", "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{nproc}", "{program}")
+    values = {"python": sys.executable, "program": str(runner.program), "nproc": str(ranks)}
+    return " ".join('"$run"' if word == "{folder}" else shlex.quote(word.format(**values, folder="$run")) for word in words)

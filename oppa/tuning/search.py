@@ -3,11 +3,12 @@
 Several processes may search one study at once: the study's leases keep them apart, its trials are the state they share.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from oppa.errors import LeaseLostError
+from oppa.errors import LeaseLostError, OppaError
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
@@ -17,8 +18,10 @@ from oppa.trials.launcher import Launcher
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.wire import Measurement, TrialSpec
 from oppa.tuning.designer import Designer, Observation, Suggestion
+from oppa.units import format_seconds
 
 RENEW_EVERY_S = 10.0
+WAIT_S = 0.1
 
 
 class Watcher(Protocol):
@@ -56,8 +59,8 @@ class Bench:
         Raises:
             BaseException: whatever `tick` raises, when no process of the trial is left and the trial is recorded as interrupted.
         """
-        self._watcher.started(lease)
         try:
+            self._watcher.started(lease)
             result = run_trial(
                 self._launcher,
                 self.study.trial_folder(lease),
@@ -69,11 +72,17 @@ class Bench:
             self.study.finish(lease, result)
         except LeaseLostError:
             return None
-        except KeyboardInterrupt:
-            self.study.interrupt(lease, "interrupted by the user")
+        except BaseException as reason:
+            with contextlib.suppress(OppaError):  # it ended already, or the disk is full: a later start recovers the lease
+                self.study.interrupt(lease, "interrupted by the user" if isinstance(reason, KeyboardInterrupt) else f"broken off: {reason}")
             raise
         self._watcher.ended(lease, result)
         return result
+
+    def wait(self) -> None:
+        """Let other tuners of this study work for a moment."""
+        self._watcher.tick()
+        time.sleep(WAIT_S)
 
     def _spec(self, lease: Lease) -> TrialSpec:
         problem = self.problem
@@ -101,53 +110,49 @@ class Bench:
 
 
 def search(bench: Bench, candidates: Candidates, designer: Designer) -> str:
-    """Run search trials until the budget is spent; says in a few words what ended it."""
+    """Run search trials until the budget is spent and no tuner runs one any more; says in a few words what ended it."""
     study, limits, learned = bench.study, bench.problem.limits, set[int]()
     while True:
         study.recover()
-        trials = [trial for trial in study.trials() if trial.purpose == SEARCH and trial.outcome != "interrupted"]
-        if reason := spent(study, limits, len(trials)):
-            return reason
-        designer.update([Observation.of(trial, candidates) for trial in trials if trial.id not in learned])
-        learned |= {trial.id for trial in trials}
-        suggestion = _next(study, candidates, designer, trials)
-        if suggestion is None:
-            return "every valid configuration was tried"
-        lease = study.claim(candidates.configuration(suggestion.candidate), prediction=suggestion.prediction, limit=limits.trials)
-        if lease is None:  # another tuner was faster: look again, with its trials in sight
-            continue
-        bench.run(lease)
+        running = [lease for lease in study.running() if lease.purpose == SEARCH]
+        trials = searched(study.trials())
+        reason = spent(study, limits, len(trials) + len(running))
+        suggestion = None
+        if not reason:
+            designer.update([Observation.of(trial, candidates) for trial in trials if trial.id not in learned])
+            learned |= {trial.id for trial in trials}
+            suggestion = _next(candidates, designer, trials, running)
+        if suggestion is not None:
+            lease = study.claim(candidates.configuration(suggestion.candidate), prediction=suggestion.prediction, limit=limits.trials)
+            if lease is not None:  # else another tuner was faster: look again, with its trials in sight
+                bench.run(lease)
+        elif running:  # they may yet fail to end, and are ours to finish then
+            bench.wait()
+        else:
+            return reason or "every valid configuration was tried"
+
+
+def searched(trials: Sequence[Trial]) -> list[Trial]:
+    """The search trials that count."""
+    return [trial for trial in trials if trial.purpose == SEARCH and trial.counts]
 
 
 def spent(study: Study, limits: Limits, search_trials: int) -> str:
-    """Which budget is spent; empty if none is. Trials that other tuners run now count."""
-    running = sum(lease.purpose == SEARCH for lease in study.running())
-    if limits.trials is not None and search_trials + running >= limits.trials:
-        return f"all {limits.trials} trials are spent"
+    """Which budget is spent; empty if none is."""
+    if limits.trials is not None and search_trials >= limits.trials:
+        return f"the budget of {limits.trials} trials is spent"
     if limits.wall_time_s is not None and study.spent_s() >= limits.wall_time_s:
-        return f"{limits.wall_time_s:g} s of wall-clock time are spent"
+        return f"the budget of {format_seconds(limits.wall_time_s)} is spent"
     return ""
 
 
-def _next(study: Study, candidates: Candidates, designer: Designer, trials: Sequence[Trial]) -> Suggestion | None:
+def _next(candidates: Candidates, designer: Designer, trials: Sequence[Trial], running: Sequence[Lease]) -> Suggestion | None:
     """The default configuration until one is known to fit, then the designer's choice."""
-    running = {candidates.index_of(lease.configuration) for lease in study.running()}
+    busy = {candidates.index_of(lease.configuration) for lease in running}
     ended = {candidates.index_of(trial.configuration): trial for trial in trials}
     for candidate in candidates.default_order():
-        if (candidate in ended and ended[candidate].feasible) or candidate in running:
+        if (candidate in ended and ended[candidate].feasible) or candidate in busy:
             break
         if candidate not in ended:
             return Suggestion(candidate=int(candidate))
-    return designer.suggest(ended.keys() | running)
-
-
-def default_trial(candidates: Candidates, trials: Sequence[Trial]) -> Trial | None:
-    """The trial of the default configuration: the first in the default order that was shown to fit."""
-    ended = {candidates.index_of(trial.configuration): trial for trial in trials if trial.purpose == SEARCH}
-    return next((ended[index] for index in candidates.default_order() if index in ended and ended[index].feasible), None)
-
-
-def incumbents(trials: Sequence[Trial]) -> list[Trial]:
-    """Feasible search trials, fastest first."""
-    feasible = [trial for trial in trials if trial.purpose == SEARCH and trial.feasible]
-    return sorted(feasible, key=lambda trial: -(trial.steps_per_s or 0.0))
+    return designer.suggest(ended.keys() | busy)

@@ -1,20 +1,10 @@
-"""Is the winner really faster than the default? Both are run again, interleaved, and the gain is given with its interval.
-
-A search reports the luckiest of many noisy trials: only fresh repeats, side by side, say what the winner is worth.
-"""
+"""Is the winner really faster than the default? The statistics of two sets of repeats that ran in turn."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 
-from oppa.problem.configuration import Configuration
-from oppa.study import Trial
-from oppa.study.records import VERIFICATION
-from oppa.tuning.search import Bench
-
 CONFIDENCE = 0.95
-FALLBACKS = 3
-"""Configurations that may fail their repeats before verification gives up."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,33 +24,6 @@ class Gain:
     default: Interval
     ratio: Interval
     tied: bool
-
-
-def repeat(bench: Bench, configurations: Sequence[Configuration], repeats: int) -> Configuration | None:
-    """Run each configuration until it has `repeats` verification trials, in turn, the order reversed every round.
-
-    Returns:
-        The first configuration that failed a repeat, or None if all of them ran.
-    """
-    while True:
-        bench.study.recover()
-        runs = {configuration.id: verified(bench.study.trials(), configuration) for configuration in configurations}
-        for configuration in configurations:
-            if any(not trial.feasible for trial in runs[configuration.id]):
-                return configuration
-        round_ = min(len(trials) for trials in runs.values())
-        if round_ >= repeats:
-            return None
-        order = list(configurations) if round_ % 2 == 0 else list(configurations)[::-1]
-        due = next(configuration for configuration in order if len(runs[configuration.id]) == round_)
-        lease = bench.study.claim(due, purpose=VERIFICATION)
-        assert lease is not None, "verification trials are never refused"
-        bench.run(lease)
-
-
-def verified(trials: Sequence[Trial], configuration: Configuration) -> list[Trial]:
-    """The verification trials of a configuration that were not interrupted."""
-    return [t for t in trials if t.purpose == VERIFICATION and t.configuration == configuration and t.outcome != "interrupted"]
 
 
 def gain(winner: Sequence[float], default: Sequence[float]) -> Gain:

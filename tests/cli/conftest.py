@@ -29,7 +29,7 @@ trials = 6
 trial_time = "30 s"
 q_min = 2
 q_max = 4
-repeats = 2
+repeats = 3
 grace = "1 s"
 """
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from oppa.study import open_study
+from oppa.study import Study
 
 RANDOM = ("--designer", "random")
 
@@ -21,7 +21,7 @@ def test_the_json_has_everything_that_was_promised(oppa) -> None:
     best, default = result["best"], result["default"]
     assert best["steps_per_s"] >= default["steps_per_s"]
     assert best["configuration"]["micro_batch"] >= default["configuration"]["micro_batch"] == 1
-    assert len(result["trials"]) == 6 and len(result["verification"]) in (2, 4)
+    assert len(result["trials"]) == 6 and len(result["verification"]) in (3, 6)
     keys = "configuration outcome cause steps steps_per_s stddev memory_bytes predicted_steps_per_s predicted_log_stddev seconds"
     assert all(set(keys.split()) <= set(trial) for trial in result["trials"] + result["verification"])
     if result["gain_interval"]:
@@ -50,14 +50,13 @@ def test_a_second_tune_starts_a_new_study(oppa) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_study_goes_on_and_loses_at_most_one_trial(oppa, number) -> None:
     with oppa.start("tune", "job.toml", *RANDOM, "--study", "s") as tuner:
-        while tuner.stderr.readline().split()[:1] != ["2"]:  # two trials have ended
-            pass
+        assert any(line.split()[:1] == ["2"] for line in tuner.stderr)  # two trials have ended
         time.sleep(0.05)
         tuner.send_signal(number)
         said = tuner.communicate()[1]
     assert tuner.returncode == (-9 if number == signal.SIGKILL else 130)
     assert number == signal.SIGKILL or "--study s" in said
-    with open_study(oppa.folder / "s") as study:
+    with Study(oppa.folder / "s") as study:
         done = [trial.id for trial in study.trials() if trial.outcome != "interrupted"]
     result = json.loads(tune(oppa, "--study", "s", "--json").stdout)
     assert done == [1, 2] or done == [1, 2, 3]

@@ -129,11 +129,11 @@ def test_tuner_and_shim_killed_together_are_cleared_at_the_next_start(start_tune
 
 def test_a_sweep_leaves_living_tuners_alone(start_tuner, repeat):
     dead = start_tuner("daemon\nsteps 100000 0.02")
-    living = start_tuner(ENDLESS, study=dead.study)
     shim, _, _ = dead.meet()
-    living.meet()
     dead.kill(dead.process, shim)
     dead.wait()
+    living = start_tuner(ENDLESS, study=dead.study)
+    living.meet()
     assert not living.family & set(sweep(dead.study))
     assert all(map(processes.is_living, living.family))
     assert not {each for each in dead.family if processes.is_living(each)}

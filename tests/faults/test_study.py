@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oppa.study import open_study
+from oppa.study import Study
 from oppa.trials import processes
 from tests.faults.conftest import GRACE_S, children, wait_for
 
@@ -20,7 +20,7 @@ model = {{preset = "tiny-1m"}}
 batch = {{global_batch = 4}}
 cluster = {{devices_per_host = 2, device = "CPU", memory_limit = "200 MiB"}}
 runner = {{name = "{RUNNER}"}}
-limits = {{trials = {TRIALS}, trial_time = "30 s", q_min = 2, q_max = 15, repeats = 2, grace = "{GRACE_S} s"}}
+limits = {{trials = {TRIALS}, trial_time = "30 s", q_min = 2, q_max = 15, repeats = 3, grace = "{GRACE_S} s"}}
 """
 
 pytestmark = [
@@ -53,11 +53,11 @@ class Sitting:
         return self._child.returncode, said
 
     def trials(self):
-        with open_study(self.study) as study:
+        with Study(self.study) as study:
             return study.trials()
 
     def survivors(self):
-        with open_study(self.study) as study:
+        with Study(self.study) as study:
             uuid = study.uuid
         return processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == uuid)
 

@@ -6,14 +6,14 @@ import pytest
 
 from oppa.errors import StudyError
 from oppa.problem.configuration import Configuration
-from oppa.study import Study, database, open_study
+from oppa.study import Study, database
 
 A = Configuration(dp=2, global_batch=8, micro_batch=1)
 
 
 def test_a_folder_without_a_study_says_so(tmp_path) -> None:
     with pytest.raises(StudyError, match="holds no study"):
-        open_study(tmp_path)
+        Study(tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0, 10, 100, 5000, 9000])
@@ -23,7 +23,7 @@ def test_a_truncated_file_is_an_error_with_a_hint(study, completed, keep) -> Non
     path = study.folder / database.FILE
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(StudyError) as caught:
-        open_study(study.folder)
+        Study(study.folder)
     assert caught.value.hint
 
 
@@ -32,7 +32,7 @@ def test_a_file_of_another_program_is_refused(tmp_path) -> None:
         connection.execute("CREATE TABLE other (x)")
     connection.close()
     with pytest.raises(StudyError, match="no study of oppa"):
-        open_study(tmp_path)
+        Study(tmp_path)
 
 
 def test_a_full_disk_loses_nothing_that_was_acknowledged(study, completed) -> None:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from oppa.study import open_study
+from oppa.study import Study
 
 KILLS = 20
 """At a time; ten rounds, of which CI runs one and `make faults` all."""
@@ -26,7 +26,7 @@ study.recover()
 result = TrialResult(outcome="completed", step_times_s=(0.1,) * 30, estimate=Estimate(steps_per_s=10.0, variance=0.1, kept=29), seconds=3.0)
 print("ready", flush=True)
 while True:
-    lease = study.claim(Configuration(dp=1, global_batch=8, micro_batch=1), purpose="verification")
+    lease = study.claim(Configuration(dp=1, global_batch=8, micro_batch=1), pairing="A|B")
     study.finish(lease, result)
     print(lease.trial, flush=True)
 """
@@ -44,6 +44,6 @@ def test_no_acknowledged_trial_is_lost(tmp_path) -> None:
             writer.kill()
             lines = writer.stdout.read().splitlines(keepends=True)
         acknowledged |= {int(line) for line in lines if line.endswith("\n")}
-    with open_study(folder) as study:
+    with Study(folder) as study:
         stored = {trial.id for trial in study.trials() if trial.outcome == "completed"}
     assert acknowledged and acknowledged <= stored

@@ -6,7 +6,7 @@ import pytest
 
 from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
-from oppa.study import Prediction, Study, open_study
+from oppa.study import Prediction, Study
 from oppa.study.folder import LEASE_S
 
 A = Configuration(dp=2, global_batch=8, micro_batch=1)
@@ -17,7 +17,7 @@ def test_a_finished_trial_is_there_after_reopening(study, completed) -> None:
     lease = study.claim(A, prediction=Prediction(steps_per_s=1.5, log_stddev=0.2))
     study.finish(lease, completed)
     study.close()
-    with open_study(study.folder) as again:
+    with Study(study.folder) as again:
         (trial,) = again.trials()
     assert (trial.configuration, trial.outcome, trial.steps_per_s, trial.variance) == (A, "completed", 2.0, 0.01)
     assert (trial.memory_bytes, trial.step_times_s, trial.prediction.log_stddev) == (100, completed.step_times_s, 0.2)
@@ -33,20 +33,20 @@ def test_what_was_never_measured_is_none(study, completed) -> None:
 
 def test_one_configuration_is_searched_by_one_tuner(study) -> None:
     assert study.claim(A) is not None
-    with open_study(study.folder) as other:
+    with Study(study.folder) as other:
         assert other.claim(A) is None
         assert other.claim(B) is not None
 
 
 def test_a_configuration_may_be_verified_any_number_of_times(study, completed) -> None:
     for _ in range(3):
-        study.finish(study.claim(A, purpose="verification"), completed)
+        study.finish(study.claim(A, pairing="A|B"), completed)
     assert len(study.trials()) == 3
 
 
 def test_the_limit_counts_the_trials_of_all_tuners(study) -> None:
     study.claim(A, limit=1)
-    with open_study(study.folder) as other:
+    with Study(study.folder) as other:
         assert other.claim(B, limit=1) is None
 
 
@@ -76,13 +76,16 @@ def test_a_tuner_that_gives_a_sign_of_life_keeps_its_trial(study, completed, clo
     assert study.running() == []
 
 
-def test_time_counts_once_however_many_tuners_work(study, clock) -> None:
-    study.touch()
+def test_time_counts_once_however_many_tuners_work(study, completed, clock) -> None:
+    study.sit_down({"command": "oppa tune"})
+    lease = study.claim(A)
     clock.now += 10
-    study.touch()
+    study.finish(lease, completed)
     assert study.spent_s() == 10
     clock.now += 100  # nobody is at work
+    study.finish(study.claim(A, pairing="A|B"), completed)  # nor does verification count
     assert study.spent_s() == 10
+    assert study.sittings() == [{"command": "oppa tune"}]
 
 
 def test_the_same_problem_resumes_and_another_is_refused(study, completed) -> None:

@@ -65,17 +65,17 @@ def test_a_peak_beyond_the_limit_is_out_of_memory(trials: Trials) -> None:
     large = dataclasses.replace(WIDE, hidden=512, ffn=2048)
     needed = trials(configured(dp=2), large, steps=1).memory_bytes
     assert trials(configured(dp=2), large, steps=2, limit_bytes=int(1.02 * needed)).losses
-    for share, sign in ((0.98, "a step needs"), (0.1, "DefaultCPUAllocator")):
+    for share in (0.98, 0.1):
         ended = trials(configured(dp=2), large, steps=2, limit_bytes=int(share * needed))
         assert ended.report is not None and ended.report.outcome == "out_of_memory"
-        assert sign in ended.report.traceback and ended.report.rank in (0, 1)
+        assert "DefaultCPUAllocator" in ended.report.traceback and ended.report.rank in (0, 1)
         assert ended.codes == [1, 1] and not ended.measurements
 
 
 def test_a_bad_layout_is_refused_with_its_rule(trials: Trials) -> None:
     ended = trials(configured(pp=2, micro_batch=8))
     assert ended.report is not None and ended.report.outcome == "failed"
-    assert "InputError" in ended.report.cause and ended.report.rank in (0, 1)
+    assert ended.report.cause.startswith("illegal configuration: ") and ended.report.rank in (0, 1)
 
 
 @pytest.mark.parametrize(

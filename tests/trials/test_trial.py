@@ -118,6 +118,10 @@ def test_a_hang_is_found(act):
     assert result.steps == 3
 
 
+def test_what_ranks_report_because_we_end_them_is_not_the_cause(act):
+    assert act("steps 3 0.01\nmourn SIGTERM\nsleep 100", hang_s=0.5).outcome == "timed_out"
+
+
 def test_the_time_limit_holds(act):
     result = act("steps 500 0.05", steps=500, trial_time_s=0.7)
     assert (result.outcome, result.cause) == ("timed_out", "took longer than its limit of 700 ms")

@@ -3,7 +3,7 @@
 import pytest
 
 from oppa.trials.launcher import Exit, ProcessExit
-from oppa.trials.verdict import Verdict, verdict
+from oppa.trials.verdict import Sign, Verdict, verdict
 from oppa.trials.wire import Report
 
 
@@ -17,6 +17,7 @@ def judge(*exits, report=None, must_end=None, failure="", steps=5, asked_to_stop
 
 
 CLEAN = (ended(0, code=0), ended(1, code=0))
+LATE = Sign(time=20.0, verdict=Verdict(outcome="timed_out", cause="took too long"))
 
 
 def test_all_steps_and_a_clean_end_is_complete():
@@ -55,9 +56,13 @@ def test_the_launchers_own_failure_comes_first():
 
 
 def test_a_report_outlives_the_time_limit():
-    late = Verdict(outcome="timed_out", cause="took too long")
-    assert judge(must_end=late, steps=2) == late
-    assert judge(must_end=late, steps=2, report=Report(outcome="out_of_memory", time=1.0)).outcome == "out_of_memory"
+    assert judge(must_end=LATE, steps=2) == LATE.verdict
+    assert judge(must_end=LATE, steps=2, report=Report(outcome="out_of_memory", time=19.0)).outcome == "out_of_memory"
+
+
+def test_what_happens_while_we_end_the_trial_is_not_the_cause():
+    report = Report(outcome="failed", cause="lost a peer", rank=0, time=21.0)
+    assert judge(ended(0, code=1, time=22.0), must_end=LATE, steps=2, report=report) == LATE.verdict
 
 
 def test_an_outcome_that_is_not_a_programs_is_a_failure():

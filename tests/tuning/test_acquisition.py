@@ -2,7 +2,8 @@
 
 import torch
 
-from oppa.tuning.acquisition import Normal, constrained_ucb
+from oppa.tuning.acquisition import constrained_ucb
+from oppa.tuning.belief import Normal
 
 
 def normal(mean: list[float], stddev: list[float]) -> Normal:

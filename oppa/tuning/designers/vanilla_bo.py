@@ -8,11 +8,13 @@ import math
 from collections.abc import Sequence, Set
 
 import torch
+from botorch.exceptions.errors import ModelFittingError
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
 from oppa.study import Prediction
-from oppa.tuning.acquisition import Normal, constrained_ucb
+from oppa.tuning.acquisition import constrained_ucb
+from oppa.tuning.belief import Normal
 from oppa.tuning.designer import Observation, Suggestion
 from oppa.tuning.designers.uniform import Uniform
 from oppa.tuning.surrogate import ConstantMeanGP
@@ -46,7 +48,10 @@ class VanillaBO:
         if not free.any():
             return None
         indices = free.nonzero()[:, 0]
-        rate, slack = self._log_rate(indices), self._log_slack(indices)
+        try:
+            rate, slack = self._log_rate(indices), self._log_slack(indices)
+        except ModelFittingError:  # no model today is no reason to end the study
+            return self._chance.suggest(taken)
         best = int(constrained_ucb(rate, slack, beta=self._beta).argmax())
         expected = Prediction(steps_per_s=math.exp(rate.mean[best]), log_stddev=float(rate.stddev[best]))
         return Suggestion(candidate=int(indices[best]), prediction=expected)

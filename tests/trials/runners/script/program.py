@@ -11,6 +11,7 @@ The script is the trial's `training.corpus`, one instruction per line. An instru
     exit CODE       ends at once, with no word
     signal NAME     sends itself a signal: SIGKILL, SIGSEGV, SIGSTOP, ...
     ignore NAME     does not listen to a signal
+    mourn NAME      an exception when the signal comes, as when a peer is lost
     daemon          starts a grandchild in a session of its own that ignores SIGTERM
     forget          starts a grandchild in a session of its own with an empty environment
     print BYTES     fills stdout
@@ -79,6 +80,12 @@ class Script:
 
     def do_ignore(self, name):
         signal.signal(signal.Signals[name], signal.SIG_IGN)
+
+    def do_mourn(self, name):
+        def lose(*_):
+            raise RuntimeError("lost a peer")
+
+        signal.signal(signal.Signals[name], lose)
 
     def do_daemon(self):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # inherited by what we start

@@ -1,0 +1,48 @@
+"""Running out of memory is told from every other failure, whoever noticed it: torch, CUDA, cuBLAS or NCCL."""
+
+import errno
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from oppa.training.memory import allocation_failure, ran_out_of_memory
+
+NCCL = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\n"
+UNHANDLED = NCCL + "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure {}"
+
+MEMORY = [
+    MemoryError(),
+    OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes."),
+    torch.AcceleratorError("CUDA error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    dist.DistBackendError(UNHANDLED.format("2 'out of memory'")),
+    dist.DistBackendError(UNHANDLED.format("'out of memory'")),
+]
+OTHERS = [
+    RuntimeError("CUDA error: an illegal memory access was encountered"),
+    dist.DistBackendError(UNHANDLED.format("1 'invalid argument'")),
+    dist.DistNetworkError("Connection reset by peer"),
+    ValueError("out of memory"),
+]
+
+
+@pytest.mark.parametrize("error", MEMORY, ids=repr)
+def test_want_of_memory_is_seen_also_where_it_is_the_cause(error: Exception) -> None:
+    assert ran_out_of_memory(error)
+    wrapped = RuntimeError("a stage failed")
+    wrapped.__cause__ = error
+    assert ran_out_of_memory(wrapped)
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=repr)
+def test_other_failures_are_not_want_of_memory(error: Exception) -> None:
+    assert not ran_out_of_memory(error)
+
+
+def test_what_could_not_be_allocated_is_named_where_it_is_known() -> None:
+    assert allocation_failure(MEMORY[2]) == "cannot allocate 2.00 GiB"
+    assert allocation_failure(MEMORY[4]) == "an allocation failed"
