@@ -10,13 +10,20 @@ import tempfile
 import venv
 from pathlib import Path
 
+JOB = """
+model = {preset = "tiny-1m"}
+batch = {global_batch = 4}
+cluster = {devices_per_host = 2, device = "CPU", memory_limit = "1 GiB"}
+runner = {name = "torch"}
+limits = {q_min = 2, q_max = 3, repeats = 3}
+"""
 EXPECTED_IN_SDIST = ("pyproject.toml", "README.md", "Makefile", "constraints.txt", "tests/installed.py", "runners/torch/train.py")
 
 
 def main(dist: Path) -> None:
     """Install the only wheel of `dist`, and use it as a user would."""
-    (wheel,) = dist.glob("*.whl")
-    (sdist,) = dist.glob("*.tar.gz")
+    (wheel,) = dist.resolve().glob("*.whl")
+    (sdist,) = dist.resolve().glob("*.tar.gz")
     check_sdist(sdist)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -37,6 +44,8 @@ def use(oppa: Path, home: Path) -> None:
     run(oppa, "init", "job.toml", cwd=home)
     assert "configurations" in run(oppa, "space", "job.toml", cwd=home)
     run(oppa, "doctor", cwd=home)
+    (home / "job.toml").write_text(JOB)
+    assert '"completed"' in run(oppa, "tune", "job.toml", "--trials", "1", "--json", cwd=home)
 
 
 def check_sdist(sdist: Path) -> None:
