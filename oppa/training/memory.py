@@ -141,7 +141,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 def allocation_failure(error: BaseException) -> str:
     """What could not be allocated, in a few words, from the exception at the root."""
     *_, root = _chain(error)
-    asked = re.search(r"allocate (\d+) bytes|ried to allocate ([\d.]+ \w+)", str(root))
+    asked = re.search(r"allocate (?:(\d+) bytes|([\d.]+ \w+))", str(root))
     if asked is None:
         return "an allocation failed"
     return f"cannot allocate {format_bytes(int(asked[1])) if asked[1] else asked[2]}"
