@@ -14,13 +14,14 @@ from oppa.trials import processes
 from oppa.trials.groups import is_v2, own_group
 from oppa.trials.local import LocalLauncher
 from oppa.trials.trial import run_trial
+from tests.trials.conftest import STUDY
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(launcher):
-    """Whatever happened in a trial: all that lives below us when it has ended is a shim and a parent for the next."""
+    """Whatever happened in a trial: all that lives of our study when it has ended is a shim and a parent for the next."""
     yield
-    assert len(processes.descendants(os.getpid())) <= 2
+    assert len(processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == STUDY)) <= 2
 
 
 @contextlib.contextmanager
