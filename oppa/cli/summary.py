@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from oppa.cli import style
 from oppa.errors import InfeasibleError, OppaError
+from oppa.study.database import disk_errors
 from oppa.study.records import SEARCH
 from oppa.units import format_bytes, format_count, format_seconds
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
     from oppa.study import Study, Trial
+    from oppa.trials.wire import Outcome
     from oppa.tuning.result import Finding
     from oppa.tuning.verification import Interval
 
@@ -69,7 +71,7 @@ def nothing_feasible(study: "Study", problem: "Problem") -> OppaError:
     return InfeasibleError(message, hint="\n      ".join(_remedy(outcome, study, problem) for outcome in counts))
 
 
-def _remedy(outcome: str, study: "Study", problem: "Problem") -> str:
+def _remedy(outcome: "Outcome", study: "Study", problem: "Problem") -> str:
     if outcome == "out_of_memory":
         limit = format_bytes(problem.cluster.memory_limit_bytes)
         return f"the memory limit of {limit} binds: raise it, or lower `seq_len` or the batch, or use more devices"
@@ -79,9 +81,17 @@ def _remedy(outcome: str, study: "Study", problem: "Problem") -> str:
 
 
 def new_folder(name: str) -> Path:
-    """The first free `studies/<name>-NNN`."""
-    taken = {path.name for path in Path("studies").glob(f"{name}-*")}
-    return next(Path("studies") / candidate for n in range(1, 10**6) if (candidate := f"{name}-{n:03d}") not in taken)
+    """Make the first free `studies/<name>-NNN`; tuners that start at once get one each."""
+    studies, number = Path("studies"), 1
+    with disk_errors(studies):
+        studies.mkdir(exist_ok=True)
+        while True:
+            folder = studies / f"{name}-{number:03d}"
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                number += 1
 
 
 def _gain(finding: "Finding") -> str:

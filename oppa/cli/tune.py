@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oppa.errors import OppaError
+from oppa.tuning import designers
 
 if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
@@ -27,7 +28,7 @@ RUNNER = "Run the trials with this runner instead of the job file's."
 def tune(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (`oppa init` writes one).", show_default=False)],
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
-    designer: Annotated[str, typer.Option(metavar="NAME", help="vanilla-bo, random or grid.")] = "vanilla-bo",
+    designer: Annotated[str, typer.Option(metavar="NAME", help="vanilla-bo, random or grid.")] = designers.DEFAULT,
     trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
     time: Annotated[str | None, typer.Option(metavar="DURATION", help=TIME)] = None,
     runner: Annotated[str | None, typer.Option(metavar="NAME|FOLDER", help=RUNNER)] = None,
@@ -67,11 +68,10 @@ def _sitting(problem: "Problem", named: Path | None, designer_name: str, seed: i
     from oppa.trials.host import require_devices
     from oppa.trials.runner import load_runner
     from oppa.trials.sweep import sweep
-    from oppa.tuning.designers import require_designer
     from oppa.tuning.export import write_best
     from oppa.tuning.result import to_json
 
-    require_designer(designer_name)
+    designers.require_designer(designer_name)
     require_devices(problem.cluster)
     runner = load_runner(problem.runner)
     candidates = problem.candidates()
@@ -100,18 +100,17 @@ def _search_and_verify(
     from oppa.cli import style
     from oppa.cli.watch import make_watcher
     from oppa.trials.local import LocalLauncher
-    from oppa.tuning.designers import make_designer
     from oppa.tuning.result import find_winner
-    from oppa.tuning.search import Bench, search
+    from oppa.tuning.search import Sitting, search
 
     with LocalLauncher(runner, study=study.uuid, grace_s=problem.limits.grace_s) as launcher:
         launcher.prepare()  # its imports run beside ours
-        designer = make_designer(designer_name, candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=seed)
+        designer = designers.make_designer(designer_name, candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=seed)
         with make_watcher(study, interruption, problem.limits) as watcher:
-            bench = Bench(study, problem, launcher, watcher)
+            sitting = Sitting(study, problem, launcher, watcher)
             try:
-                why_ended = search(bench, candidates, designer)
-                return find_winner(bench, candidates, problem.limits.repeats), why_ended
+                why_ended = search(sitting, candidates, designer)
+                return find_winner(sitting, candidates, problem.limits.repeats), why_ended
             except KeyboardInterrupt:
                 style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {_again(study.folder)}", markup=False)
                 raise

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -113,7 +113,7 @@ class LiveWatcher(PlainWatcher):
         self._started_at = time.monotonic()
         self._times: list[float] = []
         self._spent = (study.spent_s(), time.monotonic())
-        self._done = sum(trial.purpose == SEARCH and trial.outcome != "interrupted" for trial in study.trials())
+        self._done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -147,14 +147,13 @@ class LiveWatcher(PlainWatcher):
         self._live.update(self._view(), refresh=True)
 
     def _view(self) -> RenderableType:
-        return Group(Text(), *(Text.from_markup(f"  {name:<10}{value}") for name, value in self._rows().items()))
+        return Group(Text(), *(Text.from_markup(f"  [bold]{name:<8}[/]{value}") for name, value in self._rows()))
 
-    def _rows(self) -> dict[str, Any]:
-        rows = {"[bold]trial[/]     ": self._trial_text()}
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [("trial", self._trial_text())]
         if self._best:
-            rows["[bold]best[/]      "] = f"{self._best[1]}   [green]{style.rate(self._best[0])} steps/s[/]"
-        rows["[bold]budget[/]    "] = self._budget_text()
-        return rows
+            rows += [("best", f"{self._best[1]}   [green]{style.rate(self._best[0])} steps/s[/]")]
+        return [*rows, ("budget", self._budget_text())]
 
     def _trial_text(self) -> str:
         if self._lease is None:

@@ -22,7 +22,7 @@ class Limits:
     trials: int | None = None
     """Search trials of the whole study, verification repeats not counted; None: no limit."""
     wall_time_s: float | None = None
-    """Wall-clock time of the search, over all sittings; None: no limit."""
+    """Wall-clock time of the search, over all sittings; the trial that runs when it is spent is finished. None: no limit."""
     trial_time_s: float = 120.0
     """A trial that takes longer is ended: `timed_out`."""
     q_min: int = 5

@@ -4,9 +4,10 @@ import dataclasses
 import math
 
 from oppa.problem.configuration import Configuration
+from oppa.trials.wire import Outcome
 
 SEARCH, VERIFICATION = "search", "verification"
-MEASURED = ("completed", "terminated_early")
+MEASURED: tuple[Outcome, ...] = ("completed", "terminated_early")
 """Outcomes whose throughput means something."""
 
 
@@ -44,7 +45,7 @@ class Trial:
     purpose: str
     pairing: str | None
     """Verification trials of one pairing ran in turn, and are compared with one another."""
-    outcome: str
+    outcome: Outcome
     cause: str
     rank: int | None
     traceback: str

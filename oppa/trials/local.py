@@ -142,10 +142,11 @@ class LocalTrial:
 
     def poll(self) -> Exit | None:
         """How its processes ended: all of them, or the first that ended abnormally and those that followed until we know why."""
+        how = self._parent.ended()  # asked first: whatever it told before its end can be heard then
         for event in self._parent.events():
             self._hear(event)
         self._trim_logs(over_bytes=logs.RUNAWAY_BYTES)
-        if self._failure is None and (how := self._parent.ended()):
+        if self._failure is None and how:
             self._failure = Exit(processes=tuple(self._exits), failure=how, traceback=self._parent.last_words())
         if self._failure is not None:
             return self._failure

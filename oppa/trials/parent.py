@@ -44,8 +44,8 @@ class RankParent:
     def events(self) -> list[dict[str, Any]]:
         """What it has told since the last call; never blocks."""
         events = []
-        with contextlib.suppress(BlockingIOError, ConnectionResetError):
-            while packet := self._control.recv(_MAX_MESSAGE, socket.MSG_DONTWAIT):
+        with contextlib.suppress(BlockingIOError):
+            while packet := self._receive():
                 events.append(json.loads(packet))
         self.pid = next((event["pid"] for event in events if event["event"] == "started"), self.pid)
         return events
@@ -53,6 +53,12 @@ class RankParent:
     def ended(self) -> str:
         """How it ended; empty while it runs."""
         return self._guard.ended()
+
+    def _receive(self) -> bytes:
+        try:
+            return self._control.recv(_MAX_MESSAGE, socket.MSG_DONTWAIT)
+        except ConnectionResetError:  # told once where the peer died without reading all, ahead of what it had sent
+            return self._control.recv(_MAX_MESSAGE, socket.MSG_DONTWAIT)
 
     def last_words(self) -> str:
         """The end of what it printed itself."""

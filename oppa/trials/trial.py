@@ -14,7 +14,7 @@ from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.throughput import Estimate, estimate
 from oppa.trials.verdict import Verdict, kernel_oom_kills, verdict
 from oppa.trials.watch import HANG_S, Judge, Watch, writable
-from oppa.trials.wire import Measurement, TrialSpec
+from oppa.trials.wire import Measurement, Outcome, TrialSpec
 
 POLL_S = 0.015
 
@@ -23,7 +23,7 @@ POLL_S = 0.015
 class TrialResult:
     """What came of a trial."""
 
-    outcome: str
+    outcome: Outcome
     cause: str = ""
     rank: int | None = None
     """The first that failed."""

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from oppa.trials.groups import own_group
 from oppa.trials.launcher import Exit, ProcessExit
-from oppa.trials.wire import Report
+from oppa.trials.wire import Outcome, Report
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """An outcome, its cause, and the first rank that failed, where there is one."""
 
-    outcome: str
+    outcome: Outcome
     cause: str = ""
     rank: int | None = None
     traceback: str = ""
@@ -74,10 +74,10 @@ def verdict(
 
 
 def _reported(report: Report) -> Verdict:
-    if report.outcome not in ("out_of_memory", "failed"):
-        cause = f"reported the outcome `{report.outcome}`, which is not a program's to report"
-        return Verdict(outcome="failed", cause=cause, rank=report.rank, traceback=report.traceback)
-    return Verdict(outcome=report.outcome, cause=report.cause, rank=report.rank, traceback=report.traceback)
+    outcome: Outcome = "out_of_memory" if report.outcome == "out_of_memory" else "failed"
+    strange = f"reported the outcome `{report.outcome}`, which is not a program's to report"
+    cause = report.cause if report.outcome == outcome else strange
+    return Verdict(outcome=outcome, cause=cause, rank=report.rank, traceback=report.traceback)
 
 
 def _ended_abnormally(first: ProcessExit, *, steps: int, kernel_oom: bool, last_words: str) -> Verdict:

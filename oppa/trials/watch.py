@@ -10,7 +10,7 @@ from pathlib import Path
 from oppa.errors import MeasurementError, StudyError
 from oppa.trials import wire
 from oppa.trials.verdict import Sign, Verdict
-from oppa.trials.wire import Measurement, TrialSpec
+from oppa.trials.wire import Measurement, Outcome, TrialSpec
 from oppa.units import format_seconds
 
 HANG_S = 10.0
@@ -85,7 +85,7 @@ class Watch:
             last = f"step {self.measurements[-1].step}, where one takes {format_seconds(usual_s)}"
             self._end("timed_out", f"hang: nothing for {format_seconds(silence_s)} after {last}")
 
-    def _end(self, outcome: str, cause: str) -> None:
+    def _end(self, outcome: Outcome, cause: str) -> None:
         """Decide that the trial must end; the first decision stands."""
         self.must_end = self.must_end or Sign(time=time.time(), verdict=Verdict(outcome=outcome, cause=cause))
 

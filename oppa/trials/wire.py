@@ -12,17 +12,18 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from oppa.errors import MeasurementError
 from oppa.problem.cluster import Cluster, Link
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
+from oppa.problem.problem import Problem
 from oppa.problem.training import Training
 
 SPEC, MEASUREMENTS, REPORT, STOP = "trial.json", "measurements.jsonl", "outcome.json", "stop"
 
-OUTCOMES = ("completed", "terminated_early", "out_of_memory", "failed", "timed_out", "interrupted")
+Outcome = Literal["completed", "terminated_early", "out_of_memory", "failed", "timed_out", "interrupted"]
 """How a trial can end. `terminated_early` is the designer's choice, `interrupted` the user's."""
 
 
@@ -38,6 +39,19 @@ class TrialSpec:
     training: Training
     steps: int
     memory_limit_enforced: bool = True
+
+    @classmethod
+    def of(cls, problem: Problem, configuration: Configuration, *, study: str, trial: int, steps: int) -> Self:
+        """The trial that runs one of a problem's configurations."""
+        return cls(
+            study=study,
+            trial=trial,
+            configuration=configuration,
+            model=problem.model,
+            cluster=problem.cluster,
+            training=problem.training,
+            steps=steps,
+        )
 
     def write(self, folder: Path) -> None:
         """Make the trial folder with its `trial.json`."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from oppa.problem.candidates import Candidates
 from oppa.study import Prediction, Trial
+from oppa.trials.wire import Outcome
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class Observation:
     """How a candidate's trial ended, as a model can use it."""
 
     candidate: int
-    outcome: str
+    outcome: Outcome
     log_steps_per_s: float | None
     log_variance: float | None
     """Variance of `log_steps_per_s` (delta method: relative variance of the throughput)."""

@@ -34,16 +34,7 @@ def write_best(study: Study, problem: Problem, best: Trial) -> Path:
     """Write `best/{configuration.json, trial.json, run.sh}`; returns the script."""
     folder = study.folder / "best"
     runner = load_runner(problem.runner)
-    spec = TrialSpec(
-        study=study.uuid,
-        trial=best.id,
-        configuration=best.configuration,
-        model=problem.model,
-        cluster=problem.cluster,
-        training=problem.training,
-        steps=STEPS,
-    )
-    spec.write(folder)
+    TrialSpec.of(problem, best.configuration, study=study.uuid, trial=best.id, steps=STEPS).write(folder)
     write_json(folder / "configuration.json", dataclasses.asdict(best.configuration))
     script = folder / "run.sh"
     script.write_text(

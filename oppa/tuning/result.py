@@ -12,7 +12,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
 from oppa.study import Study, Trial
 from oppa.study.records import SEARCH, VERIFICATION
-from oppa.tuning.search import Bench, searched
+from oppa.tuning.search import Sitting, searched
 from oppa.tuning.verification import Gain, gain
 
 STRIKES = 2
@@ -56,17 +56,17 @@ class Finding:
         return None if done >= repeats else next(each for each in order if len(self.contenders[each]) == done)
 
 
-def find_winner(bench: Bench, candidates: Candidates, repeats: int) -> Finding | None:
+def find_winner(sitting: Sitting, candidates: Candidates, repeats: int) -> Finding | None:
     """Repeat the fastest configuration and the default until the winner is proved; None if nothing is feasible."""
     while True:
-        bench.study.recover()
-        finding = current(bench.study.trials(), candidates, repeats)
+        sitting.study.recover()
+        finding = current(sitting.study.trials(), candidates, repeats)
         if finding is None or (due := finding.missing(repeats)) is None:
             return finding
-        if any(lease.pairing == finding.pairing for lease in bench.study.running()):
-            bench.wait()  # another tuner repeats the same pair
-        elif (lease := bench.study.claim(due, pairing=finding.pairing)) is not None:
-            bench.run(lease)
+        if any(lease.pairing == finding.pairing for lease in sitting.study.running()):
+            sitting.wait()  # another tuner repeats the same pair
+        elif (lease := sitting.study.claim(due, pairing=finding.pairing)) is not None:
+            sitting.run(lease)
 
 
 def current(trials: Sequence[Trial], candidates: Candidates, repeats: int) -> Finding | None:
@@ -76,7 +76,7 @@ def current(trials: Sequence[Trial], candidates: Candidates, repeats: int) -> Fi
     next fastest, CHALLENGERS times.
     """
     feasible = sorted((t for t in searched(trials) if t.feasible and not _dropped(trials, t)), key=lambda t: -(t.steps_per_s or 0.0))
-    order = {index: trial for trial in feasible for index in [candidates.index_of(trial.configuration)]}
+    order = {candidates.index_of(t.configuration): t for t in feasible}
     default = next((order[index] for index in candidates.default_order() if index in order), None)
     for best in feasible[:CHALLENGERS]:
         finding = _finding(trials, best, default)

@@ -44,8 +44,8 @@ class Watcher(Protocol):
         ...
 
 
-class Bench:
-    """Where the trials of one study run: claims a trial, runs it, and records how it ended, whatever happens."""
+class Sitting:
+    """One tuner at work on one study: runs the trials that it claimed, and records how each ended, whatever happens."""
 
     def __init__(self, study: Study, problem: Problem, launcher: Launcher, watcher: Watcher) -> None:
         self.study = study
@@ -59,13 +59,15 @@ class Bench:
         Raises:
             BaseException: whatever `tick` raises, when no process of the trial is left and the trial is recorded as interrupted.
         """
+        limits = self.problem.limits
+        spec = TrialSpec.of(self.problem, lease.configuration, study=self.study.uuid, trial=lease.trial, steps=limits.q_max)
         try:
             self._watcher.started(lease)
             result = run_trial(
                 self._launcher,
                 self.study.trial_folder(lease),
-                self._spec(lease),
-                limits=self.problem.limits,
+                spec,
+                limits=limits,
                 on_step=self._watcher.stepped,
                 on_tick=self._heartbeat(lease),
             )
@@ -84,18 +86,6 @@ class Bench:
         self._watcher.tick()
         time.sleep(WAIT_S)
 
-    def _spec(self, lease: Lease) -> TrialSpec:
-        problem = self.problem
-        return TrialSpec(
-            study=self.study.uuid,
-            trial=lease.trial,
-            configuration=lease.configuration,
-            model=problem.model,
-            cluster=problem.cluster,
-            training=problem.training,
-            steps=problem.limits.q_max,
-        )
-
     def _heartbeat(self, lease: Lease) -> Callable[[], None]:
         due = time.monotonic() + RENEW_EVERY_S
 
@@ -109,9 +99,9 @@ class Bench:
         return tick
 
 
-def search(bench: Bench, candidates: Candidates, designer: Designer) -> str:
+def search(sitting: Sitting, candidates: Candidates, designer: Designer) -> str:
     """Run search trials until the budget is spent and no tuner runs one any more; says in a few words what ended it."""
-    study, limits, learned = bench.study, bench.problem.limits, set[int]()
+    study, limits, learned = sitting.study, sitting.problem.limits, set[int]()
     while True:
         study.recover()
         running = [lease for lease in study.running() if lease.purpose == SEARCH]
@@ -125,9 +115,9 @@ def search(bench: Bench, candidates: Candidates, designer: Designer) -> str:
         if suggestion is not None:
             lease = study.claim(candidates.configuration(suggestion.candidate), prediction=suggestion.prediction, limit=limits.trials)
             if lease is not None:  # else another tuner was faster: look again, with its trials in sight
-                bench.run(lease)
+                sitting.run(lease)
         elif running:  # they may yet fail to end, and are ours to finish then
-            bench.wait()
+            sitting.wait()
         else:
             return reason or "every valid configuration was tried"
 

@@ -3,9 +3,11 @@
 import json
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from oppa.cli.summary import new_folder
 from oppa.study import Study
 
 RANDOM = ("--designer", "random")
@@ -44,6 +46,13 @@ def test_a_second_tune_starts_a_new_study(oppa) -> None:
     for _ in range(2):
         tune(oppa, "--trials", 2)
     assert sorted(path.name for path in (oppa.folder / "studies").iterdir()) == ["job-001", "job-002"]
+
+
+def test_tuners_that_start_at_once_get_a_folder_each(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor() as pool:
+        made = set(pool.map(new_folder, ["job"] * 20))
+    assert {path.name for path in made} == {f"job-{number:03d}" for number in range(1, 21)}
 
 
 @pytest.mark.slow
