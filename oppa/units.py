@@ -14,7 +14,7 @@ BYTES_PER_S = {
     **{f"{unit}/s": float(size) for unit, size in BYTES.items()},
     **{f"{prefix}bit": 1000.0**power / 8 for power, prefix in enumerate(("", "k", "M", "G", "T"))},
 }
-MIB = 1024**2
+MIB, GIB = 1024**2, 1024**3
 
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z/]+)\s*")
 

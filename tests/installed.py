@@ -45,6 +45,7 @@ def use(oppa: Path, home: Path) -> None:
     assert "configurations" in run(oppa, "space", "job.toml", cwd=home)
     run(oppa, "doctor", cwd=home)
     (home / "job.toml").write_text(JOB)
+    assert "predicted to fit" in run(oppa, "predict", "job.toml", cwd=home)
     assert '"completed"' in run(oppa, "tune", "job.toml", "--trials", "1", "--json", cwd=home)
 
 

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli import bench, doctor, init, show, space, tune
+from oppa.cli import bench, doctor, init, predict, show, space, tune, why
 from oppa.cli.failure import exit_code, print_error
 from oppa.errors import OppaError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-for command in (tune.tune, show.show, space.space, init.init, doctor.doctor, bench.bench):
+for command in (tune.tune, show.show, why.why, space.space, predict.predict, init.init, doctor.doctor, bench.bench):
     app.command()(command)
 
 

@@ -47,9 +47,9 @@ def table(columns: Sequence[str]) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name in columns:
-        made.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left")
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for name in columns:  # an id that is cut is of no use
+        made.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
     return made
 
 
@@ -57,7 +57,7 @@ def number(value: float | None) -> str:
     """Three digits, and all digits before the point; a dash where there is none."""
     if value is None:
         return "-"
-    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"  # which would write 100 as `100.`
 
 
 def rate(steps_per_s: float | None, stddev: float | None = None) -> str:

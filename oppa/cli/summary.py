@@ -2,7 +2,6 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,34 +21,33 @@ if TYPE_CHECKING:
     from oppa.study import Study, Trial
     from oppa.trials.wire import Outcome
     from oppa.tuning.result import Finding
-    from oppa.tuning.verification import Interval
+    from oppa.tuning.verification import Gain, Interval
 
 
 def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") -> None:
     """The job, the space and where the study stands, to stderr."""
-    model, cluster = problem.model, problem.cluster
-    hosts = f"{cluster.hosts} hosts x " if cluster.hosts > 1 else ""
     done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
     style.err().print(
-        f"[bold]job[/]    {problem.name}: {model.name}, {format_count(model.parameter_count)} parameters, "
-        f"batch {problem.global_batch} x {model.seq_len} tokens, {hosts}{cluster.devices_per_host} x {cluster.device}, "
-        f"{format_bytes(cluster.memory_limit_bytes)} each\n"
+        f"{job_line(problem)}\n"
         f"[bold]space[/]  {len(candidates)} valid configurations\n"
         f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}\n"
     )
 
 
+def job_line(problem: "Problem") -> str:
+    """What is to be trained, and on what."""
+    model, cluster = problem.model, problem.cluster
+    hosts = f"{cluster.hosts} hosts x " if cluster.hosts > 1 else ""
+    return (
+        f"[bold]job[/]    {problem.name}: {model.name}, {format_count(model.parameter_count)} parameters, "
+        f"batch {problem.global_batch} x {model.seq_len} tokens, {hosts}{cluster.devices_per_host} x {cluster.device}, "
+        f"{format_bytes(cluster.memory_limit_bytes)} each"
+    )
+
+
 def print_finding(finding: "Finding", *, why_ended: str = "", script: Path | None = None, console: "Console | None" = None) -> None:
-    """The winner, the default, the gain and the command that runs the winner; to stderr unless told."""
-    best, default, gain = finding.best, finding.default, finding.gain
-    lines = [f"\n{why_ended}" if why_ended else "", _line("winner", best, finding.best_repeats, gain.winner if gain else None)]
-    if default is None:
-        lines += ["[bold]gain[/]     unknown: no default configuration fits"]
-    elif default.configuration == best.configuration:
-        lines += ["[bold]gain[/]     none: nothing that was tried is faster than the default configuration"]
-    else:
-        lines += [_line("default", default, finding.default_repeats, gain.default if gain else None)]
-        lines += [_gain(finding)]
+    """The winner, the second, the default, what the winner gains over them, and the command that runs it; to stderr unless told."""
+    lines = [f"\n{why_ended}" if why_ended else "", *_contenders(finding), *_comparisons(finding)]
     if script:
         lines += [f"[bold]run it[/]   {escape(str(script))}"]
     (console or style.err()).print("\n".join(lines))
@@ -94,19 +92,51 @@ def new_folder(name: str) -> Path:
                 number += 1
 
 
-def _gain(finding: "Finding") -> str:
-    gain = finding.gain
+def _contenders(finding: "Finding") -> list[str]:
+    """A line for each, in columns."""
+    best, second, default = finding.best, _second(finding), finding.default
+    gain, lead = finding.gain, finding.lead
+    compared = gain or lead
+    rows = [("winner", best, compared.winner if compared else None)]
+    if second is not None:
+        rows += [("second", second, lead.other if lead else None)]
+    if default is not None and default.configuration != best.configuration:
+        rows += [("default", default, gain.other if gain else None)]
+    cells = [(trial.configuration.id, *_speed(trial, finding, interval), style.memory(trial.memory_bytes)) for _, trial, interval in rows]
+    id_, value, spread, _ = (max(map(len, column)) for column in zip(*cells, strict=True))
+    return [
+        f"[bold]{name:<7}[/]  [cyan]{cell[0]:<{id_}}[/]   {cell[1]:>{value}} steps/s{cell[2]:<{spread}}   peak {cell[3]}"
+        for (name, *_), cell in zip(rows, cells, strict=True)
+    ]
+
+
+def _comparisons(finding: "Finding") -> list[str]:
+    """By how much the winner leads the second, and what it gains over the default."""
+    lead = [_compared("lead", finding, finding.lead)] if finding.lead and _second(finding) else []
+    if finding.default is None:
+        return [*lead, "[bold]gain[/]     unknown: no default configuration fits"]
+    if finding.default.configuration == finding.best.configuration:
+        return [*lead, "[bold]gain[/]     none: nothing that was tried is faster than the default configuration"]
+    return [*lead, _compared("gain", finding, finding.gain)]
+
+
+def _second(finding: "Finding") -> "Trial | None":
+    """The runner-up, where it is not the default."""
+    second, default = finding.runner_up, finding.default
+    return None if second and default and second.configuration == default.configuration else second
+
+
+def _compared(name: str, finding: "Finding", gain: "Gain | None") -> str:
     if gain is None:
-        return "[bold]gain[/]     not verified yet: `oppa tune` with this study runs the repeats"
+        return f"[bold]{name:<7}[/]  not verified yet: `oppa tune` with this study runs the repeats"
     verdict = "[yellow]tied[/]: the 95% intervals overlap" if gain.tied else "the 95% intervals do not overlap"
     ratio = f"[green]{gain.ratio.value:.2f}x[/] [{gain.ratio.low:.2f} - {gain.ratio.high:.2f}]"
-    return f"[bold]gain[/]     {ratio}, {len(finding.best_repeats)} repeats each, in turn; {verdict}"
+    return f"[bold]{name:<7}[/]  {ratio}, {len(finding.repeats_of(finding.best))} repeats each, in turn; {verdict}"
 
 
-def _line(name: str, trial: "Trial", repeats: "Sequence[Trial]", interval: "Interval | None") -> str:
-    speed = f"{style.number(trial.steps_per_s)} steps/s"
+def _speed(trial: "Trial", finding: "Finding", interval: "Interval | None") -> tuple[str, str]:
+    """Steps per second of the repeats, and their interval; before there are any, of the trial."""
     if interval:
-        speed = f"{style.number(interval.value)} steps/s [{style.number(interval.low)} - {style.number(interval.high)}]"
-    elif rates := [repeat.steps_per_s for repeat in repeats if repeat.steps_per_s]:
-        speed = f"{style.number(statistics.geometric_mean(rates))} steps/s"
-    return f"[bold]{name:<7}[/]  [cyan]{trial.configuration.id}[/]   {speed}   peak {style.memory(trial.memory_bytes)}"
+        return style.number(interval.value), f" [{style.number(interval.low)} - {style.number(interval.high)}]"
+    rates = [repeat.steps_per_s for repeat in finding.repeats_of(trial) if repeat.steps_per_s]
+    return style.number(statistics.geometric_mean(rates) if rates else trial.steps_per_s), ""

@@ -17,21 +17,24 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.study import Study
     from oppa.trials.runner import Runner
+    from oppa.tuning.designer import Designer
     from oppa.tuning.result import Finding
 
 STUDY = "The study's folder: an existing one is resumed. A new one below studies/ unless given."
 TRIALS = "Search trials of the whole study, instead of the job file's."
 TIME = "Wall-clock time of the search such as `10 min`, instead of the job file's."
+TRANSFER = "Start from the coefficients that another study of the same device learned."
 RUNNER = "Run the trials with this runner instead of the job file's."
 
 
 def tune(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (`oppa init` writes one).", show_default=False)],
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
-    designer: Annotated[str, typer.Option(metavar="NAME", help="vanilla-bo, random or grid.")] = designers.DEFAULT,
+    designer: Annotated[str, typer.Option(metavar="NAME", help="oppa, oppa-paper, vanilla-bo, random or grid.")] = designers.DEFAULT,
     trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
     time: Annotated[str | None, typer.Option(metavar="DURATION", help=TIME)] = None,
     runner: Annotated[str | None, typer.Option(metavar="NAME|FOLDER", help=RUNNER)] = None,
+    transfer: Annotated[Path | None, typer.Option(metavar="STUDY", help=TRANSFER)] = None,
     seed: Annotated[int, typer.Option(help="Of the designer's random choices.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
@@ -50,7 +53,7 @@ def tune(
     if time is not None:
         limits = dataclasses.replace(limits, wall_time_s=parse_seconds(time))
     problem = dataclasses.replace(problem, limits=limits)
-    result, error = _sitting(problem, study, designer, seed)
+    result, error = _sitting(problem, study, _Choice(designer, seed, transfer))
     if as_json:
         import json
 
@@ -59,7 +62,25 @@ def tune(
         raise error
 
 
-def _sitting(problem: "Problem", named: Path | None, designer_name: str, seed: int) -> tuple[dict[str, Any], OppaError | None]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Choice:
+    """The designer that the user wants."""
+
+    name: str
+    seed: int
+    transfer: Path | None
+
+    def designer(self, problem: "Problem", candidates: "Candidates") -> "Designer":
+        """It, ready to work; raises InputError where a study to transfer from is missing or foreign."""
+        beliefs = None
+        if self.transfer:
+            from oppa.tuning.transfer import beliefs_of
+
+            beliefs = beliefs_of(self.transfer, problem)
+        return designers.make_designer(self.name, problem, candidates, seed=self.seed, beliefs=beliefs)
+
+
+def _sitting(problem: "Problem", named: Path | None, choice: _Choice) -> tuple[dict[str, Any], OppaError | None]:
     """Work on a study until it is done; the result, and the error if nothing is feasible."""
     from oppa.cli.summary import new_folder, nothing_feasible, print_finding, print_problem
     from oppa.cli.watch import Interruption
@@ -71,7 +92,7 @@ def _sitting(problem: "Problem", named: Path | None, designer_name: str, seed: i
     from oppa.tuning.export import write_best
     from oppa.tuning.result import to_json
 
-    designers.require_designer(designer_name)
+    designers.require_designer(choice.name)
     require_devices(problem.cluster)
     runner = load_runner(problem.runner)
     candidates = problem.candidates()
@@ -79,9 +100,9 @@ def _sitting(problem: "Problem", named: Path | None, designer_name: str, seed: i
     interruption = Interruption()
     with Study.create(folder, problem.to_dict(), problem.fingerprint) as study, interruption.caught():
         sweep(study.uuid)
-        study.sit_down({**provenance(), "designer": designer_name, "seed": str(seed)})
+        study.sit_down({**provenance(), "designer": choice.name, "seed": str(choice.seed)})
         print_problem(problem, candidates, study)
-        finding, why_ended = _search_and_verify(study, problem, candidates, runner, designer_name, seed, interruption)
+        finding, why_ended = _search_and_verify(study, problem, candidates, runner, choice, interruption)
         if finding is None:
             return to_json(study, None, why_ended), nothing_feasible(study, problem)
         print_finding(finding, why_ended=why_ended, script=write_best(study, problem, finding.best))
@@ -93,8 +114,7 @@ def _search_and_verify(
     problem: "Problem",
     candidates: "Candidates",
     runner: "Runner",
-    designer_name: str,
-    seed: int,
+    choice: _Choice,
     interruption: "Interruption",
 ) -> "tuple[Finding | None, str]":
     from oppa.cli import style
@@ -102,15 +122,17 @@ def _search_and_verify(
     from oppa.trials.local import LocalLauncher
     from oppa.tuning.result import find_winner
     from oppa.tuning.search import Sitting, search
+    from oppa.tuning.stopping import make_rule
 
     with LocalLauncher(runner, study=study.uuid, grace_s=problem.limits.grace_s) as launcher:
         launcher.prepare()  # its imports run beside ours
-        designer = designers.make_designer(designer_name, candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=seed)
+        designer = choice.designer(problem, candidates)
+        rule = make_rule(problem.strategy.stopping or designers.STOPPING.get(choice.name, "never"), problem.limits)
         with make_watcher(study, interruption, problem.limits) as watcher:
             sitting = Sitting(study, problem, launcher, watcher)
             try:
-                why_ended = search(sitting, candidates, designer)
-                return find_winner(sitting, candidates, problem.limits.repeats), why_ended
+                why_ended = search(sitting, candidates, designer, rule)
+                return find_winner(sitting, candidates, designer), why_ended
             except KeyboardInterrupt:
                 style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {_again(study.folder)}", markup=False)
                 raise

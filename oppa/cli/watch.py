@@ -14,7 +14,7 @@ from rich.text import Text
 from oppa.cli import style
 from oppa.problem.training import Limits
 from oppa.study import Lease, Study
-from oppa.study.records import MEASURED, SEARCH
+from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
 from oppa.trials.throughput import estimate
 from oppa.trials.trial import TrialResult
 from oppa.trials.wire import Measurement
@@ -22,6 +22,7 @@ from oppa.units import format_seconds
 
 REFRESH_S = 0.2
 CAUSE_WIDTH = 70
+MARKS = {SEARCH: " ", BASELINE: "○", VERIFICATION: "✓"}
 
 
 class Interruption:
@@ -89,7 +90,7 @@ class PlainWatcher:
         improved = counts and self._improves(measured.steps_per_s if measured else None, lease.configuration.id)
         speed = style.rate(measured.steps_per_s, measured.variance**0.5) + " steps/s" if measured else ""
         rest = f"{speed:<22}{style.memory(result.memory_bytes):>9}" if result.outcome in MEASURED else _one_line(result.cause)
-        kind = " " if lease.purpose == SEARCH else "✓"
+        kind = MARKS[lease.purpose]
         outcome = style.outcome(result.outcome) + " " * (17 - len(result.outcome))
         mark = "   [bold green]best so far[/]" if improved else ""
         return f"{lease.trial:4} {kind} {lease.configuration.id:<36} {outcome}{rest}{mark}"
@@ -160,7 +161,7 @@ class LiveWatcher(PlainWatcher):
             return "choosing the next configuration"
         seconds = format_seconds(time.monotonic() - self._started_at)
         speed = f"   {style.rate(estimate(self._times).steps_per_s)} steps/s" if len(self._times) > 1 else ""
-        what = "" if self._lease.purpose == SEARCH else "verifying "
+        what = {SEARCH: "", BASELINE: "looking for the default, ", VERIFICATION: "verifying "}[self._lease.purpose]
         return f"{self._lease.trial}  {what}[cyan]{self._lease.configuration.id}[/]   step {len(self._times)}{speed}   {seconds}"
 
     def _budget_text(self) -> str:

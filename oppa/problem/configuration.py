@@ -4,6 +4,7 @@ Parameters that a choice makes inactive stand at their default, so that no two c
 """
 
 import dataclasses
+import re
 import zlib
 from typing import Any, Self
 
@@ -64,3 +65,18 @@ class Configuration:
 _HASHED = ("dp_bucket_mb", "zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Configuration)}
 PARAMETERS = tuple(_DEFAULTS)
+_SHORT = {"dp": "dp", "tp": "tp", "pp": "pp", "ep": "ep", "z": "zero_stage", "mbs": "micro_batch", "mc": "model_chunks"}
+
+
+def spelled_out(id: str) -> dict[str, int | str] | None:
+    """The parameters that an id tells, those that it leaves out at their defaults; None for what is no id. A hash tells nothing."""
+    found: dict[str, int | str] = {"ep": 1, "model_chunks": 1, "schedule": "1f1b", "recompute": "none"}
+    for part in id.split("_"):
+        match = re.fullmatch(r"([a-z]+)([0-9]+)", part)
+        if match and match[1] in _SHORT:
+            found[_SHORT[match[1]]] = int(match[2])
+        elif part.startswith("rc"):
+            found["recompute"] = part.removeprefix("rc")
+        elif not re.fullmatch(r"[0-9a-f]{6}", part):
+            found["schedule"] = part
+    return found if found.keys() >= {"dp", "tp", "pp", "zero_stage", "micro_batch"} else None

@@ -86,9 +86,9 @@ _TYPES = {
 
 def _explain(kind: type[Table], tables: Mapping[str, Any], detail: ErrorDetails) -> tuple[str, str]:
     """Message and hint for what pydantic found."""
-    *path, key = detail["loc"]
+    *path, key = place = _place(tables, detail["loc"])
     within, known = _keys(kind, path)
-    at, context = f"`{key} = {spell(_at(tables, detail['loc']))}`", detail.get("ctx", {})
+    at, context = f"`{key} = {spell(_at(tables, place))}`", detail.get("ctx", {})
     match detail["type"]:
         case "extra_forbidden":
             return f"{within} has no key `{key}`", nearest(str(key), known)
@@ -125,11 +125,17 @@ def _table_in(annotation: Any) -> type[Table] | None:
     return next(filter(None, map(_table_in, typing.get_args(annotation))), None)
 
 
+def _place(tables: Any, path: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The part of pydantic's path that leads through what was written: it may go deeper, into the types of a union."""
+    for depth, step in enumerate(path):
+        if not isinstance(tables, dict if isinstance(step, str) else list):
+            return path[:depth]
+        tables = _at(tables, (step,))
+    return path
+
+
 def _at(tables: Any, path: tuple[int | str, ...]) -> Any:
-    """The value as it was written at a path; pydantic's path may go deeper, into a type, or to a key that lacks."""
+    """The value as it was written at a path; None for a key that lacks."""
     for step in path:
-        if isinstance(tables, dict):
-            tables = tables.get(str(step))
-        elif isinstance(tables, list):
-            tables = tables[int(step)]
+        tables = tables.get(step) if isinstance(tables, dict) else tables[step]
     return tables

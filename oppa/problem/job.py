@@ -36,6 +36,7 @@ def load_job(path: Path, *, runner_name: str | None = None) -> Problem:
         training=training,
         space=space,
         limits=job.limits.record(),
+        strategy=job.designer.record(),
     )
 
 

@@ -12,7 +12,7 @@ from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive,
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
-from oppa.problem.training import Limits, Training
+from oppa.problem.training import Limits, Strategy, Training
 
 
 class ModelTable(Table):
@@ -147,6 +147,18 @@ class LimitsTable(Table):
         return limits
 
 
+class DesignerTable(Table):
+    """`[designer]`."""
+
+    stopping: Literal["sure", "paper", "paper-bound", "never"] | None = None
+    beta: Positive | Literal["bound"] | None = None
+
+    def record(self) -> Strategy:
+        """The strategy meant."""
+        given = self.model_dump(exclude_none=True)
+        return Strategy(**{**given, **({"beta": None} if self.beta == "bound" else {})})
+
+
 class JobFile(Table):
     """A whole `job.toml`."""
 
@@ -158,6 +170,7 @@ class JobFile(Table):
     space: SpaceTable = SpaceTable()
     training: TrainingTable = TrainingTable()
     limits: LimitsTable = LimitsTable()
+    designer: DesignerTable = DesignerTable()
 
 
 def _complete(given: dict[str, Any]) -> dict[str, Any]:

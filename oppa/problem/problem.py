@@ -10,7 +10,7 @@ from oppa import catalog
 from oppa.problem.cluster import Cluster, Link
 from oppa.problem.model import Model
 from oppa.problem.space import Facts, SearchSpace
-from oppa.problem.training import Limits, Training
+from oppa.problem.training import Limits, Strategy, Training
 
 if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates
     from oppa.problem.candidates import Candidates
@@ -30,6 +30,7 @@ class Problem:
     training: Training
     space: SearchSpace
     limits: Limits
+    strategy: Strategy = dataclasses.field(default_factory=Strategy)
 
     def candidates(self) -> "Candidates":
         """Every valid configuration."""
@@ -39,11 +40,11 @@ class Problem:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides results; name and limits do not, so a study may be continued with other limits."""
+        """SHA-256 of all that decides results; name, limits and strategy do not, so a study may be continued with others."""
         values = self.to_dict()
         values["runner"] = self.runner.name
         values["space"]["constraints"] = [entry["expression"] for entry in values["space"]["constraints"]]
-        decisive = {key: value for key, value in values.items() if key not in ("name", "limits")}
+        decisive = {key: value for key, value in values.items() if key not in ("name", "limits", "strategy")}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,6 +58,7 @@ class Problem:
             "training": dataclasses.asdict(self.training),
             "space": self.space.to_dict(),
             "limits": dataclasses.asdict(self.limits),
+            "strategy": dataclasses.asdict(self.strategy),
         }
 
     @classmethod
@@ -73,6 +75,7 @@ class Problem:
             training=training,
             space=SearchSpace.from_dict(values["space"], facts),
             limits=Limits(**values["limits"]),
+            strategy=Strategy(**values["strategy"]),
         )
 
 

@@ -59,6 +59,8 @@ class SearchSpace:
     parameters: tuple[Parameter, ...]
     constraints: tuple[Constraint, ...]
     facts: Facts
+    balanced_stages: bool = False
+    """The framework cuts pipeline stages by cost, the output projection included; else they hold equally many layers."""
 
     def __getitem__(self, name: str) -> Parameter:
         return next(parameter for parameter in self.parameters if parameter.name == name)
@@ -90,6 +92,7 @@ class SearchSpace:
             "name": self.name,
             "parameters": [parameter.to_dict() for parameter in self.parameters],
             "constraints": [{"expression": constraint.expression.text, "why": constraint.why} for constraint in self.constraints],
+            "balanced_stages": self.balanced_stages,
         }
 
     @classmethod
@@ -108,7 +111,13 @@ class SearchSpace:
             for entry in values["parameters"]
         ]
         constraints = [Constraint(expression=parse(entry["expression"], kinds), why=entry["why"]) for entry in values["constraints"]]
-        return cls(name=values["name"], parameters=tuple(parameters), constraints=tuple(constraints), facts=facts)
+        return cls(
+            name=values["name"],
+            parameters=tuple(parameters),
+            constraints=tuple(constraints),
+            facts=facts,
+            balanced_stages=values.get("balanced_stages", False),
+        )
 
 
 def needs(expression: Expression) -> frozenset[str]:

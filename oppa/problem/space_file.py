@@ -50,6 +50,7 @@ class SpaceTable(Table):
     """A whole search space file."""
 
     description: str = ""
+    balanced_stages: bool = False
     parameters: dict[str, ParameterTable]
     constraint: list[ConstraintTable] = Field(default_factory=list)
 
@@ -74,7 +75,7 @@ def _read_space(text: str, name: str, facts: Facts) -> SearchSpace:
     parameters = tuple(_parameter(key, table.parameters[key], values, kinds) for key, values in domains.items())
     stated = [*EVERYWHERE, *((entry.expression, entry.why) for entry in table.constraint)]
     constraints = tuple(Constraint(expression=parse_expression(expression, kinds), why=why) for expression, why in stated)
-    space = SearchSpace(name=name, parameters=parameters, constraints=constraints, facts=facts)
+    space = SearchSpace(name=name, parameters=parameters, constraints=constraints, facts=facts, balanced_stages=table.balanced_stages)
     _check_order(space)
     return space
 

@@ -1,4 +1,4 @@
-"""How the model is trained, and how much a study may spend."""
+"""How the model is trained, how much a study may spend, and how it searches."""
 
 import dataclasses
 
@@ -33,3 +33,13 @@ class Limits:
     """Runs of the winner and of the default configuration at the end, interleaved."""
     grace_s: float = 5.0
     """Between asking a process to end and killing it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """Choices of the search that the papers leave open."""
+
+    stopping: str | None = None
+    """When a trial may end early, by the name of a rule in `oppa.tuning.stopping`; None: as the designer does it."""
+    beta: float | None = 1.0
+    """How much a designer likes what it is uncertain of (OPPA eq. 4); None: the schedule of eq. 32."""

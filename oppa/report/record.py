@@ -22,6 +22,7 @@ class Section:
     title: str
     text: str
     columns: Sequence[str]
+    """A column whose name starts with `>` is aligned to the right."""
     rows: Sequence[Sequence[object]]
 
 
@@ -39,11 +40,13 @@ def write_record(folder: Path, title: str, sections: Sequence[Section], *, origi
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table in Markdown, padded so that it reads well as text."""
-    cells = [[str(name) for name in columns], *[[str(value) for value in row] for row in rows]]
+    """A table in Markdown, padded so that it reads well as text; a column whose name starts with `>` is aligned to the right."""
+    right = [name.startswith(">") for name in columns]
+    cells = [[name.removeprefix(">") for name in columns], *[[str(value) for value in row] for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    lines = ["| " + " | ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)) + " |" for row in cells]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:], ""])
+    lines = ["| " + " | ".join(map(_pad, row, widths, right)) + " |" for row in cells]
+    rule = "|".join("-" * (width + 1) + (":" if at_right else "-") for width, at_right in zip(widths, right, strict=True))
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:], ""])
 
 
 def provenance() -> dict[str, str]:
@@ -64,6 +67,10 @@ def hardware() -> str:
     memory = next((int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
     gpus = _output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader").splitlines()
     return ", ".join([f"{os.cpu_count()} x {model}", format_bytes(memory), *gpus])
+
+
+def _pad(value: str, width: int, at_right: bool) -> str:
+    return value.rjust(width) if at_right else value.ljust(width)
 
 
 def _commit() -> str:

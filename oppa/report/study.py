@@ -9,37 +9,42 @@ from pathlib import Path
 from oppa.report.record import Section
 from oppa.study import Trial
 from oppa.study.records import SEARCH, VERIFICATION
+from oppa.tuning.calibration import track_record
 from oppa.units import MIB
 
 Z95 = 1.96
 BETWEEN_TRIALS = 0.01
 """Relative standard deviation between trials of one configuration, beside what is seen within each."""
-COLUMNS = ("trial", "configuration", "outcome", "steps/s", "±", "MiB", "steps", "seconds")
+COLUMNS = (">trial", "configuration", "outcome", ">steps/s", ">±", ">predicted", ">MiB", ">steps", ">seconds")
 
 
 def sections(trials: Sequence[Trial], *, candidates: int) -> list[Section]:
     """What a record of a study says."""
-    searched = [trial for trial in trials if trial.purpose == SEARCH]
-    ranked = sorted(searched, key=lambda trial: (-(trial.steps_per_s or 0.0), trial.id))
     return [
         Section(title="Summary", text=f"{candidates} valid configurations.", columns=("fact", "value"), rows=facts(trials)),
         Section(
             title="Verification",
-            text="Repeats of the winner and of the default configuration, in turn.",
+            text="Repeats of the winner, the second and the default configuration, in turn.",
             columns=COLUMNS,
             rows=[row(trial) for trial in trials if trial.purpose == VERIFICATION],
         ),
         Section(
             title="Trials",
-            text="Fastest first; ± is the standard deviation of the mean within the trial.",
+            text="Fastest first; ± is the standard deviation of the mean within the trial, predicted what was believed before it ran.",
             columns=COLUMNS,
-            rows=[row(t) for t in ranked],
+            rows=[row(trial) for trial in ranked(trials)],
         ),
     ]
 
 
+def ranked(trials: Sequence[Trial]) -> list[Trial]:
+    """The search trials, fastest first."""
+    searched = [trial for trial in trials if trial.purpose == SEARCH]
+    return sorted(searched, key=lambda trial: (-(trial.steps_per_s or 0.0), trial.id))
+
+
 def facts(trials: Sequence[Trial]) -> list[tuple[str, str]]:
-    """Counts by outcome, the best against the median, and how many are tied with the best."""
+    """Counts by outcome, the best against the median, how many are tied with the best, and how good the predictions were."""
     searched = [trial for trial in trials if trial.purpose == SEARCH]
     counts = Counter(trial.outcome for trial in searched)
     found = [("trials", str(len(searched)))]
@@ -54,7 +59,15 @@ def facts(trials: Sequence[Trial]) -> list[tuple[str, str]]:
         ("best / median", f"{max(rates) / statistics.median(rates):.2f}"),
         ("best / worst", f"{max(rates) / min(rates):.2f}"),
         ("tied with the best (95% intervals overlap)", f"{len(tied(feasible))} of {len(feasible)} feasible"),
+        *_predicted(trials),
     ]
+
+
+def _predicted(trials: Sequence[Trial]) -> list[tuple[str, str]]:
+    if (record := track_record(trials)) is None:
+        return []
+    measured = f"{record.inside} of {record.measured} measured throughputs lay in the 90% interval that was predicted"
+    return [("predicted", f"{measured}; typical error {record.typical_error:.0%}")]
 
 
 def tied(feasible: Sequence[Trial]) -> list[Trial]:
@@ -77,6 +90,7 @@ def row(trial: Trial) -> tuple[str, ...]:
         trial.outcome,
         "" if trial.steps_per_s is None else f"{trial.steps_per_s:.4g}",
         "" if trial.stddev is None else f"{trial.stddev:.2g}",
+        "" if trial.prediction is None else f"{trial.prediction.steps_per_s:.4g}",
         "" if trial.memory_bytes is None else f"{trial.memory_bytes / MIB:.1f}",
         str(len(trial.step_times_s)),
         f"{trial.seconds:.2f}",
@@ -88,9 +102,11 @@ def write_csv(path: Path, trials: Sequence[Trial]) -> None:
     import pandas as pd
 
     measured = ("outcome", "cause", "steps_per_s", "stddev", "memory_bytes", "seconds", "setup_s")
+    predicted = ("steps_per_s", "log_stddev", "memory_bytes")
     rows = [
         {"trial": t.id, "purpose": t.purpose, **t.configuration.to_dict(), "steps": len(t.step_times_s)}
         | {name: getattr(t, name) for name in measured}
+        | {f"predicted_{name}": t.prediction and getattr(t.prediction, name) for name in predicted}
         for t in trials
     ]
     pd.DataFrame(rows).to_csv(path, index=False)

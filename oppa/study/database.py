@@ -15,7 +15,7 @@ from typing import Any
 from oppa.errors import StudyError
 
 FILE = "study.db"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MOUNTS = Path("/proc/mounts")
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "afs", "virtiofs", "wekafs"}
 
@@ -24,7 +24,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE trials (
     id INTEGER PRIMARY KEY, configuration TEXT NOT NULL, configuration_id TEXT NOT NULL, purpose TEXT NOT NULL, pairing TEXT,
     tuner TEXT NOT NULL, token INTEGER NOT NULL, lease_until REAL NOT NULL, started_at REAL NOT NULL,
-    predicted_steps_per_s REAL, predicted_log_stddev REAL,
+    prediction TEXT,
     outcome TEXT, cause TEXT, rank INTEGER, traceback TEXT, step_times_s TEXT,
     steps_per_s REAL, variance REAL, memory_bytes INTEGER, seconds REAL, setup_s REAL
 );

@@ -1,6 +1,7 @@
 """A study: a folder with `study.db`, `trials/<id>/` and `best/`, shared by any number of tuners through leases."""
 
 import contextlib
+import dataclasses
 import json
 import socket
 import sqlite3
@@ -82,15 +83,16 @@ class Study:
         self,
         configuration: Configuration,
         *,
+        purpose: str = SEARCH,
         pairing: str | None = None,
         prediction: Prediction | None = None,
         limit: int | None = None,
     ) -> Lease | None:
         """The right to run a trial; None where another tuner has this search trial, or `limit` search trials are taken.
 
-        With a `pairing` it is a verification trial: one of the repeats that compare two configurations.
+        With a `pairing` it is a verification trial: one of the repeats that compare configurations.
         """
-        purpose = SEARCH if pairing is None else VERIFICATION
+        purpose = purpose if pairing is None else VERIFICATION
         now = self._clock()
         with self._transaction() as connection:
             if purpose == SEARCH and limit is not None and self._search_trials() >= limit:
@@ -98,7 +100,7 @@ class Study:
             try:
                 cursor = connection.execute(
                     "INSERT INTO trials (configuration, configuration_id, purpose, pairing, tuner, token, lease_until,"
-                    " started_at, predicted_steps_per_s, predicted_log_stddev) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?, ?)",
+                    " started_at, prediction) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?)",
                     (
                         json.dumps(configuration.to_dict()),
                         configuration.id,
@@ -107,8 +109,7 @@ class Study:
                         self._tuner,
                         now + LEASE_S,
                         now,
-                        prediction and prediction.steps_per_s,
-                        prediction and prediction.log_stddev,
+                        json.dumps(dataclasses.asdict(prediction)) if prediction else None,
                     ),
                 )
             except sqlite3.IntegrityError:
@@ -190,9 +191,9 @@ class Study:
             end = max(end, seen)
         return total
 
-    def trial_folder(self, lease: Lease) -> Path:
+    def trial_folder(self, trial: Lease | Trial) -> Path:
         """Where the trial's files lie."""
-        return self.folder / "trials" / lease.folder_name
+        return self.folder / "trials" / trial.folder_name
 
     def _search_trials(self) -> int:
         query = "SELECT COUNT(*) FROM trials WHERE purpose = 'search' AND outcome IS NOT 'interrupted'"
@@ -231,7 +232,6 @@ def _configuration(text: str) -> Configuration:
 
 
 def _trial(row: sqlite3.Row) -> Trial:
-    predicted = row["predicted_steps_per_s"]
     return Trial(
         id=row["id"],
         configuration=_configuration(row["configuration"]),
@@ -245,7 +245,7 @@ def _trial(row: sqlite3.Row) -> Trial:
         steps_per_s=row["steps_per_s"],
         variance=row["variance"],
         memory_bytes=row["memory_bytes"],
-        prediction=None if predicted is None else Prediction(steps_per_s=predicted, log_stddev=row["predicted_log_stddev"]),
+        prediction=Prediction(**json.loads(row["prediction"])) if row["prediction"] else None,
         seconds=row["seconds"] or 0.0,
         setup_s=row["setup_s"],
         started_at=row["started_at"],

@@ -6,9 +6,12 @@ import math
 from oppa.problem.configuration import Configuration
 from oppa.trials.wire import Outcome
 
-SEARCH, VERIFICATION = "search", "verification"
+SEARCH, BASELINE, VERIFICATION = "search", "baseline", "verification"
+"""What a trial is for: to find the fastest, to find the default that fits, to compare a few in turn."""
 MEASURED: tuple[Outcome, ...] = ("completed", "terminated_early")
 """Outcomes whose throughput means something."""
+QUANTILE = 1.645
+"""Standard deviations on either side that hold 90% of a normal law."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +20,28 @@ class Prediction:
 
     steps_per_s: float
     log_stddev: float
-    """Standard deviation of the logarithm of the throughput."""
+    """Standard deviation of the logarithm of a trial's throughput around it."""
+    memory_bytes: int | None = None
+    memory_log_stddev: float | None = None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """90% of the belief in the throughput lies within, steps per second."""
+        factor = math.exp(QUANTILE * self.log_stddev)
+        return self.steps_per_s / factor, self.steps_per_s * factor
+
+    @property
+    def memory_interval(self) -> tuple[float, float] | None:
+        """90% of the belief in the memory lies within, bytes; None where nothing is believed of it."""
+        if self.memory_bytes is None or self.memory_log_stddev is None:
+            return None
+        factor = math.exp(QUANTILE * self.memory_log_stddev)
+        return self.memory_bytes / factor, self.memory_bytes * factor
+
+    def covers(self, steps_per_s: float) -> bool:
+        """Whether a measured throughput lies in the 90% interval that was predicted for it."""
+        low, high = self.interval
+        return low <= steps_per_s <= high
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +57,7 @@ class Lease:
     @property
     def folder_name(self) -> str:
         """The trial's folder below `trials/`."""
-        return f"{self.trial:04d}_{self.configuration.id}"
+        return _folder_name(self.trial, self.configuration)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +85,11 @@ class Trial:
     started_at: float
 
     @property
+    def folder_name(self) -> str:
+        """The trial's folder below `trials/`."""
+        return _folder_name(self.id, self.configuration)
+
+    @property
     def stddev(self) -> float | None:
         """Standard deviation of `steps_per_s`."""
         return None if self.variance is None else math.sqrt(self.variance)
@@ -74,3 +103,7 @@ class Trial:
     def feasible(self) -> bool:
         """It ran to its end within its memory, and was measured."""
         return self.outcome == "completed" and self.steps_per_s is not None
+
+
+def _folder_name(number: int, configuration: Configuration) -> str:
+    return f"{number:04d}_{configuration.id}"

@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 
 from oppa.errors import MeasurementError
 
+CLEARLY_SLOWER = 1.2
+"""Than the usual step: what else is slow at the start is warm-up."""
+SEEN = 6
+"""Steps below which a longer warm-up cannot be told from noise."""
 RECURRING = 0.1
 """Outliers that are more than this share of the steps, and more than one, recur: they are how the configuration runs."""
 
@@ -37,11 +41,11 @@ def estimate(step_times_s: Sequence[float]) -> Estimate:
     Raises:
         MeasurementError: if there is no step after the first, or a time is not finite and positive.
     """
-    t = _without_first(step_times_s)
+    t = _checked(step_times_s)[warm_up_steps(step_times_s) :]
     outside = _is_outlier(t)
     recurring = outside.sum() > max(1, RECURRING * len(t))
     t = t if recurring else t[~outside]
-    return Estimate(steps_per_s=float(len(t) / t.sum()), variance=float(np.var(1 / t) / len(t)), kept=len(t))
+    return Estimate(steps_per_s=float(len(t) / t.sum()), variance=float(np.var(1 / t, ddof=min(1, len(t) - 1)) / len(t)), kept=len(t))
 
 
 def paper_estimate(step_times_s: Sequence[float]) -> Estimate:
@@ -49,19 +53,34 @@ def paper_estimate(step_times_s: Sequence[float]) -> Estimate:
 
     Same arguments and errors as `estimate`.
     """
-    t = _without_first(step_times_s)
+    t = _checked(step_times_s)[1:]
     t = t[~_is_outlier(t)]
     return Estimate(steps_per_s=float(np.mean(1 / t)), variance=float(np.var(1 / t)), kept=len(t))
 
 
-def _without_first(step_times_s: Sequence[float]) -> NDArray[np.float64]:
+def warm_up_steps(step_times_s: Sequence[float]) -> int:
+    """How many leading steps are not how the configuration runs: the first always, and those after it that are all clearly slower.
+
+    Compilation and the early routing of experts take several steps. A step counts as warm-up while it, and every step before it, is
+    slower than nearly all of the second half; never more than half of the steps.
+    """
+    t = np.asarray(step_times_s, dtype=np.float64)
+    if len(t) < SEEN:
+        return 1
+    half = len(t) // 2
+    low, high = np.quantile(t[half:], (0.25, 0.75))
+    usual = t[1:half] <= CLEARLY_SLOWER * high + (high - low)
+    return 1 + (int(usual.argmax()) if usual.any() else len(usual))
+
+
+def _checked(step_times_s: Sequence[float]) -> NDArray[np.float64]:
     times = np.asarray(step_times_s, dtype=np.float64)
     for step, time_s in enumerate(times):
         if not (np.isfinite(time_s) and time_s > 0):
             raise MeasurementError(f"step {step} took {time_s} s", hint="a step time is finite and positive: look at the runner's clock")
     if len(times) < 2:
         raise MeasurementError(f"{len(times)} steps are no measurement: the first is a warm-up", hint="run at least 2 steps")
-    return times[1:]
+    return times
 
 
 def _is_outlier(t: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -1,9 +1,9 @@
 """Acquisition: how promising is a configuration, given what we believe of its throughput and its memory.
 
-Notation (n candidates, s Monte-Carlo samples):
-    rate       samples of the throughput, in any positive unit        (s, n)
-    slack      log(memory / limit); positive = too much               (s, n)
-    value X    rate * (1 - sigmoid(slack / temperature))              (s, n)
+Notation (n candidates, s Monte-Carlo samples, q quadrature nodes):
+    slack      log(memory / limit); positive = too much                  (n,)
+    share      1 - sigmoid(slack / temperature), the value's share       (n, q)
+    value X    throughput * share
 """
 
 import math
@@ -11,27 +11,91 @@ import math
 import torch
 from torch import Tensor
 
-from oppa.tuning.belief import Normal
+from oppa.tuning.surrogate.belief import Normal
 
 TEMPERATURE = 0.05
 """Width of the step from feasible to infeasible, in log memory: 5% of the limit."""
+REACH = 6.0
+"""Temperatures from the limit, beyond which the share is 1 or 0 (to 0.25%)."""
+NODES = 16
 SAMPLES = 256
+CHUNK = 16384
 
 
 def constrained_ucb(log_rate: Normal, log_slack: Normal, *, beta: float = 1.0, temperature: float = TEMPERATURE) -> Tensor:
-    """E[X + beta' |X - E[X]|] by quasi-Monte-Carlo, shape (n,) (OPPA eq. 4).
+    """E[X + beta' |X - E[X]|] of a log-normal throughput and a log-normal memory, shape (n,) (OPPA eq. 4).
 
-    The sigmoid gets the slack against the limit, not bytes, and samples of a log throughput are exponentiated before the product, or
-    infeasible points gain where the logarithm is negative. E|X - E[X]| of a normal is sqrt(2 / pi) sigma: beta' = beta sqrt(pi / 2)
-    makes this mean + beta sigma where memory does not bind, as the paper says.
+    Exact in the throughput (the expected distance of a log-normal value from its mean is that of two options on it); the memory is
+    integrated by Gauss-Legendre only where the share moves. The sigmoid gets the slack against the limit, not bytes, and logarithms are
+    exponentiated before the product, or infeasible points gain where they are negative. E|X - E[X]| of a normal is sqrt(2 / pi) sigma:
+    beta' = beta sqrt(pi / 2) makes this mean + beta sigma where memory does not bind, as the paper says.
     """
-    scale = log_rate.mean.max()  # rates relative to the best believed: the order is the same, and exp cannot overflow
-    draws = _base_samples(log_rate.mean.dtype)
-    rate = (log_rate.mean - scale + log_rate.stddev * draws[:, :1]).exp()
-    slack = log_slack.mean + log_slack.stddev * draws[:, 1:]
-    value = rate * torch.sigmoid(-slack / temperature)
-    mean = value.mean(dim=0)
-    return mean + beta * math.sqrt(math.pi / 2) * (value - mean).abs().mean(dim=0)
+    scale = (log_rate.mean + log_rate.stddev).max()  # rates relative to the best believed: the order is the same, and exp cannot overflow
+    chunks = zip(
+        *(column.split(CHUNK) for column in (log_rate.mean - scale, log_rate.stddev, log_slack.mean, log_slack.stddev)), strict=True
+    )
+    return torch.cat([_exact(Normal(*parts[:2]), Normal(*parts[2:]), beta, temperature) for parts in chunks])
+
+
+def constrained_ucb_sampled(rate: Normal, slack: Normal, *, beta: float = 1.0, temperature: float = 1.0) -> Tensor:
+    """The same of a normal throughput and a normal slack, by quasi-Monte-Carlo with samples common to all candidates, shape (n,)."""
+    draws = _base_samples(rate.mean.dtype)
+    values = []
+    for m, s, cm, cs in zip(*(column.split(2048) for column in (rate.mean, rate.stddev, slack.mean, slack.stddev)), strict=True):
+        value = (m + s * draws[:, :1]) * torch.sigmoid(-(cm + cs * draws[:, 1:]) / temperature)
+        mean = value.mean(dim=0)
+        values.append(mean + beta * math.sqrt(math.pi / 2) * (value - mean).abs().mean(dim=0))
+    return torch.cat(values)
+
+
+def bound(log_determinant: float, noise: Tensor, *, norm: float = 1.0, delta: float = 0.1) -> float:
+    """beta_i = B + sqrt(2 log(det(K + S)^(1/2) / (delta det(S)^(1/2)))) (OPPA eq. 32).
+
+    Args:
+        log_determinant: log det(K + S) of the observations' covariance.
+        noise: The diagonal of S = s^2 Q^-1, shape (n,).
+        norm: B, a bound on the function's norm, in units of the process.
+        delta: The probability that the bound fails.
+    """
+    return norm + math.sqrt(max(0.0, log_determinant - float(noise.log().sum()) - 2 * math.log(delta)))
+
+
+def _exact(log_rate: Normal, slack: Normal, beta: float, temperature: float) -> Tensor:
+    share, weight = _shares(slack, temperature)
+    sigma = log_rate.stddev.clamp_min(1e-6)
+    rate = (log_rate.mean + 0.5 * sigma.square()).exp()
+    mean = rate * (share * weight).sum(dim=1)
+    # |a R - c|: twice the option to buy a R at c, less what the purchase is worth on average
+    strike = mean.clamp_min(1e-300)[:, None]
+    d = (log_rate.mean[:, None] + share.clamp_min(1e-300).log() - strike.log()) / sigma[:, None]
+    option = share * rate[:, None] * torch.special.ndtr(d + sigma[:, None]) - strike * torch.special.ndtr(d)
+    distance = ((2 * option - share * rate[:, None] + strike) * weight).sum(dim=1)
+    return torch.as_tensor(mean + beta * math.sqrt(math.pi / 2) * distance)
+
+
+def _shares(slack: Normal, temperature: float) -> tuple[Tensor, Tensor]:
+    """Values of the share and their probabilities, each of shape (n, q + 2): surely feasible, surely not, and nodes in between."""
+    nodes, weights = _gauss_legendre(slack.mean.dtype)
+    low, high = -REACH * temperature, REACH * temperature
+    mean, stddev = slack.mean[:, None], slack.stddev.clamp_min(1e-6)[:, None]
+    # where the belief is much narrower than the step, the nodes go where the belief is
+    start = torch.maximum(torch.tensor(low), mean - 5 * stddev).clamp_max(high)
+    end = torch.minimum(torch.tensor(high), mean + 5 * stddev).clamp_min(low)
+    at = start + (end - start) * nodes
+    density = torch.exp(-0.5 * ((at - mean) / stddev).square()) / (stddev * math.sqrt(2 * math.pi))
+    inner = density * weights * (end - start)
+    below, above = torch.special.ndtr((low - mean) / stddev), torch.special.ndtr((mean - high) / stddev)
+    inner = inner * ((1 - below - above).clamp_min(0) / inner.sum(dim=1, keepdim=True).clamp_min(1e-300))
+    share = torch.cat([torch.ones_like(below), torch.zeros_like(above), torch.sigmoid(-at / temperature)], dim=1)
+    return share, torch.cat([below, above, inner], dim=1)
+
+
+def _gauss_legendre(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on [0, 1]."""
+    import numpy as np
+
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    return torch.tensor((nodes + 1) / 2, dtype=dtype), torch.tensor(weights / 2, dtype=dtype)
 
 
 def _base_samples(dtype: torch.dtype) -> Tensor:

@@ -14,14 +14,6 @@ from oppa.trials.wire import Outcome
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
-    """A candidate to try, by its index, and what the designer expects of it where it has a model."""
-
-    candidate: int
-    prediction: Prediction | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """How a candidate's trial ended, as a model can use it."""
 
@@ -31,6 +23,10 @@ class Observation:
     log_variance: float | None
     """Variance of `log_steps_per_s` (delta method: relative variance of the throughput)."""
     memory_bytes: int | None
+    prediction: Prediction | None = None
+    """What was expected of it."""
+    step_times_s: tuple[float, ...] = ()
+    """The first (warm-up) included."""
 
     @classmethod
     def of(cls, trial: Trial, candidates: Candidates) -> "Observation":
@@ -42,14 +38,20 @@ class Observation:
             log_steps_per_s=math.log(rate) if rate else None,
             log_variance=variance / rate**2 if rate and variance is not None else None,
             memory_bytes=trial.memory_bytes,
+            prediction=trial.prediction,
+            step_times_s=trial.step_times_s,
         )
 
 
 class Designer(Protocol):
     """Chooses what to try; every designer sees the same candidates and the same observations."""
 
-    def suggest(self, taken: Set[int]) -> Suggestion | None:
-        """The next candidate outside `taken` (tried before, or being tried by someone); None when none is left."""
+    def suggest(self, taken: Set[int]) -> int | None:
+        """The next candidate outside `taken` (tried before, or being tried by someone), by its number; None when none is left."""
+        ...
+
+    def predict(self, candidate: int) -> Prediction | None:
+        """What a trial of the candidate is expected to measure; None without a model."""
         ...
 
     def update(self, observations: Sequence[Observation]) -> None:

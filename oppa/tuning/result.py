@@ -1,97 +1,142 @@
-"""What `oppa tune` found: the winner, proved against the default by fresh repeats that ran in turn.
+"""What `oppa tune` found: the winner, proved against the default and the runner-up by fresh repeats that ran in turn.
 
 A search reports the luckiest of many noisy trials. Only repeats, side by side, say what the winner is worth.
 """
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
 from oppa.study import Study, Trial
-from oppa.study.records import SEARCH, VERIFICATION
-from oppa.tuning.search import Sitting, searched
+from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
+from oppa.tuning.calibration import track_record
+from oppa.tuning.designer import Designer
+from oppa.tuning.search import Sitting
 from oppa.tuning.verification import Gain, gain
 
 STRIKES = 2
 """Repeats that may fail before a configuration is dropped; running out of memory once is enough."""
-CHALLENGERS = 3
-"""Of the fastest configurations, how many may turn out slower than the default before the default is the winner."""
+BASELINES = 6
+"""Trials beyond the search that may look for a default configuration that fits."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A winner and the default that it was measured against; None where no default configuration is feasible."""
+    """The winner, and what it was measured against; None where there is no such configuration."""
 
     best: Trial
     default: Trial | None
-    best_repeats: tuple[Trial, ...]
-    default_repeats: tuple[Trial, ...]
-    """Those of their pairing that ran to their end."""
+    runner_up: Trial | None
+    repeats: Mapping[Configuration, tuple[Trial, ...]]
+    """Of every contender, those that ran to their end; in the order in which they take turns."""
 
     @property
     def pairing(self) -> str:
-        """What the repeats of these two have in common."""
-        return f"{self.best.configuration.id}|{self.default.configuration.id if self.default else ''}"
-
-    @property
-    def contenders(self) -> dict[Configuration, tuple[Trial, ...]]:
-        """What is repeated, and its repeats so far: the default and the winner, or one alone where they are the same."""
-        repeats = {self.best.configuration: self.best_repeats}
-        return {self.default.configuration: self.default_repeats, **repeats} if self.default else repeats
+        """What the repeats of these contenders have in common."""
+        return pairing_of(self.repeats)
 
     @property
     def gain(self) -> Gain | None:
         """The winner over the default; None where they are the same, or have fewer than two repeats each."""
-        ours, theirs = rates(self.best_repeats), rates(self.default_repeats)
-        same = self.default is None or self.default.configuration == self.best.configuration
-        return None if same or min(len(ours), len(theirs)) < 2 else gain(ours, theirs)
+        return self._over(self.default)
+
+    @property
+    def lead(self) -> Gain | None:
+        """The winner over the runner-up, likewise."""
+        return self._over(self.runner_up)
+
+    def repeats_of(self, trial: Trial) -> tuple[Trial, ...]:
+        """The repeats of a trial's configuration."""
+        return self.repeats.get(trial.configuration, ())
 
     def missing(self, repeats: int) -> Configuration | None:
         """Whose repeat is due: in turn, the order reversed every round; None when each has `repeats`."""
-        done = min(map(len, self.contenders.values()))
-        order = list(self.contenders)[:: 1 if done % 2 else -1]
-        return None if done >= repeats else next(each for each in order if len(self.contenders[each]) == done)
+        done = min(map(len, self.repeats.values()))
+        order = list(self.repeats)[:: 1 if done % 2 else -1]
+        return None if done >= repeats else next(each for each in order if len(self.repeats[each]) == done)
+
+    def _over(self, other: Trial | None) -> Gain | None:
+        if other is None or other.configuration == self.best.configuration:
+            return None
+        ours, theirs = rates(self.repeats_of(self.best)), rates(self.repeats_of(other))
+        return gain(ours, theirs) if min(len(ours), len(theirs)) >= 2 else None
 
 
-def find_winner(sitting: Sitting, candidates: Candidates, repeats: int) -> Finding | None:
-    """Repeat the fastest configuration and the default until the winner is proved; None if nothing is feasible."""
+def find_winner(sitting: Sitting, candidates: Candidates, designer: Designer) -> Finding | None:
+    """Find a default that fits, then repeat it, the fastest and the second until the winner is proved; None if nothing fits."""
+    study, repeats = sitting.study, sitting.problem.limits.repeats
     while True:
-        sitting.study.recover()
-        finding = current(sitting.study.trials(), candidates, repeats)
-        if finding is None or (due := finding.missing(repeats)) is None:
+        study.recover()
+        trials, running = study.trials(), study.running()
+        finding = current(trials, candidates, repeats)
+        if (default := untried_default(trials, candidates)) is not None:
+            due, purpose, pairing = candidates.configuration(default), BASELINE, None
+        elif finding is None or (repeat := finding.missing(repeats)) is None:
             return finding
-        if any(lease.pairing == finding.pairing for lease in sitting.study.running()):
-            sitting.wait()  # another tuner repeats the same pair
-        elif (lease := sitting.study.claim(due, pairing=finding.pairing)) is not None:
+        else:
+            due, purpose, pairing = repeat, VERIFICATION, finding.pairing
+        if any(lease.purpose == purpose and lease.pairing == pairing for lease in running):
+            sitting.wait()  # another tuner does it
+            continue
+        prediction = designer.predict(candidates.index_of(due))
+        if (lease := study.claim(due, purpose=purpose, pairing=pairing, prediction=prediction)) is not None:
             sitting.run(lease)
+
+
+def untried_default(trials: Sequence[Trial], candidates: Candidates) -> int | None:
+    """The next configuration that might be the default; None once one was measured, or too many were not."""
+    tried = {candidates.index_of(trial.configuration): trial for trial in _tries(trials)}
+    spent = sum(trial.purpose == BASELINE for trial in tried.values())
+    for candidate in map(int, candidates.default_order()):
+        if candidate not in tried:
+            return candidate if spent < BASELINES else None
+        if tried[candidate].outcome in MEASURED:
+            break
+    return None
 
 
 def current(trials: Sequence[Trial], candidates: Candidates, repeats: int) -> Finding | None:
     """The finding as the trials so far have it, without running anything.
 
-    Configurations that fail their repeats are dropped; one that its repeats show to be slower than the default makes way for the
-    next fastest, CHALLENGERS times.
+    The two fastest and the default contend; those that fail their repeats are dropped. The winner is the fastest in the repeats, once
+    there are enough of them.
     """
-    feasible = sorted((t for t in searched(trials) if t.feasible and not _dropped(trials, t)), key=lambda t: -(t.steps_per_s or 0.0))
-    order = {candidates.index_of(t.configuration): t for t in feasible}
-    default = next((order[index] for index in candidates.default_order() if index in order), None)
-    for best in feasible[:CHALLENGERS]:
-        finding = _finding(trials, best, default)
-        slower = finding.missing(repeats) is None and finding.gain is not None and finding.gain.ratio.value < 1.0
-        if not slower:
-            return finding
-    return _finding(trials, default, default) if default else None
+    tried = [trial for trial in _tries(trials) if trial.outcome in MEASURED and trial.steps_per_s and not _dropped(trials, trial)]
+    fastest = sorted((trial for trial in tried if trial.feasible), key=lambda trial: -(trial.steps_per_s or 0.0))
+    if not fastest:
+        return None
+    numbered = {candidates.index_of(trial.configuration): trial for trial in tried}
+    default = next((numbered[index] for index in candidates.default_order() if index in numbered), None)
+    contenders = {trial.configuration: trial for trial in (*([default] if default else []), *fastest[:2])}
+    ran = _repeats(trials, contenders)
+    finding = Finding(best=fastest[0], default=default, runner_up=fastest[1] if len(fastest) > 1 else None, repeats=ran)
+    return finding if finding.missing(repeats) else _judged(finding, contenders)
 
 
-def _finding(trials: Sequence[Trial], best: Trial, default: Trial | None) -> Finding:
-    bare = Finding(best=best, default=default, best_repeats=(), default_repeats=())
-    ran = [trial for trial in trials if trial.pairing == bare.pairing and trial.feasible]
-    ours = tuple(trial for trial in ran if trial.configuration == best.configuration)
-    theirs = tuple(trial for trial in ran if default and trial.configuration == default.configuration)
-    return dataclasses.replace(bare, best_repeats=ours, default_repeats=theirs)
+def _judged(finding: Finding, contenders: Mapping[Configuration, Trial]) -> Finding:
+    """The finding with the fastest in the repeats as the winner, and the second as the runner-up."""
+    ranked = sorted(contenders, key=lambda each: -statistics.geometric_mean(rates(finding.repeats[each])))
+    second = contenders[ranked[1]] if len(ranked) > 1 else None
+    return dataclasses.replace(finding, best=contenders[ranked[0]], runner_up=second)
+
+
+def _repeats(trials: Sequence[Trial], contenders: Mapping[Configuration, Trial]) -> dict[Configuration, tuple[Trial, ...]]:
+    ran = [trial for trial in trials if trial.pairing == pairing_of(contenders) and trial.feasible]
+    return {each: tuple(trial for trial in ran if trial.configuration == each) for each in contenders}
+
+
+def pairing_of(contenders: Mapping[Configuration, object]) -> str:
+    """The name of a set of contenders."""
+    return "|".join(sorted(each.id for each in contenders))
+
+
+def _tries(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials of the search and those that looked for a default; the later of two of one configuration stands."""
+    tried = [trial for trial in trials if trial.purpose in (SEARCH, BASELINE) and trial.counts]
+    return list({trial.configuration: trial for trial in tried}.values())
 
 
 def _dropped(trials: Sequence[Trial], candidate: Trial) -> bool:
@@ -104,23 +149,30 @@ def _dropped(trials: Sequence[Trial], candidate: Trial) -> bool:
 def to_json(study: Study, finding: Finding | None, why_ended: str | None) -> dict[str, Any]:
     """The result for machines, as `oppa tune --json` prints it; null where there is none."""
     trials = study.trials()
-    compared = finding and finding.gain
+    listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in (VERIFICATION, BASELINE, SEARCH)}
     same = finding is not None and finding.default is not None and finding.default.configuration == finding.best.configuration
+    compared, lead, predicted = finding and finding.gain, finding and finding.lead, track_record(trials)
     return {
         "study": str(study.folder),
         "ended": why_ended,
-        "best": finding and _summary(finding.best, finding.best_repeats),
-        "default": finding and finding.default and _summary(finding.default, finding.default_repeats),
+        "best": finding and _summary(finding, finding.best),
+        "default": finding and finding.default and _summary(finding, finding.default),
+        "runner_up": finding and finding.runner_up and _summary(finding, finding.runner_up),
         "gain": compared.ratio.value if compared else 1.0 if same else None,
         "gain_interval": [compared.ratio.low, compared.ratio.high] if compared else None,
         "tied": compared.tied if compared else True if same else None,
-        "verification": [trial_json(trial) for trial in trials if trial.purpose == VERIFICATION],
-        "trials": [trial_json(trial) for trial in trials if trial.purpose == SEARCH],
+        "lead": lead.ratio.value if lead else None,
+        "lead_interval": [lead.ratio.low, lead.ratio.high] if lead else None,
+        "predicted": predicted and dataclasses.asdict(predicted),
+        "verification": listed[VERIFICATION],
+        "baseline": listed[BASELINE],
+        "trials": listed[SEARCH],
     }
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:
     """One trial for machines."""
+    predicted = trial.prediction
     return {
         "id": trial.id,
         "configuration": trial.configuration.to_dict(),
@@ -130,8 +182,9 @@ def trial_json(trial: Trial) -> dict[str, Any]:
         "steps_per_s": trial.steps_per_s,
         "stddev": trial.stddev,
         "memory_bytes": trial.memory_bytes,
-        "predicted_steps_per_s": trial.prediction and trial.prediction.steps_per_s,
-        "predicted_log_stddev": trial.prediction and trial.prediction.log_stddev,
+        "predicted_steps_per_s": predicted and predicted.steps_per_s,
+        "predicted_log_stddev": predicted and predicted.log_stddev,
+        "predicted_memory_bytes": predicted and predicted.memory_bytes,
         "seconds": trial.seconds,
     }
 
@@ -141,8 +194,8 @@ def rates(repeats: Sequence[Trial]) -> list[float]:
     return [trial.steps_per_s for trial in repeats if trial.steps_per_s]
 
 
-def _summary(trial: Trial, repeats: Sequence[Trial]) -> dict[str, Any]:
-    verified = rates(repeats)
+def _summary(finding: Finding, trial: Trial) -> dict[str, Any]:
+    verified = rates(finding.repeats_of(trial))
     return {
         "configuration": trial.configuration.to_dict(),
         "steps_per_s": statistics.geometric_mean(verified) if verified else None,

@@ -4,20 +4,25 @@ Several processes may search one study at once: the study's leases keep them apa
 """
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from oppa.errors import LeaseLostError, OppaError
 from oppa.problem.candidates import Candidates
+from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import Lease, Study, Trial
 from oppa.study.records import SEARCH
 from oppa.trials.launcher import Launcher
 from oppa.trials.trial import TrialResult, run_trial
+from oppa.trials.watch import Judge
 from oppa.trials.wire import Measurement, TrialSpec
-from oppa.tuning.designer import Designer, Observation, Suggestion
+from oppa.tuning.designer import Designer, Observation
+from oppa.tuning.stopping import Rule
+from oppa.tuning.time_limit import time_limit_s
 from oppa.units import format_seconds
 
 RENEW_EVERY_S = 10.0
@@ -45,7 +50,7 @@ class Watcher(Protocol):
 
 
 class Sitting:
-    """One tuner at work on one study: runs the trials that it claimed, and records how each ended, whatever happens."""
+    """One process at work on a study: runs the trials that it has leased, and records how they ended, whatever happens."""
 
     def __init__(self, study: Study, problem: Problem, launcher: Launcher, watcher: Watcher) -> None:
         self.study = study
@@ -53,21 +58,21 @@ class Sitting:
         self._launcher = launcher
         self._watcher = watcher
 
-    def run(self, lease: Lease) -> TrialResult | None:
-        """Run a leased trial to its end; None if another tuner took it over meanwhile.
+    def run(self, lease: Lease, *, judge: Judge | None = None, trial_time_s: float | None = None) -> TrialResult | None:
+        """Run a leased trial to its end, or until its judge has seen enough; None if another tuner took it over meanwhile.
 
         Raises:
             BaseException: whatever `tick` raises, when no process of the trial is left and the trial is recorded as interrupted.
         """
         limits = self.problem.limits
-        spec = TrialSpec.of(self.problem, lease.configuration, study=self.study.uuid, trial=lease.trial, steps=limits.q_max)
         try:
             self._watcher.started(lease)
             result = run_trial(
                 self._launcher,
                 self.study.trial_folder(lease),
-                spec,
-                limits=limits,
+                TrialSpec.of(self.problem, lease.configuration, study=self.study.uuid, trial=lease.trial, steps=limits.q_max),
+                limits=dataclasses.replace(limits, trial_time_s=trial_time_s or limits.trial_time_s),
+                judge=judge,
                 on_step=self._watcher.stepped,
                 on_tick=self._heartbeat(lease),
             )
@@ -99,7 +104,7 @@ class Sitting:
         return tick
 
 
-def search(sitting: Sitting, candidates: Candidates, designer: Designer) -> str:
+def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: Rule) -> str:
     """Run search trials until the budget is spent and no tuner runs one any more; says in a few words what ended it."""
     study, limits, learned = sitting.study, sitting.problem.limits, set[int]()
     while True:
@@ -107,19 +112,24 @@ def search(sitting: Sitting, candidates: Candidates, designer: Designer) -> str:
         running = [lease for lease in study.running() if lease.purpose == SEARCH]
         trials = searched(study.trials())
         reason = spent(study, limits, len(trials) + len(running))
-        suggestion = None
         if not reason:
             designer.update([Observation.of(trial, candidates) for trial in trials if trial.id not in learned])
             learned |= {trial.id for trial in trials}
-            suggestion = _next(candidates, designer, trials, running)
-        if suggestion is not None:
-            lease = study.claim(candidates.configuration(suggestion.candidate), prediction=suggestion.prediction, limit=limits.trials)
+        taken = {candidates.index_of(configuration) for configuration in _configurations(trials, running)}
+        candidate = None if reason else designer.suggest(taken)
+        if candidate is not None:
+            prediction = designer.predict(candidate)
+            lease = study.claim(candidates.configuration(candidate), prediction=prediction, limit=limits.trials)
             if lease is not None:  # else another tuner was faster: look again, with its trials in sight
-                sitting.run(lease)
+                sitting.run(lease, judge=_judge(trials, rule), trial_time_s=time_limit_s(prediction, trials, limits))
         elif running:  # they may yet fail to end, and are ours to finish then
             sitting.wait()
         else:
             return reason or "every valid configuration was tried"
+
+
+def _configurations(trials: Sequence[Trial], running: Sequence[Lease]) -> list[Configuration]:
+    return [trial.configuration for trial in trials] + [lease.configuration for lease in running]
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:
@@ -136,13 +146,7 @@ def spent(study: Study, limits: Limits, search_trials: int) -> str:
     return ""
 
 
-def _next(candidates: Candidates, designer: Designer, trials: Sequence[Trial], running: Sequence[Lease]) -> Suggestion | None:
-    """The default configuration until one is known to fit, then the designer's choice."""
-    busy = {candidates.index_of(lease.configuration) for lease in running}
-    ended = {candidates.index_of(trial.configuration): trial for trial in trials}
-    for candidate in candidates.default_order():
-        if (candidate in ended and ended[candidate].feasible) or candidate in busy:
-            break
-        if candidate not in ended:
-            return Suggestion(candidate=int(candidate))
-    return designer.suggest(ended.keys() | busy)
+def _judge(trials: Sequence[Trial], rule: Rule) -> Judge:
+    """The rule against the fastest configuration that ran to its end."""
+    incumbent = max((trial.steps_per_s or 0.0 for trial in trials if trial.feasible), default=None)
+    return lambda step_times_s: rule(step_times_s, incumbent)

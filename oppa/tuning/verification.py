@@ -1,4 +1,4 @@
-"""Is the winner really faster than the default? The statistics of two sets of repeats that ran in turn."""
+"""Is the winner really faster? The statistics of two sets of repeats that ran in turn."""
 
 import dataclasses
 import math
@@ -18,18 +18,18 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """The winner's throughput over the default's; `tied` when their own intervals overlap."""
+    """The winner's throughput over another's; `tied` when their own intervals overlap."""
 
     winner: Interval
-    default: Interval
+    other: Interval
     ratio: Interval
     tied: bool
 
 
-def gain(winner: Sequence[float], default: Sequence[float]) -> Gain:
+def gain(winner: Sequence[float], other: Sequence[float]) -> Gain:
     """Compare repeated throughputs (steps per second, at least two each) on the log scale, by Student's and Welch's t."""
-    ours, theirs = _interval(winner), _interval(default)
-    return Gain(winner=ours, default=theirs, ratio=_ratio(winner, default), tied=ours.low <= theirs.high and theirs.low <= ours.high)
+    ours, theirs = _interval(winner), _interval(other)
+    return Gain(winner=ours, other=theirs, ratio=_ratio(winner, other), tied=ours.low <= theirs.high and theirs.low <= ours.high)
 
 
 def _interval(rates: Sequence[float]) -> Interval:
@@ -37,10 +37,10 @@ def _interval(rates: Sequence[float]) -> Interval:
     return _around(mean, math.sqrt(variance / len(rates)), len(rates) - 1)
 
 
-def _ratio(winner: Sequence[float], default: Sequence[float]) -> Interval:
-    (mean_a, var_a), (mean_b, var_b) = _log_moments(winner), _log_moments(default)
-    a, b = var_a / len(winner), var_b / len(default)
-    freedom = (a + b) ** 2 / (a**2 / (len(winner) - 1) + b**2 / (len(default) - 1)) if a + b > 0 else 1.0
+def _ratio(winner: Sequence[float], other: Sequence[float]) -> Interval:
+    (mean_a, var_a), (mean_b, var_b) = _log_moments(winner), _log_moments(other)
+    a, b = var_a / len(winner), var_b / len(other)
+    freedom = (a + b) ** 2 / (a**2 / (len(winner) - 1) + b**2 / (len(other) - 1)) if a + b > 0 else 1.0
     return _around(mean_a - mean_b, math.sqrt(a + b), freedom)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 def test_help_names_every_command(oppa) -> None:
     said = oppa("--help").stdout
-    assert all(name in said for name in ("tune", "show", "space", "init", "doctor", "bench"))
+    assert all(name in said for name in ("tune", "show", "space", "predict", "init", "doctor", "bench"))
 
 
 def test_help_loads_nothing_heavy(oppa) -> None:

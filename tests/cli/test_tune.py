@@ -1,6 +1,7 @@
 """`oppa tune` as a user meets it."""
 
 import json
+import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ def test_the_json_has_everything_that_was_promised(oppa) -> None:
     best, default = result["best"], result["default"]
     assert best["steps_per_s"] >= default["steps_per_s"]
     assert best["configuration"]["micro_batch"] >= default["configuration"]["micro_batch"] == 1
-    assert len(result["trials"]) == 6 and len(result["verification"]) in (3, 6)
+    assert len(result["trials"]) == 6 and len(result["verification"]) in (3, 6, 9)  # repeats of the winner, the second, the default
     keys = "configuration outcome cause steps steps_per_s stddev memory_bytes predicted_steps_per_s predicted_log_stddev seconds"
     assert all(set(keys.split()) <= set(trial) for trial in result["trials"] + result["verification"])
     if result["gain_interval"]:
@@ -90,7 +91,8 @@ def test_when_nothing_fits_it_says_which_constraint_binds(oppa) -> None:
     job = oppa.folder / "job.toml"
     job.write_text(job.read_text().replace("100 MiB", "1 MiB"))
     said = tune(oppa, code=1).stderr
-    assert "none of the 6 trials could run: 6 out of memory" in said and "memory limit of 1 MiB binds" in said
+    assert re.search(r"none of the (1[0-2]|[6-9]) trials could run: \1 out of memory", said)  # those that looked for a default included
+    assert "memory limit of 1 MiB binds" in said
 
 
 @pytest.mark.slow

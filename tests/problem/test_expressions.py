@@ -31,7 +31,7 @@ truths = st.recursive(
         st.builds("({} {} {})".format, inner, st.sampled_from(["and", "or"]), inner), st.builds("(not {})".format, inner)
     ),
     max_leaves=5,
-)
+).filter(lambda text: len(text) <= LONGEST)
 
 
 @given(truths, st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.booleans()), min_size=1, max_size=5))

@@ -11,10 +11,11 @@ from oppa.errors import InputError, JobError
 from oppa.problem.cluster import Cluster, Link
 from oppa.problem.job import load_job
 from oppa.problem.presets import PRESETS
-from oppa.problem.training import Limits, Training
+from oppa.problem.training import Limits, Strategy, Training
 
 WriteJob = Callable[..., Path]
 CLUSTER, SPACE, PRESET, TRAINING, LIMITS = "[cluster]\n", "[space.parameters]\n", 'preset = "tiny-16m"', "[training]\n", "[limits]\n"
+DESIGNER = "[designer]\n"
 
 
 def test_a_job_loads_as_written(write_job: WriteJob) -> None:
@@ -24,6 +25,7 @@ def test_a_job_loads_as_written(write_job: WriteJob) -> None:
     assert problem.cluster == Cluster(devices_per_host=4, memory_limit_bytes=160 * 2**20, intra_host=link)
     assert problem.runner.name == "torch" and (problem.runner / "runner.toml").is_file()
     assert (problem.training, problem.limits) == (Training(), Limits(trials=30, wall_time_s=600))
+    assert problem.strategy == Strategy(stopping=None, beta=1.0)
     assert problem.space["micro_batch"].choices == (1, 2, 4, 8)
     assert len(problem.candidates()) > 0
 
@@ -46,6 +48,20 @@ def test_training_and_limits_are_read(write_job: WriteJob, tmp_path: Path) -> No
     problem = load_job(write_job((TRAINING, training), (LIMITS, limits)))
     assert problem.training == Training(precision="bf16", seed=3, corpus=str(tmp_path / "text"))
     assert problem.limits == Limits(trials=30, wall_time_s=600, trial_time_s=30, q_min=3, q_max=9, repeats=4, grace_s=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy"),
+    [
+        ("", Strategy()),
+        ('stopping = "paper-bound"', Strategy(stopping="paper-bound")),
+        ("beta = 2", Strategy(beta=2.0)),
+        ('beta = "bound"', Strategy(beta=None)),
+        ('beta = 0.5\nstopping = "never"', Strategy(beta=0.5, stopping="never")),
+    ],
+)
+def test_the_search_s_choices_are_read(text: str, strategy: Strategy, write_job: WriteJob) -> None:
+    assert load_job(write_job((LIMITS, f"{DESIGNER}{text}\n{LIMITS}"))).strategy == strategy
 
 
 def test_runner_and_space_may_lie_beside_the_job(write_job: WriteJob, tmp_path: Path) -> None:
@@ -84,6 +100,17 @@ MISTAKES = {
     "learning rate": (TRAINING, TRAINING + "learning_rate = inf", "`learning_rate = Infinity` is not finite", "finite"),
     "corpus": (TRAINING, TRAINING + "corpus = 'no'", '`corpus = "no"` is no folder', "relative to the job file"),
     "steps": (LIMITS, LIMITS + "q_max = 3\n", "`q_max = 3` is below `q_min = 5`", "use at least 5"),
+    "stopping": (
+        LIMITS,
+        DESIGNER + 'stopping = "soon"\n' + LIMITS,
+        '`stopping = "soon"` is not legal',
+        'use one of "sure", "paper", "paper-bound" or "never"',
+    ),
+    "designer key": (LIMITS, DESIGNER + "betta = 1\n" + LIMITS, "`[designer]` has no key `betta`", "did you mean `beta`?"),
+    "no beta": (LIMITS, DESIGNER + "beta = 0\n" + LIMITS, "`beta = 0` is too small", "use more than 0"),
+    "word for beta": (LIMITS, DESIGNER + 'beta = "big"\n' + LIMITS, '`beta = "big"` is not a number', "write a number"),
+    "list for beta": (LIMITS, DESIGNER + "beta = [1]\n" + LIMITS, "`beta = [1]` is not a number", "write a number"),
+    "endless beta": (LIMITS, DESIGNER + "beta = inf\n" + LIMITS, "`beta = Infinity` is not finite", "finite"),
     "no trials": ("trials = 30", "trials = 0", "`trials = 0` is too small", "use at least 1"),
     "TOML": ("= 32", "== 32", "`job.toml` is not TOML: Invalid value (at line 6", "look at `global_batch == 32`"),
     "runner": ('"torch"', '"troch"', "`troch` is none of the runners", "did you mean `torch`?"),

@@ -10,6 +10,7 @@ import pytest
 from oppa.errors import InputError
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
+from oppa.problem.training import Strategy
 
 WriteJob = Callable[..., Path]
 
@@ -24,10 +25,24 @@ def test_a_problem_is_rebuilt_without_its_file(write_job: WriteJob) -> None:
     assert list(again.candidates()) == list(problem.candidates())
 
 
-def test_limits_and_name_leave_the_fingerprint(write_job: WriteJob) -> None:
+def test_limits_name_and_strategy_leave_the_fingerprint(write_job: WriteJob) -> None:
     problem = load_job(write_job())
-    other = load_job(write_job(("trials = 30", "trials = 99")))
+    other = load_job(write_job(("trials = 30", "trials = 99"), ("[limits]", "[designer]\nstopping = 'never'\n[limits]")))
+    assert other.strategy != problem.strategy and other.limits != problem.limits
     assert dataclasses.replace(other, name="other").fingerprint == problem.fingerprint
+
+
+@pytest.mark.parametrize("strategy", [Strategy(), Strategy(stopping="paper", beta=None), Strategy(beta=2.0)])
+def test_the_strategy_survives_json(strategy: Strategy, write_job: WriteJob) -> None:
+    problem = dataclasses.replace(load_job(write_job()), strategy=strategy)
+    assert Problem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
+
+
+def test_how_stages_are_cut_survives_json_and_is_in_the_fingerprint(write_job: WriteJob) -> None:
+    problem = load_job(write_job())
+    balanced = dataclasses.replace(problem, space=dataclasses.replace(problem.space, balanced_stages=True))
+    assert Problem.from_dict(json.loads(json.dumps(balanced.to_dict()))) == balanced
+    assert balanced.fingerprint != problem.fingerprint
 
 
 @pytest.mark.parametrize(

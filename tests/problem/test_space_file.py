@@ -1,5 +1,6 @@
 """Search space files: three ways to say values, conditions that look up only, and every mistake named."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -20,6 +21,8 @@ values = [1]
 [parameters.micro_batch]
 divisors = "global_batch"
 """
+LACKS = {"nanotron": {"schedule", "recompute"}}
+"""What the Ultra-Scale Playbook did not vary: the space is that of its measurements."""
 MakeFacts = Callable[..., Facts]
 
 
@@ -36,7 +39,7 @@ def test_divisors_are_all_of_them(number: int) -> None:
 def test_every_framework_s_space_is_read_and_searches_table_1(name: str, framework_space: Callable[..., SearchSpace]) -> None:
     space = framework_space(name, model="moe-32e")
     assert set(space.names) <= set(PARAMETERS)
-    assert {"dp", "tp", "pp", "micro_batch", "zero_stage", "schedule", "recompute"} <= set(space.names)
+    assert {"dp", "tp", "pp", "micro_batch", "zero_stage", "schedule", "recompute"} - LACKS.get(name, set()) <= set(space.names)
     assert all(constraint.why for constraint in space.constraints)
     assert SearchSpace.from_dict(space.to_dict(), space.facts) == space
 
@@ -47,6 +50,14 @@ def test_the_paper_s_space_has_all_of_table_1(framework_space: Callable[..., Sea
     assert all(len(known.choices) > 1 for known in space.parameters)
     for bucket in ("dp_bucket_mb", "zero_bucket_mb"):
         assert (space[bucket].values[0], space[bucket].values[-1]) == (1, 4096)
+
+
+def test_a_space_says_how_its_framework_cuts_stages(framework_space: Callable[..., SearchSpace], make_facts: MakeFacts) -> None:
+    assert framework_space("nanotron").balanced_stages and not framework_space("torch").balanced_stages
+    space = framework_space("nanotron")
+    assert SearchSpace.from_dict(json.loads(json.dumps(space.to_dict())), space.facts) == space
+    with pytest.raises(SpaceError, match="`balanced_stages = 1` is not true or false"):
+        read_space("balanced_stages = 1\n" + MINIMAL, name="mine", facts=make_facts())
 
 
 def test_a_range_has_its_powers_and_the_default(make_facts: MakeFacts) -> None:

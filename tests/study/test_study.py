@@ -1,6 +1,8 @@
 """Laws of a study: what was acknowledged stays, and no two tuners run the same trial."""
 
 import dataclasses
+import math
+from statistics import NormalDist
 
 import pytest
 
@@ -8,6 +10,7 @@ from oppa.errors import LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
 from oppa.study import Prediction, Study
 from oppa.study.folder import LEASE_S
+from oppa.study.records import BASELINE, SEARCH, VERIFICATION
 
 A = Configuration(dp=2, global_batch=8, micro_batch=1)
 B = dataclasses.replace(A, micro_batch=2)
@@ -21,6 +24,29 @@ def test_a_finished_trial_is_there_after_reopening(study, completed) -> None:
         (trial,) = again.trials()
     assert (trial.configuration, trial.outcome, trial.steps_per_s, trial.variance) == (A, "completed", 2.0, 0.01)
     assert (trial.memory_bytes, trial.step_times_s, trial.prediction.log_stddev) == (100, completed.step_times_s, 0.2)
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [
+        None,
+        Prediction(steps_per_s=1.5, log_stddev=0.2),
+        Prediction(steps_per_s=1 / 3, log_stddev=0.1, memory_bytes=2**40 + 1, memory_log_stddev=0.05),
+    ],
+)
+def test_a_prediction_is_stored_as_it_was_made(prediction, study, completed) -> None:
+    study.finish(study.claim(A, prediction=prediction), completed)
+    assert [trial.prediction for trial in study.trials()] == [prediction]
+
+
+def test_a_prediction_covers_its_interval_and_nothing_else() -> None:
+    prediction = Prediction(steps_per_s=2.0, log_stddev=0.1, memory_bytes=1000, memory_log_stddev=0.2)
+    low, high = prediction.interval
+    assert low * high == pytest.approx(4.0)
+    assert NormalDist(0.0, 0.1).cdf(math.log(high / 2.0)) == pytest.approx(0.95, abs=1e-4)
+    assert [prediction.covers(rate) for rate in (0.999 * low, low, high, 1.001 * high)] == [False, True, True, False]
+    assert prediction.memory_interval == pytest.approx((1000 * math.exp(-1.645 * 0.2), 1000 * math.exp(1.645 * 0.2)))
+    assert Prediction(steps_per_s=2.0, log_stddev=0.1).memory_interval is None
 
 
 def test_what_was_never_measured_is_none(study, completed) -> None:
@@ -42,6 +68,15 @@ def test_a_configuration_may_be_verified_any_number_of_times(study, completed) -
     for _ in range(3):
         study.finish(study.claim(A, pairing="A|B"), completed)
     assert len(study.trials()) == 3
+
+
+def test_what_looks_for_a_default_is_no_search_trial(study, completed) -> None:
+    study.finish(study.claim(A), completed)
+    assert study.claim(A) is None
+    study.finish(study.claim(A, purpose=BASELINE, limit=1), completed)
+    study.finish(study.claim(A, purpose=BASELINE, pairing="A|B"), completed)
+    assert [(trial.purpose, trial.pairing) for trial in study.trials()] == [(SEARCH, None), (BASELINE, None), (VERIFICATION, "A|B")]
+    assert study.claim(B, limit=2) is not None  # one search trial so far
 
 
 def test_the_limit_counts_the_trials_of_all_tuners(study) -> None:
@@ -84,6 +119,7 @@ def test_time_counts_once_however_many_tuners_work(study, completed, clock) -> N
     assert study.spent_s() == 10
     clock.now += 100  # nobody is at work
     study.finish(study.claim(A, pairing="A|B"), completed)  # nor does verification count
+    study.finish(study.claim(B, purpose=BASELINE), completed)
     assert study.spent_s() == 10
     assert study.sittings() == [{"command": "oppa tune"}]
 

@@ -1,10 +1,19 @@
+"""A small problem on CPUs, and two made-up truths about it: a landscape of our own, and the cost model with planted coefficients."""
+
 import math
 from pathlib import Path
 
+import hypothesis
 import pytest
+import torch
 
 from oppa.problem.job import load_job
+from oppa.study import Trial
 from oppa.tuning.designer import Observation
+from oppa.tuning.designers.oppa import Oppa
+
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 JOB = """
 model = {preset = "tiny-4m"}
@@ -13,18 +22,53 @@ cluster = {devices_per_host = 4, device = "CPU", memory_limit = "100 MiB"}
 runner = {name = "torch"}
 space = {parameters = {zero_stage = [0, 1], schedule = "1f1b", recompute = "none", dp_bucket_mb = 25}}
 """
+STEPS = 8
 
 
 @pytest.fixture(scope="session")
-def problem(tmp_path_factory):
-    path: Path = tmp_path_factory.mktemp("job") / "job.toml"
-    path.write_text(JOB)
-    return load_job(path)
+def make_problem(tmp_path_factory):
+    """The problem, with pieces of its text replaced."""
+
+    def make(*replacements):
+        text = JOB
+        for old, new in replacements:
+            assert old in text
+            text = text.replace(old, new)
+        path: Path = tmp_path_factory.mktemp("job") / "job.toml"
+        path.write_text(text)
+        return load_job(path)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def problem(make_problem):
+    return make_problem()
 
 
 @pytest.fixture(scope="session")
 def candidates(problem):
     return problem.candidates()
+
+
+def measured(candidate: int, log_rate: float, memory_bytes: float, **known) -> Observation:
+    """A trial that ran to its end without noise."""
+    return Observation(
+        candidate=candidate,
+        outcome="completed",
+        log_steps_per_s=log_rate,
+        log_variance=1e-4,
+        memory_bytes=round(memory_bytes),
+        step_times_s=(math.exp(-log_rate),) * STEPS,
+        **known,
+    )
+
+
+def failed(candidate: int, outcome: str = "failed", **known) -> Observation:
+    """A trial that measured nothing."""
+    return Observation(
+        **{"candidate": candidate, "outcome": outcome, "log_steps_per_s": None, "log_variance": None, "memory_bytes": None, **known}
+    )
 
 
 class Landscape:
@@ -38,15 +82,50 @@ class Landscape:
         return 0.5 * math.log2(configuration.micro_batch) - 0.7 * math.log2(configuration.tp) - 0.2 * math.log2(configuration.pp)
 
     def observe(self, index: int) -> Observation:
-        configuration = self.candidates.configuration(index)
-        memory = 20 * 2**20 * configuration.micro_batch
-        if memory > 100 * 2**20:
-            return Observation(candidate=index, outcome="out_of_memory", log_steps_per_s=None, log_variance=None, memory_bytes=None)
-        return Observation(
-            candidate=index, outcome="completed", log_steps_per_s=self.log_rate(index), log_variance=1e-4, memory_bytes=memory
-        )
+        memory = 20 * 2**20 * self.candidates.configuration(index).micro_batch
+        return failed(index, "out_of_memory") if memory > 100 * 2**20 else measured(index, self.log_rate(index), memory)
 
 
 @pytest.fixture(scope="session")
 def landscape(candidates) -> Landscape:
     return Landscape(candidates)
+
+
+class Planted:
+    """The truth is the cost model, with coefficients drawn from what is believed of them."""
+
+    def __init__(self, problem, candidates, *, seed: int) -> None:
+        designer, g = Oppa(problem, candidates, seed=0), torch.Generator().manual_seed(seed)
+        processes = {"log_rate": designer.log_rate, "log_slack": designer.log_slack}
+        self.shift = {name: torch.randn(len(known.shift), generator=g, dtype=torch.float64) for name, known in processes.items()}
+        self.truth = {name: known.cost.at(self.shift[name]) for name, known in processes.items()}
+        self.limit_bytes = designer.limit_bytes
+
+    def observe(self, index: int) -> Observation:
+        log_rate, slack = (float(self.truth[name][index]) for name in ("log_rate", "log_slack"))
+        return failed(index, "out_of_memory") if slack > 0 else measured(index, log_rate, self.limit_bytes * math.exp(slack))
+
+
+@pytest.fixture(scope="session")
+def make_planted(problem, candidates):
+    return lambda seed: Planted(problem, candidates, seed=seed)
+
+
+def trial_of(number, configuration, steps_per_s, outcome="completed", **values) -> Trial:
+    """A trial, written down by hand."""
+    known = {
+        "purpose": "search",
+        "pairing": None,
+        "cause": "",
+        "rank": None,
+        "traceback": "",
+        "step_times_s": (),
+        "steps_per_s": steps_per_s if outcome in ("completed", "terminated_early") else None,
+        "variance": 0.0,
+        "memory_bytes": 1,
+        "prediction": None,
+        "seconds": 1.0,
+        "setup_s": 0.1,
+        "started_at": 0.0,
+    }
+    return Trial(id=number, configuration=configuration, outcome=outcome, **{**known, **values})

@@ -5,7 +5,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from oppa.problem.candidates import Candidates
-from oppa.tuning.designer import Observation, Suggestion, stream
+from oppa.tuning.designer import Observation, stream
 
 
 class Uniform:
@@ -15,7 +15,7 @@ class Uniform:
         self._triples = candidates.triples()
         self._seed = seed
 
-    def suggest(self, taken: Set[int]) -> Suggestion | None:
+    def suggest(self, taken: Set[int]) -> int | None:
         """A free candidate of a triple drawn uniformly from those that have any."""
         free = np.ones(len(self._triples), dtype=bool)
         free[list(taken)] = False
@@ -23,7 +23,10 @@ class Uniform:
             return None
         rng = stream(self._seed, f"random/{len(taken)}")
         triple = rng.choice(np.unique(self._triples[free]))
-        return Suggestion(candidate=int(rng.choice(np.flatnonzero(free & (self._triples == triple)))))
+        return int(rng.choice(np.flatnonzero(free & (self._triples == triple))))
+
+    def predict(self, candidate: int) -> None:
+        """Chance expects nothing."""
 
     def update(self, observations: Sequence[Observation]) -> None:
         """Chance learns nothing."""

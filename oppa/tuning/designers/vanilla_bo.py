@@ -14,10 +14,10 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
 from oppa.study import Prediction
 from oppa.tuning.acquisition import constrained_ucb
-from oppa.tuning.belief import Normal
-from oppa.tuning.designer import Observation, Suggestion
+from oppa.tuning.designer import Observation
 from oppa.tuning.designers.uniform import Uniform
-from oppa.tuning.surrogate import ConstantMeanGP
+from oppa.tuning.surrogate.belief import Normal
+from oppa.tuning.surrogate.constant import ConstantMeanGP
 
 RANDOM_TRIALS = 5
 FAILURES_IN_A_ROW = 4
@@ -39,22 +39,25 @@ class VanillaBO:
         """Keep what was observed; the models are fitted when a suggestion is asked for."""
         self._observations += observations
 
-    def suggest(self, taken: Set[int]) -> Suggestion | None:
+    def suggest(self, taken: Set[int]) -> int | None:
         """The free candidate with the largest constrained upper confidence bound."""
-        if self._at_random():
-            return self._chance.suggest(taken)
         free = torch.ones(len(self._x), dtype=torch.bool)
         free[list(taken)] = False
-        if not free.any():
-            return None
-        indices = free.nonzero()[:, 0]
+        rows = free.nonzero()[:, 0]
+        if self._at_random() or not len(rows):
+            return self._chance.suggest(taken)
         try:
-            rate, slack = self._log_rate(indices), self._log_slack(indices)
+            rate, slack = self._log_rate().posterior(self._x[rows]), self._slack_at(rows)
         except ModelFittingError:  # no model today is no reason to end the study
             return self._chance.suggest(taken)
-        best = int(constrained_ucb(rate, slack, beta=self._beta).argmax())
-        expected = Prediction(steps_per_s=math.exp(rate.mean[best]), log_stddev=float(rate.stddev[best]))
-        return Suggestion(candidate=int(indices[best]), prediction=expected)
+        return int(rows[constrained_ucb(rate, slack, beta=self._beta).argmax()])
+
+    def predict(self, candidate: int) -> Prediction | None:
+        """What the process expects; nothing while choices are random."""
+        if self._at_random():
+            return None
+        belief = self._log_rate().posterior(self._x[[candidate]])
+        return Prediction(steps_per_s=math.exp(belief.mean), log_stddev=float(belief.stddev))
 
     def _at_random(self) -> bool:
         measured = sum(seen.log_steps_per_s is not None for seen in self._observations)
@@ -62,18 +65,18 @@ class VanillaBO:
         failing = len(last) == FAILURES_IN_A_ROW and all(seen.log_steps_per_s is None for seen in last)
         return len(self._observations) < RANDOM_TRIALS or measured < 2 or failing
 
-    def _log_rate(self, indices: torch.Tensor) -> Normal:
+    def _log_rate(self) -> ConstantMeanGP:
         seen = [(o.candidate, o.log_steps_per_s, o.log_variance or 0.0) for o in self._observations if o.log_steps_per_s is not None]
-        return self._fit(seen).posterior(self._x[indices])
+        return self._fit(seen)
 
-    def _log_slack(self, indices: torch.Tensor) -> Normal:
+    def _slack_at(self, rows: torch.Tensor) -> Normal:
         """log(memory / limit)."""
         over = [(o.candidate, OVER_LIMIT, 0.0) for o in self._observations if o.outcome == "out_of_memory"]
         fitting = [o for o in self._observations if o.outcome != "out_of_memory"]
         seen = over + [(o.candidate, math.log(o.memory_bytes) - self._log_limit, 0.0) for o in fitting if o.memory_bytes]
         if len(seen) < 2:  # a runner that reports no memory: nothing is known to be too large
-            return Normal(torch.full((len(indices),), -1.0, dtype=torch.float64), torch.full((len(indices),), 0.1, dtype=torch.float64))
-        return self._fit(seen).posterior(self._x[indices])
+            return Normal(torch.full((len(rows),), -1.0, dtype=torch.float64), torch.full((len(rows),), 0.1, dtype=torch.float64))
+        return self._fit(seen).posterior(self._x[rows])
 
     def _fit(self, seen: list[tuple[int, float, float]]) -> ConstantMeanGP:
         candidates, values, variances = zip(*seen, strict=True)

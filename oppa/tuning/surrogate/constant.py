@@ -15,7 +15,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
-from oppa.tuning.belief import Normal
+from oppa.tuning.surrogate.belief import Normal
 
 CHUNK = 1024
 """Candidates per posterior call: the joint covariance of a chunk is formed on the way."""

@@ -1,0 +1,86 @@
+"""What others measured and published, read where a copy of it is present; none is part of this project.
+
+The folder is named by the variable OPPA_DATA, else it is `../shared/data` from here.
+"""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+
+from oppa.errors import EnvironmentLackingError
+from oppa.units import GIB
+
+NANOTRON, RECOMPUTATION, ALL_REDUCES = "nanotron_h100.csv", "korthikanti_recompute_a100.csv", "nccl_allreduce.csv"
+FILES = {
+    NANOTRON: "runs of nanotron on 8 to 512 H100, of the Ultra-Scale Playbook (Hugging Face, 2025)",
+    RECOMPUTATION: "iterations of Megatron-LM on A100 (Korthikanti et al. 2022, table 5)",
+    ALL_REDUCES: "NCCL all-reduces within a host (of vTrain)",
+}
+MODELS = pd.DataFrame(
+    {
+        "1B": (16, 2048, 32, 32, 8192, True),
+        "3B": (28, 3072, 24, 24, 8192, True),
+        "8B": (32, 4096, 32, 32, 14336, False),
+        "80B": (80, 8192, 64, 64, 28672, False),
+    },
+    index=["layers", "hidden", "heads", "kv_heads", "ffn", "tied"],
+).T.infer_objects()
+"""What nanotron trained, with 131,072 words and 256 sequences of 4,096 tokens a step."""
+
+
+def folder() -> Path:
+    """Where the data would be."""
+    return Path(os.environ.get("OPPA_DATA") or "../shared/data")
+
+
+def missing() -> list[str]:
+    """The files that are not there."""
+    return [name for name in FILES if not (folder() / name).is_file()]
+
+
+def nanotron_rows() -> pd.DataFrame:
+    """Every run as it is in the file (`model`, `nodes`, `status`, `flag`, ...), as a row for `predict_rows`.
+
+    With `step_time_s` and `memory_bytes`, which are missing where it did not run.
+    """
+    runs = _read(NANOTRON).join(MODELS, on="model")
+    rows = runs.assign(vocab=131072, seq_len=4096, device="H100", gpus_per_node=8, gbs=256, model_chunks=1, recompute="none")
+    return rows.assign(step_time_s=256 * 4096 / runs["tok_s"], memory_bytes=runs["mem_gb"] * GIB)  # its GB are GiB
+
+
+def recomputation_rows() -> pd.DataFrame:
+    """Iterations with full and with selective recomputation as rows for `predict_rows`, with `model` and `step_time_s`."""
+    runs = _read(RECOMPUTATION)
+    names = {
+        "m_num_blocks": "layers",
+        "m_hidden": "hidden",
+        "m_attn_heads": "heads",
+        "m_feedforward": "ffn",
+        "m_seq_size": "seq_len",
+        "num_procs": "gpus",
+        "batch_size": "gbs",
+        "microbatch_size": "mbs",
+        "data_par": "dp",
+        "tensor_par": "tp",
+        "pipeline_par": "pp",
+        "pipeline_interleaving": "model_chunks",
+        "measured_iter_s": "step_time_s",
+    }
+    rows = runs.rename(columns=names)[["model", *names.values()]]
+    rows = rows.assign(vocab=51200, device="A100-80GB", gpus_per_node=8, zero=0, precision="fp16", gated=False)
+    return rows.assign(kv_heads=rows["heads"], recompute=runs["mode"].map({"full": "full", "seqsel": "selective"}))
+
+
+def all_reduces(gpu: str) -> pd.DataFrame:
+    """All-reduces of one kind of device: `members`, `bytes`, `seconds`."""
+    measured = _read(ALL_REDUCES)
+    measured = measured[measured["gpu"] == gpu].reset_index(drop=True)
+    return pd.DataFrame({"members": measured["n_gpus"], "bytes": measured["bytes"], "seconds": measured["time_oop_ns"] * 1e-9})
+
+
+def _read(name: str) -> pd.DataFrame:
+    path = folder() / name
+    if not path.is_file():
+        raise EnvironmentLackingError(f"`{path}` is not there: {FILES[name]}", hint="name the folder that has it: `OPPA_DATA=...`")
+    return pd.read_csv(path)

@@ -1,0 +1,72 @@
+"""Runs that wait for something by chance: how often, and how long."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.optimize import minimize_scalar
+
+from oppa.cost.coefficients import Coefficients
+from oppa.cost.step_time import step_time
+from oppa.cost.workload import Workload
+from oppa.report.record import Section
+
+TWICE, STALL_S = 2.0, 0.5
+"""A run stalls where it takes so many times what is predicted, and so many seconds for each pass."""
+
+
+def without_stalls(work: Workload) -> Workload:
+    """The same runs on hosts that are never slow."""
+    never = torch.zeros_like(work.machine.stall_probability_per_host)
+    return dataclasses.replace(work, machine=dataclasses.replace(work.machine, stall_probability_per_host=never))
+
+
+def stalls(runs: pd.DataFrame, work: Workload, c: Coefficients) -> pd.DataFrame:
+    """The runs on several hosts: how many `hosts`, with a `pipeline` or not, `stalled` or not, and how many `seconds` a pass then waits.
+
+    A step is a pass for each micro-batch and each further stage.
+    """
+    predicted = step_time(without_stalls(work), c).numpy()
+    measured, passes = runs["step_time_s"], work.layout.num_microbatches.numpy() + work.layout.pp.numpy() - 1
+    stalled = (measured > TWICE * predicted) & (measured / passes > STALL_S)
+    seconds = (measured - predicted) / passes
+    found = pd.DataFrame({"hosts": runs["nodes"], "pipeline": runs["pp"] > 1, "stalled": stalled, "seconds": seconds})
+    return found[found["hosts"] > 1]
+
+
+def stall_probability(found: pd.DataFrame) -> float:
+    """Maximum likelihood of a host's probability to be slow, where a run stalls if any of its hosts is."""
+    hosts, stalled = found["hosts"].to_numpy(), found["stalled"].to_numpy()
+
+    def surprise(probability: float) -> float:
+        spared = hosts * math.log1p(-probability)
+        return -float(np.where(stalled, np.log(-np.expm1(spared)), spared).sum())
+
+    return float(minimize_scalar(surprise, bounds=(1e-6, 0.5), method="bounded").x)
+
+
+def stall_section(runs: pd.DataFrame, work: Workload, c: Coefficients) -> Section:
+    """How often runs stall, by their number of hosts, and for how long."""
+    found = stalls(runs, work, c)
+    probability = stall_probability(found[found["pipeline"]])
+    seconds = found["seconds"][found["pipeline"] & found["stalled"]].median()
+    rows = []
+    for hosts, group in found.groupby("hosts"):
+        piped, others = group[group["pipeline"]], group[~group["pipeline"]]
+        waited = piped["seconds"][piped["stalled"]].quantile([0.1, 0.5, 0.9])
+        expected = -math.expm1(int(str(hosts)) * math.log1p(-probability))
+        shares = _share(piped["stalled"]), f"{expected:.0%}", "{1:.2f} s ({0:.2f} - {2:.2f})".format(*waited), _share(others["stalled"])
+        rows.append((hosts, *shares))
+    return Section(
+        title="Stalls",
+        text=f"A run stalls where it takes over {TWICE:g} times what is predicted, and over {STALL_S} s for each micro-batch and stage. "
+        f"Most probable: a host is slow with probability {probability:.3f}; a pipeline's micro-batch then waits {seconds:.2f} s (median).",
+        columns=(">hosts", ">pipelines that stall", ">expected", ">a micro-batch waits: median (10% - 90%)", ">runs without a pipeline"),
+        rows=rows,
+    )
+
+
+def _share(flags: pd.Series) -> str:
+    return f"{flags.mean():.0%} of {len(flags)}"

@@ -1,0 +1,68 @@
+"""Operations among groups of ranks, which lie on one host or across several.
+
+Rank order: the tensor-parallel index runs fastest, then the data-parallel, then the pipeline's (oppa.training.mesh). A group whose
+members are `stride` ranks apart therefore has devices_per_host / stride of them on each host.
+
+Notation (n rows):
+    members    ranks of the group; k of them per host, on H hosts
+    payload    bytes of the whole tensor: what an all-gather leaves on every member, what a reduce-scatter starts from
+"""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from oppa.cost.coefficients import Coefficients
+from oppa.cost.workload import Machine
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Ranks that talk to each other; fields of shape (n,)."""
+
+    members: Tensor
+    per_host: Tensor
+    hosts: Tensor
+
+    @classmethod
+    def of(cls, members: Tensor, stride: Tensor, machine: Machine) -> "Group":
+        """The group of `members` ranks that are `stride` apart."""
+        per_host = torch.minimum(members, (machine.devices_per_host / stride).floor().clamp_min(1))
+        return cls(members, per_host, (members / per_host).ceil())
+
+
+def gather_time(group: Group, payload: Tensor, machine: Machine, c: Coefficients) -> Tensor:
+    """Seconds of a ring all-gather, or of a reduce-scatter, of `payload` bytes; 0 for a group of one.
+
+    Within a host every member receives (k - 1) / k of what the host's links carry; between hosts (H - 1) / H of the payload comes in
+    through the k members' shares of the network. Each hop of the ring waits for its neighbour.
+    """
+    intra = payload * (group.per_host - 1) / group.per_host / (machine.intra_bandwidth * c["intra_efficiency"])
+    inter = payload * (group.hosts - 1) / group.hosts / (group.per_host * machine.inter_bandwidth * c["inter_efficiency"])
+    return torch.where(group.members > 1, c["operation_s"] + hop_time(group, machine, c) + intra + inter, 0.0)
+
+
+def all_reduce_time(group: Group, payload: Tensor, machine: Machine, c: Coefficients) -> Tensor:
+    """Seconds of an all-reduce: both halves of the ring, or the fewer hops of two trees, as collective libraries choose."""
+    both = 2 * gather_time(group, payload, machine, c)
+    tree = 2 * c["latency"] * (machine.intra_latency * _log2(group.per_host) + machine.inter_latency * _log2(group.hosts))
+    saved = (2 * hop_time(group, machine, c) - tree).clamp_min(0)
+    return torch.where(group.members > 1, both - c["operation_s"] - saved, 0.0)
+
+
+def hop_time(group: Group, machine: Machine, c: Coefficients) -> Tensor:
+    """Seconds of latency around the ring: one hop into each host, the others within."""
+    crossing = torch.where(group.hosts > 1, group.hosts, 0.0)
+    return c["latency"] * (machine.inter_latency * crossing + machine.intra_latency * (group.members - 1 - crossing).clamp_min(0))
+
+
+def transfer_time(payload: Tensor, crosses_hosts: Tensor, machine: Machine, c: Coefficients) -> Tensor:
+    """Seconds to send `payload` bytes from one rank to another (OPPA eq. 17)."""
+    intra = c["latency"] * machine.intra_latency + payload / (machine.intra_bandwidth * c["intra_efficiency"])
+    inter = c["latency"] * machine.inter_latency + payload / (machine.inter_bandwidth * c["inter_efficiency"])
+    return c["operation_s"] + torch.where(crosses_hosts, inter, intra)
+
+
+def _log2(count: Tensor) -> Tensor:
+    return count.log2().ceil()

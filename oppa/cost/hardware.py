@@ -1,0 +1,122 @@
+"""Devices and the links between them, from `priors/hardware/*.toml`."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from oppa import catalog
+from oppa.cost.coefficients import Belief, load_beliefs, read_beliefs
+from oppa.cost.declaration import positive, read_toml, require_keys, require_source, require_table
+from oppa.errors import InputError
+from oppa.problem.cluster import Cluster, Link
+
+CATALOG = "priors/hardware"
+UNKNOWN = "GPU"
+"""The catalog's device that stands in for one of which it knows nothing."""
+
+_TABLES = {
+    "memory": ("bytes", "bandwidth_bytes_per_s"),
+    "matmul_flops_per_s": ("fp32", "tf32", "fp16", "bf16"),
+    "intra_host": ("bandwidth_bytes_per_s", "latency_s"),
+    "inter_host": ("bandwidth_bytes_per_s", "latency_s"),
+    "stall": ("probability_per_host", "seconds"),
+}
+_MAY_LACK = ("tf32", "fp16", "bf16", "stall")
+_MODELS = ("step_time", "memory")
+"""Where the coefficients are that a device may know better."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One kind of device: peaks from data sheets, links as usually deployed."""
+
+    name: str
+    devices_per_host: int
+    memory_bytes: int
+    memory_bandwidth_bytes_per_s: float
+    matmul_flops_per_s: Mapping[str, float]
+    """Dense, by precision."""
+    intra_host: Link
+    inter_host: Link
+    stall_probability_per_host: float = 0.0
+    stall_s: float = 0.0
+    """How long a micro-batch waits for others where one of the hosts is slow."""
+    asynchronous: bool = True
+    """The device works while its host prepares what comes next; a CPU does one after the other."""
+    coefficients: Mapping[str, Belief] = dataclasses.field(default_factory=dict)
+    """What is known better of this device than in general."""
+
+    @property
+    def usable_bytes(self) -> float:
+        """What a training process gets: a device's context, communication buffers and fragments take the rest."""
+        return self.memory_bytes * (0.9 if self.asynchronous else 1.0)
+
+    def matmul_peak(self, precision: str) -> float:
+        """Operations per second at a precision; 16-bit formats stand in for each other, and fp32 for both."""
+        order = {"fp32": ("fp32",), "tf32": ("tf32", "fp32"), "bf16": ("bf16", "fp16", "fp32"), "fp16": ("fp16", "bf16", "fp32")}
+        if precision not in order:
+            raise InputError(f"`precision = {precision}` is unknown", hint=f"use one of {', '.join(order)}")
+        return next(self.matmul_flops_per_s[name] for name in order[precision] if name in self.matmul_flops_per_s)
+
+    @property
+    def default_precision(self) -> str:
+        """What large models train in on it."""
+        return next(name for name in ("bf16", "fp16", "fp32") if name in self.matmul_flops_per_s)
+
+
+def load_hardware(name: str) -> Hardware:
+    """The device with this id.
+
+    Raises:
+        InputError: there is none, or its file has an unknown key, a number that is not positive or missing, or no source.
+    """
+    path = catalog.find(CATALOG, name)
+    values, where = read_toml(path), f"`{path}`"
+    require_keys(values, ["description", "devices_per_host", *_TABLES, "coefficients"], where)
+    numbers = {table: _numbers(values, table, path) for table in _TABLES if table in values or table not in _MAY_LACK}
+    better = read_beliefs(values.get("coefficients", {}), path)
+    require_keys(better, [key for model in _MODELS for key in load_beliefs(model)], f"{where}, [coefficients],")
+    stall = numbers.get("stall", {"probability_per_host": 0.0, "seconds": 0.0})
+    return Hardware(
+        name=path.stem,
+        devices_per_host=round(positive(values, "devices_per_host", where)),
+        memory_bytes=round(numbers["memory"]["bytes"]),
+        memory_bandwidth_bytes_per_s=numbers["memory"]["bandwidth_bytes_per_s"],
+        matmul_flops_per_s=numbers["matmul_flops_per_s"],
+        intra_host=Link(**numbers["intra_host"]),
+        inter_host=Link(**numbers["inter_host"]),
+        stall_probability_per_host=stall["probability_per_host"],
+        stall_s=stall["seconds"],
+        asynchronous=path.stem != "CPU",
+        coefficients=better,
+    )
+
+
+def hardware_of(cluster: Cluster) -> Hardware:
+    """The cluster's device with the cluster's own memory and links and, on a CPU, its share of cores.
+
+    A device that the catalog does not know is believed to be some `GPU`, as `name` then tells.
+    """
+    known = load_hardware(cluster.device if cluster.device in catalog.names(CATALOG) else UNKNOWN)
+    cores = (cluster.cpus_per_device or 1.0) if not cluster.on_cuda else 1.0
+    return dataclasses.replace(
+        known,
+        devices_per_host=cluster.devices_per_host,
+        memory_bytes=cluster.memory_limit_bytes,
+        matmul_flops_per_s={name: peak * cores for name, peak in known.matmul_flops_per_s.items()},
+        memory_bandwidth_bytes_per_s=known.memory_bandwidth_bytes_per_s * cores,
+        intra_host=cluster.intra_host or known.intra_host,
+        inter_host=cluster.inter_host or known.inter_host,
+        stall_probability_per_host=0.0 if cluster.inter_host else known.stall_probability_per_host,
+    )
+
+
+def _numbers(values: Mapping[str, Any], table: str, path: Path) -> dict[str, float]:
+    """The numbers of one table, checked; those that may lack, where they are there."""
+    where, known = f"`{path}`, [{table}],", _TABLES[table]
+    given = values.get(table, {})
+    require_table(given, where)
+    require_keys(given, [*known, "source"], where)
+    require_source(given, where)
+    return {key: positive(given, key, where) for key in known if key in given or key not in _MAY_LACK}

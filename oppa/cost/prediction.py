@@ -1,0 +1,48 @@
+"""What the cost model says of a workload, before anything is measured."""
+
+import numpy as np
+import pandas as pd
+import torch
+
+from oppa.cost.coefficients import Coefficients, load_beliefs, medians
+from oppa.cost.hardware import Hardware, load_hardware
+from oppa.cost.memory import memory
+from oppa.cost.rows import check_rows, illegal, workload_of_rows
+from oppa.cost.step_time import step_time
+from oppa.cost.workload import Workload
+from oppa.errors import InputError
+
+COLUMNS = ("predicted_step_time_s", "predicted_tok_s", "predicted_memory_bytes", "fits")
+
+
+def believed(hardware: Hardware) -> Coefficients:
+    """The medians of all coefficients on a device."""
+    return {**medians(load_beliefs("step_time", hardware.coefficients)), **medians(load_beliefs("memory", hardware.coefficients))}
+
+
+def predict(work: Workload, c: Coefficients) -> pd.DataFrame:
+    """COLUMNS, one row per configuration: seconds per step, tokens per second, bytes on the fullest device, whether they fit."""
+    with torch.inference_mode():
+        seconds, needed = step_time(work, c), memory(work, c)
+        layout = work.layout
+        tokens = layout.dp * layout.micro_batch * layout.num_microbatches * work.shape.seq_len
+        columns = (seconds, tokens / seconds, needed.round().long(), needed <= work.machine.usable_bytes)
+        return pd.DataFrame({name: column.numpy() for name, column in zip(COLUMNS, columns, strict=True)})
+
+
+def predict_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows, in their order and with all their columns, and what is predicted of each; nothing for a row that no framework can run.
+
+    Raises:
+        InputError: a column is missing, or would be there twice, or a value is not of its kind.
+    """
+    for name in COLUMNS:
+        if name in rows:
+            raise InputError(f"the rows have a column `{name}` already", hint="rename or remove it")
+    checked = check_rows(rows)
+    devices = checked["device"].mask(illegal(checked))
+    answer = np.full((len(rows), len(COLUMNS)), np.nan)
+    for device, positions in devices.groupby(devices).indices.items():
+        answer[positions] = predict(workload_of_rows(checked.iloc[positions]), believed(load_hardware(str(device))))
+    predicted = pd.DataFrame(answer, rows.index, COLUMNS).astype({"predicted_memory_bytes": "Int64", "fits": "boolean"})
+    return pd.concat([rows, predicted], axis=1)

@@ -1,0 +1,135 @@
+"""Rows of somebody's table as a workload: any models on any known devices, mixed."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oppa import catalog
+from oppa.cost.hardware import CATALOG, Hardware, load_hardware
+from oppa.cost.workload import RECOMPUTE, Layout, Machine, Shape, Workload, layout_of, machine_facts, shape_facts
+from oppa.errors import InputError, nearest
+from oppa.problem.model import Model
+
+MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
+PLACE = ("gpus", "gpus_per_node")
+LAYOUT = ("gbs", "mbs", "dp", "tp", "pp", "model_chunks", "zero")
+REQUIRED = (*MODEL, "device", *PLACE, *LAYOUT, "recompute")
+OPTIONAL = ("precision", "gated", "tied")
+PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16")
+"""Empty: what large models train in on the device."""
+LARGEST = 10**9
+
+
+def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """The columns that matter, complete and of their types.
+
+    Raises:
+        InputError: a column is missing, or a value is not of its kind; says which, in which line.
+    """
+    if not rows.columns.is_unique:
+        twice = rows.columns[rows.columns.duplicated()][0]
+        raise InputError(f"the rows have two columns `{twice}`", hint="keep one of them, or rename the other")
+    for name in REQUIRED:
+        if name not in rows:
+            raise InputError(f"the rows have no column `{name}`", hint=f"they need {', '.join(REQUIRED)}; may have {', '.join(OPTIONAL)}")
+    checked = {name: _whole_numbers(rows[name], least=1) for name in (*MODEL, *PLACE, *LAYOUT) if name != "zero"}
+    checked["zero"] = _whole_numbers(rows["zero"], least=0, most=3)
+    checked["device"] = _words(rows["device"], catalog.names(CATALOG))
+    checked["recompute"] = _words(rows["recompute"], RECOMPUTE, default="none")
+    checked["precision"] = _words(_optional(rows, "precision"), PRECISIONS)
+    checked["gated"] = _flags(_optional(rows, "gated"), default=True)
+    checked["tied"] = _flags(_optional(rows, "tied"), default=False)
+    return pd.DataFrame(checked)
+
+
+def illegal(rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which checked rows no framework can run: ranks that are not all devices, or a batch that does not divide; shape (n,)."""
+    ranks = rows["dp"].astype(np.float64) * rows["tp"] * rows["pp"] != rows["gpus"]  # integers would wrap around
+    batch = rows["gbs"] % (rows["dp"] * rows["mbs"]) != 0
+    layers = rows["pp"] * rows["model_chunks"] > rows["layers"]
+    return (ranks | batch | layers).to_numpy()
+
+
+def workload_of_rows(rows: pd.DataFrame) -> Workload:
+    """The workload that checked and legal rows are; raises InputError."""
+    models, which_model = _distinct(rows, [*MODEL, "gated", "tied"])
+    machines, which_machine = _distinct(rows, ["device", "precision", "gpus_per_node"])
+    known = {name: load_hardware(name) for name in rows["device"].unique()}
+    return Workload(
+        shape=Shape(**_spread([shape_facts(Model(**values)) for values in models], which_model)),
+        layout=_layout(rows),
+        machine=Machine(**_spread([_machine(known[values.pop("device")], **values) for values in machines], which_machine)),
+    )
+
+
+def _layout(rows: pd.DataFrame) -> Layout:
+    columns = {name: rows[name].to_numpy() for name in ("dp", "tp", "pp", "model_chunks", "recompute")}
+    sharded = np.where(rows["dp"] > 1, rows["zero"], 0)  # among one replica there is nothing to shard
+    columns |= {"zero_stage": sharded, "micro_batch": rows["mbs"].to_numpy()}
+    columns["num_microbatches"] = (rows["gbs"] // (rows["dp"] * rows["mbs"])).to_numpy()
+    return layout_of(columns, balanced=True)
+
+
+def _machine(hardware: Hardware, precision: str, gpus_per_node: int) -> dict[str, float]:
+    return {**machine_facts(hardware, precision or hardware.default_precision), "devices_per_host": gpus_per_node}
+
+
+def _distinct(rows: pd.DataFrame, columns: list[str]) -> tuple[list[dict[str, Any]], NDArray[np.integer]]:
+    """The distinct values of some columns, and for each row which of them it has."""
+    numbers = rows.groupby(columns, sort=False).ngroup().to_numpy()
+    _, first = np.unique(numbers, return_index=True)
+    values = [rows[name].to_numpy()[first].tolist() for name in columns]
+    return [dict(zip(columns, each, strict=True)) for each in zip(*values, strict=True)], numbers
+
+
+def _spread(facts: list[dict[str, float]], which: NDArray[np.integer]) -> dict[str, Tensor]:
+    """A column per fact: for each row those that it has."""
+    return {name: torch.from_numpy(np.array([float(each[name]) for each in facts])[which]) for name in facts[0]}
+
+
+def _optional(rows: pd.DataFrame, name: str) -> pd.Series:
+    return rows[name] if name in rows else pd.Series("", rows.index)
+
+
+def _whole_numbers(column: pd.Series, *, least: int, most: int = LARGEST) -> pd.Series:
+    def read(cells: pd.Series) -> pd.Series:
+        numbers = pd.to_numeric(cells, errors="coerce")
+        return numbers.where(numbers.between(least, most) & (numbers % 1 == 0))
+
+    return _checked(column, read, lambda _: f"write a whole number from {least} to {most:,}").astype(np.int64)
+
+
+def _words(column: pd.Series, known: Sequence[str], *, default: str = "") -> pd.Series:
+    def read(cells: pd.Series) -> pd.Series:
+        words = cells.astype("str").fillna("").replace("", default)
+        return words.where(words.isin(known))
+
+    return _checked(column, read, lambda word: nearest(word, filter(None, known)))
+
+
+def _flags(column: pd.Series, *, default: bool) -> pd.Series:
+    def read(cells: pd.Series) -> pd.Series:
+        words = cells.astype("str").fillna("").replace("", str(default)).str.lower()
+        return words.map({"true": 1, "false": 0, "1": 1, "0": 0, "1.0": 1, "0.0": 0})
+
+    return _checked(column, read, lambda _: "write true or false").astype(bool)
+
+
+def _checked(column: pd.Series, read: Callable[[pd.Series], pd.Series], hint: Callable[[str], str]) -> pd.Series:
+    """A column as `read` understands it, which leaves out what is wrong; read once per distinct value, of which a million rows have few.
+
+    Raises:
+        InputError: for the first wrong value; the rows' labels count the lines from 0, below a header.
+    """
+    codes, distinct = pd.factorize(column, use_na_sentinel=False)
+    values = read(pd.Series(distinct))
+    if values.isna().any():
+        label, cell = next(column[values.isna().to_numpy()[codes]].items())
+        said = f"`{column.name} = {cell}`" if str(cell) and pd.notna(cell) else f"`{column.name}` is empty"
+        raise InputError(f"line {int(str(label)) + 2}: {said}", hint=hint(str(cell)))
+    return values.take(codes).set_axis(column.index)

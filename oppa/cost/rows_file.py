@@ -1,0 +1,56 @@
+"""Somebody's table as a CSV file: read as text, so that what is passed through stays as it was; written all or nothing."""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+
+from oppa.errors import InputError
+
+DIGITS = "%.6g"
+
+
+def read_rows(path: Path) -> pd.DataFrame:
+    """The cells as text, blank lines left out; a row's label is its line below the header, counted from 0.
+
+    Raises:
+        InputError: there is no such file, or it is no CSV.
+    """
+    try:
+        cells = pd.read_csv(
+            path, header=None, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig", compression=None
+        )
+    except OSError as error:
+        raise InputError(f"`{path}` cannot be read: {error.strerror}", hint="name a CSV file") from None
+    except pd.errors.EmptyDataError:
+        raise InputError(f"`{path}` is empty", hint="its first line names the columns") from None
+    except (pd.errors.ParserError, UnicodeDecodeError) as error:
+        reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
+        raise InputError(
+            f"`{path}` is no CSV: {reason}", hint="write it as UTF-8, with as many commas in each line as in the first"
+        ) from None
+    if cells.shape[1] == 1:
+        raise InputError(f"`{path}` is no CSV: its first line has no comma", hint="separate the columns by commas")
+    rows = cells.iloc[1:].set_axis(cells.iloc[0].to_list(), axis=1).set_axis(range(len(cells) - 1))
+    maybe_blank = rows[rows.iloc[:, 0] == ""]
+    return rows.drop(maybe_blank.index[(maybe_blank == "").all(axis=1)])
+
+
+def to_csv(rows: pd.DataFrame) -> str:
+    """The rows as CSV."""
+    return rows.to_csv(index=False, float_format=DIGITS)
+
+
+def write_rows(rows: pd.DataFrame, path: Path) -> None:
+    """Write a CSV file beside `path`, then move it there, so that whoever reads `path` never sees half of it; raises InputError."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"`{path}` is no file", hint="name a file; without --out the rows are printed")
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        rows.to_csv(draft, index=False, float_format=DIGITS)
+        draft.replace(path)
+    except OSError as error:
+        reason = error.strerror or str(error)  # pandas says itself which folder lacks
+        raise InputError(f"`{path}` cannot be written: {reason}", hint="name a file in a folder that exists and is yours") from None
+    finally:
+        draft.unlink(missing_ok=True)

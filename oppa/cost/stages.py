@@ -1,0 +1,32 @@
+"""Pipeline stages: which layers and parameters a rank holds.
+
+Two ways to cut a model: equally many layers on each stage, the projection on top of the last stage's; or balanced, where the output
+projection counts as the layers that take as long.
+"""
+
+import torch
+from torch import Tensor
+
+from oppa.cost.workload import Workload
+
+
+def layers_per_stage(work: Workload) -> Tensor:
+    """Layers of the first stage, shape (n,)."""
+    shape, layout = work.shape, work.layout
+    projection = shape.head_parameters / shape.layer_matmul_parameters
+    balanced = torch.minimum(((shape.layers + projection) / layout.pp).ceil(), shape.layers)
+    counts = (layout.balanced > 0) & (layout.pp > 1) & (projection >= 1)
+    return torch.where(counts, balanced, shape.layers / layout.pp)
+
+
+def stage_parameters(work: Workload) -> Tensor:
+    """Weights of a rank of the first stage (of the only stage with the output projection): layers and embedding, split by tp."""
+    shape, layout = work.shape, work.layout
+    head = torch.where((layout.pp == 1) & (shape.tied == 0), shape.head_parameters, 0.0)
+    return (layers_per_stage(work) * shape.layer_parameters + shape.embedding_parameters + head) / layout.tp
+
+
+def activation_elements(work: Workload) -> Tensor:
+    """Numbers per token that a layer's backward pass needs, before tensor parallelism divides them."""
+    shape = work.shape
+    return 6 * shape.hidden + 2 * shape.kv_width + shape.ffn_tensors * shape.ffn

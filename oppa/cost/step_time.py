@@ -1,0 +1,144 @@
+"""Seconds of one optimizer step: physical, with few coefficients.
+
+    step = stall( (num_microbatches + bubble) * (stage + transfers) + replicas' exchange + optimizer + fixed )
+
+Notation (n rows):
+    tokens     of one micro-batch
+    layer      seconds of one layer's forward and backward pass on one micro-batch
+    stage      seconds of the slowest pipeline stage on one micro-batch
+"""
+
+import torch
+from torch import Tensor
+
+from oppa.cost.coefficients import Coefficients
+from oppa.cost.collectives import Group, all_reduce_time, gather_time, hop_time, transfer_time
+from oppa.cost.stages import activation_elements, layers_per_stage, stage_parameters
+from oppa.cost.workload import Workload
+
+TENSOR_PARALLEL_OPERATIONS = 8
+"""Per layer and micro-batch: an all-reduce behind attention and feed-forward, forward and backward, each a reduce-scatter and a gather."""
+OPTIMIZER_PASSES = 3
+"""Over gradients, weights and moments: the norm that clips, the update, the copy to the format in use."""
+
+
+def step_time(work: Workload, c: Coefficients) -> Tensor:
+    """Seconds per optimizer step, shape (n,)."""
+    stage = stage_time(work, c)
+    exposed = 1 - work.layout.overlap_p2p * c["overlap"].clamp_max(1)
+    transfers = 2 * exposed * work.layout.model_chunks * _transfer_time(work, c)
+    pipeline = (work.layout.num_microbatches + c["bubble"] * work.layout.bubble) * (stage + transfers)
+    return _with_stalls(pipeline + replica_time(work, stage, c) + optimizer_time(work, c) + c["step_s"], work)
+
+
+def layer_time(work: Workload, c: Coefficients) -> Tensor:
+    """Seconds of one layer on one micro-batch: what the device does, or, where that is longer, what its host does to launch it."""
+    device = _matmul_time(work, c) + _elementwise_time(work, c) + _tensor_parallel_time(work, c)
+    host = c["layer_launch_s"] + _contention_time(work, c)
+    return torch.where(work.machine.asynchronous > 0, torch.maximum(device, host), device + host)
+
+
+def head_time(work: Workload, c: Coefficients) -> Tensor:
+    """Seconds of the output projection and the loss on one micro-batch, forward and backward."""
+    shape, layout, machine = work.shape, work.layout, work.machine
+    tokens = layout.micro_batch * shape.seq_len
+    matmul = 6 * tokens * shape.head_parameters / layout.tp / (machine.matmul_flops_per_s * c["matmul_efficiency"])
+    loss = c["logit_bytes"] * tokens * shape.vocab / layout.tp / (machine.memory_bandwidth * c["memory_efficiency"])
+    return matmul + loss
+
+
+def stage_time(work: Workload, c: Coefficients) -> Tensor:
+    """Seconds of the slowest stage on one micro-batch: the last, with the output projection, or as even as whole layers allow."""
+    layer, head, layout = layer_time(work, c), head_time(work, c), work.layout
+    share = work.shape.layers / layout.pp * layer
+    even = torch.maximum(share + head / layout.pp, torch.maximum(layer, head))
+    return torch.where((layout.pp == 1) | (layout.balanced == 0), share + head, even)
+
+
+def replica_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
+    """Seconds in which data-parallel replicas exchange gradients and parameters and nothing else happens."""
+    layout, machine = work.layout, work.machine
+    group = Group.of(layout.dp, layout.tp, machine)
+    gradients, weights = stage_parameters(work) * machine.reduced_bytes, stage_parameters(work) * machine.element_bytes
+    more = _more_operations(work, group, gradients, c)
+    hidden = layout.overlap_exchange * c["overlap"] * 2 / 3 * stage  # behind the last micro-batch's backward pass
+    reduced = (all_reduce_time(group, gradients, machine, c) + more - hidden).clamp_min(0)
+    gathered = gather_time(group, weights, machine, c) + more
+    sharded = (gather_time(group, gradients, machine, c) + more - hidden).clamp_min(0)
+    gathers = torch.where(layout.zero_stage >= 3, 2 * layout.num_microbatches, 1.0)  # for each forward and each backward pass
+    whole = torch.where(layout.zero_stage >= 1, sharded + gathers * gathered, reduced)
+    return torch.where(layout.dp > 1, whole, 0.0)
+
+
+def _more_operations(work: Workload, group: Group, gradients: Tensor, c: Coefficients) -> Tensor:
+    """What exchanging in several operations costs: buckets follow each other closely, a sharded layer waits for its own."""
+    layout, machine = work.layout, work.machine
+    buckets = (gradients / layout.bucket_bytes).ceil().clamp_min(1) - 1
+    layers = layers_per_stage(work) - 1
+    following = c["operation_s"] + c["latency"] * machine.intra_latency
+    waiting = c["operation_s"] + hop_time(group, machine, c)
+    return torch.where(layout.zero_stage >= 2, layers * waiting, buckets * following)
+
+
+def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
+    """Seconds of the update: passes over all states of the parameters that this rank updates."""
+    layout, machine = work.layout, work.machine
+    shards = torch.where(layout.zero_stage >= 1, layout.dp, 1.0)
+    state_bytes = machine.gradient_bytes + machine.optimizer_bytes
+    states = stage_parameters(work) * OPTIMIZER_PASSES * state_bytes / shards
+    return c["optimizer"] * states / (machine.memory_bandwidth * c["memory_efficiency"])
+
+
+def _matmul_time(work: Workload, c: Coefficients) -> Tensor:
+    """Matrix products of a layer, slower where shards are narrow or micro-batches small; a recomputed forward pass is a third more."""
+    shape, layout = work.shape, work.layout
+    tokens, width = layout.micro_batch * shape.seq_len, shape.hidden / layout.tp
+    efficiency = c["matmul_efficiency"] * width / (width + c["narrow_width"]) * tokens / (tokens + c["few_tokens"])
+    again = torch.where(layout.recompute == 2, 1.0, 0.0)
+    attention_again = torch.where(layout.recompute >= 1, 1.0, 0.0)
+    flops = (3 + again) * 2 * shape.layer_matmul_parameters + (3 + attention_again) * shape.attention_flops
+    return tokens * flops / layout.tp / (work.machine.matmul_flops_per_s * efficiency)
+
+
+def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
+    """Norms, rotations, activations, residuals: bound by memory; forward writes and reads its tensors, backward twice as much."""
+    shape, layout, machine = work.shape, work.layout, work.machine
+    passes = torch.where(layout.recompute == 2, 8.0, 6.0)
+    moved = passes * activation_elements(work) * machine.element_bytes * layout.micro_batch * shape.seq_len
+    return moved / layout.tp / (machine.memory_bandwidth * c["memory_efficiency"])
+
+
+def _tensor_parallel_time(work: Workload, c: Coefficients) -> Tensor:
+    group = Group.of(work.layout.tp, torch.ones_like(work.layout.tp), work.machine)
+    tokens = work.layout.micro_batch * work.shape.seq_len
+    payload = tokens * work.shape.hidden * work.machine.element_bytes
+    again = torch.where(work.layout.recompute == 2, 1.5, 1.0)
+    return again * TENSOR_PARALLEL_OPERATIONS * gather_time(group, payload, work.machine, c)
+
+
+def _contention_time(work: Workload, c: Coefficients) -> Tensor:
+    """Tensor-parallel operations wait where the pipeline's transfers cross hosts at the same time: as if each hop crossed too."""
+    layout, machine = work.layout, work.machine
+    waits = (layout.tp > 1) & (layout.pp > 1) & (_devices(work) > machine.devices_per_host)
+    return torch.where(waits, c["contention"] * c["latency"] * TENSOR_PARALLEL_OPERATIONS * layout.tp * machine.inter_latency, 0.0)
+
+
+def _transfer_time(work: Workload, c: Coefficients) -> Tensor:
+    """One micro-batch's activations from a stage to the next; each tensor-parallel rank sends its share."""
+    shape, layout, machine = work.shape, work.layout, work.machine
+    payload = layout.micro_batch * shape.seq_len * shape.hidden * machine.element_bytes / layout.tp
+    crosses = _devices(work) > machine.devices_per_host
+    return torch.where(layout.pp > 1, transfer_time(payload, crosses, machine, c), 0.0)
+
+
+def _with_stalls(step: Tensor, work: Workload) -> Tensor:
+    """The typical step where hosts may be slow: the geometric mean of a step without stalls and one that stalls at every micro-batch."""
+    layout, machine = work.layout, work.machine
+    hosts = (_devices(work) / machine.devices_per_host).ceil()
+    probability = torch.where(layout.pp > 1, 1 - (1 - machine.stall_probability_per_host) ** hosts, 0.0)
+    stalled = step + (layout.num_microbatches + layout.pp - 1) * machine.stall_s
+    return step * (stalled / step) ** torch.where(hosts > 1, probability, 0.0)
+
+
+def _devices(work: Workload) -> Tensor:
+    return work.layout.dp * work.layout.tp * work.layout.pp

@@ -1,0 +1,153 @@
+"""A configuration as people ask for it, `dp=2,tp=1` or its id: which candidates it means, and what it violates where it means none.
+
+Notation:
+    setting      values of some parameters; the others are free
+    condition    the `when` of a parameter whose value is asked for: elsewhere it stands at its default
+    obstacle     what no candidate with this setting can satisfy
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppa.errors import InputError, nearest
+from oppa.problem.candidates import Candidates, enumerate_candidates
+from oppa.problem.configuration import spelled_out
+from oppa.problem.declaration import listing, spell
+from oppa.problem.emptiness import is_empty
+from oppa.problem.space import DERIVED, Constraint, Parameter, SearchSpace, Value, needs
+
+Setting = Mapping[str, Value]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """One reason why a setting is not valid."""
+
+    why: str
+    rule: str
+    """The expression that does not hold."""
+    here: str
+    """What its names are: `dp = 2, devices = 4`."""
+
+
+def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
+    """What is asked for, and the positions of the candidates that it means: none where it is not valid.
+
+    Raises:
+        InputError: it names no parameter, or a value that is none of the parameter's, or an id with a hash that nothing has.
+    """
+    if "=" in text:
+        setting = dict(_entry(part.strip(), candidates.space) for part in text.split(","))
+        return setting, matching(candidates, setting)
+    if (told := spelled_out(text)) is None:
+        raise InputError(f"`{text}` is no configuration", hint="write `dp=2,tp=1`, or an id that `oppa space` lists")
+    setting = dict(_checked(name, str(value), candidates.space) for name, value in told.items() if name in candidates.space.names)
+    alike = matching(candidates, setting)
+    named = alike[[candidates.configuration(int(index)).id == text for index in alike]] if len(alike) else alike
+    if len(alike) and not len(named):
+        hint = nearest(text, [candidates.configuration(int(index)).id for index in alike])
+        raise InputError(f"no configuration of the space has the id `{text}`", hint=hint)
+    return setting, named
+
+
+def matching(candidates: Candidates, setting: Setting) -> NDArray[np.intp]:
+    """Positions of the candidates that have these values."""
+    alike = np.ones(len(candidates), dtype=bool)
+    for name, value in setting.items():
+        alike &= candidates.codes[name] == candidates.space[name].values.index(value)
+    return np.flatnonzero(alike)
+
+
+def alternatives(candidates: Candidates, setting: Setting) -> dict[str, list[Value]]:
+    """Of each parameter asked for, the other values that are valid with the rest of the setting."""
+    found = {}
+    for name in setting:
+        rest = {other: value for other, value in setting.items() if other != name}
+        codes = np.unique(candidates.codes[name][matching(candidates, rest)])
+        found[name] = [candidates.space[name].values[code] for code in codes if candidates.space[name].values[code] != setting[name]]
+    return {name: values for name, values in found.items() if values}
+
+
+def obstacles(space: SearchSpace, setting: Setting) -> list[Obstacle]:
+    """What a setting that means no candidate violates."""
+    asked = [(space[name], value) for name, value in setting.items()]
+    left_out = [_not_searched(parameter, value) for parameter, value in asked if value not in parameter.choices]
+    if any(value not in (*parameter.choices, parameter.default) for parameter, value in asked):
+        return left_out
+    conditions = [_condition(parameter) for parameter, value in asked if parameter.when and value != parameter.default]
+    for name, value in setting.items():
+        space = space.searching(name, value)
+    seen = _lawful(space, conditions)
+    violated = _violated(space, conditions)
+    return [Obstacle(why=each.why, rule=each.expression.text, here=_here(each, space, seen)) for each in violated] or left_out
+
+
+def _violated(space: SearchSpace, conditions: Sequence[Constraint]) -> list[Constraint]:
+    """The constraints and conditions that nothing satisfies: alone; else with the law of the devices; else those whose lifting helps."""
+    law, *stated = space.constraints
+    every = [law, *stated, *conditions]
+
+    def impossible(*kept: Constraint) -> bool:
+        return is_empty(dataclasses.replace(space, constraints=kept))
+
+    given = () if impossible(law, *conditions) else conditions  # where a parameter does not matter, constraints on it say nothing
+    alone = [constraint for constraint in every if impossible(*given, constraint)]
+    lawful = [constraint for constraint in every if impossible(law, *given, constraint)]
+    return alone or lawful or [constraint for constraint in every if not impossible(*(other for other in every if other is not constraint))]
+
+
+def _lawful(space: SearchSpace, conditions: Sequence[Constraint]) -> Candidates | None:
+    """What is left of a setting if only the devices count, and the conditions where they can hold; None if nothing is."""
+    law = space.constraints[:1]
+    left = [enumerate_candidates(dataclasses.replace(space, constraints=kept)) for kept in ((*law, *conditions), law)]
+    return next((seen for seen in left if len(seen)), None)
+
+
+def _here(constraint: Constraint, space: SearchSpace, seen: Candidates | None) -> str:
+    described = []
+    derived = {"global_batch"} if DERIVED in constraint.expression.names else set[str]()
+    for name in sorted(needs(constraint.expression) | derived):
+        if name in space.names:
+            described.append(f"{name} = {_either(space[name], seen)}")
+        elif name in space.facts:
+            described.append(f"{name} = {spell(space.facts[name])}")
+    return ", ".join(described)
+
+
+def _either(parameter: Parameter, seen: Candidates | None) -> str:
+    values = parameter.choices if seen is None else [parameter.values[code] for code in np.unique(seen.codes[parameter.name])]
+    return " or ".join(map(spell, values))
+
+
+def _condition(parameter: Parameter) -> Constraint:
+    assert parameter.when is not None
+    why = f"`{parameter.name}` matters only where this holds, and stands at {spell(parameter.default)} elsewhere"
+    return Constraint(expression=parameter.when, why=why)
+
+
+def _not_searched(parameter: Parameter, value: Value) -> Obstacle:
+    return Obstacle(
+        why="the job does not search this value, or its runner does not honour it",
+        rule=f"{parameter.name} in {list(parameter.choices)}",
+        here=f"{parameter.name} = {spell(value)}",
+    )
+
+
+def _entry(part: str, space: SearchSpace) -> tuple[str, Value]:
+    """One `parameter=value`."""
+    name, _, text = (word.strip() for word in part.partition("="))
+    return _checked(name, text, space)
+
+
+def _checked(name: str, text: str, space: SearchSpace) -> tuple[str, Value]:
+    if name not in space.names:
+        raise InputError(f"`{name}` is no parameter of the space `{space.name}`", hint=nearest(name, space.names))
+    parameter = space[name]
+    for value in parameter.values:
+        if text.lower() in (str(value).lower(), spell(value)):
+            return name, value
+    divides = f"does not divide `{parameter.divides} = {parameter.values[-1]}`" if parameter.divides and text.isdigit() else "is not legal"
+    raise InputError(f"`{name} = {text}` {divides}", hint=f"use one of {listing(parameter.values)}")

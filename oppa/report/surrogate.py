@@ -1,0 +1,48 @@
+"""A study's surrogate in words: the coefficients that its trials could tell, and which parameters the cost model explains badly."""
+
+from collections.abc import Mapping
+
+from oppa.cost.coefficients import Belief
+from oppa.report.record import Section
+from oppa.tuning.interpretation import Interpretation
+from oppa.units import format_bytes, format_seconds
+
+COEFFICIENTS = ("coefficient", "what it is", ">believed", "[90%]", ">learned", "[90%]")
+LENGTHSCALES = ("parameter", ">log length scale")
+
+
+def sections(learned: Mapping[str, Interpretation]) -> list[Section]:
+    """Two tables for each quantity."""
+    return [section for quantity, each in learned.items() for section in (_coefficients(quantity, each), _lengthscales(quantity, each))]
+
+
+def _coefficients(quantity: str, learned: Interpretation) -> Section:
+    told = [lesson for lesson in learned.lessons if lesson.identified]
+    others = ", ".join(lesson.name for lesson in learned.lessons if not lesson.identified)
+    return Section(
+        title=f"{quantity.capitalize()}: what the trials told of the cost model's coefficients",
+        text=f"Not identified here: {others}." if others else "Every coefficient was identified.",
+        columns=COEFFICIENTS,
+        rows=[(x.name, x.before.what, *_spelled(x.name, x.before), *_spelled(x.name, x.after)) for x in told],
+    )
+
+
+def _lengthscales(quantity: str, learned: Interpretation) -> Section:
+    return Section(
+        title=f"{quantity.capitalize()}: what the cost model does not explain",
+        text="The shorter, the more the parameter explains that the cost model does not (OPPA Table 5).",
+        columns=LENGTHSCALES,
+        rows=[(name, f"{scale:.2f}") for name, scale in learned.log_lengthscales.items()],
+    )
+
+
+def _spelled(name: str, belief: Belief) -> tuple[str, str]:
+    """A median and its interval, in the unit that the name ends with."""
+    low, high = belief.interval
+    return _value(name, belief.median), f"[{_value(name, low)} - {_value(name, high)}]"
+
+
+def _value(name: str, value: float) -> str:
+    if name.endswith("_s"):
+        return format_seconds(value)
+    return format_bytes(value) if name.endswith("_bytes") else f"{value:.3g}"

@@ -1,0 +1,115 @@
+"""OPPA as the paper writes it, kept for comparison: Appendices D to G (Algorithm 3).
+
+Throughput and memory on linear scales, the prior means of equations 10 to 21 with coefficients by marginal likelihood, random first
+trials, and an out-of-memory trial as an observation of exactly the limit. What the paper leaves open: the first trials are five less
+the one that Algorithm 3's `i < N_random` drops, and the sigmoid's unit is 5% of the limit.
+"""
+
+import math
+from collections.abc import Sequence, Set
+
+import torch
+from botorch.exceptions.errors import ModelFittingError
+from torch import Tensor
+
+from oppa.cost import paper
+from oppa.cost.hardware import hardware_of
+from oppa.cost.workload import Workload, workload_of
+from oppa.problem.candidates import Candidates
+from oppa.problem.encoding import encode
+from oppa.problem.problem import Problem
+from oppa.study import Prediction
+from oppa.trials.throughput import paper_estimate
+from oppa.tuning.acquisition import constrained_ucb_sampled
+from oppa.tuning.designer import Observation
+from oppa.tuning.designers.uniform import Uniform
+from oppa.tuning.surrogate.belief import Normal
+from oppa.tuning.surrogate.paper import PaperProcess, PriorMean
+
+RANDOM = 5
+FAILURES_IN_A_ROW = 4
+UNIT = 0.05
+JITTER = 1e-4
+"""lambda in equations 26 and 27, in units of the limit squared."""
+
+
+class OppaPaper:
+    """The designer `oppa-paper`."""
+
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
+        torch.set_num_threads(1)
+        self._work, self._points = workload_of(problem, candidates), torch.from_numpy(encode(candidates))
+        self._limit = float(hardware_of(problem.cluster).usable_bytes)
+        self._beta = problem.strategy.beta or 1.0
+        self._chance = Uniform(candidates, seed=seed)
+        self._seen: list[Observation] = []
+        self._rate: PaperProcess | None = None
+        self._memory: PaperProcess | None = None
+        self._scale = 1.0
+
+    def update(self, observations: Sequence[Observation]) -> None:
+        """Learn how trials ended; the models are fitted anew."""
+        self._seen += observations
+        if not self._at_random():
+            try:
+                self._rate, self._memory = self._fit_rate(), self._fit_memory()
+            except ModelFittingError:  # no model today is no reason to end the study
+                self._rate = None
+
+    def suggest(self, taken: Set[int]) -> int | None:
+        """Chance at first and after too many failures, then the free candidate with the largest bound."""
+        free = torch.ones(len(self._points), dtype=torch.bool)
+        free[list(taken)] = False
+        rows = free.nonzero()[:, 0]
+        if self._at_random() or self._rate is None or self._memory is None or not len(rows):
+            return self._chance.suggest(taken)
+        slack = self._memory.at(rows)
+        value = constrained_ucb_sampled(self._rate.at(rows), Normal(slack.mean - 1.0, slack.stddev), beta=self._beta, temperature=UNIT)
+        return int(rows[value.argmax()])
+
+    def predict(self, candidate: int) -> Prediction | None:
+        """What the process expects; nothing while choices are random, or where it expects no throughput at all."""
+        if self._at_random() or self._rate is None:
+            return None
+        belief = self._rate.at(torch.tensor([candidate]))
+        mean, stddev = float(belief.mean), float(belief.stddev)
+        return Prediction(steps_per_s=mean * self._scale, log_stddev=stddev / mean) if mean > 0 else None
+
+    def _at_random(self) -> bool:
+        measured = sum(bool(seen.step_times_s) for seen in self._seen)
+        last = self._seen[-FAILURES_IN_A_ROW:]
+        failing = len(last) == FAILURES_IN_A_ROW and not any(seen.step_times_s for seen in last)
+        return len(self._seen) + 1 < RANDOM or measured < 2 or failing
+
+    def _fit_rate(self) -> PaperProcess:
+        seen = [(o.candidate, paper_estimate(o.step_times_s)) for o in self._seen if len(o.step_times_s) > 2]
+        rows = torch.tensor([candidate for candidate, _ in seen])
+        rate = _column([each.steps_per_s for _, each in seen])
+        self._scale = float(rate.max())
+        variance = (_column([each.variance for _, each in seen]) / self._scale**2).clamp_min(1e-6)  # gpytorch warns of less
+        starts = _starts(self._work.take(rows), float(1 / rate.median()))
+        return PaperProcess(self._points, PriorMean(paper.throughput, self._work, starts, self._scale), rows, rate / self._scale, variance)
+
+    def _fit_memory(self) -> PaperProcess:
+        seen = [o for o in self._seen if o.outcome == "out_of_memory" or o.memory_bytes]
+        used = [self._limit if o.outcome == "out_of_memory" else float(o.memory_bytes or 0) for o in seen]
+        starts = dict.fromkeys(paper.MEMORY, self._limit / len(paper.MEMORY))
+        mean = PriorMean(lambda work, c: paper.memory(work, c, self._limit), self._work, starts, self._limit)
+        rows, target = torch.tensor([o.candidate for o in seen]), _column(used) / self._limit
+        return PaperProcess(self._points, mean, rows, target, torch.full_like(target, JITTER))
+
+
+def _starts(work: Workload, seconds: float) -> dict[str, float]:
+    """Where the likelihood's maximum is looked for: most of the time is computation, and each kind of communication a tenth of it."""
+    names = paper.coefficient_names(work)
+    starts = {}
+    for name in names:
+        alone = {other: torch.tensor(float(other == name), dtype=torch.float64) for other in names}
+        took = paper.computation(work, alone) if name == "t_comp" else paper.communication(work, alone)
+        share = 0.7 if name == "t_comp" else 0.1
+        starts[name] = share * seconds / max(float(took.mean()), 1e-12)
+    return {name: start if math.isfinite(start) else seconds for name, start in starts.items()}
+
+
+def _column(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

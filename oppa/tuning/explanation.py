@@ -1,0 +1,122 @@
+"""Why a configuration is, or is not, the best: what was measured of it, what is believed of it, and where its step's time goes."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from oppa.cost.hardware import hardware_of
+from oppa.cost.step_time import optimizer_time, replica_time, stage_time, step_time
+from oppa.cost.workload import Machine, Workload, workload_of
+from oppa.problem.candidates import Candidates
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.study import Prediction, Trial
+from oppa.study.records import VERIFICATION
+from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.result import Finding, current, rates
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """All that is known of one configuration, beside the best that was measured (without a study, that is predicted)."""
+
+    configuration: Configuration
+    tried: Trial | None
+    """The trial that speaks for it."""
+    repeats: tuple[Trial, ...]
+    """Those that ran in turn with the best's."""
+    steps_per_s: float | None
+    """Measured: the repeats', else the trial's."""
+    prediction: Prediction
+    """What is believed of it now."""
+    usable_bytes: float
+    best: Configuration
+    best_steps_per_s: float
+    """Measured as `steps_per_s` is, or predicted."""
+    best_measured: bool
+    shares: Mapping[str, float]
+    """Of the step's time, by what it is spent on, largest first."""
+
+    @property
+    def ratio(self) -> float:
+        """Its throughput over the best's: measured, else predicted."""
+        return (self.steps_per_s or self.prediction.steps_per_s) / self.best_steps_per_s
+
+    @property
+    def chance_of_fitting(self) -> float:
+        """That it needs no more memory than there is."""
+        needed, stddev = self.prediction.memory_bytes, self.prediction.memory_log_stddev
+        assert needed is not None and stddev is not None  # the designer `oppa` believes in both
+        return statistics.NormalDist(math.log(needed), stddev).cdf(math.log(self.usable_bytes))
+
+    @property
+    def chance_of_winning(self) -> float:
+        """That a trial of it would be faster than the best, if it fits."""
+        belief = statistics.NormalDist(math.log(self.prediction.steps_per_s), self.prediction.log_stddev)
+        return 1 - belief.cdf(math.log(self.best_steps_per_s))
+
+
+def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate: int, trials: Sequence[Trial]) -> Explanation:
+    """What a fitted designer, and the trials that it learned from, tell of a candidate."""
+    configuration, finding = candidates.configuration(candidate), current(trials, candidates, problem.limits.repeats)
+    own = [trial for trial in trials if trial.configuration == configuration and trial.counts and trial.purpose != VERIFICATION]
+    tried = own[-1] if own else None
+    repeats = finding.repeats_of(tried) if finding and tried and finding.repeats_of(finding.best) else ()
+    best, best_rate = _best_measured(finding, repeated=bool(repeats)) if finding else _best_predicted(designer, candidates)
+    return Explanation(
+        configuration=configuration,
+        tried=tried,
+        repeats=repeats,
+        steps_per_s=statistics.geometric_mean(rates(repeats)) if repeats else tried.steps_per_s if tried else None,
+        prediction=designer.predict(candidate),
+        usable_bytes=hardware_of(problem.cluster).usable_bytes,
+        best=best,
+        best_steps_per_s=best_rate,
+        best_measured=finding is not None,
+        shares=_shares(designer, workload_of(problem, candidates).take(torch.tensor([candidate]))),
+    )
+
+
+def _best_measured(finding: Finding, *, repeated: bool) -> tuple[Configuration, float]:
+    """The winner and its throughput: its repeats' against repeats, its trial's against a trial."""
+    best = finding.best
+    assert best.steps_per_s is not None  # it was found by its trial
+    return best.configuration, statistics.geometric_mean(rates(finding.repeats_of(best))) if repeated else best.steps_per_s
+
+
+def _best_predicted(designer: Oppa, candidates: Candidates) -> tuple[Configuration, float]:
+    first = designer.most_promising(torch.arange(len(candidates)))
+    return candidates.configuration(first), designer.predict(first).steps_per_s
+
+
+def _shares(designer: Oppa, work: Workload) -> dict[str, float]:
+    """What a step's time is spent on, by the cost model with the coefficients as they were learned; work of one row."""
+    process = designer.log_rate
+    c = {name: torch.tensor(value, dtype=torch.float64) for name, value in process.cost.coefficients(process.shift).items()}
+    whole, stage, alone = step_time(work, c), stage_time(work, c), _stage_without_links(work, c)
+    parts = {
+        "computing": work.layout.num_microbatches * alone,
+        "tensor-parallel operations": work.layout.num_microbatches * (stage - alone),
+        "the pipeline's bubble": c["bubble"] * work.layout.bubble * stage,
+        "exchange between replicas": replica_time(work, stage, c),
+        "the optimizer": optimizer_time(work, c),
+        "what every step costs": c["step_s"],
+    }
+    parts["transfers between stages"] = whole - torch.stack([part.reshape(()) for part in parts.values()]).sum()
+    shares = {name: float(part / whole) for name, part in parts.items()}
+    return dict(sorted(shares.items(), key=lambda entry: -entry[1]))
+
+
+def _stage_without_links(work: Workload, c: Mapping[str, Tensor]) -> Tensor:
+    """Seconds of a stage on one micro-batch if ranks could talk in no time."""
+    free = dataclasses.replace(work, machine=_linked_freely(work.machine))
+    return stage_time(free, {**c, "operation_s": torch.zeros_like(c["operation_s"])})
+
+
+def _linked_freely(machine: Machine) -> Machine:
+    none, endless = torch.zeros_like(machine.intra_latency), torch.full_like(machine.intra_bandwidth, math.inf)
+    return dataclasses.replace(machine, intra_latency=none, inter_latency=none, intra_bandwidth=endless, inter_bandwidth=endless)

@@ -1,0 +1,74 @@
+"""Observations that only say "at least so much", as Gaussian ones: expectation propagation.
+
+An out-of-memory trial tells that its memory is at least the limit, not how much it is. Its likelihood, Phi((f - bound) / softness), is
+replaced by the Gaussian that changes the posterior alike (Minka 2001; Rasmussen & Williams 2006, section 3.6 and eq. 3.82).
+
+Notation (n observations, c of them censored):
+    mean, cov        the prior's at all observations                     (n,), (n, n)
+    target, noise    observed values and their variances; the Gaussian
+                     stand-ins where censored                            (n,), (n,)
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from oppa.tuning.surrogate.map_fit import cholesky
+
+SWEEPS = 60
+TOLERANCE = 1e-5
+"""Sweeps end when no stand-in's precision moves by more than this share of what is known there; each sweep halves the rest."""
+VAGUE = 1e6
+"""Variance of a stand-in that says nothing."""
+
+
+def propagate(mean: Tensor, cov: Tensor, target: Tensor, noise: Tensor, censored: Tensor, *, softness: float) -> tuple[Tensor, Tensor]:
+    """Targets and noise in which each censored observation is its Gaussian stand-in.
+
+    Args:
+        mean: Prior mean, shape (n,).
+        cov: Prior covariance without noise, shape (n, n).
+        target: Observed values; the bound where censored, shape (n,).
+        noise: Variances; ignored where censored, shape (n,).
+        censored: Which observations are bounds, shape (n,), bool.
+        softness: Standard deviation of the bound itself.
+    """
+    if not censored.any():
+        return target, noise
+    bound = target[censored]
+    precision = torch.where(censored, 1 / VAGUE, 1 / noise)
+    shift = torch.where(censored, 0.0, target - mean) * precision  # of the residual f - mean
+    for _ in range(SWEEPS):
+        variance, centre = _marginals(cov, precision, shift)
+        new = _stand_in(variance[censored], centre[censored], precision[censored], shift[censored], bound - mean[censored], softness)
+        change = ((new[0] - precision[censored]) * variance[censored]).abs().max()
+        precision, shift = precision.clone(), shift.clone()
+        precision[censored], shift[censored] = new
+        if change < TOLERANCE:
+            break
+    return mean + shift / precision, 1 / precision
+
+
+def _marginals(cov: Tensor, precision: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Posterior variances and means of the residuals."""
+    root = precision.sqrt()
+    factor = cholesky(torch.eye(len(cov), dtype=cov.dtype) + root[:, None] * cov * root)
+    half = torch.linalg.solve_triangular(factor, root[:, None] * cov, upper=False)
+    posterior = cov - half.T @ half
+    return posterior.diagonal(), posterior @ shift
+
+
+def _stand_in(variance: Tensor, centre: Tensor, precision: Tensor, shift: Tensor, bound: Tensor, softness: float) -> tuple[Tensor, Tensor]:
+    """New precision and shift of each stand-in: match the moments of cavity times likelihood, half-way to keep sweeps stable."""
+    cavity_precision = (1 / variance - precision).clamp_min(1e-12)
+    cavity_variance = 1 / cavity_precision
+    cavity_mean = cavity_variance * (centre / variance - shift)
+    total = cavity_variance + softness**2
+    z = (cavity_mean - bound) / total.sqrt()
+    ratio = torch.exp(-0.5 * z.square() - 0.5 * math.log(2 * math.pi) - torch.special.log_ndtr(z))  # phi / Phi
+    tilted_mean = cavity_mean + cavity_variance * ratio / total.sqrt()
+    tilted_variance = cavity_variance - cavity_variance.square() * ratio / total * (z + ratio)
+    wanted = (1 / tilted_variance.clamp_min(1e-12) - cavity_precision).clamp_min(1 / VAGUE)
+    wanted_shift = tilted_mean / tilted_variance.clamp_min(1e-12) - cavity_mean * cavity_precision
+    return 0.5 * (precision + wanted), 0.5 * (shift + wanted_shift)

@@ -1,0 +1,60 @@
+"""The cost model as a surrogate sees it: the logarithm of a formula, in the uncertain coefficients' own units.
+
+Notation (N candidates, k coefficients):
+    shift    (log coefficient - log median) / spread: standard normal before anything is measured    (k,)
+    slopes   d log formula / d shift                                                                 (n, k)
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from oppa.cost.coefficients import Belief, Coefficients
+from oppa.cost.workload import Workload
+
+Formula = Callable[[Workload, Coefficients], Tensor]
+CHUNK = 16384
+"""Candidates at a time: their columns stay in the cache."""
+STEP = 1e-4
+"""Of the forward differences, in shifts: errors of 1e-4 of a slope are far below the coefficients' own uncertainty."""
+
+
+class CostModel:
+    """sign * log(formula) - offset over all candidates of a problem."""
+
+    def __init__(self, formula: Formula, work: Workload, beliefs: Mapping[str, Belief], *, sign: float = 1.0, offset: float = 0.0) -> None:
+        self.names = tuple(beliefs)
+        self.beliefs = beliefs
+        self._formula, self._work, self._sign, self._offset = formula, work, sign, offset
+        self._medians = torch.tensor([math.log(belief.median) for belief in beliefs.values()], dtype=torch.float64)
+        self._spreads = torch.tensor([belief.spread for belief in beliefs.values()], dtype=torch.float64)
+
+    def __len__(self) -> int:
+        return len(self._work)
+
+    def coefficients(self, shift: Tensor) -> dict[str, float]:
+        """The values that a shift stands for."""
+        return dict(zip(self.names, (self._medians + shift * self._spreads).exp().tolist(), strict=True))
+
+    def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        """Its value at candidates, by number, shape (n,)."""
+        return torch.cat([self._value(shift, part) for part in self._parts(rows)])
+
+    def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Its value and its slopes at candidates, shapes (n,) and (n, k)."""
+        values, slopes = [], []
+        for part in self._parts(rows):
+            values.append(self._value(shift, part))
+            moved = [self._value(shift + STEP * unit, part) for unit in torch.eye(len(shift), dtype=shift.dtype)]
+            slopes.append((torch.stack(moved, dim=1) - values[-1][:, None]) / STEP)
+        return torch.cat(values), torch.cat(slopes)
+
+    def _parts(self, rows: Tensor | slice) -> list[Workload]:
+        work = self._work.take(rows)
+        return [work.take(slice(start, start + CHUNK)) for start in range(0, len(work), CHUNK)]
+
+    def _value(self, shift: Tensor, work: Workload) -> Tensor:
+        coefficients = dict(zip(self.names, (self._medians + shift * self._spreads).exp(), strict=True))
+        return self._sign * self._formula(work, coefficients).log() - self._offset

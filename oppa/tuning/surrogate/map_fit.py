@@ -1,0 +1,72 @@
+"""Hyper-parameters by maximum a posteriori: the marginal likelihood with all priors, maximised by L-BFGS.
+
+The model is BoTorch's; its likelihood is evaluated densely, on as many points as there are trials, five to ten times faster than through
+lazy tensors, to the same optimum.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from botorch.models import SingleTaskGP
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from threadpoolctl import ThreadpoolController
+from torch import Tensor
+
+JITTERS = (1e-10, 1e-8, 1e-6, 1e-4)
+MAX_EVALUATIONS = 200
+_LIBRARIES = ThreadpoolController()
+
+
+def fit(model: SingleTaskGP) -> None:
+    """Move the model's hyper-parameters to the nearest optimum from where they are."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def objective(vector: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(vector), parameters)
+        try:
+            loss = negative_log_posterior(model)
+        except ArithmeticError:
+            return 1e10, np.zeros_like(vector)
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
+        return float(loss.detach()), torch.cat([gradient.flatten() for gradient in flat]).numpy()
+
+    start = torch.nn.utils.parameters_to_vector(parameters).detach().numpy().copy()
+    options = {"maxfun": MAX_EVALUATIONS, "ftol": 1e-8, "gtol": 1e-4}
+    with _LIBRARIES.limit(limits=1):  # a second thread makes L-BFGS's small products several times slower
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(found.x), parameters)
+
+
+def negative_log_posterior(model: Any) -> Tensor:
+    """Minus the log marginal likelihood and the log density of all priors (OPPA eq. 23 is the likelihood alone), shape ()."""
+    (x,), y = model.train_inputs, model.train_targets
+    factor = cholesky(covariance(model))
+    residual = torch.linalg.solve_triangular(factor, (y - model.mean_module(x))[:, None], upper=False)
+    likelihood = -0.5 * residual.square().sum() - factor.diagonal().log().sum() - 0.5 * len(y) * math.log(2 * math.pi)
+    priors = [prior.log_prob(value(module)).sum() for _, module, prior, value, _ in model.named_priors()]
+    return torch.as_tensor(-(likelihood + sum(priors)))
+
+
+def covariance(model: Any) -> Tensor:
+    """Of the observations, noise included, shape (n, n)."""
+    return prior_covariance(model.covar_module, model.train_inputs[0]) + torch.diag(model.likelihood.noise)
+
+
+def prior_covariance(kernel: Any, x: Tensor) -> Tensor:
+    """Of the process at inputs, shape (n, n): kernel by kernel, as a lazy sum with a linear kernel costs a singular value decomposition."""
+    return torch.stack([part(x).to_dense() for part in kernel.kernels]).sum(dim=0)
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """The lower factor, with as little jitter as works; raises ArithmeticError when none does."""
+    scale = matrix.diagonal().min().detach()  # not the mean: a censored observation's stand-in may have a variance of 1e6
+    eye = torch.eye(len(matrix), dtype=matrix.dtype)
+    for jitter in JITTERS:
+        factor, failed = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
+        if not failed:
+            return torch.as_tensor(factor)
+    raise ArithmeticError("no jitter makes the covariance positive definite")

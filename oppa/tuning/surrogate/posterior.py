@@ -1,0 +1,75 @@
+"""The posterior at many candidates, many times faster than a model's own: factors once, then chunks of plain matrix products.
+
+Notation (n observations, m candidates, p parameters, k coefficients):
+    a, b       points divided by length scales         (n, p), (m, p)
+    slopes     features of the linear kernel           (n, k)
+    weights    (K + noise)^-1 (y - centre)             (n,)
+    inverse    of the Cholesky factor of K + noise     (n, n)
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oppa.tuning.acquisition import bound
+from oppa.tuning.surrogate.belief import Normal
+from oppa.tuning.surrogate.map_fit import cholesky, covariance
+
+CHUNK = 4096
+"""Candidates at a time: their covariances with all observations stay in the cache."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Posterior:
+    """A fitted process, ready to be asked often (OPPA eqs. 24 to 27, the prior mean at the candidate itself)."""
+
+    scaled: Tensor
+    slopes: Tensor
+    scales: Tensor
+    variance: Tensor
+    weights: Tensor
+    inverse: Tensor
+    noise: Tensor
+    """Of the observations, shape (n,)."""
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: Any, *, p: int) -> "Posterior":
+        """Factorise once; the model's inputs are points, slopes and centre."""
+        x, y = model.train_inputs[0], model.train_targets
+        residual_kernel = model.covar_module.kernels[0]
+        scales = residual_kernel.base_kernel.lengthscale[0]
+        factor = cholesky(covariance(model))
+        weights = torch.cholesky_solve((y - x[:, -1])[:, None], factor)[:, 0]
+        inverse = torch.linalg.solve_triangular(factor, torch.eye(len(y), dtype=y.dtype), upper=False)
+        return cls(x[:, :p] / scales, x[:, p:-1], scales, residual_kernel.outputscale, weights, inverse, model.likelihood.noise)
+
+    @torch.inference_mode()
+    def at(self, points: Tensor, slopes: Tensor, centre: Tensor) -> Normal:
+        """The belief at m candidates: points (m, p), slopes (m, k), centre (m,)."""
+        shifts, variances = [], []
+        own = self.scaled.square().sum(dim=1)
+        for x, slope in zip(points.split(CHUNK), slopes.split(CHUNK), strict=True):
+            k = torch.addmm(self._matern(x / self.scales, own), slope, self.slopes.T)
+            shifts.append(k @ self.weights)
+            variances.append(self.variance + slope.square().sum(dim=1) - (k @ self.inverse.T).square_().sum(dim=1))
+        return Normal(centre + torch.cat(shifts), torch.cat(variances).clamp_min_(1e-12).sqrt_())
+
+    def bound(self) -> float:
+        """beta_i of OPPA eq. 32; in logarithms of a quantity the norm's bound is 1."""
+        return bound(-2 * float(self.inverse.diagonal().log().sum()), self.noise)
+
+    def features(self) -> tuple[Tensor, Tensor]:
+        """The linear kernel's weights, and their covariance, shapes (k,) and (k, k): standard normal before, now what was learned."""
+        half = self.inverse @ self.slopes
+        return self.slopes.T @ self.weights, torch.eye(self.slopes.shape[1], dtype=half.dtype) - half.T @ half
+
+    def _matern(self, b: Tensor, own: Tensor) -> Tensor:
+        """Matern-5/2 of a chunk of points with the observations, shape (chunk, n)."""
+        squared = torch.addmm(own + b.square().sum(dim=1, keepdim=True), b, self.scaled.T, alpha=-2)
+        distance = squared.clamp_min_(0).sqrt_().mul_(math.sqrt(5))
+        polynomial = distance.square().div_(3).add_(distance).add_(1)
+        return polynomial.mul_(distance.neg_().exp_()).mul_(self.variance)

@@ -1,0 +1,186 @@
+"""A Gaussian process around the cost model, over all candidates of a problem (OPPA section 4.1, eqs. 2 and 3).
+
+    f(x) = cost model(x; coefficients) + residual(x)
+
+The residual has a Matern-5/2 kernel with a length scale per parameter. The coefficients are integrated out, linearised around their
+mode: with standard normal shifts, the slopes of the cost model are features of a linear kernel, and the process stays Gaussian.
+Their mode moves by Gauss-Newton, the kernel's hyper-parameters by MAP, in turn.
+
+Notation (N candidates, n observations, p encoded parameters, k coefficients):
+    points     encoded candidates in [0, 1]                                 (N, p)
+    slopes     of the cost model                                            (N, k)
+    centre     cost model with all shifts at 0, as linearised at the mode   (N,)
+    inputs     points, slopes, centre, side by side                         (n, p + k + 1)
+    target     log throughput, or log(memory / limit); a lower bound where censored    (n,)
+    noise      variance of the target, known of each observation            (n,)
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from botorch.models import SingleTaskGP
+from botorch.settings import validate_input_scaling
+from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import AdditiveKernel, LinearKernel, MaternKernel, ScaleKernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.means import Mean
+from gpytorch.priors import LogNormalPrior
+from torch import Tensor
+
+from oppa.tuning.surrogate import censoring
+from oppa.tuning.surrogate.belief import Normal
+from oppa.tuning.surrogate.cost_model import CostModel
+from oppa.tuning.surrogate.map_fit import fit, prior_covariance
+from oppa.tuning.surrogate.posterior import Posterior
+
+SOFTNESS = 0.03
+"""Of the memory limit, as a standard deviation of its logarithm."""
+NOISE_FLOOR = 1e-6
+ROUNDS = 6
+SETTLED = 0.05
+"""Rounds end when no shift of a coefficient moves by more than this; candidates are linearised anew when one did since the last time."""
+STRIDE = 1.0
+"""The furthest that a shift may move in one round."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Data:
+    """What was observed."""
+
+    rows: Tensor
+    target: Tensor
+    noise: Tensor
+    censored: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Process:
+    """Belief in one quantity at every candidate."""
+
+    def __init__(self, points: Tensor, cost: CostModel, *, residual: float, trial_noise: float) -> None:
+        """`residual`: how far, in log units, the cost model may be off; `trial_noise`: how far trials of one candidate differ."""
+        torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine
+        self.points, self.cost = points, cost
+        self.shift = torch.zeros(len(cost.names), dtype=torch.float64)
+        self.shift_covariance = torch.eye(len(self.shift), dtype=torch.float64)
+        self._anchor = self.shift
+        self.kernel: Any = _kernel(points.shape[1], len(self.shift), residual)
+        self._trial_noise = trial_noise
+        self._log_noise = 2 * math.log(trial_noise)
+        self._tables: tuple[Tensor, Tensor, Tensor] | None = None
+        self._posterior: Posterior | None = None
+        self.model: Any = None
+        """BoTorch's, of the last fit."""
+
+    @property
+    def trial_stddev(self) -> float:
+        """How far trials of one candidate are believed to differ, in log units."""
+        return math.exp(self._log_noise / 2)
+
+    @property
+    def lengthscales(self) -> Tensor:
+        """Of the residual, one per encoded parameter, shape (p,): the longer, the less it explains that the cost model does not."""
+        return torch.as_tensor(self.kernel.kernels[0].base_kernel.lengthscale[0].detach())
+
+    def learn(self, data: Data) -> None:
+        """Fit coefficients and kernel to what was observed, from where the last fit ended."""
+        for _ in range(ROUNDS):
+            self._anchor = self.shift
+            value, slopes = self.cost.linearised(self.shift, data.rows)
+            inputs = torch.cat([self.points[data.rows], slopes, (value - slopes @ self.shift)[:, None]], dim=1)
+            target, noise = self._stand_ins(inputs, data)
+            model = self._model(inputs, target, noise)
+            fit(model)
+            self.model = model
+            self._log_noise = math.log(float(model.likelihood.second_noise.detach()))
+            self._posterior = Posterior.of(model, p=self.points.shape[1])
+            if self._move(self._posterior) < SETTLED:
+                break
+
+    @torch.inference_mode()
+    def at(self, rows: Tensor | slice) -> Normal:
+        """The belief at candidates, by number."""
+        points, slopes, centre = self.points[rows], *(table[rows] for table in self._linearised())
+        if self._posterior is None:
+            return Normal(centre, (self.kernel.kernels[0].outputscale + slopes.square().sum(dim=1)).sqrt())
+        return self._posterior.at(points, slopes, centre)
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """What `model` takes for candidates, by number, shape (m, p + k + 1)."""
+        slopes, centre = self._linearised()
+        return torch.cat([self.points[rows], slopes[rows], centre[rows, None]], dim=1)
+
+    def bound(self) -> float:
+        """beta_i of OPPA eq. 32, for what was observed; 1 before."""
+        return 1.0 if self._posterior is None else self._posterior.bound()
+
+    def _linearised(self) -> tuple[Tensor, Tensor]:
+        """Slopes and centre of all candidates, where the observations were linearised; kept while that hardly moves."""
+        if self._tables is None or (self._tables[0] - self._anchor).abs().max() > SETTLED:
+            value, slopes = self.cost.linearised(self._anchor)
+            self._tables = self._anchor, slopes, value - slopes @ self._anchor
+        return self._tables[1], self._tables[2]
+
+    def _move(self, posterior: Posterior) -> float:
+        """Bring the coefficients to their new mode, a stride at a time; how far the furthest went."""
+        mode, self.shift_covariance = posterior.features()
+        step = (mode - self.shift).clamp(-STRIDE, STRIDE)
+        self.shift = self.shift + step
+        return float(step.abs().max())
+
+    @torch.no_grad()
+    def _stand_ins(self, inputs: Tensor, data: Data) -> tuple[Tensor, Tensor]:
+        whole = torch.where(data.censored, 1.0, data.noise + math.exp(self._log_noise))
+        covariance = prior_covariance(self.kernel, inputs)
+        target, stand_in = censoring.propagate(inputs[:, -1], covariance, data.target, whole, data.censored, softness=SOFTNESS)
+        return target, torch.where(data.censored, stand_in, data.noise)
+
+    def _model(self, inputs: Tensor, target: Tensor, noise: Tensor) -> Any:
+        with validate_input_scaling(False):  # the slopes and the centre are no coordinates
+            return SingleTaskGP(
+                inputs,
+                target[:, None],
+                train_Yvar=noise[:, None],
+                likelihood=_likelihood(noise, self._trial_noise, self._log_noise),
+                mean_module=_LastColumn(),  # type: ignore[no-untyped-call]
+                covar_module=self.kernel,
+                outcome_transform=None,  # the centre is in the target's own units
+            )
+
+
+class _LastColumn(Mean):
+    """The mean at a point is on record in its last column."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[..., -1]
+
+
+def _kernel(p: int, k: int, residual: float) -> AdditiveKernel:
+    """The residual's kernel, and that of k standard normal shifts."""
+    # wider with more parameters, as distances grow (Hvarfner et al. 2024)
+    lengths = LogNormalPrior(0.5 * math.log(p), 0.75)
+    matern = MaternKernel(nu=2.5, ard_num_dims=p, active_dims=tuple(range(p)), lengthscale_prior=lengths)
+    scaled = ScaleKernel(matern, outputscale_prior=LogNormalPrior(2 * math.log(residual), 0.7))
+    shifts = LinearKernel(active_dims=tuple(range(p, p + k)))
+    kernel = AdditiveKernel(scaled, shifts).double()
+    kernel.initialize(
+        **{"kernels.0.base_kernel.lengthscale": math.sqrt(p), "kernels.0.outputscale": residual**2, "kernels.1.variance": 1.0}
+    )
+    shifts.raw_variance.requires_grad_(False)
+    return kernel
+
+
+def _likelihood(noise: Tensor, expected: float, log_noise: float) -> FixedNoiseGaussianLikelihood:
+    """Noise known of each observation, and that between trials, which is learned."""
+    likelihood = FixedNoiseGaussianLikelihood(
+        noise=noise.clamp_min(NOISE_FLOOR),
+        learn_additional_noise=True,
+        noise_prior=LogNormalPrior(2 * math.log(expected), 0.7),
+        noise_constraint=GreaterThan(NOISE_FLOOR),
+    ).double()
+    likelihood.initialize(second_noise=math.exp(log_noise))
+    return likelihood

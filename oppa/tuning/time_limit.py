@@ -1,0 +1,25 @@
+"""How long a trial may take, given what is expected of it."""
+
+import math
+from collections.abc import Sequence
+
+from oppa.problem.training import Limits
+from oppa.study import Prediction, Trial
+
+UNTIMED_STEPS = 3
+"""Steps that a runner may need before the first that it reports: memory is measured in some of them."""
+SLOWER = 5.0
+"""Times the prediction at least, and as many times as its 99.9% interval reaches: beyond, something is broken."""
+SETUP_S = 60.0
+SETUPS = 4.0
+"""A set-up takes up to a minute, or four times the longest so far and ten seconds."""
+
+
+def time_limit_s(prediction: Prediction | None, trials: Sequence[Trial], limits: Limits) -> float:
+    """Seconds after which a trial is ended: the prediction's, and never more than the job's own limit."""
+    if prediction is None:
+        return limits.trial_time_s
+    seen = [trial.setup_s for trial in trials if trial.setup_s is not None]
+    setup_s = SETUPS * max(seen) + 10.0 if seen else SETUP_S
+    step_s = max(SLOWER, math.exp(3.1 * prediction.log_stddev)) / prediction.steps_per_s
+    return min(limits.trial_time_s, setup_s + (limits.q_max + UNTIMED_STEPS) * step_s)

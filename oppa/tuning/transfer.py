@@ -1,0 +1,48 @@
+"""What a study learned of its device, as beliefs for the next one."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+from oppa.cost.coefficients import Belief
+from oppa.errors import InputError
+from oppa.problem.problem import Problem
+from oppa.study import Study
+from oppa.tuning.designers.oppa import Oppa, fitted
+from oppa.tuning.interpretation import posterior_beliefs
+from oppa.tuning.surrogate.process import Process
+
+ELSEWHERE = 0.1
+"""A coefficient of another job differs by about this much, in log units, however well it was learned."""
+
+
+def beliefs_of(folder: Path, problem: Problem) -> dict[str, Belief]:
+    """The coefficients that a study learned, for a problem on the same device.
+
+    Raises:
+        StudyError: there is no study.
+        InputError: it is of another device, or has learned nothing.
+    """
+    with Study(folder) as study:
+        theirs, trials = Problem.from_dict(study.meta["problem"]), study.trials()
+    if theirs.cluster.device != problem.cluster.device:
+        raise InputError(
+            f"the study `{folder}` is of `{theirs.cluster.device}`, the job of `{problem.cluster.device}`",
+            hint="coefficients belong to a device: name a study of the same one",
+        )
+    if not any(trial.steps_per_s for trial in trials):
+        raise InputError(f"the study `{folder}` has measured nothing yet", hint="name a study with trials that ran")
+    return learned(fitted(theirs, theirs.candidates(), trials), str(folder))
+
+
+def learned(designer: Oppa, origin: str) -> dict[str, Belief]:
+    """A fitted designer's coefficients, as beliefs."""
+    return {**_of(designer.log_rate, f"learned in `{origin}`"), **_of(designer.log_slack, f"learned in `{origin}`")}
+
+
+def _of(process: Process, source: str) -> dict[str, Belief]:
+    return {
+        # to have measured makes no belief wider than it was
+        name: dataclasses.replace(belief, spread=min(math.hypot(belief.spread, ELSEWHERE), process.cost.beliefs[name].spread))
+        for name, belief in posterior_beliefs(process, source).items()
+    }

@@ -1,0 +1,43 @@
+"""The benchmark of this machine: its ranks answer, and none is left, even if we are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from oppa.bench import gang
+from oppa.bench.machine import REDUCTIONS, SIZES, all_reduces
+from oppa.trials import processes
+
+
+@pytest.mark.slow
+def test_ranks_all_reduce_and_are_gone() -> None:
+    before = processes.descendants(os.getpid())
+    measured = all_reduces(2)
+    assert [len(seconds) for seconds in measured] == [REDUCTIONS] * len(SIZES)
+    assert all(second > 0 for seconds in measured for second in seconds)
+    assert processes.descendants(os.getpid()) <= before
+
+
+@pytest.mark.slow
+def test_nothing_is_left_when_the_benchmark_is_killed() -> None:
+    bench = subprocess.Popen([sys.executable, "-c", "from oppa.bench.machine import all_reduces; all_reduces(4)"])
+    while not (ranks := [each for each in processes.descendants(bench.pid) if gang.__name__ in _command(each.pid)]):
+        time.sleep(0.05)
+    bench.send_signal(signal.SIGKILL)
+    bench.wait()
+    give_up_at = time.monotonic() + 30
+    while any(map(processes.is_living, ranks)) and time.monotonic() < give_up_at:
+        time.sleep(0.05)
+    assert not any(map(processes.is_living, ranks))
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""

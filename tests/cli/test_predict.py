@@ -1,0 +1,120 @@
+"""`oppa predict` as a user meets it: a job's space ranked, somebody's rows predicted, and every wrong input answered."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from oppa.cli.predict import predict
+from oppa.errors import InputError
+
+HEADER = "name,layers,hidden,heads,kv_heads,ffn,vocab,seq_len,device,gpus,gpus_per_node,gbs,mbs,dp,tp,pp,model_chunks,zero,recompute"
+ROW = "007,32,4096,32,8,14336,128256,4096,H100,16,8,256,2,4,2,2,1,1,none"
+TEXT = f"{HEADER}\n{ROW}\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_(text: str | bytes, name: str = "in.csv") -> Path:
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return tmp_path / name
+
+    return write_
+
+
+@pytest.mark.slow
+def test_a_job_s_configurations_are_ranked(oppa) -> None:
+    said = oppa("predict", "job.toml", "--limit", 3).stdout
+    ranked = [json.loads(line) for line in oppa("predict", "job.toml", "--json").stdout.splitlines()]
+    assert f"{len(ranked)} valid configurations, {sum(each['fits'] for each in ranked)} of them predicted to fit" in said
+    assert said.index(ranked[0]["id"]) < said.index(ranked[1]["id"]) < said.index(ranked[2]["id"])
+    assert ranked[3]["id"] not in said
+    assert ranked == sorted(ranked, key=lambda each: (not each["fits"], each["predicted_step_time_s"]))
+
+
+@pytest.mark.slow
+def test_an_unknown_device_is_told(oppa) -> None:
+    job = (oppa.folder / "job.toml").read_text().replace('"CPU"', '"B300"').replace("100 MiB", "10 GiB")
+    (oppa.folder / "job.toml").write_text(job)
+    done = oppa("predict", "job.toml")
+    assert "nothing is known of `B300`" in done.stderr and "predicted to fit" in done.stdout
+
+
+@pytest.mark.slow
+def test_nothing_fits(oppa) -> None:
+    (oppa.folder / "job.toml").write_text((oppa.folder / "job.toml").read_text().replace("100 MiB", "5 MiB"))
+    said = oppa("predict", "job.toml", code=1).stderr
+    assert "is predicted to fit" in said and "MiB, and 5 MiB can be used" in said and "hint: raise `memory_limit`" in said
+
+
+@pytest.mark.slow
+def test_rows_come_back_with_their_predictions(oppa) -> None:
+    (oppa.folder / "in.csv").write_text(f"{TEXT}\n{ROW.replace(',256,', ',255,')}\n")
+    done = oppa("predict", "--rows", "in.csv", "--out", "out.csv")
+    assert oppa("predict", "--rows", "in.csv").stdout == (oppa.folder / "out.csv").read_text()
+    assert "no prediction for 1 of the 2 rows, the first in line 4" in done.stderr  # line 3 is blank
+    header, first, second = (oppa.folder / "out.csv").read_text().splitlines()
+    assert header == f"{HEADER},predicted_step_time_s,predicted_tok_s,predicted_memory_bytes,fits"
+    assert first.startswith(f"{ROW},") and first.endswith(",True") and second.endswith(",none,,,,")
+
+
+def test_what_is_passed_through_stays_text(write) -> None:
+    source = write(f'{HEADER},note\n{ROW},"a, b"\n{ROW},0.10\n{ROW},NA\n')
+    predict(rows=source, out=source)  # in its place
+    answer = pd.read_csv(source, dtype=str, keep_default_na=False)
+    assert answer["name"].tolist() == ["007"] * 3 and answer["note"].tolist() == ["a, b", "0.10", "NA"]
+    assert [path.name for path in source.parent.iterdir()] == ["in.csv"]
+
+
+def test_tokens_per_second_are_those_of_a_step(write) -> None:
+    predict(rows=write(TEXT), out=write("", "out.csv"))
+    (answer,) = pd.read_csv(write(TEXT).with_name("out.csv")).to_dict("records")
+    assert answer["predicted_tok_s"] * answer["predicted_step_time_s"] == pytest.approx(256 * 4096, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ("some words\nand more\n", "its first line has no comma"),
+        (b"\xff\xfe,\x00\n", "codec can't decode"),
+        (f"{TEXT}{ROW},1\n", "Expected 19 fields in line 3, saw 20"),
+        (f'{HEADER}\n"{ROW}\n', "EOF inside string"),
+        (TEXT.replace("zero", "zeros"), "have no column `zero`"),
+        (f"{TEXT}\n{ROW.replace('H100', 'H1OO')}\n", "line 4: `device = H1OO`"),
+        (f"{TEXT}{ROW.replace('4096,32', 'wide,32')}\n", "line 3: `hidden = wide`"),
+        (f"{TEXT}{ROW[:-7]}\n", "line 3: `zero` is empty"),
+        (TEXT.replace("name", "fits"), "have a column `fits` already"),
+        (TEXT.replace("name", "dp"), "have two columns `dp`"),
+    ],
+)
+def test_a_wrong_file_is_answered(text, message, write) -> None:
+    with pytest.raises(InputError, match=message) as raised:
+        predict(rows=write(text), out=write("kept", "out.csv"))
+    assert raised.value.hint
+    assert write(text).with_name("out.csv").read_text() == "kept"
+
+
+def test_what_cannot_be_read_or_written_is_answered(write, tmp_path) -> None:
+    for source in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(InputError, match=r"cannot be read: (No such file|Is a directory)"):
+            predict(rows=source)
+    with pytest.raises(InputError, match="cannot be written"):
+        predict(rows=write(TEXT), out=tmp_path / "nowhere" / "out.csv")
+    for out in (tmp_path, Path("/dev/null")):
+        with pytest.raises(InputError, match="is no file"):
+            predict(rows=write(TEXT), out=out)
+
+
+@pytest.mark.parametrize("given", [{}, {"job": "j", "rows": "r"}, {"job": "j", "out": "o"}, {"rows": "r", "as_json": True}, {"out": "o"}])
+def test_a_job_or_rows(given) -> None:
+    with pytest.raises(InputError, match="give either a JOB"):
+        predict(**{name: Path(value) if isinstance(value, str) else value for name, value in given.items()})
+
+
+@pytest.mark.slow
+def test_wrong_input_is_exit_code_2(oppa) -> None:
+    assert oppa("predict", code=2).stderr.startswith("error: give either a JOB")
+    assert "hint: name a CSV file" in oppa("predict", "--rows", "none.csv", code=2).stderr

@@ -1,0 +1,48 @@
+"""`oppa show` of a study whose trials are known."""
+
+import json
+
+import pytest
+
+from oppa.problem.job import load_job
+from oppa.study import Study
+
+pytestmark = pytest.mark.slow
+
+
+def test_it_says_how_good_the_predictions_were(oppa, measured) -> None:
+    said = oppa("show", measured).stdout
+    assert "3 of 4 measured throughputs lay in the 90% interval that was predicted; typical error 14%" in said  # 0, 4, 25 and 200% off
+    assert json.loads(oppa("show", measured, "--json").stdout)["predicted"]["inside"] == 3
+
+
+def test_each_trial_shows_what_was_predicted_of_it(oppa, measured) -> None:
+    said = oppa("show", measured, "--limit", 1).stdout
+    header = next(line for line in said.splitlines() if "predicted" in line and "memory" in line)
+    fastest = next(line for line in said.splitlines() if "dp2_tp1_pp1_z0_mbs4" in line)
+    assert fastest[header.index("predicted") :].split()[0] == "300"
+
+
+def test_the_finding_stands_in_columns(oppa, measured) -> None:
+    lines = {line.partition(" ")[0]: line for line in oppa("show", measured).stdout.splitlines()}
+    contenders = [lines[name] for name in ("winner", "second", "default")]
+    assert len({line.index("steps/s") for line in contenders}) == len({line.index("peak") for line in contenders}) == 1
+    assert "2.00x" in lines["gain"] and "1.43x" in lines["lead"]
+
+
+def test_the_surrogate_tells_coefficients_and_lengthscales_the_shortest_first(oppa, measured) -> None:
+    said = oppa("show", measured, "--surrogate", "--json").stdout
+    learned = json.loads(said)["surrogate"]
+    for quantity in ("throughput", "memory"):
+        scales = list(learned[quantity]["log_lengthscales"].values())
+        assert scales == sorted(scales) and len(scales) == len({"dp", "tp", "pp", "micro_batch", "zero_stage"})
+        assert all(lesson["after"]["spread"] <= lesson["before"]["spread"] for lesson in learned[quantity]["lessons"])
+    words = oppa("show", measured, "--surrogate", "--out", "record").stdout
+    assert "Not identified here: " in words and "log length scale" in words
+    assert "log length scale" in (oppa.folder / "record" / "table.md").read_text()
+
+
+def test_a_surrogate_of_nothing_is_an_error(oppa) -> None:
+    problem = load_job(oppa.folder / "job.toml")
+    Study.create(oppa.folder / "s", problem.to_dict(), problem.fingerprint).close()
+    assert "has measured nothing yet" in oppa("show", "s", "--surrogate", code=2).stderr

@@ -1,0 +1,66 @@
+"""Operations among ranks: closed forms within a host, and what crossing hosts costs."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oppa.cost.collectives import Group, all_reduce_time, gather_time, hop_time
+from oppa.cost.hardware import load_hardware
+from oppa.cost.prediction import believed
+from oppa.cost.workload import machine_of
+
+A100 = load_hardware("A100-80GB")
+C = believed(A100)
+MACHINE = machine_of(A100, "bf16", 1)
+
+
+def group(members: int, *, stride: int = 1) -> Group:
+    return Group.of(torch.tensor([float(members)]), torch.tensor([float(stride)]), MACHINE)
+
+
+def all_reduce(members: int, payload: float, *, stride: int = 1) -> float:
+    return all_reduce_time(group(members, stride=stride), torch.tensor([payload]), MACHINE, C).item()
+
+
+@given(payload=st.floats(1, 1e12), stride=st.sampled_from([1, 2, 8]))
+def test_a_group_of_one_has_nothing_to_say(payload, stride) -> None:
+    assert all_reduce(1, payload, stride=stride) == 0
+    assert gather_time(group(1, stride=stride), torch.tensor([payload]), MACHINE, C).item() == 0
+
+
+@pytest.mark.parametrize(("members", "hops"), [(2, 2), (4, 4), (8, 6)])  # rings of 2 and of 4; of 8, two trees of depth 3
+def test_within_a_host_an_all_reduce_moves_all_but_a_share_twice(members, hops) -> None:
+    payload = 1e9
+    moved = 2 * (members - 1) / members * payload / (300e9 * C["intra_efficiency"].item())
+    fixed = C["operation_s"].item() + hops * 2.5e-6
+    assert all_reduce(members, payload) == pytest.approx(moved + fixed, rel=1e-9)
+
+
+@given(members=st.sampled_from([2, 4, 8]), payload=st.floats(1, 1e12))
+def test_crossing_hosts_costs_more(members, payload) -> None:
+    assert all_reduce(members, payload) < all_reduce(members, payload, stride=8)
+
+
+@given(members=st.sampled_from([2, 8, 16, 64]), payload=st.floats(1, 1e11))
+def test_more_bytes_and_more_members_take_longer(members, payload) -> None:
+    assert all_reduce(members, payload) < all_reduce(members, 2 * payload)
+    assert all_reduce(members, payload) < all_reduce(2 * members, payload)
+
+
+@given(members=st.sampled_from([2, 8, 16, 64]), payload=st.floats(1, 1e12))
+def test_an_all_reduce_is_no_more_than_its_two_halves(members, payload) -> None:
+    half = gather_time(group(members), torch.tensor([payload]), MACHINE, C).item()
+    assert all_reduce(members, payload) <= 2 * half
+
+
+@pytest.mark.parametrize(
+    ("members", "stride", "per_host", "hosts"), [(8, 1, 8, 1), (16, 1, 8, 2), (4, 8, 1, 4), (4, 4, 2, 2), (2, 16, 1, 2)]
+)
+def test_a_group_lies_on_hosts_as_ranks_are_numbered(members, stride, per_host, hosts) -> None:
+    found = group(members, stride=stride)
+    assert (found.per_host.item(), found.hosts.item()) == (per_host, hosts)
+
+
+def test_a_ring_has_a_hop_into_each_host_and_the_others_within() -> None:
+    assert hop_time(group(16), MACHINE, C).item() == pytest.approx(2 * 15e-6 + 13 * 2.5e-6)

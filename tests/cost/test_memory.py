@@ -1,0 +1,106 @@
+"""Memory: exact where it is counted, and monotone where more is kept or less is held."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oppa.cost.coefficients import load_beliefs, medians
+from oppa.cost.hardware import load_hardware
+from oppa.cost.memory import PARTS, first_stage, last_stage, memory
+from oppa.cost.prediction import believed
+from oppa.problem.model import Model
+from tests.cost.conftest import ROW, work_of
+
+law = settings(deadline=None, max_examples=20)
+C = believed(load_hardware("H100"))
+LAYOUTS = st.fixed_dictionaries(
+    {
+        "dp": st.sampled_from([1, 2, 8]),
+        "tp": st.sampled_from([1, 2, 8]),
+        "pp": st.sampled_from([1, 2, 8]),
+        "mbs": st.sampled_from([1, 2, 4]),
+        "zero": st.integers(0, 3),
+        "recompute": st.sampled_from(["none", "selective", "full"]),
+        "precision": st.sampled_from(["fp32", "bf16"]),
+    }
+)
+
+
+def needed(*changes: dict[str, object]) -> list[float]:
+    return memory(work_of(*changes), C).tolist()
+
+
+@pytest.mark.parametrize("what", ["mbs", "seq_len", "vocab", "layers"])
+@law
+@given(LAYOUTS)
+def test_more_of_it_needs_more(what, layout) -> None:
+    usual = {**ROW, **layout}
+    less, more = needed(usual, {**usual, what: 2 * usual[what]})
+    assert less < more
+
+
+@law
+@given(LAYOUTS)
+def test_more_tensor_parallel_ranks_need_less_each(layout) -> None:
+    fewer, more = needed(layout, {**layout, "tp": 2 * layout["tp"]})
+    assert more < fewer
+
+
+@law
+@given(LAYOUTS)
+def test_more_stages_hold_fewer_weights_each(layout) -> None:
+    """Activations stay: as many more micro-batches are in flight as there are fewer layers."""
+    fewer, more = first_stage(work_of(layout, {**layout, "pp": 2 * layout["pp"]}))[:, :3].sum(-1)
+    assert more < fewer
+
+
+@law
+@given(LAYOUTS)
+def test_recomputation_never_needs_more(layout) -> None:
+    none, selective, full = needed(*({**layout, "recompute": kind} for kind in ("none", "selective", "full")))
+    assert full <= none and selective <= none * 1.02
+
+
+@law
+@given(LAYOUTS)
+def test_a_zero_stage_keeps_no_more_state_than_the_one_below(layout) -> None:
+    stages = first_stage(work_of(*({**layout, "zero": stage} for stage in range(4))))[:, :3].sum(-1)
+    assert (stages[1:] <= stages[:-1]).all()
+
+
+@pytest.mark.parametrize(("precision", "per_parameter"), [("fp32", 4 + 4 + 8), ("bf16", 2 + 6 + 12)])
+def test_a_single_rank_holds_every_weight_its_gradient_and_adamw_s_state(precision, per_parameter) -> None:
+    work = work_of({"dp": 1, "tp": 1, "pp": 1, "zero": 0, "precision": precision})
+    fields = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
+    model = Model(**{name: ROW[name] for name in fields})
+    state = first_stage(work)[0, :3].sum().item()
+    assert state == pytest.approx(per_parameter * (model.parameter_count - model.hidden))  # the last norm is not counted
+
+
+def test_replicas_share_what_zero_shards() -> None:
+    whole, shared = first_stage(work_of({"zero": 0}, {"zero": 1}))
+    at = {name: position for position, name in enumerate(PARTS)}
+    assert shared[at["optimizer"]] * 8 == whole[at["optimizer"]]
+    assert shared[at["weights"]] == whole[at["weights"]]
+
+
+def test_zero_among_one_replica_shards_nothing() -> None:
+    assert len(set(needed(*({"dp": 1, "zero": stage} for stage in range(4))))) == 1
+
+
+def test_with_one_stage_the_first_is_the_last() -> None:
+    work = work_of({"pp": 1}, {"pp": 1, "tied": True})
+    assert torch.equal(first_stage(work), last_stage(work))
+
+
+def test_tied_embeddings_are_held_once_and_so_they_are_on_the_two_ends_of_a_pipeline() -> None:
+    alone, tied, piped, both = needed({"pp": 1}, {"pp": 1, "tied": True}, {}, {"tied": True})
+    assert tied < alone and piped == both
+
+
+def test_the_formula_reads_the_coefficients_that_are_declared_and_no_others() -> None:
+    beliefs = load_beliefs("memory")
+    c = {name: value.requires_grad_() for name, value in medians(beliefs).items()}
+    memory(work_of({"zero": 2}, {"pp": 1, "mbs": 4}), c).sum().backward()
+    assert {name for name, value in c.items() if value.grad} == set(beliefs)

@@ -1,0 +1,123 @@
+"""What stands in `priors/`: every file reads, every number has a source, and what is wrong is named."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from oppa import catalog
+from oppa.cost.coefficients import Belief, load_beliefs
+from oppa.cost.hardware import CATALOG, hardware_of, load_hardware
+from oppa.errors import InputError
+from oppa.problem.cluster import Cluster, Link
+
+BELIEF = 'median = 2.0\nspread = 0.1\nsource = "measured"\n'
+DEVICE = """
+devices_per_host = 8
+memory = {bytes = 80e9, bandwidth_bytes_per_s = 2e12, source = "s"}
+matmul_flops_per_s = {fp32 = 20e12, source = "s"}
+intra_host = {bandwidth_bytes_per_s = 3e11, latency_s = 1e-6, source = "s"}
+inter_host = {bandwidth_bytes_per_s = 25e9, latency_s = 1e-5, source = "s"}
+coefficients = {overlap = {median = 0.5, spread = 0.2, source = "s"}}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A file of priors; its path, which `load_beliefs` and `load_hardware` take for a name."""
+
+    def write_(text: str) -> str:
+        (tmp_path / "bad.toml").write_text(text)
+        return str(tmp_path / "bad.toml")
+
+    return write_
+
+
+def numbers_without_source(tables: dict[str, object], where: str = "") -> list[str]:
+    """Tables that hold numbers and do not say where these are from."""
+    inner = [found for name, table in tables.items() if isinstance(table, dict) for found in numbers_without_source(table, name)]
+    holds = where and any(isinstance(value, int | float) for value in tables.values())
+    return [*inner, *([where] if holds and not tables.get("source") else [])]
+
+
+@pytest.mark.parametrize("path", sorted((catalog.root() / "priors").rglob("*.toml")), ids=lambda path: path.stem)
+def test_every_number_has_a_source(path: Path) -> None:
+    assert numbers_without_source(tomllib.loads(path.read_text())) == []
+
+
+@pytest.mark.parametrize("name", ["step_time", "memory"])
+def test_beliefs_read_and_their_median_lies_in_the_middle(name) -> None:
+    for belief in load_beliefs(name).values():
+        low, high = belief.interval
+        assert low < belief.median < high and low * high == pytest.approx(belief.median**2)
+        assert belief.what
+
+
+@pytest.mark.parametrize("name", catalog.names(CATALOG))
+def test_every_device_reads(name) -> None:
+    device = load_hardware(name)
+    assert device.name == name and device.matmul_peak("bf16") >= device.matmul_peak("fp32") / 2
+    assert device.inter_host.bandwidth_bytes_per_s <= device.intra_host.bandwidth_bytes_per_s
+
+
+def test_what_is_known_better_of_a_device_goes_before_what_is_believed_in_general() -> None:
+    better = Belief(median=0.9, spread=0.01, source="measured")
+    beliefs = load_beliefs("step_time", {"overlap": better, "state": better})
+    assert beliefs["overlap"].median == 0.9 and beliefs["overlap"].what
+    assert "state" not in beliefs  # a coefficient of memory
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BELIEF.replace("2.0", "-2.0"), r"\[a\], has `median = -2.0`"),
+        (BELIEF.replace("0.1", "0"), r"\[a\], has `spread = 0`"),
+        (BELIEF.replace("2.0", "true"), r"\[a\], has `median = True`"),
+        (BELIEF.replace("2.0", "nan"), r"\[a\], has `median = nan`"),
+        (BELIEF.replace("median", "mean"), r"\[a\], has an unknown key `mean`"),
+        (BELIEF.replace("spread = 0.1\n", ""), r"\[a\], lacks `spread`"),
+        (BELIEF.replace('"measured"', '" "'), r"\[a\], has no source"),
+    ],
+)
+def test_a_wrong_belief_is_named(text, message, write) -> None:
+    with pytest.raises(InputError, match=rf"bad.toml`, {message}"):
+        load_beliefs(write(f"[a]\n{text}"))
+
+
+@pytest.mark.parametrize(("text", "message"), [("a = 1", r"\[a\], is `1`, not a table"), ("a = = 1", "is no TOML")])
+def test_what_holds_no_beliefs_is_named(text, message, write) -> None:
+    with pytest.raises(InputError, match=rf"bad.toml`.* ?{message}"):
+        load_beliefs(write(text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("memory = ", "memroy = ", " has an unknown key `memroy`"),
+        ("bytes = 80e9", "bytes = 0", r", \[memory\], has `bytes = 0`"),
+        ("latency_s = 1e-5", 'latency_s = "1"', r", \[inter_host\], has `latency_s = 1`"),
+        ('fp32 = 20e12, source = "s"', "fp32 = 20e12", r", \[matmul_flops_per_s\], has no source"),
+        ("fp32", "bf16", r", \[matmul_flops_per_s\], lacks `fp32`"),
+        ("devices_per_host = 8", "", " lacks `devices_per_host`"),
+        ("overlap", "overlpa", r", \[coefficients\], has an unknown key `overlpa`"),
+    ],
+)
+def test_a_wrong_device_is_named(old, new, message, write) -> None:
+    load_hardware(write(DEVICE))
+    with pytest.raises(InputError, match=f"bad.toml`({message})"):
+        load_hardware(write(DEVICE.replace(old, new)))
+
+
+def test_an_unknown_device_is_refused_by_name_and_believed_to_be_some_gpu_in_a_cluster() -> None:
+    with pytest.raises(InputError, match="`B300` is none of the priors/hardware"):
+        load_hardware("B300")
+    stand_in = hardware_of(Cluster(devices_per_host=4, device="B300", memory_limit_bytes=10**9))
+    assert (stand_in.name, stand_in.memory_bytes, stand_in.devices_per_host) == ("GPU", 10**9, 4)
+
+
+def test_a_cluster_says_itself_what_its_links_and_cores_are() -> None:
+    link = Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
+    cluster = Cluster(devices_per_host=4, device="CPU", memory_limit_bytes=10**9, cpus_per_device=0.5, intra_host=link)
+    found, core = hardware_of(cluster), load_hardware("CPU")
+    assert found.intra_host == link and found.inter_host == core.inter_host
+    assert found.matmul_peak("fp32") == core.matmul_peak("fp32") / 2

@@ -1,0 +1,107 @@
+"""Step time: what makes a step longer, what shorter, and by how much where it is plain."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oppa.cost.coefficients import load_beliefs, medians
+from oppa.cost.hardware import load_hardware
+from oppa.cost.prediction import believed
+from oppa.cost.step_time import step_time
+from oppa.cost.workload import workload_of
+from tests.cost.conftest import rows_of, work_of
+
+C = believed(load_hardware("H100"))
+law = settings(deadline=None, max_examples=20)
+DEVICES = ("A5000", "A100-80GB", "H100", "T4", "CPU")
+LAYOUTS = st.fixed_dictionaries(
+    {
+        "dp": st.sampled_from([1, 2, 8, 32]),
+        "tp": st.sampled_from([1, 2, 8, 16]),
+        "pp": st.sampled_from([1, 2, 8]),
+        "mbs": st.sampled_from([1, 2, 4]),
+        "zero": st.integers(0, 3),
+        "model_chunks": st.sampled_from([1, 2]),
+        "recompute": st.sampled_from(["none", "selective", "full"]),
+        "device": st.sampled_from(DEVICES),
+    }
+)
+
+
+def seconds(*changes: dict[str, object]) -> list[float]:
+    return step_time(work_of(*changes), C).tolist()
+
+
+@law
+@given(LAYOUTS)
+def test_more_layers_take_longer(layout) -> None:
+    fewer, more = seconds({**layout, "layers": 32}, {**layout, "layers": 64})
+    assert 0 < fewer < more
+
+
+@law
+@given(LAYOUTS)
+def test_longer_sequences_take_longer(layout) -> None:
+    short, long = seconds({**layout, "seq_len": 2048}, {**layout, "seq_len": 4096})
+    assert short <= long  # the same where launching takes longest
+
+
+@law
+@given(LAYOUTS)
+def test_faster_hardware_is_never_slower(layout) -> None:
+    work = work_of(layout)
+    for part in ("matmul_flops_per_s", "memory_bandwidth", "intra_bandwidth", "inter_bandwidth"):
+        faster = dataclasses.replace(work.machine, **{part: 2 * getattr(work.machine, part)})
+        assert step_time(dataclasses.replace(work, machine=faster), C) <= step_time(work, C)
+
+
+@law
+@given(LAYOUTS)
+def test_recomputation_costs_time(layout) -> None:
+    none, selective, full = seconds(*({**layout, "recompute": kind} for kind in ("none", "selective", "full")))
+    assert none <= selective <= full <= 1.5 * none
+
+
+def test_a_bubble_is_the_schedule_s() -> None:
+    """One micro-batch through two stages takes two, four take five."""
+    plain = {name: torch.tensor(1e-12, dtype=torch.float64) for name in ("step_s", "optimizer", "operation_s", "latency")}
+    layout = {"dp": 1, "tp": 1, "pp": 2, "gpus_per_node": 2, "zero": 0}
+    one, four = step_time(work_of({**layout, "gbs": 1}, {**layout, "gbs": 4}), {**C, **plain}).tolist()
+    assert four / one == pytest.approx(5 / 2, rel=1e-6)
+
+
+def test_large_matrix_products_take_what_the_peak_allows() -> None:
+    """Of a wide model: six operations per weight and token, attention aside, at the efficiency that is believed."""
+    wide = {"hidden": 65536, "ffn": 262144, "heads": 512, "kv_heads": 512, "layers": 4}
+    work = work_of({"dp": 1, "tp": 1, "pp": 1, "gbs": 64, "mbs": 4, **wide})
+    weights = 4 * (4 * 65536**2 + 3 * 65536 * 262144) + 128256 * 65536
+    ideal = 6 * weights * 64 * 4096 / (989.4e12 * float(C["matmul_efficiency"]))
+    assert step_time(work, C).item() == pytest.approx(ideal, rel=0.1)
+
+
+def test_the_formula_reads_the_coefficients_that_are_declared_and_no_others() -> None:
+    beliefs = load_beliefs("step_time")
+    c = {name: value.requires_grad_() for name, value in medians(beliefs).items()}
+    layouts = [{"dp": dp, "pp": pp, "tp": tp, "zero": 0} for dp, pp, tp in ((32, 1, 1), (8, 1, 16), (1, 4, 8), (16, 2, 2))]
+    step_time(work_of(*layouts, {"device": "CPU"}), c).sum().backward()
+    assert {name for name, value in c.items() if value.grad} == set(beliefs)
+
+
+def test_gradients_are_finite_on_all_of_colossalai_s_space(framework_problem) -> None:
+    problem = framework_problem("colossalai")
+    candidates = problem.candidates()
+    places = torch.stack([value.log() for value in medians(load_beliefs("step_time")).values()]).requires_grad_()
+    c = dict(zip(load_beliefs("step_time"), places.exp(), strict=True))
+    work = workload_of(problem, candidates)
+    weights = torch.randn(len(work), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    (gradient,) = torch.autograd.grad((weights * step_time(work, c).log()).sum(), places)
+    assert len(work) > 10_000 and gradient.isfinite().all() and (gradient != 0).any()
+
+
+def test_rows_of_different_models_and_devices_do_not_touch_each_other() -> None:
+    changes = [{"device": device, "layers": 8 * (1 + n)} for n, device in enumerate(DEVICES)]
+    assert seconds(*changes) == [seconds(change)[0] for change in changes]
+    assert len(rows_of(*changes)) == len(DEVICES)

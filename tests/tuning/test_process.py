@@ -1,0 +1,163 @@
+"""The process around the cost model: its slopes, what it learns of planted coefficients, and what it keeps to itself."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from oppa.cost.coefficients import load_beliefs, medians
+from oppa.cost.hardware import hardware_of
+from oppa.cost.memory import memory
+from oppa.cost.step_time import step_time
+from oppa.cost.workload import workload_of
+from oppa.tuning.designers.oppa import MEMORY_RESIDUAL, RATE_RESIDUAL, Oppa
+from oppa.tuning.surrogate.process import Data
+
+ALL = torch.arange(32)
+NOISE = 0.01
+
+
+@pytest.fixture
+def designer(problem, candidates) -> Oppa:
+    return Oppa(problem, candidates, seed=0)
+
+
+@pytest.fixture(params=["log_rate", "log_slack"])
+def name(request) -> str:
+    """Which of the designer's two processes."""
+    return request.param
+
+
+@pytest.fixture
+def process(designer, name):
+    return getattr(designer, name)
+
+
+def seen(rows, target, *, censored=False) -> Data:
+    n = len(rows)
+    return Data(rows=rows, target=target, noise=torch.full((n,), NOISE**2).double(), censored=torch.full((n,), censored))
+
+
+def noisy(truth: torch.Tensor, seed: int) -> torch.Tensor:
+    return truth + NOISE * torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed), dtype=truth.dtype)
+
+
+def together(*parts: Data) -> Data:
+    return Data(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in dataclasses.fields(Data)})
+
+
+def test_without_shifts_it_is_the_cost_model_with_its_medians(problem, candidates, designer) -> None:
+    work, hardware = workload_of(problem, candidates), hardware_of(problem.cluster)
+    rate, slack = designer.log_rate.cost, designer.log_slack.cost
+    seconds = step_time(work, medians(load_beliefs("step_time", hardware.coefficients)))
+    needed = memory(work, medians(load_beliefs("memory", hardware.coefficients)))
+    torch.testing.assert_close(rate.at(torch.zeros(len(rate.names)).double()), -seconds.log())
+    torch.testing.assert_close(slack.at(torch.zeros(len(slack.names)).double()), (needed / hardware.usable_bytes).log())
+
+
+def test_a_shift_is_counted_in_spreads(process) -> None:
+    for name, value in process.cost.coefficients(torch.full_like(process.shift, 2.0)).items():
+        belief = process.cost.beliefs[name]
+        assert value == pytest.approx(belief.median * math.exp(2 * belief.spread))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_its_slopes_are_central_differences(process, seed) -> None:
+    shift, step = torch.randn(len(process.shift), generator=torch.Generator().manual_seed(seed)).double(), 1e-4
+    value, slopes = process.cost.linearised(shift, ALL)
+    units = step * torch.eye(len(shift), dtype=shift.dtype)
+    central = torch.stack([(process.cost.at(shift + u, ALL) - process.cost.at(shift - u, ALL)) / (2 * step) for u in units], dim=1)
+    torch.testing.assert_close(value, process.cost.at(shift, ALL))
+    torch.testing.assert_close(slopes, central, rtol=0, atol=1e-3)  # forward differences, and bends where a maximum changes sides
+
+
+def test_each_candidate_has_its_own_value_however_many_there_are(process) -> None:
+    value, slopes = process.cost.linearised(process.shift)
+    many, often = process.cost.linearised(process.shift, ALL.repeat(600))  # more than one chunk
+    torch.testing.assert_close((many, often), (value.repeat(600), slopes.repeat(600, 1)))
+
+
+def test_before_it_has_learned_it_believes_the_cost_model(process, name) -> None:
+    value, slopes = process.cost.linearised(torch.zeros_like(process.shift))
+    belief = process.at(ALL)
+    residual = {"log_rate": RATE_RESIDUAL, "log_slack": MEMORY_RESIDUAL}[name]
+    torch.testing.assert_close(belief.mean, value)
+    torch.testing.assert_close(belief.stddev, (residual**2 + slopes.square().sum(dim=1)).sqrt(), rtol=1e-6, atol=0)
+    assert process.bound() == 1.0
+
+
+@pytest.mark.slow
+def test_planted_coefficients_are_recovered_within_their_uncertainty(problem, candidates, name, make_planted) -> None:
+    errors, distances = [], []
+    for seed in range(4):
+        process, planted = getattr(Oppa(problem, candidates, seed=0), name), make_planted(seed)
+        process.learn(seen(ALL, noisy(planted.truth[name], seed)))
+        off = process.shift - planted.shift[name]
+        errors.append(off / process.shift_covariance.diagonal().sqrt())
+        distances.append(float(off @ torch.linalg.solve(process.shift_covariance, off)) / len(off))
+    assert torch.stack(errors).abs().max() < 4  # of 60 or 24 standard normal draws, one in 250 times
+    assert 0.1 < sum(distances) / 4 < 2  # a chi-squared of 24 degrees or more, over them
+
+
+def test_it_predicts_what_it_has_not_seen_within_its_uncertainty(process, name, make_planted) -> None:
+    truth, known = make_planted(1).truth[name], ALL[::2]
+    process.learn(seen(known, noisy(truth[known], 0)))
+    belief = process.at(ALL)
+    off = (belief.mean - truth) / belief.stddev
+    assert off.abs().max() < 4 and off.square().mean() < 2
+    assert (belief.stddev[known] < 0.02).all() and belief.stddev[1::2].mean() > belief.stddev[known].mean()
+
+
+def test_every_trial_teaches_something_of_the_coefficients(process, name, make_planted) -> None:
+    target, volumes = noisy(make_planted(2).truth[name], 0), [float(torch.logdet(process.shift_covariance))]
+    for every in (16, 4, 1):
+        process.learn(seen(ALL[::every], target[::every]))
+        volumes.append(float(torch.logdet(process.shift_covariance)))
+        assert (process.shift_covariance.diagonal() <= 1 + 1e-9).all()
+    assert volumes == sorted(volumes, reverse=True) and volumes[-1] < volumes[0] - 2
+
+
+def test_what_it_learned_of_is_what_it_believes_even_if_the_mode_has_not_settled(process) -> None:
+    # Far from anything believed: the coefficients would still move when the rounds end.
+    truth = process.cost.at(torch.zeros_like(process.shift), ALL) + 3.0 * (ALL % 4).double()
+    process.learn(seen(ALL[::2], truth[::2]))
+    belief = process.at(ALL[::2])
+    assert ((belief.mean - truth[::2]).abs() < 5 * math.hypot(NOISE, process.trial_stddev)).all()
+
+
+def test_one_that_ran_out_of_memory_is_believed_to_need_more_than_there_is(designer) -> None:
+    process = designer.log_slack
+    small = int(process.at(ALL).mean.argmin())
+    process.learn(seen(torch.tensor([small]), torch.zeros(1).double(), censored=True))
+    belief = process.at(ALL)
+    assert belief.mean[small] > 0
+    assert belief.stddev[small] > 2 * NOISE  # how much more, no one has said
+
+
+def test_what_ran_out_of_memory_does_not_contradict_what_fitted(designer) -> None:
+    process = designer.log_slack
+    order = process.at(ALL).mean.argsort()
+    fitted, over = order[:4], order[-4:]
+    data = together(seen(fitted, torch.full((4,), -2.0).double()), seen(over, torch.zeros(4).double(), censored=True))
+    process.learn(data)
+    belief = process.at(ALL)
+    assert ((belief.mean[fitted] + 2.0).abs() < 5 * math.hypot(NOISE, process.trial_stddev)).all()
+    assert (belief.mean[over] > 0).all()
+
+
+def test_a_bound_that_was_expected_teaches_nothing(designer, make_planted) -> None:
+    process, truth = designer.log_slack, make_planted(0).truth["log_slack"]
+    process.learn(seen(ALL[:8], truth[:8]))
+    before = process.at(ALL)
+    process.learn(together(seen(ALL[:8], truth[:8]), seen(ALL[8:9], before.mean[8:9] - 1.0, censored=True)))
+    after = process.at(ALL)
+    torch.testing.assert_close(after.mean, before.mean, rtol=0, atol=0.3 * float(before.stddev.min()))
+
+
+def test_the_bound_grows_with_what_was_learned(process, name, make_planted) -> None:
+    truth, bounds = make_planted(0).truth[name], []
+    for count in (1, 4, 16):
+        process.learn(seen(ALL[:count], truth[:count]))
+        bounds.append(process.bound())
+    assert 1 + math.sqrt(2 * math.log(10)) < bounds[0] < bounds[1] < bounds[2]

@@ -1,0 +1,130 @@
+"""What one study learned of its device is where the next one starts; and what it says it learned."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from oppa.errors import InputError, StudyError
+from oppa.problem.encoding import column_names
+from oppa.study import Study
+from oppa.trials.throughput import Estimate
+from oppa.trials.trial import TrialResult
+from oppa.tuning.designer import Observation
+from oppa.tuning.designers.oppa import Oppa, fitted
+from oppa.tuning.interpretation import interpretations, posterior_beliefs
+from oppa.tuning.transfer import ELSEWHERE, beliefs_of, learned
+from tests.tuning.conftest import STEPS
+
+
+@pytest.fixture
+def study_of(tmp_path, problem, candidates):
+    """A study of the problem in which these observations were made."""
+
+    def make(observations: list[Observation]):
+        with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
+            for seen in observations:
+                rate = None if seen.log_steps_per_s is None else math.exp(seen.log_steps_per_s)
+                estimate = rate and Estimate(steps_per_s=rate, variance=1e-4 * rate**2, kept=STEPS - 1)
+                result = TrialResult(outcome=seen.outcome, estimate=estimate, memory_bytes=seen.memory_bytes, seconds=1.0)
+                study.finish(study.claim(candidates.configuration(seen.candidate)), result)
+        return tmp_path / "study"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def teacher(problem, candidates, make_planted) -> Oppa:
+    """A designer that has learned everything of planted coefficients."""
+    designer, planted = Oppa(problem, candidates, seed=0), make_planted(5)
+    designer.update([planted.observe(index) for index in range(len(candidates))])
+    return designer
+
+
+@pytest.mark.parametrize("name", ["log_rate", "log_slack"])
+def test_what_a_study_told_of_moves_towards_the_truth(name, teacher, make_planted) -> None:
+    process, beliefs, shift = getattr(teacher, name), learned(teacher, "elsewhere"), make_planted(5).shift[name]
+    told = process.shift_covariance.diagonal().sqrt() < 0.7
+    before = process.cost.beliefs
+    moved = torch.tensor([math.log(beliefs[key].median / before[key].median) / before[key].spread for key in before]).double()
+    assert told.any() and (moved - shift)[told].norm() < 0.5 * shift[told].norm()
+    assert moved[~told].norm() < shift[~told].norm() + 1
+
+
+@pytest.mark.parametrize("name", ["log_rate", "log_slack"])
+def test_to_have_measured_makes_no_belief_wider_and_none_surer_than_another_job_allows(name, teacher) -> None:
+    before, after = getattr(teacher, name).cost.beliefs, learned(teacher, "elsewhere")
+    assert all(min(ELSEWHERE, before[key].spread) <= after[key].spread <= before[key].spread for key in before)
+    assert any(after[key].spread < 0.5 * before[key].spread for key in before)
+    assert all(after[key].source == "learned in `elsewhere`" and after[key].what == before[key].what for key in before)
+
+
+def test_a_designer_that_starts_from_them_predicts_better(teacher, problem, candidates, make_planted) -> None:
+    truth, fresh = make_planted(5).truth["log_rate"], Oppa(problem, candidates, seed=0)
+    taught = Oppa(problem, candidates, seed=0, beliefs=learned(teacher, "elsewhere"))
+    rows = torch.arange(len(candidates))
+    ours, theirs = taught.log_rate.at(rows), fresh.log_rate.at(rows)
+    assert (ours.mean - truth).square().mean() < 0.1 * (theirs.mean - truth).square().mean()
+    assert ours.stddev.mean() < theirs.stddev.mean()
+    assert ((ours.mean - truth).abs() < 3 * ours.stddev).all()
+
+
+def test_a_study_on_disk_teaches_what_its_trials_would(study_of, problem, candidates, make_planted) -> None:
+    observations = [make_planted(5).observe(index) for index in range(0, 32, 4)]
+    folder = study_of(observations)
+    beliefs = beliefs_of(folder, dataclasses.replace(problem, global_batch=32))
+    designer = Oppa(problem, candidates, seed=0)
+    designer.update(observations)
+    expected = learned(designer, str(folder))
+    assert beliefs.keys() == expected.keys()
+    for name, belief in beliefs.items():
+        assert (belief.median, belief.spread) == pytest.approx((expected[name].median, expected[name].spread), rel=0.02)
+
+
+def test_repeats_and_interrupted_trials_teach_nothing_more(study_of, problem, candidates, make_planted) -> None:
+    folder = study_of([make_planted(5).observe(index) for index in (1, 20)])
+    with Study(folder) as study:
+        trials = study.trials()
+    others = [dataclasses.replace(trials[0], purpose="verification"), dataclasses.replace(trials[1], outcome="interrupted")]
+    one, other = (fitted(problem, candidates, each).log_rate for each in (trials, trials + others))
+    torch.testing.assert_close(one.shift, other.shift)
+
+
+def test_another_device_is_refused(study_of, problem, make_planted) -> None:
+    folder = study_of([make_planted(5).observe(1)])
+    elsewhere = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, device="H100"))
+    with pytest.raises(InputError, match="is of `CPU`, the job of `H100`") as caught:
+        beliefs_of(folder, elsewhere)
+    assert "name a study of the same one" in caught.value.hint
+
+
+@pytest.mark.parametrize("seen", [[], ["out_of_memory"]])
+def test_a_study_that_has_measured_nothing_is_refused(seen, study_of, problem, landscape) -> None:
+    big = [index for index in range(32) if landscape.observe(index).outcome in seen][:1]
+    with pytest.raises(InputError, match="has measured nothing yet") as caught:
+        beliefs_of(study_of([landscape.observe(index) for index in big]), problem)
+    assert "trials that ran" in caught.value.hint
+
+
+def test_where_there_is_no_study_it_says_so(tmp_path, problem) -> None:
+    with pytest.raises(StudyError, match="holds no study"):
+        beliefs_of(tmp_path, problem)
+
+
+def test_it_says_which_coefficients_it_learned(teacher, problem, candidates) -> None:
+    for process, told in zip((teacher.log_rate, teacher.log_slack), interpretations(teacher, candidates).values(), strict=True):
+        assert [lesson.name for lesson in told.lessons] == list(process.cost.names)
+        shares = process.shift_covariance.diagonal().sqrt().tolist()
+        assert [lesson.after.spread / lesson.before.spread for lesson in told.lessons] == pytest.approx(shares)
+        assert [lesson.identified for lesson in told.lessons] == [share < 0.7 for share in shares]
+        assert any(lesson.identified for lesson in told.lessons) and not all(lesson.identified for lesson in told.lessons)
+        assert sorted(told.log_lengthscales) == sorted(column_names(candidates))
+        assert list(told.log_lengthscales.values()) == sorted(process.lengthscales.log().tolist())
+
+
+def test_before_it_has_learned_its_beliefs_are_those_of_the_catalog(problem, candidates) -> None:
+    process = Oppa(problem, candidates, seed=0).log_rate
+    for name, belief in posterior_beliefs(process, "nowhere").items():
+        before = process.cost.beliefs[name]
+        assert (belief.median, belief.spread) == pytest.approx((before.median, before.spread))
