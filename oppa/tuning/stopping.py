@@ -18,7 +18,7 @@ Rule = Callable[[Sequence[float], float | None], bool]
 """(times of all steps so far, the incumbent's throughput) -> stop now?"""
 
 CONFIDENCE = 0.99
-TRIAL_STDDEV = 0.02
+TRIAL_STDDEV = 0.03
 """Two trials of one configuration differ by about this much, in log units: neither ours nor the incumbent's is its true throughput."""
 TAU = 1e-3
 """Steps per second (App. G)."""

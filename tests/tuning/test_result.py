@@ -1,11 +1,14 @@
 """Laws of the finding: the winner is what its repeats prove, and nothing else."""
 
 import dataclasses
+import json
 
 import pytest
 
-from oppa.study import Trial
-from oppa.tuning.result import current
+from oppa.study import Study, Trial
+from oppa.study.records import BASELINE
+from oppa.tuning.result import BASELINES, current, pairing_of, to_json, untried_default
+from tests.tuning.conftest import trial_of
 
 REPEATS = 3
 
@@ -17,41 +20,26 @@ class Record:
         self.candidates = candidates
         self.trials: list[Trial] = []
 
-    def search(self, index, steps_per_s, outcome="completed"):
-        return self._add(index, steps_per_s, outcome, None)
+    def search(self, index, steps_per_s, outcome="completed", **values):
+        configuration = self.candidates.configuration(index)
+        self.trials.append(trial_of(len(self.trials) + 1, configuration, steps_per_s, outcome, **values))
+        return self.trials[-1]
 
-    def repeat(self, best, default, ours, theirs, outcome="completed"):
-        """Repeats of a pairing, in turn."""
-        pairing = "|".join(self.candidates.configuration(index).id for index in (best, default))
-        for rate in ours:
-            self._add(best, rate, outcome, pairing)
-        for rate in theirs:
-            self._add(default, rate, "completed", pairing)
+    def baseline(self, index, steps_per_s, outcome="completed"):
+        return self.search(index, steps_per_s, outcome, purpose=BASELINE)
 
-    def _add(self, index, steps_per_s, outcome, pairing):
-        trial = Trial(
-            id=len(self.trials) + 1,
-            configuration=self.candidates.configuration(index),
-            purpose="verification" if pairing else "search",
-            pairing=pairing,
-            outcome=outcome,
-            cause="",
-            rank=None,
-            traceback="",
-            step_times_s=(),
-            steps_per_s=steps_per_s if outcome == "completed" else None,
-            variance=0.0,
-            memory_bytes=1,
-            prediction=None,
-            seconds=1.0,
-            setup_s=0.1,
-            started_at=0.0,
-        )
-        self.trials.append(trial)
-        return trial
+    def repeat(self, rates, outcome="completed"):
+        """Repeats of contenders, each with its throughputs."""
+        pairing = pairing_of({self.candidates.configuration(index): None for index in rates})
+        for index, repeats in rates.items():
+            for rate in repeats:
+                self.search(index, rate, outcome, purpose="verification", pairing=pairing)
 
     def finding(self):
         return current(self.trials, self.candidates, REPEATS)
+
+    def next_default(self):
+        return untried_default(self.trials, self.candidates)
 
 
 @pytest.fixture
@@ -60,71 +48,112 @@ def record(candidates):
 
 
 @pytest.fixture
-def default(candidates):
-    return int(candidates.default_order()[0])
+def defaults(candidates):
+    """The candidates that stand for "not tuned", in the order in which they are tried."""
+    return list(map(int, candidates.default_order()))
 
 
 @pytest.fixture
-def others(candidates):
+def default(defaults):
+    return defaults[0]
+
+
+@pytest.fixture
+def others(candidates, defaults):
     """Three candidates that are no defaults."""
-    usual = set(map(int, candidates.default_order()))
-    return [index for index in range(len(candidates)) if index not in usual][:3]
+    return [index for index in range(len(candidates)) if index not in defaults][:3]
 
 
-def test_nothing_feasible_finds_nothing(record, default) -> None:
+def test_nothing_feasible_finds_nothing(record, default, others) -> None:
     assert record.finding() is None
     record.search(default, None, "out_of_memory")
+    record.search(others[0], 3.0, "terminated_early")
     assert record.finding() is None
 
 
-def test_the_fastest_is_repeated_against_the_default_in_turn(record, default, others, candidates) -> None:
-    record.search(default, 1.0)
-    record.search(others[0], 2.0)
-    best, usual = candidates.configuration(others[0]), candidates.configuration(default)
-    order = []
-    for _ in range(2 * REPEATS):
-        due = record.finding().missing(REPEATS)
-        order.append(due)
-        record.repeat(others[0], default, [2.0] * (due == best), [1.0] * (due == usual))
-    assert order == [best, usual, usual, best, best, usual]
+def test_the_default_and_the_two_fastest_take_turns(record, default, others, candidates) -> None:
+    for index, rate in ((default, 1.0), (others[0], 2.0), (others[1], 1.5), (others[2], 1.2)):
+        record.search(index, rate)
+    contenders, order = (default, others[0], others[1]), []
+    for _ in range(3 * REPEATS):
+        order.append(candidates.index_of(record.finding().missing(REPEATS)))
+        record.repeat({index: [2.0] * (index == order[-1]) for index in contenders})
+    assert sorted(order[:3]) == sorted(order[3:6]) == sorted(contenders)
+    assert order[3:6] == order[:3][::-1] and order[6:] == order[:3]  # reversed every round, so that a drift favours no one
     assert record.finding().missing(REPEATS) is None
-    assert record.finding().gain.ratio.value == pytest.approx(2.0)
 
 
-def test_one_that_runs_out_of_memory_in_a_repeat_is_dropped(record, default, others) -> None:
+def test_the_winner_is_the_fastest_in_the_repeats_whatever_the_search_saw(record, default, others) -> None:
+    usual, lucky, steady = record.search(default, 1.0), record.search(others[0], 3.0), record.search(others[1], 2.0)
+    assert record.finding().best == lucky
+    record.repeat({default: [1.0, 1.0, 1.1], others[0]: [1.4, 1.5, 1.6], others[1]: [2.0, 2.0, 2.1]})
+    finding = record.finding()
+    assert (finding.best, finding.runner_up, finding.default) == (steady, lucky, usual)
+    assert finding.gain.ratio.value == pytest.approx((2.0 * 2.0 * 2.1 / 1.1) ** (1 / 3))
+    assert finding.lead.ratio.value == pytest.approx((2.0 * 2.0 * 2.1 / (1.4 * 1.5 * 1.6)) ** (1 / 3))
+    assert finding.lead.winner == finding.gain.winner and not finding.lead.tied
+
+
+def test_the_default_may_win(record, default, others) -> None:
+    usual = record.search(default, 1.0)
+    second = record.search(others[0], 3.0)
+    record.repeat({default: [1.0, 1.0, 1.1], others[0]: [0.8, 0.9, 0.8]})
+    finding = record.finding()
+    assert (finding.best, finding.default, finding.runner_up, finding.gain) == (usual, usual, second, None)
+    assert finding.lead.ratio.value > 1.1
+
+
+def test_one_alone_has_no_one_to_compare_with(record, default, candidates) -> None:
+    usual = record.search(default, 1.0)
+    record.repeat({default: [1.0] * 3})
+    finding = record.finding()
+    assert (finding.best, finding.runner_up, finding.gain, finding.lead) == (usual, None, None, None)
+    assert finding.missing(REPEATS) is None
+
+
+def test_one_that_runs_out_of_memory_in_a_repeat_is_dropped(record, default, others, candidates) -> None:
     record.search(default, 1.0)
     record.search(others[0], 3.0)
-    second = record.search(others[1], 2.0)
-    record.repeat(others[0], default, [None], [], outcome="out_of_memory")
-    assert record.finding().best == second
+    second, third = record.search(others[1], 2.0), record.search(others[2], 1.5)
+    record.repeat({default: [], others[0]: [None], others[1]: []}, outcome="out_of_memory")
+    finding = record.finding()
+    assert (finding.best, finding.runner_up) == (second, third)
+    assert candidates.configuration(others[0]) not in finding.repeats
 
 
 def test_one_stray_failure_is_repeated_and_two_are_not(record, default, others, candidates) -> None:
     record.search(default, 1.0)
-    first = record.search(others[0], 3.0)
-    record.repeat(others[0], default, [None], [], outcome="failed")
+    first, contenders = record.search(others[0], 3.0), {default: [], others[0]: [None]}
+    record.repeat(contenders, outcome="failed")
+    record.repeat({default: [1.0], others[0]: []})
     assert record.finding().best == first and record.finding().missing(REPEATS) == first.configuration
-    record.repeat(others[0], default, [None], [], outcome="failed")
+    record.repeat(contenders, outcome="failed")
     assert record.finding().best.configuration == candidates.configuration(default)
 
 
-def test_one_that_is_slower_than_the_default_makes_way_for_the_next(record, default, others) -> None:
-    usual = record.search(default, 1.0)
-    record.search(others[0], 3.0)
-    second = record.search(others[1], 2.0)
-    record.repeat(others[0], default, [0.8, 0.9, 0.8], [1.0, 1.0, 1.1])
-    assert record.finding().best == second
-    record.repeat(others[1], default, [0.8, 0.9, 0.8], [1.0, 1.0, 1.1])
-    assert record.finding().best == usual and record.finding().gain is None
+def test_when_all_are_dropped_nothing_is_found(record, default) -> None:
+    record.search(default, 1.0)
+    record.repeat({default: [None]}, outcome="out_of_memory")
+    assert record.finding() is None
 
 
-def test_repeats_of_another_pairing_do_not_count(record, default, others) -> None:
+def test_repeats_among_other_contenders_do_not_count(record, default, others) -> None:
     record.search(default, 1.0)
     record.search(others[0], 2.0)
-    record.repeat(others[0], default, [2.0] * 3, [1.0] * 3)
+    record.repeat({default: [1.0] * 3, others[0]: [2.0] * 3})
+    assert record.finding().gain is not None
     faster = record.search(others[1], 4.0)
     finding = record.finding()
-    assert finding.best == faster and finding.gain is None and finding.missing(REPEATS) == faster.configuration
+    assert finding.best == faster and finding.gain is None and finding.missing(REPEATS) is not None
+
+
+def test_the_order_of_contenders_does_not_name_another_pairing(record, default, others) -> None:
+    for index, rate in ((default, 1.0), (others[0], 2.0), (others[1], 1.9)):
+        record.search(index, rate)
+    before = record.finding().pairing
+    record.repeat({default: [1.0] * 3, others[0]: [1.0] * 3, others[1]: [1.9] * 3})
+    assert record.finding().best.configuration != record.trials[1].configuration
+    assert record.finding().pairing == before
 
 
 def test_without_a_feasible_default_the_winner_stands_alone(record, default, others) -> None:
@@ -134,7 +163,61 @@ def test_without_a_feasible_default_the_winner_stands_alone(record, default, oth
     assert finding.default is None and finding.gain is None and finding.missing(REPEATS) == best.configuration
 
 
-def test_interrupted_trials_say_nothing(record, default) -> None:
-    record.trials.append(dataclasses.replace(record.search(default, 1.0), outcome="interrupted"))
-    record.trials.pop(0)
-    assert record.finding() is None
+def test_a_default_that_was_stopped_early_is_one(record, default, others) -> None:
+    usual = record.search(default, 0.5, "terminated_early")
+    record.search(others[0], 2.0)
+    assert record.finding().default == usual and record.next_default() is None
+    record.repeat({default: [0.5] * 3, others[0]: [2.0] * 3})
+    assert record.finding().gain.ratio.value == pytest.approx(4.0)
+
+
+def test_interrupted_trials_say_nothing(record, default, others) -> None:
+    record.search(default, 1.0)
+    record.trials[0] = dataclasses.replace(record.trials[0], outcome="interrupted")
+    assert record.finding() is None and record.next_default() == default
+
+
+def test_the_default_that_is_looked_for_is_the_first_that_was_not_tried(record, defaults) -> None:
+    for tried in range(4):
+        assert record.next_default() == defaults[tried]
+        (record.search if tried % 2 else record.baseline)(defaults[tried], None, "out_of_memory")
+    record.baseline(defaults[4], 1.0)
+    assert record.next_default() is None
+    assert record.finding().default.configuration == record.trials[4].configuration
+
+
+@pytest.mark.parametrize("outcome", ["out_of_memory", "failed", "timed_out"])
+def test_after_some_defaults_that_do_not_fit_it_gives_up(outcome, record, candidates) -> None:
+    everything = candidates.default_order()
+    for tried in range(BASELINES):
+        assert record.next_default() == everything[tried]
+        record.baseline(int(everything[tried]), None, outcome)
+    assert record.next_default() is None
+
+
+def test_search_trials_of_defaults_are_no_spent_looks(record, defaults) -> None:
+    for index in defaults[: BASELINES + 1]:
+        record.search(index, None, "out_of_memory")
+    assert record.next_default() == (defaults[BASELINES + 1] if len(defaults) > BASELINES + 1 else None)
+
+
+def test_what_was_tried_twice_contends_once_with_its_last_trial(record, default, others) -> None:
+    record.baseline(default, 5.0)
+    again = record.search(default, 4.0)
+    second = record.search(others[0], 2.0)
+    finding = record.finding()
+    assert (finding.best, finding.runner_up) == (again, second)
+
+
+def test_the_json_has_what_was_found(record, default, others, tmp_path, problem) -> None:
+    record.baseline(default, 1.0)
+    for index, rate in ((others[0], 2.0), (others[1], 1.5)):
+        record.search(index, rate)
+    record.repeat({default: [1.0, 1.01, 0.99], others[0]: [2.0, 2.01, 1.99], others[1]: [1.5, 1.51, 1.49]})
+    with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
+        result = json.loads(json.dumps(to_json(study, record.finding(), "the budget is spent")))
+        nothing = to_json(study, None, None)
+    assert result["best"]["steps_per_s"] == pytest.approx(2.0, rel=1e-3) and result["best"]["steps_per_s_search"] == 2.0
+    assert result["gain"] == pytest.approx(2.0, rel=1e-3) and result["lead"] == pytest.approx(4 / 3, rel=1e-3)
+    assert result["gain_interval"][0] < result["gain"] < result["gain_interval"][1] and result["tied"] is False
+    assert result.keys() == nothing.keys() and nothing["best"] is None

@@ -1,0 +1,224 @@
+"""The search with trials that are acted out in this process: everything but the training is real."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.training import Limits
+from oppa.study import Study
+from oppa.study.records import BASELINE, SEARCH, VERIFICATION
+from oppa.trials import wire
+from oppa.trials.launcher import Exit, ProcessExit
+from oppa.tuning.designers import make_designer
+from oppa.tuning.result import find_winner
+from oppa.tuning.search import Sitting, search
+from oppa.tuning.stopping import make_rule
+
+LIMITS = Limits(trials=8, q_min=5, q_max=12, repeats=3, trial_time_s=20)
+ROOM = 100 * 2**20
+STEPS_PER_POLL = 3
+SILENCE = float("inf")
+
+
+def landscape(configuration: Configuration) -> tuple[float, int]:
+    """Seconds per step, bytes: as slow as tp is large, faster with larger micro-batches, which need memory."""
+    return configuration.tp / configuration.micro_batch**0.5, 20 * 2**20 * configuration.micro_batch
+
+
+class Actors:
+    """A launcher whose trials report steps as long as a law says, without taking that long."""
+
+    def __init__(self, law: Callable[[Configuration], tuple[float, int]]) -> None:
+        self.law = law
+
+    def start(self, folder, spec):
+        return Actor(folder, spec, *self.law(spec.configuration))
+
+    def close(self) -> None:
+        pass
+
+
+class Actor:
+    """One trial: a few steps each time that it is looked at, until it has done all, is asked to stop, or is out of memory."""
+
+    def __init__(self, folder, spec, step_time_s: float, memory_bytes: int) -> None:
+        self.folder, self.spec, self.step_time_s, self.memory_bytes = folder, spec, step_time_s, memory_bytes
+        self.done = 0
+
+    def poll(self) -> Exit | None:
+        if self.step_time_s == SILENCE:
+            return None
+        if self.memory_bytes > ROOM:
+            wire.write_json(self.folder / wire.REPORT, {"outcome": "out_of_memory", "cause": "too large", "rank": 0})
+            return self._exit(1)
+        if self.done == self.spec.steps or (self.folder / wire.STOP).exists():
+            return self._exit(0)
+        steps = range(self.done, min(self.done + STEPS_PER_POLL, self.spec.steps))
+        lines = [{"step": step, "step_time_s": self.step_time_s, "memory_bytes": self.memory_bytes} for step in steps]
+        with (self.folder / wire.MEASUREMENTS).open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        self.done = steps.stop
+        return None
+
+    def _exit(self, code: int) -> Exit:
+        return Exit(processes=(ProcessExit(rank=0, code=code, signal=None, time=time.time()),))
+
+    def end(self, grace_s: float) -> None:
+        pass
+
+
+class Onlooker:
+    """Counts what it sees; breaks off what it is told to."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.break_off_after: int | None = None
+
+    def started(self, lease) -> None:
+        self.seen.append("started")
+
+    def stepped(self, measurement) -> None:
+        self.seen.append("stepped")
+
+    def ended(self, lease, result) -> None:
+        self.seen.append(result.outcome)
+
+    def tick(self) -> None:
+        if self.break_off_after is not None and self.seen.count("started") > self.break_off_after:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def limited(problem):
+    return dataclasses.replace(problem, limits=LIMITS)
+
+
+@pytest.fixture
+def study(tmp_path, limited):
+    with Study.create(tmp_path / "study", limited.to_dict(), limited.fingerprint) as study:
+        study.sit_down({})
+        yield study
+
+
+@pytest.fixture
+def onlooker() -> Onlooker:
+    return Onlooker()
+
+
+@pytest.fixture
+def sit(study, limited, onlooker):
+    """At work on the study, with trials that follow a law."""
+    return lambda law=landscape, limits=LIMITS: Sitting(study, dataclasses.replace(limited, limits=limits), Actors(law), onlooker)
+
+
+@pytest.fixture
+def run(sit, limited, candidates):
+    """Search; returns why it ended."""
+
+    def run(name, *, rule="sure", law=landscape, limits=LIMITS):
+        designer = make_designer(name, limited, candidates, seed=0)
+        return search(sit(law, limits), candidates, designer, make_rule(rule, limits))
+
+    return run
+
+
+@pytest.fixture
+def prove(sit, limited, candidates):
+    """Find the winner among what was searched."""
+    return lambda name, **acting: find_winner(sit(**acting), candidates, make_designer(name, limited, candidates, seed=0))
+
+
+@pytest.mark.slow
+def test_every_search_trial_has_its_prediction_and_its_end(run, study, onlooker) -> None:
+    assert run("oppa") == "the budget of 8 trials is spent"
+    trials = study.trials()
+    assert [trial.purpose for trial in trials] == [SEARCH] * 8
+    for trial in trials:
+        assert trial.prediction.steps_per_s > 0 and trial.prediction.memory_bytes > 0 and trial.prediction.log_stddev > 0
+        assert trial.outcome == "out_of_memory" or trial.memory_bytes == landscape(trial.configuration)[1]
+    assert [said for said in onlooker.seen if said != "stepped"] == [said for trial in trials for said in ("started", trial.outcome)]
+    assert max(trial.steps_per_s for trial in trials if trial.feasible) == 2.0  # micro-batches of 4: as fast as any that fits
+
+
+def test_without_a_model_there_is_no_prediction(run, study) -> None:
+    run("random")
+    assert [trial.prediction for trial in study.trials()] == [None] * 8
+
+
+def test_what_is_behind_is_terminated_early_and_what_leads_never(run, study) -> None:
+    run("random", limits=dataclasses.replace(LIMITS, trials=16))
+    lead = 0.0
+    for trial in study.trials():
+        if trial.outcome == "out_of_memory":
+            assert trial.steps_per_s is None and not trial.step_times_s
+            continue
+        rate = 1 / landscape(trial.configuration)[0]
+        assert trial.steps_per_s == pytest.approx(rate)
+        assert trial.outcome == ("terminated_early" if rate < 0.9 * lead else "completed")
+        assert (len(trial.step_times_s) < LIMITS.q_max) == (trial.outcome == "terminated_early")
+        assert len(trial.step_times_s) > LIMITS.q_min
+        lead = max(lead, rate)
+    assert {trial.outcome for trial in study.trials()} == {"out_of_memory", "terminated_early", "completed"}
+
+
+def test_without_a_rule_every_trial_runs_to_its_end(run, study) -> None:
+    run("random", rule="never")
+    assert all(len(trial.step_times_s) == LIMITS.q_max for trial in study.trials() if trial.outcome == "completed")
+    assert {trial.outcome for trial in study.trials()} <= {"completed", "out_of_memory"}
+
+
+@pytest.mark.slow
+def test_without_a_budget_everything_is_tried_once(run, study, candidates) -> None:
+    assert run("grid", limits=dataclasses.replace(LIMITS, trials=None)) == "every valid configuration was tried"
+    assert [candidates.index_of(trial.configuration) for trial in study.trials()] == list(range(len(candidates)))
+
+
+def test_a_trial_that_never_says_a_word_is_timed_out(run, study) -> None:
+    run("grid", law=lambda configuration: (SILENCE, 0), limits=dataclasses.replace(LIMITS, trials=2, trial_time_s=0.1))
+    assert [trial.outcome for trial in study.trials()] == ["timed_out"] * 2
+
+
+def test_a_search_that_was_broken_off_goes_on(run, study, onlooker) -> None:
+    onlooker.break_off_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        run("random")
+    assert [trial.outcome == "interrupted" for trial in study.trials()] == [False] * 3 + [True]
+    onlooker.break_off_after = None
+    run("random")
+    counted = [trial for trial in study.trials() if trial.counts]
+    assert len(counted) == 8 and len({trial.configuration for trial in counted}) == 8
+
+
+def test_the_wall_time_is_a_budget(run, study) -> None:
+    assert run("random", limits=dataclasses.replace(LIMITS, trials=None, wall_time_s=0.3)) == "the budget of 300 ms is spent"
+    assert 0 < len(study.trials()) < 32
+
+
+@pytest.mark.slow
+def test_the_winner_is_proved_against_a_default_and_the_second(run, prove, study) -> None:
+    run("oppa", limits=dataclasses.replace(LIMITS, trials=4))
+    finding = prove("oppa")
+    assert finding.best.steps_per_s == 2.0
+    assert finding.missing(LIMITS.repeats) is None
+    assert {len(repeats) for repeats in finding.repeats.values()} == {LIMITS.repeats}
+    assert finding.default.configuration in finding.repeats and finding.lead is not None
+    repeats = [trial for trial in study.trials() if trial.purpose == VERIFICATION]
+    assert all(trial.pairing == finding.pairing and trial.prediction is not None for trial in repeats)
+
+
+def test_a_default_is_looked_for_until_one_fits(sit, prove, study, candidates) -> None:
+    usual = [candidates.configuration(int(index)) for index in candidates.default_order()]
+
+    def law(configuration):
+        return 1.0, 2 * ROOM if configuration in usual[:2] else 1
+
+    sit(law).run(study.claim(next(c for c in candidates if c not in usual)))
+    finding = prove("random", law=law)
+    looked = [trial for trial in study.trials() if trial.purpose == BASELINE]
+    assert [trial.configuration for trial in looked] == usual[:3]
+    assert [trial.outcome for trial in looked] == ["out_of_memory", "out_of_memory", "completed"]
+    assert finding.default.configuration == usual[2]
