@@ -96,15 +96,10 @@ def trials_to(task: Task, answers: list[Answer], within: float) -> float:
     return next((float(k) for k, each in enumerate(regret(task, answers), 1) if each <= within), math.inf)
 
 
-def coverage(answers: list[Answer], *, after: int, quantile: float = 1.645) -> tuple[int, int]:
-    """How many measured trials after the first `after` lay in their predicted interval (90% by default), and how many there were."""
+def coverage(answers: list[Answer], *, after: int) -> tuple[int, int]:
+    """How many measured trials after the first `after` lay in their predicted 90% interval, and how many there were."""
     judged = [a for a in answers[after:] if a.prediction is not None and a.observed is not None and a.outcome in MEASURED]
-    inside = sum(
-        abs(math.log(a.observed / a.prediction.steps_per_s)) <= quantile * a.prediction.log_stddev
-        for a in judged
-        if a.observed and a.prediction
-    )
-    return inside, len(judged)
+    return sum(a.prediction.covers(a.observed) for a in judged if a.prediction and a.observed), len(judged)
 
 
 def _trial(

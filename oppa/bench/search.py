@@ -65,9 +65,9 @@ def _replayed(name: str, designer_name: str, seed: int) -> Outcome:
     task = _tasks()[name]
     designer = make_designer(designer_name, task.problem, task.candidates, seed=seed)
     rule = make_rule(STOPPING.get(designer_name, "never"), task.problem.limits)
-    judged = designer_name.startswith("oppa")
+    at_least = JUDGED if designer_name == "oppa" else 0
     trials = len(task.recorded)
-    answers = replay(task, designer, trials=trials, seed=seed, rule=rule, until=WITHIN, at_least=JUDGED if judged else 0)
+    answers = replay(task, designer, trials=trials, seed=seed, rule=rule, until=WITHIN, at_least=at_least)
     inside, count = coverage(answers[:JUDGED], after=WARM)
     return Outcome(name, designer_name, seed, trials_to(task, answers, WITHIN), inside, count, _stopped(answers))
 

@@ -130,14 +130,24 @@ def test_it_learns_the_same_one_by_one_as_at_once(seed, problem, candidates, mak
     assert at_once.suggest(set(order)) == in_turn.suggest(set(order))
 
 
-def test_the_schedule_of_equation_32_explores_and_a_large_beta_more_than_none(problem, candidates, landscape) -> None:
-    designers = [Oppa(dataclasses.replace(problem, strategy=Strategy(beta=beta)), candidates, seed=0) for beta in (1e-3, 5.0, None)]
-    chosen = []
-    for designer in designers:
+def ranking(designer) -> list[int]:
+    """The candidates in the order in which it would try them without learning."""
+    order: list[int] = []
+    while (candidate := designer.suggest(set(order))) is not None:
+        order.append(candidate)
+    return order
+
+
+def test_the_schedule_is_the_bound_of_equation_32(problem, candidates, landscape) -> None:
+    def ranked(beta):
+        designer = Oppa(dataclasses.replace(problem, strategy=Strategy(beta=beta)), candidates, seed=0)
         designer.update([landscape.observe(index) for index in (3, 17, 20)])
-        chosen.append(designer.log_rate.at(torch.tensor([designer.suggest({3, 17, 20})])).stddev)
-    assert chosen[1] >= chosen[0] and chosen[2] >= chosen[0]
-    assert designers[2].log_rate.bound() > 3
+        return ranking(designer), designer.log_rate
+
+    by_schedule, process = ranked(None)
+    assert process.bound() > 1 and by_schedule == ranked(process.bound())[0] != ranked(1.0)[0]
+    stddev = process.at(ALL).stddev
+    assert stddev[by_schedule[:8]].mean() > stddev[ranked(1e-3)[0][:8]].mean()
 
 
 def test_a_space_of_one_candidate_is_searched(make_problem) -> None:

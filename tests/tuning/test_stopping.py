@@ -51,6 +51,12 @@ def test_sure_waits_for_a_warm_up_shorter_than_q_min(warm_up, slow) -> None:
     assert stopped == [None] * 50
 
 
+def test_sure_counts_q_min_from_the_end_of_the_warm_up() -> None:
+    rule = make_rule("sure", LIMITS)
+    stopped = [stopped_at(rule, list(times)) for times in trials(1 / 1.3, 0.01, warm_up=3, slow=10.0)[:50]]
+    assert min(n for n in stopped if n) == 3 + LIMITS.q_min
+
+
 @pytest.mark.parametrize("name", RULES)
 @given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=30), st.integers(2, 12))
 def test_none_stops_before_q_min_or_without_an_incumbent(name, step_times_s, q_min) -> None:
@@ -74,11 +80,12 @@ def test_the_paper_s_rule_also_stops_what_is_better_by_less_than_tau() -> None:
         assert (stopped_at(rule, [1 / (1.0 + better)] * 30) == LIMITS.q_min + 1) == stops
 
 
-@given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=30), st.floats(0.4, 2.5))
-def test_the_paper_s_bound_is_equation_56(step_times_s, incumbent) -> None:
-    q, seen = len(step_times_s) - 1, paper_estimate(step_times_s)
+@given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=30))
+def test_the_paper_s_bound_is_equation_56(step_times_s) -> None:
+    rule, q, seen = make_rule("paper-bound", LIMITS), len(step_times_s) - 1, paper_estimate(step_times_s)
     tau = math.sqrt(seen.variance) * (1 / math.sqrt(LIMITS.q_min) + 1 / math.sqrt(q))  # c_1 = 1
-    assert make_rule("paper-bound", LIMITS)(step_times_s, incumbent) == (seen.steps_per_s < incumbent + tau)
+    threshold = seen.steps_per_s - tau
+    assert rule(step_times_s, threshold + 1e-9) and not rule(step_times_s, threshold - 1e-9)
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=30), st.integers(-5, 5))

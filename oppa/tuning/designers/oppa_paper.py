@@ -29,6 +29,8 @@ from oppa.tuning.surrogate.paper import PaperProcess, PriorMean
 RANDOM = 5
 FAILURES_IN_A_ROW = 4
 UNIT = 0.05
+VAGUE = 10.0
+"""The widest prediction, in log units: a linear process may expect next to nothing."""
 JITTER = 1e-4
 """lambda in equations 26 and 27, in units of the limit squared."""
 
@@ -73,7 +75,7 @@ class OppaPaper:
             return None
         belief = self._rate.at(torch.tensor([candidate]))
         mean, stddev = float(belief.mean), float(belief.stddev)
-        return Prediction(steps_per_s=mean * self._scale, log_stddev=stddev / mean) if mean > 0 else None
+        return Prediction(steps_per_s=mean * self._scale, log_stddev=min(stddev / mean, VAGUE)) if 0 < mean < math.inf else None
 
     def _at_random(self) -> bool:
         measured = sum(bool(seen.step_times_s) for seen in self._seen)
