@@ -1,11 +1,13 @@
 """Conformance: what every designer promises; and what each of them is for."""
 
+import dataclasses
 from collections import Counter
 
 import pytest
 
 from oppa.cost.coefficients import Belief
 from oppa.errors import InputError
+from oppa.problem.training import Strategy
 from oppa.tuning.designers import DESIGNERS, STOPPING, make_designer
 from oppa.tuning.stopping import RULES
 from tests.tuning.conftest import failed
@@ -67,6 +69,20 @@ def test_what_is_expected_is_a_throughput_with_an_uncertainty(name, make, landsc
     prediction = designer.predict(tried[0])
     assert (prediction is not None) == (name in MODELS)
     assert prediction is None or (prediction.steps_per_s > 0 and prediction.log_stddev > 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_the_job_says_how_much_what_is_uncertain_is_liked(name, problem, candidates, landscape) -> None:
+    def first(beta):
+        designer = make_designer(name, dataclasses.replace(problem, strategy=Strategy(beta=beta)), candidates, seed=0)
+        designer.update([landscape.observe(index) for index in range(0, 32, 5)])
+        order: list[int] = []
+        for _ in range(10):
+            order.append(designer.suggest(set(order)))
+        return order
+
+    assert first(1e-3) != first(50.0)
 
 
 def test_an_unknown_designer_is_an_error_that_names_the_nearest(make) -> None:

@@ -138,6 +138,7 @@ def ranking(designer) -> list[int]:
     return order
 
 
+@pytest.mark.slow
 def test_the_schedule_is_the_bound_of_equation_32(problem, candidates, landscape) -> None:
     def ranked(beta):
         designer = Oppa(dataclasses.replace(problem, strategy=Strategy(beta=beta)), candidates, seed=0)

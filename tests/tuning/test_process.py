@@ -119,13 +119,12 @@ def test_every_trial_teaches_something_of_the_coefficients(process, name, make_p
     assert volumes == sorted(volumes, reverse=True) and volumes[-1] < volumes[0] - 2
 
 
-@pytest.mark.parametrize("far", [0.5, 8.0])
+@pytest.mark.parametrize("far", [0.5, 5.0, -5.0])
 def test_it_believes_of_what_it_saw_what_its_model_does_settled_or_not(process, far) -> None:
-    # Coefficients eight spreads away: they would still move when the rounds end.
+    # Coefficients five spreads away: they would still move when the rounds end.
     process.at(ALL)
-    truth = process.cost.at(torch.full_like(process.shift, far), ALL[::2])
-    process.learn(seen(ALL[::2], truth))
-    belief = process.at(ALL[::2])
+    process.learn(seen(ALL, process.cost.at(torch.full_like(process.shift, far), ALL)))
+    belief = process.at(ALL)
     with validate_input_scaling(False), torch.no_grad():
         model = process.model.posterior(process.model.train_inputs[0])
     # Candidates are linearised anew only when the mode has moved by 0.05: a fraction of the noise.

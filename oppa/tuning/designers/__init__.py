@@ -31,7 +31,8 @@ def _grid(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer"
 def _vanilla_bo(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
     from oppa.tuning.designers.vanilla_bo import VanillaBO
 
-    return VanillaBO(candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=seed)
+    beta = problem.strategy.beta or 1.0
+    return VanillaBO(candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=seed, beta=beta)
 
 
 def _oppa(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
