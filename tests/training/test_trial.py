@@ -48,8 +48,9 @@ def test_memory_grows_with_the_micro_batch_and_recomputing_saves_it(trials: Tria
 @pytest.mark.slow
 def test_sharding_saves_memory(trials: Trials) -> None:
     stages = [trials(configured(dp=2, zero_stage=stage), WIDE, steps=1).memory_bytes for stage in range(4)]
-    # Where all fits twice, gathering for each block costs what sharding the weights saves: 2 and 3 are close.
-    assert stages[0] > stages[1] > max(stages[2:])
+    # What ZeRO 3 has gathered ahead at its peak depends on timing: it may need as much as ZeRO 1 here, but not as much as none.
+    assert stages[0] > stages[1] > stages[2]
+    assert stages[0] > stages[3]
 
 
 @pytest.mark.slow
