@@ -40,7 +40,9 @@ SOFTNESS = 0.03
 NOISE_FLOOR = 1e-6
 ROUNDS = 6
 SETTLED = 0.05
-"""Rounds end when no shift of a coefficient moves by more than this; candidates are linearised anew when one did since the last time."""
+"""Rounds end when no shift of a coefficient moves by more than this."""
+NEAR = 0.15
+"""The cost model is linearised anew when a shift is further than this from where it was, which is a small part of what is uncertain."""
 STRIDE = 1.0
 """The furthest that a shift may move in one round."""
 
@@ -89,9 +91,10 @@ class Process:
     def learn(self, data: Data) -> None:
         """Fit coefficients and kernel to what was observed, from where the last fit ended."""
         for _ in range(ROUNDS):
-            self._anchor = self.shift
-            value, slopes = self.cost.linearised(self.shift, data.rows)
-            inputs = torch.cat([self.points[data.rows], slopes, (value - slopes @ self.shift)[:, None]], dim=1)
+            if (self.shift - self._anchor).abs().max() > NEAR:
+                self._anchor = self.shift
+            value, slopes = self.cost.linearised(self._anchor, data.rows)
+            inputs = torch.cat([self.points[data.rows], slopes, (value - slopes @ self._anchor)[:, None]], dim=1)
             target, noise = self._stand_ins(inputs, data)
             model = self._model(inputs, target, noise)
             fit(model)
@@ -119,8 +122,8 @@ class Process:
         return 1.0 if self._posterior is None else self._posterior.bound()
 
     def _linearised(self) -> tuple[Tensor, Tensor]:
-        """Slopes and centre of all candidates, where the observations were linearised; kept while that hardly moves."""
-        if self._tables is None or (self._tables[0] - self._anchor).abs().max() > SETTLED:
+        """Slopes and centre of all candidates, linearised where the observations were."""
+        if self._tables is None or self._tables[0] is not self._anchor:
             value, slopes = self.cost.linearised(self._anchor)
             self._tables = self._anchor, slopes, value - slopes @ self._anchor
         return self._tables[1], self._tables[2]
