@@ -51,6 +51,17 @@ def format_bytes(count: float) -> str:
     return f"{count:.3g} TiB"
 
 
+def format_number(value: float) -> str:
+    """Three digits, and all digits before the point."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"  # which would write 100 as `100.`
+
+
+def format_uncertain(value: float, stddev: float) -> str:
+    """`12.3 ± 0.2`: the uncertainty with the digits of the value."""
+    text = format_number(value)
+    return f"{text} ± {stddev:.{len(text.partition('.')[2])}f}"
+
+
 def format_seconds(seconds: float) -> str:
     """Seconds for people: `85 ms`, `1.2 s`, `3 min 05 s`, `2 h 10 min`."""
     if seconds < 1:

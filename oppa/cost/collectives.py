@@ -57,10 +57,10 @@ def hop_time(group: Group, machine: Machine, c: Coefficients) -> Tensor:
     return c["latency"] * (machine.inter_latency * crossing + machine.intra_latency * (group.members - 1 - crossing).clamp_min(0))
 
 
-def transfer_time(payload: Tensor, crosses_hosts: Tensor, machine: Machine, c: Coefficients) -> Tensor:
-    """Seconds to send `payload` bytes from one rank to another (OPPA eq. 17)."""
+def transfer_time(payload: Tensor, crosses_hosts: Tensor, machine: Machine, c: Coefficients, *, alone: Tensor | float = 1.0) -> Tensor:
+    """Seconds to send `payload` bytes from one rank to another (OPPA eq. 17); between hosts over `alone` times its share of the network."""
     intra = c["latency"] * machine.intra_latency + payload / (machine.intra_bandwidth * c["intra_efficiency"])
-    inter = c["latency"] * machine.inter_latency + payload / (machine.inter_bandwidth * c["inter_efficiency"])
+    inter = c["latency"] * machine.inter_latency + payload / (alone * machine.inter_bandwidth * c["inter_efficiency"])
     return c["operation_s"] + torch.where(crosses_hosts, inter, intra)
 
 

@@ -19,10 +19,10 @@ _TABLES = {
     "memory": ("bytes", "bandwidth_bytes_per_s"),
     "matmul_flops_per_s": ("fp32", "tf32", "fp16", "bf16"),
     "intra_host": ("bandwidth_bytes_per_s", "latency_s"),
-    "inter_host": ("bandwidth_bytes_per_s", "latency_s"),
+    "inter_host": ("bandwidth_bytes_per_s", "latency_s", "ports"),
     "stall": ("probability_per_host", "seconds"),
 }
-_MAY_LACK = ("tf32", "fp16", "bf16", "stall")
+_MAY_LACK = ("tf32", "fp16", "bf16", "stall", "ports")
 _MODELS = ("step_time", "memory")
 """Where the coefficients are that a device may know better."""
 
@@ -39,6 +39,8 @@ class Hardware:
     """Dense, by precision."""
     intra_host: Link
     inter_host: Link
+    ports: float
+    """Of a host's network: few devices that talk share all of it where there is one, and no more than their own where each has one."""
     stall_probability_per_host: float = 0.0
     stall_s: float = 0.0
     """How long a micro-batch waits for others where one of the hosts is slow."""
@@ -85,6 +87,7 @@ def load_hardware(name: str) -> Hardware:
         memory_bandwidth_bytes_per_s=numbers["memory"]["bandwidth_bytes_per_s"],
         matmul_flops_per_s=numbers["matmul_flops_per_s"],
         intra_host=Link(**numbers["intra_host"]),
+        ports=numbers["inter_host"].pop("ports", positive(values, "devices_per_host", where)),
         inter_host=Link(**numbers["inter_host"]),
         stall_probability_per_host=stall["probability_per_host"],
         stall_s=stall["seconds"],

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oppa.cost.coefficients import Coefficients
-from oppa.cost.stages import activation_elements, layers_per_stage
+from oppa.cost.stages import activation_elements, first_ends, held_per_layer, layers_per_stage
 from oppa.cost.workload import Workload
 
 PARTS = ("weights", "gradients", "optimizer", "waiting", "sharded", "replicated", "logits")
@@ -28,11 +28,8 @@ def parts(work: Workload) -> Tensor:
 
 def first_stage(work: Workload) -> Tensor:
     """The parts of the first stage: the embedding, and most micro-batches in flight; with one stage, of the whole model."""
-    shape, layout = work.shape, work.layout
-    alone = layout.pp == 1
-    head = torch.where(alone & (shape.tied == 0), shape.head_parameters, 0.0)
-    logits = torch.where(alone, _logits(work), 0.0)
-    return _parts(work, shape.embedding_parameters + head, layout.in_flight, logits)
+    logits = torch.where(work.layout.pp == 1, _logits(work), 0.0)
+    return _parts(work, first_ends(work), work.layout.in_flight, logits)
 
 
 def last_stage(work: Workload) -> Tensor:
@@ -53,23 +50,23 @@ def _peak(parts: Tensor, c: Coefficients) -> Tensor:
 
 def _parts(work: Workload, ends: Tensor, in_flight: Tensor, logits: Tensor) -> Tensor:
     """The parts of a stage that holds `ends` parameters besides its layers."""
-    shape, layout, machine = work.shape, work.layout, work.machine
+    layout, machine = work.layout, work.machine
     layers = layers_per_stage(work)
-    held = (layers * shape.layer_parameters + ends) / layout.tp
+    held = (layers * held_per_layer(work) + ends) / layout.tp
     sharded = held / layout.dp
-    one_layer = shape.layer_parameters / layout.tp  # ZeRO 3: the layer at work, gathered
+    one_layer = held_per_layer(work) / layout.tp  # ZeRO 3: the layer at work, gathered
     weights = torch.where(layout.zero_stage >= 3, sharded + one_layer, held)
     gradients = torch.where(layout.zero_stage >= 2, sharded, held)
     waiting = torch.where(layout.num_microbatches > 1, held - gradients, 0.0)  # ZeRO 2 and 3: some frameworks reduce at the end alone
     optimizer = torch.where(layout.zero_stage >= 1, sharded, held) * machine.optimizer_bytes
-    states = weights * machine.weight_bytes, gradients * machine.gradient_bytes, optimizer, waiting * machine.gradient_bytes
+    states = weights * machine.element_bytes, gradients * machine.gradient_bytes, optimizer, waiting * machine.gradient_bytes
     return torch.stack([*states, *_activations(work, layers * in_flight), logits], dim=-1)
 
 
 def _activations(work: Workload, layers: Tensor) -> tuple[Tensor, Tensor]:
     """What `layers` keep for the backward pass and what the layer at work adds: divided by tp, and what every rank may hold whole."""
     shape, layout = work.shape, work.layout
-    token_bytes = layout.micro_batch * shape.seq_len * work.machine.element_bytes
+    token_bytes = work.tokens * work.machine.element_bytes
     everything = activation_elements(work)
     attention = 3 * shape.hidden + 2 * shape.kv_width
     options = torch.stack([everything, everything - attention, shape.hidden])
@@ -81,4 +78,4 @@ def _activations(work: Workload, layers: Tensor) -> tuple[Tensor, Tensor]:
 
 def _logits(work: Workload) -> Tensor:
     """One copy of a micro-batch's logits."""
-    return work.layout.micro_batch * work.shape.seq_len * work.shape.vocab / work.layout.tp * work.machine.element_bytes
+    return work.tokens * work.shape.vocab / work.layout.tp * work.machine.element_bytes

@@ -25,7 +25,7 @@ MEMORY = ("m1", "m2", "m3")
 
 def coefficient_names(work: Workload) -> tuple[str, ...]:
     """The coefficients of the throughput that this workload's placements can tell apart."""
-    return ("t_comp", *INTRA, *(INTER if bool(_hosts(work).max() > 1) else ()))
+    return ("t_comp", *INTRA, *(INTER if bool(work.hosts.max() > 1) else ()))
 
 
 def throughput(work: Workload, c: Coefficients) -> Tensor:
@@ -36,7 +36,7 @@ def throughput(work: Workload, c: Coefficients) -> Tensor:
 def computation(work: Workload, c: Coefficients) -> Tensor:
     """Seconds of computation with the pipeline's bubble (eq. 10, where t_comp is per micro-batch while the batch is fixed)."""
     layout = work.layout
-    return c["t_comp"] / _devices(work) * (_microbatches(work) + (layout.pp - 1) / layout.model_chunks)
+    return c["t_comp"] / work.devices * (_microbatches(work) + (layout.pp - 1) / layout.model_chunks)
 
 
 def communication(work: Workload, c: Coefficients) -> Tensor:
@@ -48,7 +48,7 @@ def memory(work: Workload, c: Coefficients, limit: Tensor | float) -> Tensor:
     """Bytes on a device, cut off at the limit M_0, shape (n,) (eq. 21)."""
     layout = work.layout
     weights = c["m1"] / (layout.pp * layout.tp)
-    gradients = c["m2"] / (_devices(work) * _microbatches(work))
+    gradients = c["m2"] / (work.devices * _microbatches(work))
     return (weights + gradients + c["m3"]).clamp_max(limit)
 
 
@@ -68,7 +68,7 @@ def _dp(work: Workload, c: Coefficients) -> Tensor:
     node = all_reduce(per_host, size, c["dp_hop_intra"], c["dp_volume_intra"])
     between = all_reduce((layout.dp / per_host).ceil(), size / per_host, c["dp_hop_inter"], c["dp_volume_inter"])
     several = torch.where(layout.dp > per_host, node + between, flat)
-    return torch.where(_hosts(work) > 1, several, within)
+    return torch.where(work.hosts > 1, several, within)
 
 
 def _tp(work: Workload, c: Coefficients) -> Tensor:
@@ -85,17 +85,9 @@ def _pp(work: Workload, c: Coefficients) -> Tensor:
     """Equations 17 and 18: every transfer of every micro-batch, one after the other; model chunks are left out there."""
     transfer = c["pp_transfer_intra"]
     if "pp_transfer_inter" in c:
-        transfer = torch.where(_hosts(work) > 1, c["pp_transfer_inter"], transfer)
+        transfer = torch.where(work.hosts > 1, c["pp_transfer_inter"], transfer)
     return (work.layout.pp - 1) * 2 * _microbatches(work) * transfer
 
 
 def _microbatches(work: Workload) -> Tensor:
     return torch.where(work.layout.pp > 1, work.layout.num_microbatches, 1.0)
-
-
-def _devices(work: Workload) -> Tensor:
-    return work.layout.dp * work.layout.tp * work.layout.pp
-
-
-def _hosts(work: Workload) -> Tensor:
-    return (_devices(work) / work.machine.devices_per_host).ceil()

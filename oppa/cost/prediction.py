@@ -24,8 +24,7 @@ def predict(work: Workload, c: Coefficients) -> pd.DataFrame:
     """COLUMNS, one row per configuration: seconds per step, tokens per second, bytes on the fullest device, whether they fit."""
     with torch.inference_mode():
         seconds, needed = step_time(work, c), memory(work, c)
-        layout = work.layout
-        tokens = layout.dp * layout.micro_batch * layout.num_microbatches * work.shape.seq_len
+        tokens = work.layout.dp * work.layout.num_microbatches * work.tokens
         columns = (seconds, tokens / seconds, needed.round().long(), needed <= work.machine.usable_bytes)
         return pd.DataFrame({name: column.numpy() for name, column in zip(COLUMNS, columns, strict=True)})
 

@@ -19,11 +19,21 @@ def layers_per_stage(work: Workload) -> Tensor:
     return torch.where(counts, balanced, shape.layers / layout.pp)
 
 
+def first_ends(work: Workload) -> Tensor:
+    """Weights of the first stage besides its layers: the embedding and, where there is no other stage, the output projection."""
+    shape = work.shape
+    alone = (work.layout.pp == 1) & (shape.tied == 0)
+    return shape.embedding_parameters + torch.where(alone, shape.head_parameters, 0.0)
+
+
+def held_per_layer(work: Workload) -> Tensor:
+    """Weights of a layer that are not elsewhere for expert parallelism's sake, before tp splits them."""
+    return work.shape.layer_parameters - work.shape.expert_parameters * (1 - 1 / work.layout.ep)
+
+
 def stage_parameters(work: Workload) -> Tensor:
-    """Weights of a rank of the first stage (of the only stage with the output projection): layers and embedding, split by tp."""
-    shape, layout = work.shape, work.layout
-    head = torch.where((layout.pp == 1) & (shape.tied == 0), shape.head_parameters, 0.0)
-    return (layers_per_stage(work) * shape.layer_parameters + shape.embedding_parameters + head) / layout.tp
+    """Weights of a rank of the first stage, split by tp."""
+    return (layers_per_stage(work) * held_per_layer(work) + first_ends(work)) / work.layout.tp
 
 
 def activation_elements(work: Workload) -> Tensor:

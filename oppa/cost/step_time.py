@@ -18,6 +18,10 @@ from oppa.cost.workload import Workload
 
 TENSOR_PARALLEL_OPERATIONS = 8
 """Per layer and micro-batch: an all-reduce behind attention and feed-forward, forward and backward, each a reduce-scatter and a gather."""
+EXPERT_PARALLEL_OPERATIONS = 4
+"""Per layer and micro-batch: all-to-alls to the experts and back, forward and backward."""
+REDUCED_BYTES = 4
+"""Of a gradient as replicas exchange it: in fp32, whatever the precision."""
 OPTIMIZER_PASSES = 3
 """Over gradients, weights and moments: the norm that clips, the update, the copy to the format in use."""
 
@@ -33,7 +37,7 @@ def step_time(work: Workload, c: Coefficients) -> Tensor:
 
 def layer_time(work: Workload, c: Coefficients) -> Tensor:
     """Seconds of one layer on one micro-batch: what the device does, or, where that is longer, what its host does to launch it."""
-    device = _matmul_time(work, c) + _elementwise_time(work, c) + _tensor_parallel_time(work, c)
+    device = _matmul_time(work, c) + _elementwise_time(work, c) + _tensor_parallel_time(work, c) + _expert_parallel_time(work, c)
     host = c["layer_launch_s"] + _contention_time(work, c)
     return torch.where(work.machine.asynchronous > 0, torch.maximum(device, host), device + host)
 
@@ -41,7 +45,7 @@ def layer_time(work: Workload, c: Coefficients) -> Tensor:
 def head_time(work: Workload, c: Coefficients) -> Tensor:
     """Seconds of the output projection and the loss on one micro-batch, forward and backward."""
     shape, layout, machine = work.shape, work.layout, work.machine
-    tokens = layout.micro_batch * shape.seq_len
+    tokens = work.tokens
     matmul = 6 * tokens * shape.head_parameters / layout.tp / (machine.matmul_flops_per_s * c["matmul_efficiency"])
     loss = c["logit_bytes"] * tokens * shape.vocab / layout.tp / (machine.memory_bandwidth * c["memory_efficiency"])
     return matmul + loss
@@ -59,11 +63,13 @@ def replica_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
     """Seconds in which data-parallel replicas exchange gradients and parameters and nothing else happens."""
     layout, machine = work.layout, work.machine
     group = Group.of(layout.dp, layout.tp, machine)
-    gradients, weights = stage_parameters(work) * machine.reduced_bytes, stage_parameters(work) * machine.element_bytes
+    parameters = stage_parameters(work)
+    gradients, weights = parameters * REDUCED_BYTES, parameters * machine.element_bytes
     more = _more_operations(work, group, gradients, c)
     hidden = layout.overlap_exchange * c["overlap"] * 2 / 3 * stage  # behind the last micro-batch's backward pass
     reduced = (all_reduce_time(group, gradients, machine, c) + more - hidden).clamp_min(0)
-    gathered = gather_time(group, weights, machine, c) + more
+    behind = layout.overlap_gather * (layout.zero_stage <= 2) * c["overlap"] / 3 * stage  # the first micro-batch's forward pass
+    gathered = (gather_time(group, weights, machine, c) + more - behind).clamp_min(0)
     sharded = (gather_time(group, gradients, machine, c) + more - hidden).clamp_min(0)
     gathers = torch.where(layout.zero_stage >= 3, 2 * layout.num_microbatches, 1.0)  # for each forward and each backward pass
     whole = torch.where(layout.zero_stage >= 1, sharded + gathers * gathered, reduced)
@@ -77,7 +83,7 @@ def _more_operations(work: Workload, group: Group, gradients: Tensor, c: Coeffic
     layers = layers_per_stage(work) - 1
     following = c["operation_s"] + c["latency"] * machine.intra_latency
     waiting = c["operation_s"] + hop_time(group, machine, c)
-    return torch.where(layout.zero_stage >= 2, layers * waiting, buckets * following)
+    return torch.where(layout.zero_stage >= 2, layers * waiting + (buckets - layers).clamp_min(0) * following, buckets * following)
 
 
 def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
@@ -92,7 +98,7 @@ def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
 def _matmul_time(work: Workload, c: Coefficients) -> Tensor:
     """Matrix products of a layer, slower where shards are narrow or micro-batches small; a recomputed forward pass is a third more."""
     shape, layout = work.shape, work.layout
-    tokens, width = layout.micro_batch * shape.seq_len, shape.hidden / layout.tp
+    tokens, width = work.tokens, shape.hidden / layout.tp
     efficiency = c["matmul_efficiency"] * width / (width + c["narrow_width"]) * tokens / (tokens + c["few_tokens"])
     again = torch.where(layout.recompute == 2, 1.0, 0.0)
     attention_again = torch.where(layout.recompute >= 1, 1.0, 0.0)
@@ -102,43 +108,47 @@ def _matmul_time(work: Workload, c: Coefficients) -> Tensor:
 
 def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
     """Norms, rotations, activations, residuals: bound by memory; forward writes and reads its tensors, backward twice as much."""
-    shape, layout, machine = work.shape, work.layout, work.machine
+    layout, machine = work.layout, work.machine
     passes = torch.where(layout.recompute == 2, 8.0, 6.0)
-    moved = passes * activation_elements(work) * machine.element_bytes * layout.micro_batch * shape.seq_len
+    moved = passes * activation_elements(work) * machine.element_bytes * work.tokens
     return moved / layout.tp / (machine.memory_bandwidth * c["memory_efficiency"])
 
 
 def _tensor_parallel_time(work: Workload, c: Coefficients) -> Tensor:
     group = Group.of(work.layout.tp, torch.ones_like(work.layout.tp), work.machine)
-    tokens = work.layout.micro_batch * work.shape.seq_len
-    payload = tokens * work.shape.hidden * work.machine.element_bytes
+    payload = work.tokens * work.shape.hidden * work.machine.element_bytes
     again = torch.where(work.layout.recompute == 2, 1.5, 1.0)
     return again * TENSOR_PARALLEL_OPERATIONS * gather_time(group, payload, work.machine, c)
+
+
+def _expert_parallel_time(work: Workload, c: Coefficients) -> Tensor:
+    """Tokens go to their experts and come back, forward and backward: all-to-alls, each of which moves what a gather of them would."""
+    group = Group.of(work.layout.ep, work.layout.tp, work.machine)
+    payload = work.tokens * work.shape.routed * work.shape.hidden * work.machine.element_bytes / work.layout.tp
+    again = torch.where(work.layout.recompute == 2, 1.5, 1.0)
+    return again * EXPERT_PARALLEL_OPERATIONS * gather_time(group, payload, work.machine, c)
 
 
 def _contention_time(work: Workload, c: Coefficients) -> Tensor:
     """Tensor-parallel operations wait where the pipeline's transfers cross hosts at the same time: as if each hop crossed too."""
     layout, machine = work.layout, work.machine
-    waits = (layout.tp > 1) & (layout.pp > 1) & (_devices(work) > machine.devices_per_host)
+    waits = (layout.tp > 1) & (layout.pp > 1) & (work.hosts > 1)
     return torch.where(waits, c["contention"] * c["latency"] * TENSOR_PARALLEL_OPERATIONS * layout.tp * machine.inter_latency, 0.0)
 
 
 def _transfer_time(work: Workload, c: Coefficients) -> Tensor:
     """One micro-batch's activations from a stage to the next; each tensor-parallel rank sends its share."""
-    shape, layout, machine = work.shape, work.layout, work.machine
-    payload = layout.micro_batch * shape.seq_len * shape.hidden * machine.element_bytes / layout.tp
-    crosses = _devices(work) > machine.devices_per_host
-    return torch.where(layout.pp > 1, transfer_time(payload, crosses, machine, c), 0.0)
+    layout, machine = work.layout, work.machine
+    payload = work.tokens * work.shape.hidden * machine.element_bytes / layout.tp
+    senders = torch.minimum(layout.dp * layout.tp, machine.devices_per_host)  # of a host, at once
+    alone = machine.devices_per_host / torch.maximum(senders, machine.ports)
+    return torch.where(layout.pp > 1, transfer_time(payload, work.hosts > 1, machine, c, alone=alone), 0.0)
 
 
 def _with_stalls(step: Tensor, work: Workload) -> Tensor:
     """The typical step where hosts may be slow: the geometric mean of a step without stalls and one that stalls at every micro-batch."""
     layout, machine = work.layout, work.machine
-    hosts = (_devices(work) / machine.devices_per_host).ceil()
+    hosts = work.hosts
     probability = torch.where(layout.pp > 1, 1 - (1 - machine.stall_probability_per_host) ** hosts, 0.0)
     stalled = step + (layout.num_microbatches + layout.pp - 1) * machine.stall_s
     return step * (stalled / step) ** torch.where(hosts > 1, probability, 0.0)
-
-
-def _devices(work: Workload) -> Tensor:
-    return work.layout.dp * work.layout.tp * work.layout.pp

@@ -20,6 +20,10 @@ from oppa.problem.problem import Problem
 from oppa.units import MIB
 
 RECOMPUTE = ("none", "selective", "full")
+_CHOICES = ("schedule", "recompute", "dp_bucket_mb", "zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p", "ep")
+AT_REST_MB = 25
+"""Where a bucket that a space does not vary stands."""
+_LAYOUT = ("dp", "tp", "pp", "model_chunks", "zero_stage", "micro_batch", "num_microbatches")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +49,12 @@ class Shape(Columns):
     vocab: Tensor
     seq_len: Tensor
     layer_parameters: Tensor
+    expert_parameters: Tensor
+    """Of these, the experts' that expert parallelism shares out; 0 without any."""
     layer_matmul_parameters: Tensor
     """Weights that a token is multiplied with."""
+    routed: Tensor
+    """Experts that each token is sent to; 0 without any."""
     attention_flops: Tensor
     """Scores and their product with the values, per token, forward."""
     embedding_parameters: Tensor
@@ -62,6 +70,7 @@ class Layout(Columns):
     dp: Tensor
     tp: Tensor
     pp: Tensor
+    ep: Tensor
     model_chunks: Tensor
     zero_stage: Tensor
     micro_batch: Tensor
@@ -76,6 +85,8 @@ class Layout(Columns):
     """Stages are cut so that the output projection has its share of the time; else they hold equally many layers."""
     overlap_exchange: Tensor
     """Gradients are exchanged behind the backward pass that makes them."""
+    overlap_gather: Tensor
+    """Updated parameters are gathered behind the forward pass that needs them."""
     overlap_p2p: Tensor
     bucket_bytes: Tensor
     """Gradients that data-parallel replicas exchange in one operation."""
@@ -93,17 +104,15 @@ class Machine(Columns):
     intra_latency: Tensor
     inter_bandwidth: Tensor
     inter_latency: Tensor
+    ports: Tensor
     stall_probability_per_host: Tensor
     stall_s: Tensor
     asynchronous: Tensor
     element_bytes: Tensor
     """Of an activation, and of a weight as it is used."""
-    weight_bytes: Tensor
     gradient_bytes: Tensor
     optimizer_bytes: Tensor
     """Kept per parameter: the weight, its gradient (an accumulated one included), AdamW's moments (and the weight's fp32 original)."""
-    reduced_bytes: Tensor
-    """Of a gradient as replicas exchange it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,6 +125,21 @@ class Workload:
 
     def __len__(self) -> int:
         return len(self.layout.dp)
+
+    @property
+    def tokens(self) -> Tensor:
+        """Of one micro-batch, shape (n,)."""
+        return self.layout.micro_batch * self.shape.seq_len
+
+    @property
+    def devices(self) -> Tensor:
+        """Ranks, shape (n,)."""
+        return self.layout.dp * self.layout.tp * self.layout.pp
+
+    @property
+    def hosts(self) -> Tensor:
+        """Hosts that the ranks fill, shape (n,)."""
+        return (self.devices / self.machine.devices_per_host).ceil()
 
     def take(self, rows: Tensor | slice) -> "Workload":
         """Some of the configurations."""
@@ -133,10 +157,6 @@ def workload_of(problem: Problem, candidates: Candidates) -> Workload:
     )
 
 
-_CHOICES = ("schedule", "recompute", "dp_bucket_mb", "zero_bucket_mb", "overlap_zero_comm", "overlap_p2p")
-_LAYOUT = ("dp", "tp", "pp", "model_chunks", "zero_stage", "micro_batch", "num_microbatches")
-
-
 def layout_of(columns: Mapping[str, NDArray[Any]], *, balanced: bool) -> Layout:
     """The configurations' columns with what follows from the schedule; without bucket columns, everything goes in one operation."""
     numbers = {name: np.asarray(columns[name], dtype=np.float64) for name in _LAYOUT}
@@ -145,18 +165,27 @@ def layout_of(columns: Mapping[str, NDArray[Any]], *, balanced: bool) -> Layout:
     zero_bubble = np.isin(schedule, ("interleaved-zb", "zb-v"))
     chunks_in_flight = np.minimum(count, pp) * (1 + np.where(chunks > 1, (pp - 1) / (pp * chunks), 0))
     overlap_zero = np.asarray(columns.get("overlap_zero_comm", False), dtype=np.float64)
-    buckets = np.where(numbers["zero_stage"] <= 1, columns.get("dp_bucket_mb", np.inf), columns.get("zero_bucket_mb", np.inf))
     facts = {
         **numbers,
         "recompute": _codes(columns["recompute"]),
         "bubble": (pp - 1) / chunks / np.where(zero_bubble, 3, 1),
         "in_flight": np.where(schedule == "gpipe", count, np.minimum(chunks_in_flight, np.where(schedule == "zb-v", pp, count))),
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
+        "overlap_gather": np.asarray(columns.get("overlap_zero_allgather", False), dtype=np.float64),
         "overlap_p2p": np.asarray(columns.get("overlap_p2p", False), dtype=np.float64),
+        "ep": np.asarray(columns.get("ep", 1), dtype=np.float64),
         "balanced": np.array(float(balanced)),
-        "bucket_bytes": buckets.astype(np.float64) * MIB,
+        "bucket_bytes": _bucket_mb(columns, numbers["zero_stage"]) * MIB,
     }
     return Layout(**{name: _tensor(np.broadcast_to(values, pp.shape)) for name, values in facts.items()})
+
+
+def _bucket_mb(columns: Mapping[str, NDArray[Any]], zero_stage: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of the two bucket sizes the one that a space varies: at ZeRO 1 some frameworks have the one, some the other."""
+    if "dp_bucket_mb" not in columns:
+        return np.full(zero_stage.shape, np.inf)
+    plain, sharded = (np.asarray(columns[name], dtype=np.float64) for name in ("dp_bucket_mb", "zero_bucket_mb"))
+    return np.where((zero_stage == 0) | ((zero_stage == 1) & (plain != AT_REST_MB)), plain, sharded)
 
 
 def shape_facts(model: Model) -> dict[str, float]:
@@ -173,7 +202,9 @@ def shape_facts(model: Model) -> dict[str, float]:
         "vocab": model.vocab,
         "seq_len": model.seq_len,
         "layer_parameters": model.layer_parameter_count,
+        "expert_parameters": model.experts * model.expert_parameter_count if model.experts > 1 else 0,
         "layer_matmul_parameters": matmul,
+        "routed": active if model.experts > 1 else 0,
         "attention_flops": 4 * model.hidden * attended,
         "embedding_parameters": model.embedding_parameter_count,
         "head_parameters": model.vocab * model.hidden,
@@ -198,14 +229,13 @@ def machine_facts(hardware: Hardware, precision: str) -> dict[str, float]:
         "intra_latency": hardware.intra_host.latency_s,
         "inter_bandwidth": hardware.inter_host.bandwidth_bytes_per_s,
         "inter_latency": hardware.inter_host.latency_s,
+        "ports": hardware.ports,
         "stall_probability_per_host": hardware.stall_probability_per_host,
         "stall_s": hardware.stall_s,
         "asynchronous": hardware.asynchronous,
         "element_bytes": 4 if full else 2,
-        "weight_bytes": 4 if full else 2,
         "gradient_bytes": 4 if full else 6,
         "optimizer_bytes": 8 if full else 12,
-        "reduced_bytes": 4,
     }
 
 

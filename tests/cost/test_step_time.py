@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.hardware import load_hardware
 from oppa.cost.prediction import believed
+from oppa.cost.stages import stage_parameters
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import workload_of
 from tests.cost.conftest import rows_of, work_of
@@ -105,3 +106,48 @@ def test_rows_of_different_models_and_devices_do_not_touch_each_other() -> None:
     changes = [{"device": device, "layers": 8 * (1 + n)} for n, device in enumerate(DEVICES)]
     assert seconds(*changes) == [seconds(change)[0] for change in changes]
     assert len(rows_of(*changes)) == len(DEVICES)
+
+
+def colossalai(framework_problem, **options) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Seconds of every candidate of ColossalAI's space, and its columns."""
+    problem = framework_problem("colossalai", **options)
+    candidates = problem.candidates()
+    names = ("dp", "tp", "pp", "ep", "zero_stage", "zero_bucket_mb", "overlap_zero_allgather")
+    columns = {name: torch.from_numpy(candidates.column(name).copy()) for name in names}
+    return step_time(workload_of(problem, candidates), C), columns
+
+
+def test_a_gather_that_overlaps_is_never_slower(framework_problem) -> None:
+    seconds, columns = colossalai(framework_problem)
+    sharded = columns["zero_stage"] > 0
+    overlaps = columns["overlap_zero_allgather"][sharded]
+    assert overlaps.sum() * 2 == len(overlaps)  # each stands beside the same without
+    with_, without = seconds[sharded][overlaps], seconds[sharded][~overlaps]
+    assert (with_ <= without).all() and (with_ < without).any()
+
+
+def test_smaller_buckets_are_never_faster(framework_problem) -> None:
+    seconds, columns = colossalai(framework_problem)
+    sizes = columns["zero_bucket_mb"][columns["zero_stage"] > 0]
+    means = [float(seconds[columns["zero_stage"] > 0][sizes == size].mean()) for size in sizes.unique()]
+    assert means == sorted(means, reverse=True) and means[0] > means[-1]
+
+
+def test_shared_experts_exchange_fewer_gradients(framework_problem) -> None:
+    problem = framework_problem("colossalai", model="moe-32e", hosts=1)
+    work = workload_of(problem, problem.candidates())
+    spread, whole = work.layout.ep > 1, work.layout.ep == 1
+    quick = dataclasses.replace(work.machine, intra_bandwidth=work.machine.intra_bandwidth * 1e6)  # where tokens travel for nothing
+    plain = (work.layout.dp == 8) & (work.layout.zero_stage == 0) & (work.layout.recompute == 0)
+    assert float(stage_parameters(work)[plain & spread].max()) < float(stage_parameters(work)[plain & whole].min())
+    seconds = step_time(dataclasses.replace(work, machine=quick), C)
+    assert seconds[plain & spread].min() < seconds[plain & whole].min()
+
+
+def test_few_senders_have_a_shared_port_for_themselves() -> None:
+    narrow, wide = {"dp": 1, "tp": 2, "pp": 8}, {"dp": 4, "tp": 2, "pp": 8}
+    for layout, gains in ((narrow, True), (wide, False)):
+        work = work_of(layout)
+        shared = dataclasses.replace(work.machine, ports=torch.ones_like(work.machine.ports))
+        faster = step_time(dataclasses.replace(work, machine=shared), C) < step_time(work, C)
+        assert bool(faster) == gains
