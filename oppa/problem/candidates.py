@@ -8,7 +8,7 @@ Notation (n candidates):
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,14 +71,18 @@ class Candidates:
         job and constraints allow.
         """
         order = ("dp", "tp", "pp", "zero_stage")
-        deviations = np.zeros(len(self), np.uint8)
-        for parameter in self.space.parameters:
-            if parameter.name not in order:
-                usual = np.isin(self.codes[parameter.name], _usual(parameter))
-                deviations += ~usual
+        deviations = self.deviations(besides=order)
         chosen = np.flatnonzero(deviations == deviations.min(initial=len(self.space.parameters)))
         keys = [self.column(name)[chosen] for name in order if name in self.space.names]
         return chosen[np.lexsort([*reversed(keys[1:]), -keys[0]])]
+
+    def deviations(self, *, besides: Sequence[str] = ()) -> NDArray[np.uint8]:
+        """How many parameters of each candidate, others than `besides`, are not as the framework has them by default, shape (n,)."""
+        counts = np.zeros(len(self), np.uint8)
+        for parameter in self.space.parameters:
+            if parameter.name not in besides:
+                counts += ~np.isin(self.codes[parameter.name], _usual(parameter))
+        return counts
 
     def triples(self) -> NDArray[np.intp]:
         """For each candidate the number of its (dp, tp, pp), counted from 0, shape (n,); OPPA App. E.1 draws these uniformly."""
@@ -112,17 +116,39 @@ def enumerate_candidates(space: SearchSpace) -> Candidates:
     return Candidates(space, codes, tuple(removed.values()))
 
 
+def listed(space: SearchSpace, columns: Mapping[str, NDArray[Any]]) -> Candidates:
+    """The configurations that a table lists, each once, whatever constraints say of them.
+
+    Raises:
+        SpaceError: for a value that the space does not know.
+    """
+    codes: dict[str, Codes] = {}
+    for parameter in space.parameters:
+        known = {value: code for code, value in enumerate(parameter.values)}
+        given = np.broadcast_to(columns.get(parameter.name, parameter.default), len(columns["dp"])).tolist()
+        if strange := [value for value in given if value not in known]:
+            raise SpaceError(f"`{parameter.name} = {strange[0]}` is not in the space `{space.name}`", hint=f"it knows {parameter.values}")
+        codes[parameter.name] = _codes(parameter, [known[value] for value in given])
+    weighted = zip(space.parameters, _weights(space), strict=True)
+    keys = np.sum([codes[parameter.name].astype(np.int64) * weight for parameter, weight in weighted], axis=0)
+    first = np.unique(keys, return_index=True)[1]
+    return Candidates(space, {name: column[first] for name, column in codes.items()}, removed=())
+
+
 def _join(codes: dict[str, Codes], parameter: Parameter, columns: "_Columns", count: int) -> tuple[dict[str, Codes], int]:
     """Each row once per choice where the parameter matters, once at its default elsewhere."""
-    type_ = np.uint8 if len(parameter.values) <= 256 else np.uint16
-    choices = np.array([parameter.values.index(choice) for choice in parameter.choices], type_)
+    choices = _codes(parameter, [parameter.values.index(choice) for choice in parameter.choices])
     with np.errstate(divide="raise"):
         active = np.broadcast_to(parameter.when(columns) if parameter.when else True, count)
     repeats = np.where(active, len(choices), 1)
     rows = np.repeat(np.arange(count), repeats)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    joined = np.where(active[rows], choices[within], type_(parameter.values.index(parameter.default)))
+    joined = np.where(active[rows], choices[within], _codes(parameter, [parameter.values.index(parameter.default)]))
     return {**{name: column[rows] for name, column in codes.items()}, parameter.name: joined}, len(rows)
+
+
+def _codes(parameter: Parameter, positions: Sequence[int]) -> Codes:
+    return np.array(positions, np.uint8) if len(parameter.values) <= 256 else np.array(positions, np.uint16)
 
 
 class _Columns(Mapping[str, Any]):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from oppa.errors import JobError, nearest
 from oppa.problem.cluster import Cluster, Link
-from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive, Seconds, Table, listing
+from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive, Seconds, Table, listing, spell
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
@@ -151,11 +151,14 @@ class DesignerTable(Table):
     """`[designer]`."""
 
     stopping: Literal["sure", "paper", "paper-bound", "never"] | None = None
+    acquisition: Literal["improvement", "ucb"] | None = None
     beta: Positive | Literal["bound"] | None = None
 
     def record(self) -> Strategy:
-        """The strategy meant."""
-        given = self.model_dump(exclude_none=True)
+        """The strategy meant; `beta` asks for `ucb`. Raises JobError where another acquisition is asked for, too."""
+        if self.beta is not None and self.acquisition == "improvement":
+            raise JobError(f"`beta = {spell(self.beta)}` means nothing to `improvement`", hint='use `acquisition = "ucb"`')
+        given = {**({"acquisition": "ucb"} if self.beta is not None else {}), **self.model_dump(exclude_none=True)}
         return Strategy(**{**given, **({"beta": None} if self.beta == "bound" else {})})
 
 

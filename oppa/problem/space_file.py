@@ -53,6 +53,8 @@ class SpaceTable(Table):
     balanced_stages: bool = False
     parameters: dict[str, ParameterTable]
     constraint: list[ConstraintTable] = Field(default_factory=list)
+    replay: dict[str, Any] = Field(default_factory=dict)
+    """What the columns of a table of measurements mean (oppa.simulator.replay_file)."""
 
 
 def read_space(text: str, *, name: str, facts: Facts) -> SearchSpace:

@@ -41,5 +41,7 @@ class Strategy:
 
     stopping: str | None = None
     """When a trial may end early, by the name of a rule in `oppa.tuning.stopping`; None: as the designer does it."""
+    acquisition: str = "improvement"
+    """What a designer looks for: `improvement` on the incumbent, or `ucb`, the upper confidence bound of OPPA eq. 4."""
     beta: float | None = 1.0
     """How much a designer likes what it is uncertain of (OPPA eq. 4); None: the schedule of eq. 32."""

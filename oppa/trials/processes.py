@@ -16,6 +16,7 @@ STUDY_TAG, TUNER_TAG, LAUNCHER_TAG = "OPPA_STUDY", "OPPA_TUNER", "OPPA_LAUNCHER"
 """Variables in the environment that every process of ours is executed with (one set after a fork is not visible from outside)."""
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG = 1
 _POLL_S = 0.02
 _UNKILLABLE_S = 10.0
 """How long a killed process may stay, waiting for a device, before we stop looking at it."""
@@ -40,6 +41,13 @@ class _Stat(NamedTuple):
 def adopt_orphans() -> None:
     """Make this process the parent of every descendant whose own parent ends, instead of init (a *subreaper*)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when the thread of `parent` that started it ends, whatever ends it; at once if it has ended."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def this_process() -> Process:

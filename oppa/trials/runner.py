@@ -1,4 +1,4 @@
-"""A runner: a folder with a `runner.toml` and, mostly, a program that trains."""
+"""A runner: a folder with a `runner.toml` and, mostly, a program that trains; oppa itself answers for one that is `in_process`."""
 
 import dataclasses
 import importlib.util
@@ -19,6 +19,7 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "program": (str, "a string"),
     "command": (list, "a list of strings"),
     "warm": (bool, "true or false"),
+    "in_process": (bool, "true or false"),
     "search_space": (str, "a string"),
     "parameters": (list, "a list of strings"),
     "environment": (dict, "a table of strings"),
@@ -40,6 +41,8 @@ class Runner:
     """Started once, and starts the ranks itself; `{python}`, `{program}`, `{nproc}` and `{folder}` (the trial's) are filled in."""
     warm: bool = False
     """The program defines `run(folder, rank, world)` and is safe to fork once it is imported."""
+    in_process: bool = False
+    """Nothing is started: oppa imitates its trials."""
     search_space: str = ""
     parameters: tuple[str, ...] = ()
     """Those that the program honours."""
@@ -50,7 +53,8 @@ class Runner:
     """Modules that this Python must be able to import."""
 
     def argv(self, *, nproc: int, folder: Path) -> list[str]:
-        """The command line of one rank, or of all when `command` is given."""
+        """The command line of one rank, or of all when `command` is given; a runner that is not `in_process` has one."""
+        assert not self.in_process
         if not self.command:
             return [sys.executable, "-P", str(self.program)]
         words = {"python": sys.executable, "program": self.program, "nproc": nproc, "folder": folder}
@@ -99,7 +103,10 @@ def _runner(folder: Path, values: dict[str, Any]) -> Runner:
 
 
 def _check_start(path: Path, runner: Runner) -> None:
-    """There is something to start, and it is said how."""
+    """There is something to start, and it is said how; or nothing, where trials are imitated."""
+    if runner.in_process:
+        _check_in_process(path, runner)
+        return
     if runner.program is None and not runner.command:
         raise InputError(f"`{path}` says neither `program` nor `command`", hint='add `program = "train.py"`')
     if runner.program is not None and not runner.program.is_file():
@@ -115,11 +122,20 @@ def _check_start(path: Path, runner: Runner) -> None:
         raise InputError(f"`{path}`: `command` has a placeholder that is not known: {error}", hint=hint) from None
 
 
+def _check_in_process(path: Path, runner: Runner) -> None:
+    given = {"program": runner.program, "command": runner.command, "warm": runner.warm}
+    for key, value in given.items():
+        if value:
+            raise InputError(f"`{path}`: `in_process = true` starts nothing, so it has no `{key}`", hint="remove one of them")
+
+
 def _check_installed(runner: Runner) -> None:
     lacking = [module for module in runner.requires if importlib.util.find_spec(module) is None]
     if lacking:
         hint = f"install it beside oppa: `{sys.executable} -m pip install {' '.join(lacking)}`"
         raise EnvironmentLackingError(f"the runner `{runner.name}` needs the module `{lacking[0]}`, which is not installed", hint=hint)
+    if runner.in_process:
+        return
     command = runner.argv(nproc=1, folder=runner.folder)[0]
     if shutil.which(command) is None:
         hint = "install it, or put its folder on PATH"

@@ -55,9 +55,9 @@ def test_training_and_limits_are_read(write_job: WriteJob, tmp_path: Path) -> No
     [
         ("", Strategy()),
         ('stopping = "paper-bound"', Strategy(stopping="paper-bound")),
-        ("beta = 2", Strategy(beta=2.0)),
-        ('beta = "bound"', Strategy(beta=None)),
-        ('beta = 0.5\nstopping = "never"', Strategy(beta=0.5, stopping="never")),
+        ("beta = 2", Strategy(acquisition="ucb", beta=2.0)),
+        ('beta = "bound"', Strategy(acquisition="ucb", beta=None)),
+        ('beta = 0.5\nstopping = "never"', Strategy(acquisition="ucb", beta=0.5, stopping="never")),
     ],
 )
 def test_the_search_s_choices_are_read(text: str, strategy: Strategy, write_job: WriteJob) -> None:

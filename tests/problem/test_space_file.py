@@ -21,7 +21,7 @@ values = [1]
 [parameters.micro_batch]
 divisors = "global_batch"
 """
-LACKS = {"nanotron": {"schedule", "recompute"}}
+LACKS = {"nanotron-h100": {"schedule", "recompute"}, "nanotron": {"schedule", "recompute"}}
 """What the Ultra-Scale Playbook did not vary: the space is that of its measurements."""
 MakeFacts = Callable[..., Facts]
 

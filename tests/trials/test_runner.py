@@ -37,6 +37,11 @@ def test_a_command_is_filled_in(load, tmp_path):
     assert runner.argv(nproc=4, folder=tmp_path) == expected
 
 
+def test_a_runner_in_process_starts_nothing(load):
+    runner = load('in_process = true\nsearch_space = "torch"')
+    assert runner.in_process and runner.program is None and not runner.command
+
+
 @pytest.mark.parametrize(
     ("manifest", "message", "hint"),
     [
@@ -48,6 +53,9 @@ def test_a_command_is_filled_in(load, tmp_path):
         ('program = "train.py"\nparameters = ["dp", "micro_bach"]', "unknown parameter `micro_bach`", "did you mean"),
         ('name = "nothing"', "neither `program` nor `command`", "program"),
         ('command = ["{python}"]\nwarm = true', "`warm = true` needs a `program`", ""),
+        ('in_process = true\nprogram = "train.py"', "so it has no `program`", "remove one"),
+        ('in_process = true\ncommand = ["{python}"]', "so it has no `command`", "remove one"),
+        ("in_process = 1", "`in_process = 1` is not true or false", ""),
         ('command = ["{python}", "{ranks}"]', "placeholder that is not known: 'ranks'", "{nproc}"),
         ('command = ["{python}", "{program}"]', "`{program}` needs a `program`", "program"),
         ("name = ", "is not TOML", ""),

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -26,12 +27,12 @@ def nothing_is_left(launcher):
 
 @contextlib.contextmanager
 def in_memory_group(limit_bytes):
-    """Put this process, and all that it starts, into a group in which the kernel kills whoever uses too much."""
+    """Put this process, and all that it starts, into a group in which the kernel kills whoever uses more beyond what this one has."""
     home = own_group("memory")
     group = home / f"oppa-test-{os.getpid()}"
     try:
         group.mkdir()
-        (group / ("memory.max" if is_v2(group) else "memory.limit_in_bytes")).write_text(str(limit_bytes))
+        (group / ("memory.max" if is_v2(group) else "memory.limit_in_bytes")).write_text(str(limit_bytes + _resident_bytes()))
         (group / "cgroup.procs").write_text(str(os.getpid()))
     except OSError as error:
         pytest.skip(f"memory groups cannot be made here: {error}")
@@ -40,6 +41,12 @@ def in_memory_group(limit_bytes):
     finally:
         (home / "cgroup.procs").write_text(str(os.getpid()))
         group.rmdir()
+
+
+def _resident_bytes():
+    """What this process holds; some kernels bill it to the group."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def ranks(launcher, count):
@@ -87,7 +94,7 @@ def test_running_out_of_memory_is_told(act, launcher, limit):
 
 
 def test_a_kill_by_the_kernel_for_want_of_memory_is_out_of_memory(script_runner, make_spec, tmp_path):
-    spec = make_spec("steps 1 0.01\nallocate 512 @ 1\nsleep 100")
+    spec = make_spec("steps 1 0.01\nallocate 8192 @ 1\nsleep 100")
     with in_memory_group(256 << 20), LocalLauncher(script_runner, study=spec.study, grace_s=1) as launcher:
         result = run_trial(launcher, tmp_path, spec, limits=Limits())
     assert (result.outcome, result.cause) == ("out_of_memory", "rank 1 was killed by SIGKILL when the host ran out of memory")

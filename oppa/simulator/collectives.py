@@ -1,0 +1,58 @@
+"""Collectives by algorithm: ring and tree over a group's links, as NCCL runs them.
+
+Notation:
+    n      ranks of the group; B bandwidth of its narrowest link; a latency of a step over its slowest link
+    bytes  of the whole vector: what each rank has of an all-reduce, what all have together of an all-gather or a reduce-scatter
+A group of one has nothing to say. `start_s` is what the host needs to start a collective; the caller counts it on the host's clock too.
+"""
+
+import math
+
+from oppa.simulator.topology import Crossing, Group
+
+
+def all_reduce_s(group: Group, bytes_: float) -> float:
+    """Ring, 2 (n - 1) steps of bytes / n each, or double binary tree, whichever is faster."""
+    n = group.size
+    if n == 1:
+        return 0.0
+    ring = 2 * (n - 1) * group.latency_s + 2 * (n - 1) / n * bytes_ / group.bandwidth_bytes_per_s
+    tree = 2 * _depth_s(group) + 2 * bytes_ / group.bandwidth_bytes_per_s
+    return min(ring, tree)
+
+
+def reduce_scatter_s(group: Group, bytes_: float) -> float:
+    """Ring: n - 1 steps of bytes / n each."""
+    n = group.size
+    return (n - 1) * group.latency_s + (n - 1) / n * bytes_ / group.bandwidth_bytes_per_s if n > 1 else 0.0
+
+
+def all_gather_s(group: Group, bytes_: float) -> float:
+    """A reduce-scatter backwards."""
+    return reduce_scatter_s(group, bytes_)
+
+
+def all_to_all_s(group: Group, bytes_: float) -> float:
+    """Each rank sends 1/n of its `bytes_` to each; the link over whose ports this takes longest decides."""
+    n = group.size
+    outside = (bytes_ * (n - crossing.members_below) / n / crossing.port_bytes_per_s for crossing in group.crossings)
+    return group.latency_s + max(outside) if n > 1 else 0.0
+
+
+def send_s(hop: Crossing, bytes_: float) -> float:
+    """From one rank to another."""
+    return hop.latency_s + bytes_ / hop.bandwidth_bytes_per_s
+
+
+def _depth_s(group: Group) -> float:
+    """From a leaf to the root of a tree: a chain within the nearest islands, binary above."""
+    seconds, below = 0.0, 1
+    for crossing in group.crossings:
+        seconds += crossing.latency_s * (math.ceil(math.log2(max(crossing.members_below // below, 1))) if below > 1 else 0)
+        below = crossing.members_below
+    last = group.crossings[-1]
+    return (
+        seconds
+        + last.latency_s * math.ceil(math.log2(group.size / last.members_below))
+        + (last.members_below - 1) * group.crossings[0].latency_s
+    )

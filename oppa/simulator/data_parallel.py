@@ -1,0 +1,110 @@
+"""What data-parallel ranks have to say after the backward pass, how much of it is hidden behind that, and the optimizer.
+
+Notation:
+    n buckets of equal size; t seconds to communicate one, w seconds of backward pass during which they become ready one after the other
+    bucket i is ready at i w / n; communicated in turn, the last is done at max(w / n + n t, w + t), so beyond w is what is not hidden
+"""
+
+import dataclasses
+import math
+
+from oppa.problem.configuration import Configuration
+from oppa.simulator.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from oppa.simulator.framework import Framework
+from oppa.simulator.kernels import Kernels
+from oppa.simulator.topology import Group, Topology
+from oppa.units import MIB
+
+TENSORS_PER_LAYER = 9
+"""Weights of a transformer layer: four or more of the attention, two or three of the feed-forward network, two norms."""
+
+ADAM_BYTES = 28
+"""That an update reads and writes of each weight: master copy and two moments in fp32, both ways, and the gradient."""
+
+OVERLAP_COST = 0.1
+"""What communication that is hidden takes from the computation it hides behind: processors, and bandwidth of the memory. Assumed."""
+
+
+def exposed_s(*, buckets: int, bucket_s: float, window_s: float) -> float:
+    """What is not hidden of communicating so many buckets that become ready during a window."""
+    return max(window_s / buckets + buckets * bucket_s, window_s + bucket_s) - window_s
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class DataParallel:
+    """The ranks that hold the same part of the model."""
+
+    configuration: Configuration
+    topology: Topology
+    kernels: Kernels
+    framework: Framework
+
+    @property
+    def group(self) -> Group:
+        """Those that share dense weights."""
+        return self.topology.group(self.configuration.dp, self.configuration.tp)
+
+    @property
+    def expert_group(self) -> Group:
+        """Those that share experts."""
+        pc = self.configuration
+        return self.topology.group(pc.dp // pc.ep, pc.tp * pc.ep)
+
+    @property
+    def overlapped(self) -> bool:
+        """Gradients are communicated during the backward pass: with DistributedDataParallel always, in a pipeline rarely."""
+        pc = self.configuration
+        if pc.zero_stage and self.framework.whole_gradients:
+            return False
+        if self.framework.pipelines_overlap_gradients:
+            return True
+        return pc.pp == 1 if pc.zero_stage == 0 else pc.overlap_zero_comm
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of one gradient on the wire."""
+        return 4 if self.framework.fp32_gradients else self.kernels.bytes_per_element
+
+    def gradients_s(self, *, dense: float, experts: float, layers: int, window_s: float) -> float:
+        """What is not hidden of synchronising the gradients of so many weights of this rank, once."""
+        return sum(
+            self._exposed_s(group, count * self.gradient_bytes, layers, window_s)
+            for group, count in ((self.group, dense), (self.expert_group, experts))
+            if group.size > 1 and count
+        )
+
+    def weights_s(self, *, dense: float, experts: float, forward_s: float) -> float:
+        """What is not hidden of gathering the weights that ZeRO 1 and 2 update in parts."""
+        pc = self.configuration
+        if pc.zero_stage not in (1, 2):
+            return 0.0
+        counts = ((self.group, dense), (self.expert_group, experts))
+        seconds = sum(all_gather_s(group, count * self.kernels.bytes_per_element) for group, count in counts)
+        return max(seconds - forward_s, 0.05 * seconds) if pc.overlap_zero_allgather else seconds
+
+    def optimizer_s(self, *, dense: float, experts: float, layers: int) -> float:
+        """Norm of the gradients, then Adam, over the weights that are this rank's to update."""
+        pc = self.configuration
+        mine = dense / (pc.dp if pc.zero_stage else 1) + experts / (pc.dp // pc.ep if pc.zero_stage else 1)
+        bytes_ = mine * (ADAM_BYTES + 2 * self.gradient_bytes)
+        host_s = (TENSORS_PER_LAYER * layers + 5) * self.kernels.hardware.host.operation_s
+        return max(self.kernels.element_wise_s(bytes_, 4), host_s)
+
+    def _exposed_s(self, group: Group, bytes_: float, layers: int, window_s: float) -> float:
+        buckets = self._buckets(bytes_, layers)
+        each = bytes_ / buckets
+        scattered = self.configuration.zero_stage >= 2 or (self.configuration.zero_stage == 1 and self.framework.scattered_gradients)
+        wire_s = reduce_scatter_s(group, each) if scattered else all_reduce_s(group, each)
+        copied_s = self.kernels.element_wise_s(2 * each, 2) if self.configuration.zero_stage else 0.0
+        bucket_s = max(wire_s, self.kernels.hardware.host.collective_s) + copied_s
+        seconds = exposed_s(buckets=buckets, bucket_s=bucket_s, window_s=window_s if self.overlapped else 0.0)
+        return seconds + OVERLAP_COST * (buckets * bucket_s - seconds)
+
+    def _buckets(self, bytes_: float, layers: int) -> int:
+        """By the size that the configuration says; a pipeline without ZeRO sends tensor by tensor."""
+        pc = self.configuration
+        if pc.zero_stage and self.framework.whole_gradients:
+            return 1
+        if pc.zero_stage == 0 and pc.pp > 1 and not self.framework.pipelines_overlap_gradients:
+            return TENSORS_PER_LAYER * max(layers, 1)
+        return max(1, math.ceil(bytes_ / (MIB * (pc.zero_bucket_mb if pc.zero_stage else pc.dp_bucket_mb))))

@@ -1,0 +1,40 @@
+"""What makes two measurements differ: a trial's own luck, each step's, now and then a straggler; slow first steps.
+
+Streams are named, so that adding one never shifts another, and the noise of a trial depends on its configuration and the seed alone.
+"""
+
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppa.problem.configuration import Configuration
+from oppa.simulator.hardware import Noise
+
+FIRST_STEP_FACTOR, SECOND_STEP_FACTOR = 1.5, 1.05
+"""The first step chooses algorithms, grows the allocator's pools and connects channels; the second finds some left. Assumed."""
+
+MOST_DELAY = 20.0
+"""No straggler takes longer than so many steps: time-outs and patience end it."""
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """An independent stream per purpose."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()),)))
+
+
+def noisy_steps(step_time_s: float, noise: Noise, configuration: Configuration, *, steps: int, seed: int) -> NDArray[np.float64]:
+    """Seconds of each step of a trial, the first (warm-up) included, shape (steps,)."""
+    name = repr(configuration)
+    luck = noise.trial * stream(seed, f"trial {name}").standard_normal()
+    jitter = noise.step * stream(seed, f"steps {name}").standard_normal(steps)
+    times = step_time_s * np.exp(luck + jitter) * (1 + _delays(noise, stream(seed, f"stragglers {name}"), steps))
+    times[:1] *= FIRST_STEP_FACTOR
+    times[1:2] *= SECOND_STEP_FACTOR
+    return times
+
+
+def _delays(noise: Noise, random: np.random.Generator, steps: int) -> NDArray[np.float64]:
+    """What stragglers add, as a share of the step: a fifth at least, now and then several times as much as that (Pareto)."""
+    late = random.random(steps) < noise.straggler_probability
+    return np.where(late, np.minimum(0.2 * (1 + random.pareto(noise.straggler_tail, steps)), MOST_DELAY), 0.0)

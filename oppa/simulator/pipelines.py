@@ -1,0 +1,188 @@
+"""The stages of a layout through the pipeline: what each takes, what it sends, when each rank is done, and what it holds meanwhile."""
+
+import dataclasses
+import functools
+
+from oppa.pipeline.execution import Execution, Times, execute
+from oppa.pipeline.graph import Order
+from oppa.pipeline.memory import peak_memory
+from oppa.pipeline.schedules import order
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.simulator.collectives import all_gather_s, reduce_scatter_s, send_s
+from oppa.simulator.framework import Framework
+from oppa.simulator.kernels import Kernels
+from oppa.simulator.memory import Activations
+from oppa.simulator.stages import Stage, cut
+from oppa.simulator.topology import Topology
+from oppa.simulator.work import Cost, Passes, Work
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What decides how micro-batches go through the pipeline: of a configuration, all that its data-parallel ranks do not talk about."""
+
+    tp: int
+    dp: int
+    pp: int
+    ep: int
+    micro_batch: int
+    num_microbatches: int
+    chunks: int
+    schedule: str
+    recompute: str
+    sender_waits: bool
+    gathered: bool
+    """The weights are gathered for every pass (ZeRO 3)."""
+
+    @classmethod
+    def of(cls, configuration: Configuration, framework: Framework) -> "Layout":
+        """The layout of a configuration."""
+        pc = configuration
+        waits = framework.waiting_transfers
+        return cls(
+            tp=pc.tp,
+            dp=pc.dp,
+            pp=pc.pp,
+            ep=pc.ep,
+            micro_batch=pc.micro_batch,
+            num_microbatches=pc.num_microbatches,
+            chunks=pc.model_chunks if pc.pp > 1 else 1,
+            schedule=pc.schedule if pc.pp > 1 else "1f1b",
+            recompute=pc.recompute,
+            sender_waits=waits if waits is not None else not (pc.schedule == "interleaved" and pc.overlap_p2p),
+            gathered=pc.zero_stage == 3,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One pipeline rank over a step: what it holds, when it is done with it, and what its passes take."""
+
+    layers: int
+    dense: float
+    """Weights of this device."""
+    experts: float
+    finish_s: float
+    forward_s: float
+    """Of all its stages, for one micro-batch."""
+    backward_s: float
+    activation_bytes: float
+    """Of micro-batches in flight and of the one being worked on, at the peak."""
+
+
+class Pipelines:
+    """The pipelines of all layouts of one job; what layouts share is computed once."""
+
+    def __init__(self, model: Model, kernels: Kernels, topology: Topology, framework: Framework, *, balanced: bool) -> None:
+        self.model, self.kernels, self.topology, self.framework, self.balanced = model, kernels, topology, framework, balanced
+        self.ranks = functools.lru_cache(maxsize=4096)(self._ranks)
+        self._work = functools.cache(self._work_of)
+
+    def execution(self, layout: Layout) -> Execution:
+        """The pipeline's nodes in time."""
+        return execute(_order(layout), self._times(layout))
+
+    def _ranks(self, layout: Layout) -> list[Rank]:
+        """What each pipeline rank does and holds."""
+        executed, shape = self.execution(layout), _order(layout).shape
+        stages, held = self._stages(layout), self._activation_bytes(layout)
+        seconds = [self._seconds(layout, stage) for stage in stages]
+        ranks = []
+        for rank in range(layout.pp):
+            mine = [i for i in range(shape.stages) if shape.rank_of(i) == rank]
+            ranks.append(
+                Rank(
+                    layers=sum(stages[i].layers for i in mine),
+                    dense=sum(stages[i].dense_parameter_count(self.model) for i in mine) / layout.tp,
+                    experts=sum(stages[i].expert_parameter_count(self.model) for i in mine) / (layout.tp * layout.ep),
+                    finish_s=executed.finish_s[rank],
+                    forward_s=sum(seconds[i][0] for i in mine),
+                    backward_s=sum(seconds[i][1] + seconds[i][2] for i in mine),
+                    activation_bytes=held[rank],
+                )
+            )
+        return ranks
+
+    def _stages(self, layout: Layout) -> tuple[Stage, ...]:
+        return cut(self.model, layout.pp * layout.chunks, balanced=self.balanced)
+
+    def _times(self, layout: Layout) -> Times:
+        forward, backward, weight = zip(*(self._seconds(layout, stage) for stage in self._stages(layout)), strict=True)
+        if not _order(layout).split:
+            backward, weight = tuple(map(sum, zip(backward, weight, strict=True))), ()
+        return Times(
+            forward_s=forward,
+            backward_s=backward,
+            weight_s=weight,
+            transfer_s=self._transfers_s(layout),
+            sender_waits=layout.sender_waits,
+        )
+
+    def _seconds(self, layout: Layout, stage: Stage) -> tuple[float, float, float]:
+        """Forward, backward and weights' gradients of a stage for one micro-batch; the host is ahead of its device, or keeps it waiting."""
+        passes = self._passes(layout, stage)
+        both = passes.backward + passes.weight
+        share = passes.weight.device_s / both.device_s if both.device_s else 0.0
+        forward_s, backward_s = passes.forward.seconds, both.seconds
+        if layout.gathered:
+            gather_s, scatter_s = self._gathers_s(layout, stage)
+            first = 1 / max(stage.layers, 1)  # the first layer's weights, and the last one's gradients, hide behind nothing
+            forward_s = max(forward_s, gather_s) + first * gather_s
+            backward_s = max(backward_s, gather_s + scatter_s) + first * (gather_s + scatter_s)
+        return forward_s, backward_s * (1 - share), backward_s * share
+
+    def _passes(self, layout: Layout, stage: Stage) -> Passes:
+        work = self._work(layout.tp, layout.ep, layout.micro_batch, layout.pp > 1 and self.topology.hosts > 1)
+        passes = work.layer(layout.recompute) * stage.layers
+        passes = passes + work.embedding if stage.embedding else passes
+        passes = passes + work.head if stage.head else passes
+        if layout.num_microbatches == 1:
+            return passes
+        count = (stage.dense_parameter_count(self.model) + stage.expert_parameter_count(self.model) / layout.ep) / layout.tp
+        added_bytes = 3 * count * (4 if self.framework.fp32_gradients else self.kernels.bytes_per_element)
+        return passes + Passes(weight=Cost(self.kernels.element_wise_s(added_bytes, stage.layers)))
+
+    def _gathers_s(self, layout: Layout, stage: Stage) -> tuple[float, float]:
+        """Of ZeRO 3: gathering a stage's weights, and scattering their gradients."""
+        group = self.topology.group(layout.dp, layout.tp)
+        bytes_ = stage.dense_parameter_count(self.model) / layout.tp * self.kernels.bytes_per_element
+        return all_gather_s(group, bytes_), reduce_scatter_s(group, bytes_)
+
+    def _work_of(self, tp: int, ep: int, sequences: int, contended: bool) -> Work:
+        return Work(
+            model=self.model,
+            kernels=self.kernels,
+            topology=self.topology,
+            framework=self.framework,
+            tp=tp,
+            ep=ep,
+            sequences=sequences,
+            contended=contended,
+        )
+
+    def _transfers_s(self, layout: Layout) -> list[float]:
+        """From each stage to the next, with the host's work to start it."""
+        shape, stride = _order(layout).shape, layout.dp * layout.tp
+        bytes_ = layout.micro_batch * self.model.seq_len * self.model.hidden * self.kernels.bytes_per_element
+        bytes_ //= layout.tp if self.framework.sequence_parallel else 1
+        seconds = []
+        for stage in range(shape.stages - 1):
+            here, there = sorted((shape.rank_of(stage), shape.rank_of(stage + 1)))
+            hop = self.topology.hop(here * stride, there * stride, senders=stride) if here != there else None
+            seconds.append(send_s(hop, bytes_) + self.kernels.hardware.host.collective_s if hop else 0.0)
+        return seconds
+
+    def _activation_bytes(self, layout: Layout) -> list[float]:
+        """Of each rank at its peak. What a weight's gradient waits for is taken to be as large as what the backward pass frees."""
+        activations = Activations(work=self._work(layout.tp, layout.ep, layout.micro_batch, False))
+        held = [stage.layers * activations.layer_bytes(layout.recompute) for stage in self._stages(layout)]
+        found, working = _order(layout), activations.working_bytes(layout.recompute)
+        peaks = [peak + working for peak in peak_memory(found, held, held)]
+        last = found.shape.rank_of(len(held) - 1)
+        peaks[last] += max(activations.head_bytes - working, 0.0)
+        return peaks
+
+
+def _order(layout: Layout) -> Order:
+    return order(layout.schedule, ranks=layout.pp, micro_batches=layout.num_microbatches, chunks=layout.chunks)

@@ -1,0 +1,204 @@
+"""Reads a table of measurements as tasks: `[replay]` of a search space file says what its columns mean.
+
+columns     by their meaning: FACTS, and every parameter of the space that the table has
+units       of throughput and memory
+outcomes    the table's word for how a run ended -> `completed`, `out_of_memory` or `failed`
+models      what the values of the model's column mean; batch, cluster, training and limits are as in a job file
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import Field
+
+from oppa.errors import InputError, SpaceError, nearest
+from oppa.problem.candidates import listed
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import PARAMETERS, Configuration
+from oppa.problem.declaration import Bytes, Count, Seconds, Table, parse, validate
+from oppa.problem.job_file import BatchTable, LimitsTable, ModelTable, TrainingTable
+from oppa.problem.model import Model
+from oppa.problem.problem import Problem, facts_of
+from oppa.problem.space_file import read_space
+from oppa.simulator.replay import Noise, Record, Replay
+from oppa.simulator.task import Task
+from oppa.units import GIB, MIB
+
+FACTS = ("model", "hosts", "outcome", "throughput", "memory")
+REPLAYED = "replay"
+"""The runner's name in the problems made here."""
+_STEPS_PER_S: dict[str, Callable[[float, int, int], float]] = {
+    "steps/s": lambda value, batch, tokens: value,
+    "samples/s": lambda value, batch, tokens: value / batch,
+    "tokens/s": lambda value, batch, tokens: value / tokens,
+    "s/step": lambda value, batch, tokens: 1 / value,
+    "ms/step": lambda value, batch, tokens: 1e3 / value,
+}
+_BYTES = {"bytes": 1, "MiB": MIB, "GiB": GIB, "GB": 10**9}
+
+
+class UnitsTable(Table):
+    """`[replay.units]`."""
+
+    throughput: Literal["steps/s", "samples/s", "tokens/s", "s/step", "ms/step"]
+    memory: Literal["bytes", "MiB", "GiB", "GB"] = "bytes"
+
+
+class NoiseTable(Table):
+    """`[replay.noise]`."""
+
+    trial: float = Field(default=0.03, ge=0)
+    step: float = Field(default=0.03, ge=0)
+    setup: Seconds = 60.0
+
+
+class ClusterTable(Table):
+    """`[replay.cluster]`: what all rows have in common; the number of hosts is a column."""
+
+    devices_per_host: Count
+    device: str
+    memory_limit: Bytes
+
+
+class ReplayTable(Table):
+    """`[replay]`."""
+
+    table: str
+    source: str
+    task: list[str]
+    headline_hosts: Count | None = None
+    columns: dict[str, str]
+    units: UnitsTable
+    outcomes: dict[str, Literal["completed", "out_of_memory", "failed"]]
+    noise: NoiseTable = NoiseTable()
+    batch: BatchTable
+    cluster: ClusterTable
+    training: TrainingTable = TrainingTable()
+    limits: LimitsTable = LimitsTable()
+    models: dict[str, ModelTable]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayFile:
+    """A search space file with `[replay]`, checked."""
+
+    path: Path
+    text: str
+    replay: ReplayTable
+
+    def model(self, name: str) -> Model:
+        """The model that a value of the model's column means; raises InputError for one that is not described."""
+        if name not in self.replay.models:
+            hint = f"describe it under `[replay.models.{name}]`; described are {', '.join(self.replay.models)}"
+            raise InputError(f"`{self.path.name}` does not describe the model `{name}`", hint=hint)
+        return self.replay.models[name].record()
+
+
+def read_replay_file(path: Path) -> ReplayFile:
+    """The file, checked; raises SpaceError where it is wrong, InputError if it cannot be read."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"`{path}` cannot be read: {error}", hint="name a search space file with `[replay]`") from None
+    declared = parse(text, source=path.name, error=SpaceError).get("replay")
+    if declared is None:
+        raise SpaceError(f"`{path.name}` has no `[replay]`", hint="say there what the columns of the table mean; see nanotron-h100.toml")
+    table = validate(ReplayTable, declared, error=SpaceError)
+    for name in table.columns:
+        if name not in (*FACTS, *PARAMETERS):
+            raise SpaceError(f"`[replay.columns]`: `{name}` is no meaning of a column", hint=nearest(name, (*FACTS, *PARAMETERS)))
+    for name in ("model", "hosts", "outcome", "throughput", "dp", "tp", "pp", "micro_batch"):
+        if name not in table.columns:
+            raise SpaceError(f"`[replay.columns]` lacks `{name}`", hint=f'add `{name} = "..."`, the name of its column')
+    return ReplayFile(path=path, text=text, replay=table)
+
+
+def read_table(file: ReplayFile, table: Path) -> pd.DataFrame:
+    """The table's rows as they are; raises InputError where it cannot be read or a column lacks."""
+    try:
+        rows = pd.read_csv(table)
+    except (OSError, ValueError) as error:
+        raise InputError(f"`{table}` is no table of measurements: {error}", hint="name a CSV file: `--table CSV`") from None
+    for column in (*file.replay.columns.values(), *file.replay.task):
+        if column not in rows:
+            raise InputError(f"`{table}` has no column `{column}`, which `{file.path.name}` names", hint=nearest(column, rows.columns))
+    if rows.empty:
+        raise InputError(f"`{table}` has no rows", hint="a task needs measurements")
+    return rows
+
+
+def replay_tasks(file: ReplayFile, rows: pd.DataFrame, noise: Noise | None = None) -> Iterator[Task]:
+    """One task per combination of the task columns' values, in their order; noise as in the file unless given."""
+    given = file.replay.noise
+    noise = noise or Noise(trial=given.trial, step=given.step, setup_s=given.setup)
+    for values, some in rows.groupby(file.replay.task):
+        yield _task(file, "-".join(map(str, values)), some, noise)
+
+
+def _task(file: ReplayFile, name: str, rows: pd.DataFrame, noise: Noise) -> Task:
+    problem = _problem(file, name, rows)
+    parameters = {meaning: column for meaning, column in file.replay.columns.items() if meaning in PARAMETERS}
+    candidates = listed(problem.space, {meaning: rows[column].to_numpy() for meaning, column in parameters.items()})
+    records: dict[Configuration, Record] = {}
+    for row in rows.to_dict("records"):
+        given = {meaning: row[column] for meaning, column in parameters.items()}
+        configuration = Configuration(**{"global_batch": problem.global_batch, **given})
+        record = _record(file, row, problem)
+        records[configuration] = max(records.get(configuration, record), record, key=lambda each: each.steps_per_s or 0.0)
+    largest = file.replay.headline_hosts
+    return Task(
+        name=name,
+        problem=problem,
+        candidates=candidates,
+        imitator=Replay(records=records, noise=noise),
+        headline=largest is None or problem.cluster.hosts <= largest,
+    )
+
+
+def _problem(file: ReplayFile, name: str, rows: pd.DataFrame) -> Problem:
+    """What all rows of a task have in common; raises InputError where they differ in it."""
+    common = {meaning: rows[file.replay.columns[meaning]].unique() for meaning in ("model", "hosts")}
+    for meaning, values in common.items():
+        if len(values) > 1:
+            raise InputError(f"the task `{name}` has several values of `{meaning}`", hint="name its column in `task` under `[replay]`")
+    declared = file.replay.cluster
+    model, training = file.model(str(common["model"][0])), file.replay.training.record(file.path.parent)
+    cluster = Cluster(
+        hosts=int(common["hosts"][0]),
+        devices_per_host=declared.devices_per_host,
+        device=declared.device,
+        memory_limit_bytes=declared.memory_limit,
+    )
+    batch = file.replay.batch.global_batch
+    return Problem(
+        name=name,
+        model=model,
+        global_batch=batch,
+        cluster=cluster,
+        runner=Path(REPLAYED),
+        training=training,
+        space=read_space(file.text, name=file.path.stem, facts=facts_of(model, batch, cluster, training)),
+        limits=file.replay.limits.record(),
+    )
+
+
+def _record(file: ReplayFile, row: Mapping[Hashable, Any], problem: Problem) -> Record:
+    """Raises InputError for an unknown outcome, or a run that ended well without a throughput."""
+    columns, units = file.replay.columns, file.replay.units
+    word = str(row[columns["outcome"]])
+    if word not in file.replay.outcomes:
+        raise InputError(f"`{columns['outcome']} = {word}` is no known outcome", hint=nearest(word, file.replay.outcomes))
+    outcome = file.replay.outcomes[word]
+    if outcome != "completed":
+        return Record(outcome=outcome)
+    measured, memory = float(row[columns["throughput"]]), float(row[columns["memory"]]) if "memory" in columns else math.nan
+    if not (math.isfinite(measured) and measured > 0):
+        raise InputError(
+            f"a run of `{problem.name}` ended well with `{columns['throughput']} = {measured}`", hint="it is a positive number"
+        )
+    rate = _STEPS_PER_S[units.throughput](measured, problem.global_batch, problem.global_batch * problem.model.seq_len)
+    return Record(outcome=outcome, steps_per_s=rate, memory_bytes=None if math.isnan(memory) else round(memory * _BYTES[units.memory]))

@@ -1,0 +1,62 @@
+"""One optimizer step of a configuration: micro-batches through the pipeline, gradients, optimizer; and the bytes that it needs."""
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.simulator.collectives import all_reduce_s
+from oppa.simulator.data_parallel import DataParallel
+from oppa.simulator.framework import Framework
+from oppa.simulator.kernels import Kernels
+from oppa.simulator.memory import States
+from oppa.simulator.pipelines import Layout, Pipelines, Rank
+from oppa.simulator.topology import Topology
+
+
+class Steps:
+    """The steps of all configurations of one job."""
+
+    def __init__(self, model: Model, kernels: Kernels, topology: Topology, framework: Framework, *, balanced: bool = False) -> None:
+        self.model, self.kernels, self.topology, self.framework = model, kernels, topology, framework
+        self.pipelines = Pipelines(model, kernels, topology, framework, balanced=balanced)
+
+    def seconds(self, configuration: Configuration) -> float:
+        """A step from its first forward pass to its last updated weight: the slowest rank decides, twice, because all wait for the norm."""
+        ranks, data_parallel = self._ranks(configuration), self.data_parallel(configuration)
+        backward_s = max(rank.finish_s + self._gradients_s(rank, data_parallel) for rank in ranks)
+        update_s = max(data_parallel.optimizer_s(dense=rank.dense, experts=rank.experts, layers=rank.layers) for rank in ranks)
+        gather_s = max(data_parallel.weights_s(dense=rank.dense, experts=rank.experts, forward_s=rank.forward_s) for rank in ranks)
+        return backward_s + self._tied_s(configuration) + update_s + gather_s
+
+    def memory_bytes(self, configuration: Configuration) -> float:
+        """What the fullest device has allocated at its peak."""
+        data_parallel = self.data_parallel(configuration)
+        return max(self._rank_bytes(rank, data_parallel) for rank in self._ranks(configuration))
+
+    def data_parallel(self, configuration: Configuration) -> DataParallel:
+        """The data-parallel side of a configuration."""
+        return DataParallel(configuration=configuration, topology=self.topology, kernels=self.kernels, framework=self.framework)
+
+    def _ranks(self, configuration: Configuration) -> list[Rank]:
+        return self.pipelines.ranks(Layout.of(configuration, self.framework))
+
+    def _gradients_s(self, rank: Rank, data_parallel: DataParallel) -> float:
+        """What is not hidden of the gradients' way; ZeRO 2 may send them after every micro-batch, ZeRO 3 has done so already."""
+        pc = data_parallel.configuration
+        if pc.zero_stage == 3:
+            return 0.0
+        each = data_parallel.gradients_s(dense=rank.dense, experts=rank.experts, layers=rank.layers, window_s=rank.backward_s)
+        return each * (pc.num_microbatches if pc.zero_stage == 2 and self.framework.reduces_every_micro_batch else 1)
+
+    def _tied_s(self, configuration: Configuration) -> float:
+        """The first and the last stage of a pipeline add up the gradients of an embedding that both have."""
+        pc = configuration
+        if not self.model.tied or pc.pp == 1 or pc.schedule == "zb-v":
+            return 0.0
+        group = self.topology.group(2, (pc.pp - 1) * pc.dp * pc.tp)
+        return all_reduce_s(group, self.model.vocab * self.model.hidden / pc.tp * self.data_parallel(pc).gradient_bytes)
+
+    def _rank_bytes(self, rank: Rank, data_parallel: DataParallel) -> float:
+        states = States(data_parallel=data_parallel, dense=rank.dense, experts=rank.experts)
+        gathered = 0.0
+        if data_parallel.configuration.zero_stage == 3:  # the weights of this layer and of the next
+            gathered = 2 * rank.dense / max(rank.layers, 1) * self.kernels.bytes_per_element
+        return states.bytes + max(rank.activation_bytes + gathered, states.step_bytes)

@@ -1,0 +1,83 @@
+"""Runs an imitated trial: the same result as a real one's, on its own clock and at once."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from oppa.problem.training import Limits
+from oppa.simulator.imitation import Imitation, Imitator
+from oppa.trials.throughput import estimate
+from oppa.trials.trial import TrialResult
+from oppa.trials.watch import Judge, writable
+from oppa.trials.wire import MEASUREMENTS, Measurement, TrialSpec
+from oppa.units import format_seconds
+
+
+def run_imitated(imitation: Imitation, judge: Judge | None = None) -> TrialResult:
+    """Step through the trial, and stop after the step at which its judge has seen enough."""
+    times = imitation.step_times_s
+    if imitation.outcome != "completed" or len(times) < 2:
+        return TrialResult(outcome=imitation.outcome, cause=imitation.cause, seconds=imitation.setup_s)
+    stop = next((q for q in range(2, len(times)) if judge and judge(times[:q])), len(times))
+    return TrialResult(
+        outcome="completed" if stop == len(times) else "terminated_early",
+        step_times_s=times[:stop],
+        estimate=estimate(times[:stop]),
+        memory_bytes=imitation.memory_bytes,
+        seconds=imitation.setup_s + sum(times[:stop]),
+        setup_s=imitation.setup_s,
+    )
+
+
+class ImitatedTrials:
+    """Runs a study's trials in process: the folder of each is written as a real one's, and its seconds pass on its own clock alone."""
+
+    def __init__(self, imitator: Imitator, *, seed: int) -> None:
+        self._imitator, self._seed = imitator, seed
+
+    def __call__(
+        self,
+        folder: Path,
+        spec: TrialSpec,
+        *,
+        limits: Limits,
+        judge: Judge | None = None,
+        on_step: Callable[[Measurement], None] = lambda _: None,
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> TrialResult:
+        """The trial that `spec` describes; raises StudyError if `folder` cannot be written. What `on_tick` raises is passed on."""
+        on_tick()
+        imitation = self._imitator.imitate(spec.configuration, steps=spec.steps, seed=self._seed + spec.trial)
+        result = within(run_imitated(imitation, judge), limits.trial_time_s)
+        measured = [
+            Measurement(step=step, step_time_s=time_s, memory_bytes=result.memory_bytes) for step, time_s in enumerate(result.step_times_s)
+        ]
+        with writable(folder):
+            spec.write(folder)
+            lines = [json.dumps(dataclasses.asdict(measurement)) for measurement in measured]
+            (folder / MEASUREMENTS).write_text("".join(f"{line}\n" for line in lines))
+        for measurement in measured:
+            on_step(measurement)
+        return result
+
+
+def within(result: TrialResult, limit_s: float) -> TrialResult:
+    """The result of a trial that is ended when its time is up."""
+    if result.seconds <= limit_s:
+        return result
+    kept, clock_s = 0, result.setup_s or 0.0
+    for time_s in result.step_times_s:
+        clock_s += time_s
+        if clock_s > limit_s:
+            break
+        kept += 1
+    times = result.step_times_s[:kept]
+    return dataclasses.replace(
+        result,
+        outcome="timed_out",
+        cause=f"took longer than its limit of {format_seconds(limit_s)}",
+        step_times_s=times,
+        estimate=estimate(times) if len(times) > 2 else None,
+        seconds=limit_s,
+    )

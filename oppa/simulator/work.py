@@ -1,0 +1,227 @@
+"""What one tensor-parallel rank does for one micro-batch: layer, embedding and head, operator by operator.
+
+Notation:
+    T tokens of the micro-batch, h hidden, q = h query width, k key width, f feed-forward width, V words, t = tp
+    a pass has a device's clock and a host's; whoever is slower decides, because kernels are started ahead of being run
+
+Products per layer (columns are split over t, or rows): query-key-value (T, (q + 2 k) / t, h), output (T, h, q / t), up (T, f / t, h; twice
+with a gate), down (T, h, f / t). The backward pass has two of each: for the input (T, k, n) and for the weights (k, n, T).
+"""
+
+import dataclasses
+import functools
+
+from oppa.problem.model import Model
+from oppa.simulator.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
+from oppa.simulator.framework import Framework
+from oppa.simulator.kernels import Kernels
+from oppa.simulator.topology import Topology
+
+EXPERT_IMBALANCE = 1.2
+"""Tokens of the fullest expert over the mean. Assumed; a balancing loss keeps it low."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds on a device and on its host."""
+
+    device_s: float = 0.0
+    host_s: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.device_s + other.device_s, self.host_s + other.host_s)
+
+    def __mul__(self, times: float) -> "Cost":
+        return Cost(self.device_s * times, self.host_s * times)
+
+    @property
+    def seconds(self) -> float:
+        """The slower of the two."""
+        return max(self.device_s, self.host_s)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Passes:
+    """Forward, backward with respect to inputs, gradients of weights."""
+
+    forward: Cost = Cost()
+    backward: Cost = Cost()
+    weight: Cost = Cost()
+
+    def __add__(self, other: "Passes") -> "Passes":
+        return Passes(self.forward + other.forward, self.backward + other.backward, self.weight + other.weight)
+
+    def __mul__(self, times: float) -> "Passes":
+        return Passes(self.forward * times, self.backward * times, self.weight * times)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Work:
+    """A micro-batch of some sequences on one rank."""
+
+    model: Model
+    kernels: Kernels
+    topology: Topology
+    framework: Framework
+    tp: int
+    ep: int
+    sequences: int
+    contended: bool = False
+    """The pipeline crosses hosts."""
+
+    @property
+    def tokens(self) -> int:
+        """Of the micro-batch, T."""
+        return self.sequences * self.model.seq_len
+
+    @property
+    def stream_bytes(self) -> int:
+        """The micro-batch between two layers."""
+        return self.tokens * self.model.hidden * self.kernels.bytes_per_element
+
+    def layer(self, recompute: str) -> Passes:
+        """A layer; what is recomputed is part of the backward pass."""
+        passes = self._attention + self._feed_forward + self._between + self._host
+        if recompute == "full":
+            return passes + Passes(backward=passes.forward)
+        if recompute == "selective":
+            return passes + Passes(backward=self._core.forward if not self.framework.fused_attention else self._attention.forward)
+        return passes
+
+    @functools.cached_property
+    def embedding(self) -> Passes:
+        """Looking up the words, or projecting the patches."""
+        model = self.model
+        if model.patch:
+            return self._product(self.tokens, model.hidden, 3 * model.patch**2, input_gradient=False)
+        rows = self.kernels.element_wise_s(2 * self.stream_bytes)
+        together = Cost(self._sum_s(self.stream_bytes), self._collectives_s(1))
+        return Passes(Cost(rows) + together, weight=Cost(2 * rows))
+
+    @functools.cached_property
+    def head(self) -> Passes:
+        """The last norm, the output projection and the loss: log-probabilities in fp32, read and written a few times."""
+        model = self.model
+        rows = self.sequences if model.patch else self.tokens
+        words = -(-model.vocab // self.tp)
+        logits = self._product(rows, words, model.hidden)
+        loss_s = self.kernels.element_wise_s(rows * words * 4 * 2 * self._passes, 8)
+        gather = Cost(self._gather_s(self.stream_bytes), self._collectives_s(1))
+        host = Passes(Cost(host_s=20 * self._operation_s), Cost(host_s=20 * self._operation_s))
+        return logits + Passes(Cost(loss_s) + gather, Cost(0.6 * loss_s) + gather) + host
+
+    @functools.cached_property
+    def _attention(self) -> Passes:
+        model, tp = self.model, self.tp
+        projections = self._product(self.tokens, (model.hidden + 2 * model.kv_width) // tp, model.hidden)
+        output = self._product(self.tokens, model.hidden, model.hidden // tp)
+        return projections + self._core + output + self._exchange
+
+    @functools.cached_property
+    def _core(self) -> Passes:
+        """Scores, softmax, and their product with the values."""
+        model, kernels, heads = self.model, self.kernels, self.model.heads // self.tp
+        if not self.framework.fused_attention:
+            return self._unfused_core
+        attended = model.seq_len * (model.seq_len + 1) // 2 if model.causal else model.seq_len**2
+        flops = 4 * self.sequences * attended * model.head_dim * heads
+        bytes_ = 4 * self.tokens * model.head_dim * heads * kernels.bytes_per_element
+        return Passes(Cost(kernels.attention_s(flops, bytes_)), Cost(kernels.attention_s(2.5 * flops, 2 * bytes_)))
+
+    @property
+    def _unfused_core(self) -> Passes:
+        """Two batched products with the scores in memory between them: masked, normalised, dropped out."""
+        model, kernels, batch = self.model, self.kernels, self.sequences * self.model.heads // self.tp
+        scores = kernels.matmul_s(model.seq_len, model.seq_len, model.head_dim, batch)
+        values = kernels.matmul_s(model.seq_len, model.head_dim, model.seq_len, batch)
+        elements = batch * model.seq_len**2
+        passes_s = kernels.element_wise_s((2 + 2 + 1) * elements * kernels.bytes_per_element, 2)
+        return Passes(Cost(scores + values + passes_s), Cost(2 * (scores + values) + passes_s))
+
+    @functools.cached_property
+    def _feed_forward(self) -> Passes:
+        return self._mixture if self.model.experts > 1 else self._network(self.tokens, self.tp) + self._exchange
+
+    def _network(self, tokens: int, tp: int) -> Passes:
+        """A feed-forward network for some tokens."""
+        model, width = self.model, self.model.ffn // tp
+        ups = 2 if model.gated else 1
+        up, down = self._product(tokens, ups * width, model.hidden), self._product(tokens, model.hidden, width)
+        written = tokens * width * self.kernels.bytes_per_element
+        activation_s = self.kernels.element_wise_s((ups + 1) * written * self._passes, ups)
+        return up + down + Passes(Cost(activation_s), Cost(1.5 * activation_s))
+
+    @property
+    def _mixture(self) -> Passes:
+        """A router, tokens sent to the ranks of their experts and back, and those experts one after the other."""
+        model = self.model
+        group = self.topology.group(self.ep, self.tp)
+        sent_bytes = model.experts_per_token * self.stream_bytes / self.tp
+        exchange = Cost(2 * all_to_all_s(group, sent_bytes), self._collectives_s(2, self.ep))
+        mine = model.experts // self.ep
+        tokens = max(1, round(EXPERT_IMBALANCE * self.tokens * model.experts_per_token * self.ep / model.experts))
+        router = self._product(self.tokens, model.experts, model.hidden)
+        sorting_s = self.kernels.element_wise_s(4 * model.experts_per_token * self.stream_bytes, 6)
+        host = Cost(host_s=(20 + 6 * mine) * self._operation_s)
+        around = exchange + Cost(sorting_s) + host
+        return self._network(tokens, self.tp) * mine + router + self._exchange + Passes(around, around)
+
+    @functools.cached_property
+    def _between(self) -> Passes:
+        """Two norms, two residuals, rotation or dropout: element by element."""
+        shared = self.tp if self.framework.sequence_parallel else 1
+        norms = 2 * 2 * self.stream_bytes / shared
+        residuals = 2 * 3 * self.stream_bytes / shared
+        dropout = 2 * 2.5 * self.stream_bytes / shared if self.model.biases else 0.0
+        rotated = 0 if self.model.learned_positions else 2 * self.tokens * (self.model.hidden + self.model.kv_width) // self.tp
+        bytes_ = self._passes * (norms + rotated * self.kernels.bytes_per_element) + residuals + dropout
+        seconds = self.kernels.element_wise_s(bytes_, 4 if self.framework.fused_norms else 16)
+        return Passes(Cost(seconds), Cost(1.5 * seconds))
+
+    @functools.cached_property
+    def _host(self) -> Passes:
+        forward, backward = (count * self._operation_s for count in self.framework.host_operations)
+        return Passes(Cost(host_s=forward), Cost(host_s=0.7 * backward), Cost(host_s=0.3 * backward))
+
+    @functools.cached_property
+    def _exchange(self) -> Passes:
+        """What tensor parallelism says in the attention, and again in the feed-forward network."""
+        gather, scatter = self._gather_s(self.stream_bytes), self._scatter_s(self.stream_bytes)
+        if self.framework.sequence_parallel:
+            pair = Cost(gather + scatter, self._collectives_s(2))
+            again = Cost(gather, self._collectives_s(1)) if self.framework.gathers_again else Cost()
+            return Passes(pair, pair, again)
+        each = Cost(self._sum_s(self.stream_bytes), self._collectives_s(1))
+        return Passes(each, each)
+
+    def _product(self, rows: int, columns: int, depth: int, *, input_gradient: bool = True) -> Passes:
+        matmul_s = self.kernels.matmul_s
+        backward = Cost(matmul_s(rows, depth, columns)) if input_gradient else Cost()
+        return Passes(Cost(matmul_s(rows, columns, depth)), backward, Cost(matmul_s(depth, columns, rows)))
+
+    @property
+    def _passes(self) -> float:
+        """How often an eager framework reads and writes what a fused kernel does once: casts to fp32, squares, means, products."""
+        return 1.0 if self.framework.fused_norms else 2.5
+
+    @property
+    def _operation_s(self) -> float:
+        return self.kernels.hardware.host.operation_s
+
+    def _collectives_s(self, count: int, size: int | None = None) -> float:
+        """The host's share of some collectives; of those of tensor parallelism unless a group's size is given."""
+        each = self.kernels.hardware.host.collective_s + self.framework.collective_operations * self._operation_s
+        return count * each if (self.tp if size is None else size) > 1 else 0.0
+
+    def _gather_s(self, bytes_: float) -> float:
+        return all_gather_s(self.topology.group(self.tp, 1), bytes_) + self._contention_s if self.framework.sequence_parallel else 0.0
+
+    def _scatter_s(self, bytes_: float) -> float:
+        return reduce_scatter_s(self.topology.group(self.tp, 1), bytes_) + self._contention_s
+
+    @property
+    def _contention_s(self) -> float:
+        return (self.tp - 1) * self.framework.contended_step_s if self.contended else 0.0
+
+    def _sum_s(self, bytes_: float) -> float:
+        return all_reduce_s(self.topology.group(self.tp, 1), bytes_)

@@ -1,0 +1,53 @@
+"""Gradients: what is hidden, and how buckets, groups and ZeRO change it."""
+
+import pytest
+
+from oppa.simulator.data_parallel import exposed_s
+from tests.simulator.conftest import plan
+
+
+def event_by_event(buckets, bucket_s, window_s):
+    """A queue with one server."""
+    end = 0.0
+    for bucket in range(1, buckets + 1):
+        end = max(end, bucket * window_s / buckets) + bucket_s
+    return end - window_s
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 7, 100])
+@pytest.mark.parametrize("bucket_s", [0.001, 0.01, 0.2, 3.0])
+def test_what_is_not_hidden_is_that_of_a_queue(buckets, bucket_s):
+    assert exposed_s(buckets=buckets, bucket_s=bucket_s, window_s=1.0) == pytest.approx(event_by_event(buckets, bucket_s, 1.0))
+
+
+def gradients_s(simulator, configuration, window_s=0.05):
+    return simulator.steps.data_parallel(configuration).gradients_s(dense=1e9, experts=0, layers=16, window_s=window_s)
+
+
+def test_one_rank_has_nothing_to_synchronise(make_simulator):
+    assert gradients_s(make_simulator(), plan(dp=1)) == 0
+
+
+def test_neither_tiny_nor_huge_buckets_are_best(make_simulator):
+    """Tiny ones pay latency, a huge one hides behind nothing."""
+    seconds = [gradients_s(make_simulator(), plan(dp=8, dp_bucket_mb=mb), window_s=0.2) for mb in (1, 64, 4096)]
+    assert seconds[1] < min(seconds[0], seconds[2])
+
+
+def test_overlap_hides_some_of_it(make_simulator):
+    simulator = make_simulator()
+    overlapped, exposed = (gradients_s(simulator, plan(dp=8, zero_stage=1, overlap_zero_comm=overlap)) for overlap in (True, False))
+    assert overlapped < exposed
+
+
+def test_a_faster_network_synchronises_faster(make_simulator):
+    ethernet, infiniband = (gradients_s(make_simulator(device=device), plan(dp=8)) for device in ("RTX3080", "A100-40GB"))
+    assert infiniband < ethernet / 5
+
+
+def test_zero_updates_its_part_alone(make_simulator):
+    simulator = make_simulator()
+    whole, part = (
+        simulator.steps.data_parallel(plan(dp=8, zero_stage=stage)).optimizer_s(dense=1e9, experts=0, layers=1) for stage in (0, 1)
+    )
+    assert part == pytest.approx(whole / 8, rel=0.01)
