@@ -3,10 +3,11 @@
 import dataclasses
 import math
 import zlib
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oppa.problem.candidates import Candidates
 from oppa.study import Prediction, Trial
@@ -27,6 +28,11 @@ class Observation:
     """What was expected of it."""
     step_times_s: tuple[float, ...] = ()
     """The first (warm-up) included."""
+
+    @property
+    def measured(self) -> bool:
+        """It has a throughput."""
+        return self.log_steps_per_s is not None
 
     @classmethod
     def of(cls, trial: Trial, candidates: Candidates) -> "Observation":
@@ -57,6 +63,37 @@ class Designer(Protocol):
     def update(self, observations: Sequence[Observation]) -> None:
         """Learn how trials ended: each of them once, interrupted ones never."""
         ...
+
+
+def free(size: int, taken: Set[int]) -> NDArray[np.int64]:
+    """Those of `size` candidates that are not taken, by number, in order."""
+    untaken = np.ones(size, dtype=bool)
+    untaken[list(taken)] = False
+    return np.flatnonzero(untaken)
+
+
+def groups(candidates: Candidates, names: Sequence[str]) -> NDArray[np.intp]:
+    """For each candidate the number of its combination of values, counted from 0; parameters that the space lacks tell nothing apart."""
+    numbers = np.zeros(len(candidates), dtype=np.int64)
+    for name in (name for name in names if name in candidates.space.names):
+        numbers = numbers * len(candidates.space[name].values) + candidates.codes[name]
+    return np.unique(numbers, return_inverse=True)[1]
+
+
+def first_free(order: Iterable[int], taken: Set[int]) -> int | None:
+    """The first of an order that is not taken; None when all are."""
+    return next((int(index) for index in order if index not in taken), None)
+
+
+def failing(observations: Sequence[Observation], in_a_row: int) -> bool:
+    """None of the last so many trials measured anything: what a model believes has failed, and chance takes over (OPPA App. E.1)."""
+    last = observations[-in_a_row:]
+    return len(last) == in_a_row and not any(seen.measured for seen in last)
+
+
+def at_random(observations: Sequence[Observation], *, first: int, failures: int) -> bool:
+    """Chance chooses: the first trials, until two have measured something, and after too many failures in a row."""
+    return len(observations) < first or sum(seen.measured for seen in observations) < 2 or failing(observations, failures)
 
 
 def stream(seed: int, name: str) -> np.random.Generator:

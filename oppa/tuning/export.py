@@ -30,12 +30,14 @@ export OPPA_TRIAL="$run" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" PYTHONPATH={p
 """
 
 
-def write_best(study: Study, problem: Problem, best: Trial) -> Path:
-    """Write `best/{configuration.json, trial.json, run.sh}`; returns the script."""
+def write_best(study: Study, problem: Problem, best: Trial) -> Path | None:
+    """Write `best/{configuration.json, trial.json, run.sh}`; returns the script, which a job that is imitated has not."""
     folder = study.folder / "best"
     runner = load_runner(problem.runner)
     TrialSpec.of(problem, best.configuration, study=study.uuid, trial=best.id, steps=STEPS).write(folder)
     write_json(folder / "configuration.json", dataclasses.asdict(best.configuration))
+    if runner.in_process:
+        return None
     script = folder / "run.sh"
     script.write_text(
         _SCRIPT.format(

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from oppa.errors import LeaseLostError, OppaError
@@ -16,8 +17,7 @@ from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import Lease, Study, Trial
 from oppa.study.records import SEARCH
-from oppa.trials.launcher import Launcher
-from oppa.trials.trial import TrialResult, run_trial
+from oppa.trials.trial import TrialResult
 from oppa.trials.watch import Judge
 from oppa.trials.wire import Measurement, TrialSpec
 from oppa.tuning.designer import Designer, Observation
@@ -49,14 +49,37 @@ class Watcher(Protocol):
         ...
 
 
+class RunTrial(Protocol):
+    """Runs one trial to its end: `run_trial` with a launcher, or an imitation of it."""
+
+    def __call__(
+        self,
+        folder: Path,
+        spec: TrialSpec,
+        *,
+        limits: Limits,
+        judge: Judge | None,
+        on_step: Callable[[Measurement], None],
+        on_tick: Callable[[], None],
+    ) -> TrialResult:
+        """Run the trial in `folder`; what `on_tick` raises ends it and is passed on."""
+        ...
+
+
 class Sitting:
     """One process at work on a study: runs the trials that it has leased, and records how they ended, whatever happens."""
 
-    def __init__(self, study: Study, problem: Problem, launcher: Launcher, watcher: Watcher) -> None:
+    def __init__(self, study: Study, problem: Problem, run_trial: RunTrial, watcher: Watcher, *, imitated: bool = False) -> None:
+        """`imitated`: trials take no time of ours, so that a budget of time is spent by theirs."""
         self.study = study
         self.problem = problem
-        self._launcher = launcher
+        self._run_trial = run_trial
         self._watcher = watcher
+        self._imitated = imitated
+
+    def spent_s(self) -> float:
+        """Seconds that the search took so far, over all sittings."""
+        return sum(trial.seconds for trial in self.study.trials()) if self._imitated else self.study.spent_s()
 
     def run(self, lease: Lease, *, judge: Judge | None = None, trial_time_s: float | None = None) -> TrialResult | None:
         """Run a leased trial to its end, or until its judge has seen enough; None if another tuner took it over meanwhile.
@@ -67,8 +90,7 @@ class Sitting:
         limits = self.problem.limits
         try:
             self._watcher.started(lease)
-            result = run_trial(
-                self._launcher,
+            result = self._run_trial(
                 self.study.trial_folder(lease),
                 TrialSpec.of(self.problem, lease.configuration, study=self.study.uuid, trial=lease.trial, steps=limits.q_max),
                 limits=dataclasses.replace(limits, trial_time_s=trial_time_s or limits.trial_time_s),
@@ -111,10 +133,9 @@ def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: R
         study.recover()
         running = [lease for lease in study.running() if lease.purpose == SEARCH]
         trials = searched(study.trials())
-        reason = spent(study, limits, len(trials) + len(running))
-        if not reason:
-            designer.update([Observation.of(trial, candidates) for trial in trials if trial.id not in learned])
-            learned |= {trial.id for trial in trials}
+        reason = spent(sitting, len(trials) + len(running))
+        designer.update([Observation.of(trial, candidates) for trial in trials if trial.id not in learned])
+        learned |= {trial.id for trial in trials}
         taken = {candidates.index_of(configuration) for configuration in _configurations(trials, running)}
         candidate = None if reason else designer.suggest(taken)
         if candidate is not None:
@@ -125,7 +146,7 @@ def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: R
         elif running:  # they may yet fail to end, and are ours to finish then
             sitting.wait()
         else:
-            return reason or "every valid configuration was tried"
+            return reason or _exhausted(len(taken), len(candidates))
 
 
 def _configurations(trials: Sequence[Trial], running: Sequence[Lease]) -> list[Configuration]:
@@ -137,13 +158,21 @@ def searched(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.purpose == SEARCH and trial.counts]
 
 
-def spent(study: Study, limits: Limits, search_trials: int) -> str:
+def spent(sitting: Sitting, search_trials: int) -> str:
     """Which budget is spent; empty if none is."""
+    limits = sitting.problem.limits
     if limits.trials is not None and search_trials >= limits.trials:
         return f"the budget of {limits.trials} trials is spent"
-    if limits.wall_time_s is not None and study.spent_s() >= limits.wall_time_s:
+    if limits.wall_time_s is not None and sitting.spent_s() >= limits.wall_time_s:
         return f"the budget of {format_seconds(limits.wall_time_s)} is spent"
     return ""
+
+
+def _exhausted(tried: int, valid: int) -> str:
+    skipped = valid - tried
+    if not skipped:
+        return "every valid configuration was tried"
+    return f"nothing is left to try: {skipped} configurations need at least as much memory as one that ran out of it"
 
 
 def _judge(trials: Sequence[Trial], rule: Rule) -> Judge:

@@ -10,6 +10,7 @@ import torch
 from oppa.problem.job import load_job
 from oppa.study import Trial
 from oppa.tuning.designer import Observation
+from oppa.tuning.designers import make_designer
 from oppa.tuning.designers.oppa import Oppa
 
 hypothesis.settings.register_profile("unhurried", deadline=None)
@@ -129,3 +130,18 @@ def trial_of(number, configuration, steps_per_s, outcome="completed", **values) 
         "started_at": 0.0,
     }
     return Trial(id=number, configuration=configuration, outcome=outcome, **{**known, **values})
+
+
+def play(designer, landscape, rounds):
+    """Suggest and observe in turn; the candidates in the order of their trials."""
+    tried: list[int] = []
+    for _ in range(rounds):
+        tried.append(designer.suggest(set(tried)))
+        designer.update([landscape.observe(tried[-1])])
+    return tried
+
+
+@pytest.fixture
+def make(problem, candidates):
+    """A designer by its name."""
+    return lambda name, seed=0: make_designer(name, problem, candidates, seed=seed)

@@ -1,88 +1,67 @@
-"""Conformance: what every designer promises; and what each of them is for."""
+"""What each designer is for; what all of them promise is in tests/conformance."""
 
 import dataclasses
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
+import torch
+from gpytorch.means import ConstantMean
 
 from oppa.cost.coefficients import Belief
 from oppa.errors import InputError
 from oppa.problem.training import Strategy
 from oppa.tuning.designers import DESIGNERS, STOPPING, make_designer
 from oppa.tuning.stopping import RULES
-from tests.tuning.conftest import failed
+from oppa.tuning.surrogate.belief import column
+from oppa.tuning.surrogate.paper import PaperProcess
+from tests.tuning.conftest import play
 
-MODELS = ("oppa", "oppa-paper", "vanilla-bo")
-EACH = [pytest.param(name, marks=[pytest.mark.slow] * (name in MODELS)) for name in DESIGNERS]
-
-
-@pytest.fixture
-def make(problem, candidates):
-    return lambda name, seed=0: make_designer(name, problem, candidates, seed=seed)
+MODELS = ("oppa", "oppa-no-prior", "oppa-paper", "vanilla-bo")
 
 
-def play(designer, landscape, rounds):
-    """Suggest and observe in turn; the candidates in the order of their trials."""
-    tried: list[int] = []
-    for _ in range(rounds):
-        tried.append(designer.suggest(set(tried)))
-        designer.update([landscape.observe(tried[-1])])
-    return tried
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_never_the_same_candidate_twice_and_none_when_all_are_taken(name, make, candidates, landscape) -> None:
-    tried = play(make(name), landscape, 7)
-    assert len(set(tried)) == 7 and None not in tried
-    everything = set(range(len(candidates)))
-    assert make(name).suggest(everything - {3}) == 3
-    assert make(name).suggest(everything) is None
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_the_same_seed_gives_the_same_choices(name, make, landscape) -> None:
-    assert play(make(name, 7), landscape, 6) == play(make(name, 7), landscape, 6)
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_a_resumed_designer_goes_on_as_one_that_never_stopped(name, make, landscape) -> None:
-    through = play(make(name), landscape, 7)
-    resumed = make(name)
-    resumed.update([landscape.observe(index) for index in through[:6]])
-    assert resumed.suggest(set(through[:6])) == through[6]
-
-
-@pytest.mark.parametrize("outcome", ["failed", "timed_out", "out_of_memory"])
-@pytest.mark.parametrize("name", DESIGNERS)
-def test_trials_that_fail_are_no_reason_to_give_up(name, outcome, make, landscape) -> None:
-    designer, tried = make(name), set()
-    for memory_bytes in (10 * 2**20, None, None, None, None):
-        tried.add(designer.suggest(tried))
-        designer.update([failed(max(tried), outcome, memory_bytes=memory_bytes)])
-    assert len(tried) == 5
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_what_is_expected_is_a_throughput_with_an_uncertainty(name, make, landscape) -> None:
-    designer = make(name)
-    tried = play(designer, landscape, 6)
-    prediction = designer.predict(tried[0])
-    assert (prediction is not None) == (name in MODELS)
-    assert prediction is None or (prediction.steps_per_s > 0 and prediction.log_stddev > 0)
+def order_with(name, problem, candidates, landscape, **strategy) -> list[int]:
+    """What comes first after seven trials, under a strategy of the job's."""
+    designer = make_designer(name, dataclasses.replace(problem, strategy=Strategy(**strategy)), candidates, seed=0)
+    designer.update([landscape.observe(index) for index in range(0, 32, 5)])
+    order: list[int] = []
+    for _ in range(10):
+        order.append(designer.suggest(set(order)))
+    return order
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_the_job_says_how_much_what_is_uncertain_is_liked(name, problem, candidates, landscape) -> None:
-    def first(beta):
-        designer = make_designer(name, dataclasses.replace(problem, strategy=Strategy(beta=beta)), candidates, seed=0)
-        designer.update([landscape.observe(index) for index in range(0, 32, 5)])
-        order: list[int] = []
-        for _ in range(10):
-            order.append(designer.suggest(set(order)))
-        return order
+    few, many = (order_with(name, problem, candidates, landscape, acquisition="ucb", beta=beta) for beta in (1e-3, 50.0))
+    assert few != many
 
-    assert first(1e-3) != first(50.0)
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["oppa-paper", "oppa-no-prior"])
+def test_the_schedule_of_beta_is_followed(name, problem, candidates, landscape) -> None:
+    bound, one = (order_with(name, problem, candidates, landscape, acquisition="ucb", beta=beta) for beta in (None, 1e-3))
+    assert bound != one
+
+
+def test_a_designer_that_cannot_follow_the_schedule_says_so(problem, candidates) -> None:
+    with pytest.raises(InputError) as caught:
+        make_designer("vanilla-bo", dataclasses.replace(problem, strategy=Strategy(beta=None)), candidates, seed=0)
+    assert "bound" in caught.value.message and "oppa" in caught.value.hint
+
+
+def test_the_paper_s_process_knows_the_log_determinant_of_its_observations() -> None:
+    points, rows, noise = (
+        torch.linspace(0, 1, 6, dtype=torch.float64)[:, None],
+        torch.tensor([0, 2, 3, 5]),
+        column([0.01, 0.02, 0.03, 0.04]),
+    )
+    process = PaperProcess(points, ConstantMean(), rows, column([1.0, 0.5, 0.2, 0.8]), noise)
+    gap = process.log_determinant - float(noise.log().sum())
+    nearly = PaperProcess(points, ConstantMean(), rows, column([1.0, 0.5, 0.2, 0.8]), 1e8 * noise)
+    assert torch.equal(process.noise, noise) and gap > 1
+    assert nearly.log_determinant == pytest.approx(float((1e8 * noise).log().sum()), abs=1e-3)  # nothing but noise
 
 
 def test_an_unknown_designer_is_an_error_that_names_the_nearest(make) -> None:
@@ -101,6 +80,22 @@ def test_only_a_designer_with_coefficients_can_start_from_others(name, problem, 
 
 def test_the_rules_that_designers_use_are_rules() -> None:
     assert STOPPING.keys() <= DESIGNERS.keys() and set(STOPPING.values()) <= RULES.keys()
+    assert "oppa-no-early-stop" not in STOPPING
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["random", "exhaustive", "grid", "tpe", "xgboost"])
+def test_torch_is_loaded_only_where_it_works(name) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+from oppa.problem.job import load_job
+from oppa.tuning.designers import make_designer
+problem = load_job(Path("examples/cpu.toml"))
+make_designer({name!r}, problem, problem.candidates(), seed=0).suggest(set())
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_random_draws_every_triple_equally_often(make, candidates) -> None:
@@ -111,8 +106,12 @@ def test_random_draws_every_triple_equally_often(make, candidates) -> None:
     assert len(counts) == len(set(candidates.triples()))
 
 
+def test_exhaustive_goes_through_the_space_in_its_order(make, landscape, candidates) -> None:
+    assert play(make("exhaustive"), landscape, len(candidates)) == list(range(len(candidates)))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["oppa-paper", "vanilla-bo"])
 def test_a_model_makes_better_choices_than_chance(name, make, landscape) -> None:
     def worth(name, seed):
         """The sum over the trials after the random ones; what does not fit is as bad as the worst that does."""
@@ -121,3 +120,13 @@ def test_a_model_makes_better_choices_than_chance(name, make, landscape) -> None
 
     ours, chance = (sum(worth(which, seed) for seed in range(2)) for which in (name, "random"))
     assert ours > chance
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_is_known_beforehand_saves_trials(seed, make, landscape) -> None:
+    def best(name, rounds):
+        rates = [landscape.observe(index).log_steps_per_s for index in play(make(name, seed), landscape, rounds)]
+        return max(rate for rate in rates if rate is not None)
+
+    assert best("oppa", 3) >= best("random", 10)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ from oppa.study import Study
 from oppa.study.records import BASELINE, SEARCH, VERIFICATION
 from oppa.trials import wire
 from oppa.trials.launcher import Exit, ProcessExit
+from oppa.trials.trial import run_trial
 from oppa.tuning.designers import make_designer
 from oppa.tuning.result import find_winner
 from oppa.tuning.search import Sitting, search
@@ -112,7 +114,9 @@ def onlooker() -> Onlooker:
 @pytest.fixture
 def sit(study, limited, onlooker):
     """At work on the study, with trials that follow a law."""
-    return lambda law=landscape, limits=LIMITS: Sitting(study, dataclasses.replace(limited, limits=limits), Actors(law), onlooker)
+    return lambda law=landscape, limits=LIMITS: Sitting(
+        study, dataclasses.replace(limited, limits=limits), partial(run_trial, Actors(law)), onlooker
+    )
 
 
 @pytest.fixture
@@ -173,12 +177,12 @@ def test_without_a_rule_every_trial_runs_to_its_end(run, study) -> None:
 
 @pytest.mark.slow
 def test_without_a_budget_everything_is_tried_once(run, study, candidates) -> None:
-    assert run("grid", limits=dataclasses.replace(LIMITS, trials=None)) == "every valid configuration was tried"
+    assert run("exhaustive", limits=dataclasses.replace(LIMITS, trials=None)) == "every valid configuration was tried"
     assert [candidates.index_of(trial.configuration) for trial in study.trials()] == list(range(len(candidates)))
 
 
 def test_a_trial_that_never_says_a_word_is_timed_out(run, study) -> None:
-    run("grid", law=lambda configuration: (SILENCE, 0), limits=dataclasses.replace(LIMITS, trials=2, trial_time_s=0.1))
+    run("exhaustive", law=lambda configuration: (SILENCE, 0), limits=dataclasses.replace(LIMITS, trials=2, trial_time_s=0.1))
     assert [trial.outcome for trial in study.trials()] == ["timed_out"] * 2
 
 

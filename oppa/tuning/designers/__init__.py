@@ -1,9 +1,10 @@
 """The designers that `oppa tune --designer` knows, by name."""
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from oppa.errors import InputError, nearest
+from oppa.errors import EnvironmentLackingError, InputError, nearest
 
 if TYPE_CHECKING:  # the help names the default, and must not wait for numpy
     from oppa.cost.coefficients import Belief
@@ -12,27 +13,8 @@ if TYPE_CHECKING:  # the help names the default, and must not wait for numpy
     from oppa.tuning.designer import Designer
 
 DEFAULT = "oppa"
-STOPPING = {"oppa": "sure", "oppa-paper": "paper"}
+STOPPING = {"oppa": "sure", "oppa-no-prior": "sure", "oppa-paper": "paper"}
 """How these end trials early unless told otherwise; the others never do."""
-
-
-def _uniform(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.uniform import Uniform
-
-    return Uniform(candidates, seed=seed)
-
-
-def _grid(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.grid import Grid
-
-    return Grid(candidates)
-
-
-def _vanilla_bo(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.vanilla_bo import VanillaBO
-
-    beta = problem.strategy.beta or 1.0
-    return VanillaBO(candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=seed, beta=beta)
 
 
 def _oppa(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
@@ -41,18 +23,92 @@ def _oppa(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer"
     return Oppa(problem, candidates, seed=seed)
 
 
+def _without_prior(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
+    from oppa.tuning.designers.without_prior import WithoutPrior
+
+    return WithoutPrior(problem, candidates, seed=seed)
+
+
 def _oppa_paper(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
     from oppa.tuning.designers.oppa_paper import OppaPaper
 
     return OppaPaper(problem, candidates, seed=seed)
 
 
+def _vanilla_bo(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
+    from oppa.tuning.designers.vanilla_bo import VanillaBO
+
+    if problem.strategy.beta is None:
+        raise InputError("`vanilla-bo` cannot follow `beta = bound`", hint="give `[designer] beta` a number, or use `--designer oppa`")
+    return VanillaBO(candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=seed, beta=problem.strategy.beta)
+
+
+def _tpe(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
+    return _optuna("tpe", problem, candidates, seed)
+
+
+def _optuna_gp(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
+    return _optuna("optuna-gp", problem, candidates, seed)
+
+
+def _optuna(sampler: str, problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
+    _require("optuna")
+    from oppa.tuning.designers.optuna_study import OptunaStudy
+
+    return OptunaStudy(sampler, candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=seed)
+
+
+def _xgboost(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
+    _require("xgboost")
+    from oppa.tuning.designers.xgboost_ranking import XGBoostRanking
+
+    return XGBoostRanking(candidates, seed=seed)
+
+
+def _cost_model(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
+    from oppa.tuning.designers.cost_model import FittedCostModel
+
+    return FittedCostModel(problem, candidates, seed=seed)
+
+
+def _planner(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
+    from oppa.tuning.designers.planner import Planner
+
+    return Planner(problem, candidates)
+
+
+def _grid(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
+    from oppa.tuning.designers.grid import Grid
+
+    return Grid(problem, candidates)
+
+
+def _uniform(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
+    from oppa.tuning.designers.uniform import Uniform
+
+    return Uniform(candidates, seed=seed)
+
+
+def _exhaustive(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
+    from oppa.tuning.designers.exhaustive import Exhaustive
+
+    return Exhaustive(candidates)
+
+
 DESIGNERS: "Mapping[str, Callable[[Problem, Candidates, int], Designer]]" = {
     "oppa": _oppa,
+    "oppa-no-prior": _without_prior,
+    "oppa-no-early-stop": _oppa,  # `never` is its rule
     "oppa-paper": _oppa_paper,
     "vanilla-bo": _vanilla_bo,
-    "random": _uniform,
+    "tpe": _tpe,
+    "optuna-gp": _optuna_gp,
+    "xgboost": _xgboost,
+    "cost-model": _cost_model,
+    "planner": _planner,
     "grid": _grid,
+    "random": _uniform,
+    "exhaustive": _exhaustive,
 }
 
 
@@ -72,6 +128,7 @@ def make_designer(
 
     Raises:
         InputError: for an unknown name, or beliefs for a designer without coefficients.
+        EnvironmentLackingError: the designer is another library's, which is not installed.
     """
     require_designer(name)
     if beliefs is None:
@@ -81,3 +138,10 @@ def make_designer(
     from oppa.tuning.designers.oppa import Oppa
 
     return Oppa(problem, candidates, seed=seed, beliefs=beliefs)
+
+
+def _require(package: str) -> None:
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError as lacking:
+        raise EnvironmentLackingError(f"`{lacking.name}` is not installed", hint="pip install 'oppa[peers]'") from lacking

@@ -1,7 +1,7 @@
 """OPPA: Bayesian optimisation that starts from what is known of parallel training (paper, sections 4.1 and 4.2).
 
-Two Gaussian processes, on log throughput and on log memory, around the cost model; the constrained upper confidence bound over every
-candidate that was not tried. The first trial is the best that the cost model believes to fit.
+Two Gaussian processes, on log throughput and on log memory, around the cost model; the constrained expected improvement (or, as in the
+paper, upper confidence bound) over every candidate that was not tried. The first trial is the best that the cost model believes to fit.
 """
 
 import math
@@ -18,21 +18,26 @@ from oppa.cost.workload import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
 from oppa.problem.problem import Problem
+from oppa.problem.training import Strategy
 from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
-from oppa.tuning.acquisition import constrained_ucb
+from oppa.tuning.acquisition import bound, constrained_improvement, constrained_ucb
 from oppa.tuning.calibration import widening
-from oppa.tuning.designer import Observation
+from oppa.tuning.designer import Observation, failing, free
+from oppa.tuning.designers.evidence import rates, slacks, tells_memory
 from oppa.tuning.designers.uniform import Uniform
-from oppa.tuning.surrogate.cost_model import CostModel
-from oppa.tuning.surrogate.process import Data, Process
+from oppa.tuning.surrogate.cost_model import CostModel, Formula
+from oppa.tuning.surrogate.process import Process
 
 RATE_RESIDUAL, MEMORY_RESIDUAL = 0.2, 0.1
 """How far the cost model is expected to be off before it has learned anything of a job, as standard deviations of logarithms."""
-RATE_NOISE, MEMORY_NOISE = 0.03, 0.005
-"""How far trials of one configuration differ, likewise."""
+RATE_APART, MEMORY_APART = 0.05, 0.05
+"""How far a trial is expected to lie from what all others tell of its configuration, likewise: noise, and quirks of its own. Those of
+throughput add up over hosts, each of which may be the slow one: the variance is so much for each."""
+MEMORY_AGAIN = 0.005
+"""How far the memory of another trial lies from what was measured of a configuration, likewise."""
 FAILURES_IN_A_ROW = 6
-"""After so many trials without a measurement, physics has failed and chance takes over for one (App. E.1)."""
+"""After so many trials without a measurement, physics has failed and chance takes over until something is measured (App. E.1)."""
 
 
 def encoded(candidates: Candidates) -> Tensor:
@@ -48,22 +53,41 @@ def fitted(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) ->
     return designer
 
 
+def promise(rows: Tensor, log_rate: Process, log_slack: Process, seen: Sequence[Observation], strategy: Strategy) -> Tensor:
+    """How promising candidates are, by number: what improvement is expected, or the paper's bound where asked for or nothing ran yet."""
+    rate, slack = log_rate.of_trial(rows), log_slack.of_trial(rows)
+    ran = [each.log_steps_per_s for each in seen if each.outcome == "completed" and each.log_steps_per_s is not None]
+    if strategy.acquisition == "ucb" or not ran:
+        beta = bound(log_rate.log_determinant, log_rate.noise) if strategy.beta is None else strategy.beta
+        return constrained_ucb(rate, slack, beta=beta)
+    return constrained_improvement(rate, slack, incumbent=max(ran))
+
+
 class Oppa:
     """The designer `oppa`."""
 
-    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int, beliefs: Mapping[str, Belief] | None = None) -> None:
-        """`beliefs`: coefficients learned elsewhere, in place of those that are known of the device."""
+    def __init__(
+        self,
+        problem: Problem,
+        candidates: Candidates,
+        *,
+        seed: int,
+        beliefs: Mapping[str, Belief] | None = None,
+        formula: Formula = step_time,
+    ) -> None:
+        """`beliefs`: coefficients learned elsewhere, in place of those that are known of the device; `formula`: of a step's seconds."""
         hardware = hardware_of(problem.cluster)
         work, points = workload_of(problem, candidates), encoded(candidates)
         known = {**hardware.coefficients, **(beliefs or {})}
-        rate = CostModel(step_time, work, load_beliefs("step_time", known), sign=-1.0)
+        rate = CostModel(formula, work, load_beliefs("step_time", known), sign=-1.0)
         slack = CostModel(memory, work, load_beliefs("memory", known), offset=math.log(hardware.usable_bytes))
-        self.log_rate = Process(points, rate, residual=RATE_RESIDUAL, trial_noise=RATE_NOISE)
-        self.log_slack = Process(points, slack, residual=MEMORY_RESIDUAL, trial_noise=MEMORY_NOISE)
+        self.log_rate = Process(points, rate, residual=RATE_RESIDUAL, apart=RATE_APART * math.sqrt(problem.cluster.hosts))
+        self.log_slack = Process(points, slack, residual=MEMORY_RESIDUAL, apart=MEMORY_APART)
         self._parts = parts(work)
         self.limit_bytes = hardware.usable_bytes
-        self._beta = problem.strategy.beta
+        self._strategy = problem.strategy
         self._chance = Uniform(candidates, seed=seed)
+        self._deviations = torch.from_numpy(candidates.deviations())
         self._seen: list[Observation] = []
         self._hopeless = torch.zeros(len(points), dtype=torch.bool)
 
@@ -73,21 +97,21 @@ class Oppa:
         for seen in observations:
             if seen.outcome == "out_of_memory":
                 self._hopeless |= (self._parts >= self._parts[seen.candidate] * (1 - 1e-9)).all(dim=1)
-        if any(seen.log_steps_per_s is not None for seen in observations):
-            self.log_rate.learn(_rates(self._seen))
-        if any(map(_tells_memory, observations)):
-            self.log_slack.learn(_slacks(self._seen, math.log(self.limit_bytes)))
+        if any(seen.measured for seen in observations):
+            self.log_rate.learn(rates(self._seen))
+        if any(map(tells_memory, observations)):
+            self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes)))
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The free candidate with the largest constrained upper confidence bound."""
-        free = ~self._hopeless
-        free[list(taken)] = False
-        rows = free.nonzero()[:, 0]
-        if not len(rows) or self._failing():
+        """The free candidate that is expected to improve most on the incumbent; at first, the best that is believed to fit."""
+        rows = torch.from_numpy(free(len(self._hopeless), taken))
+        rows = rows[~self._hopeless[rows]]
+        rows = rows[self._deviations[rows].argsort(stable=True)]  # of equals, the first is taken: what frameworks do by default
+        if not len(rows) or failing(self._seen, FAILURES_IN_A_ROW):
             return self._chance.suggest(taken | set(self._hopeless.nonzero()[:, 0].tolist()))
         if not self._seen:
             return self.most_promising(rows)
-        return int(rows[constrained_ucb(self.log_rate.at(rows), self.log_slack.at(rows), beta=self._exploration()).argmax()])
+        return int(rows[promise(rows, self.log_rate, self.log_slack, self._seen, self._strategy).argmax()])
 
     def most_promising(self, rows: Tensor) -> int:
         """Of candidates, by number: the fastest of those believed to fit; where none is, the one that needs the least memory."""
@@ -98,52 +122,16 @@ class Oppa:
     def predict(self, candidate: int) -> Prediction:
         """The belief in what a trial of the candidate would measure."""
         rows = torch.tensor([candidate])
-        rate, slack = self.log_rate.at(rows), self.log_slack.at(rows)
+        rate, slack = self.log_rate.of_trial(rows), self.log_slack.of_trial(rows)
+        needed, needed_stddev = round(self.limit_bytes * math.exp(slack.mean)), float(slack.stddev)
+        if known := [seen.memory_bytes for seen in self._seen if seen.candidate == candidate and seen.measured and seen.memory_bytes]:
+            needed, needed_stddev = known[-1], MEMORY_AGAIN
         return Prediction(
             steps_per_s=math.exp(rate.mean),
-            log_stddev=math.hypot(rate.stddev, self.log_rate.trial_stddev) * widening(self._hits()),
-            memory_bytes=round(self.limit_bytes * math.exp(slack.mean)),
-            memory_log_stddev=math.hypot(slack.stddev, self.log_slack.trial_stddev),
+            log_stddev=float(rate.stddev) * widening(self._hits()),
+            memory_bytes=needed,
+            memory_log_stddev=needed_stddev,
         )
-
-    def _exploration(self) -> float:
-        return self.log_rate.bound() if self._beta is None else self._beta
 
     def _hits(self) -> list[bool]:
         return [o.prediction.covers(math.exp(o.log_steps_per_s)) for o in self._seen if o.prediction and o.log_steps_per_s is not None]
-
-    def _failing(self) -> bool:
-        last = self._seen[-FAILURES_IN_A_ROW:]
-        return len(last) == FAILURES_IN_A_ROW and all(seen.log_steps_per_s is None for seen in last)
-
-
-def _rates(observations: Sequence[Observation]) -> Data:
-    seen = [o for o in observations if o.log_steps_per_s is not None]
-    return Data(
-        rows=torch.tensor([o.candidate for o in seen]),
-        target=_column([o.log_steps_per_s or 0.0 for o in seen]),
-        noise=_column([o.log_variance or 0.0 for o in seen]),
-        censored=torch.zeros(len(seen), dtype=torch.bool),
-    )
-
-
-def _slacks(observations: Sequence[Observation], log_limit: float) -> Data:
-    """log(memory / limit): at least 0 where a trial ran out of memory."""
-    seen = [o for o in observations if _tells_memory(o)]
-    over = [o.outcome == "out_of_memory" for o in seen]
-    known = [0.0 if out else math.log(o.memory_bytes or 1) - log_limit for o, out in zip(seen, over, strict=True)]
-    return Data(
-        rows=torch.tensor([o.candidate for o in seen]),
-        target=_column(known),
-        noise=_column([0.0] * len(seen)),
-        censored=torch.tensor(over),
-    )
-
-
-def _tells_memory(observation: Observation) -> bool:
-    """It ran out of memory, or was measured: a failure of another cause may have reported a peak before it had one."""
-    return observation.outcome == "out_of_memory" or bool(observation.memory_bytes and observation.log_steps_per_s is not None)
-
-
-def _column(values: list[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)

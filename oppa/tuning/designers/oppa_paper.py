@@ -14,17 +14,17 @@ from torch import Tensor
 
 from oppa.cost import paper
 from oppa.cost.hardware import hardware_of
-from oppa.cost.workload import Workload, workload_of
+from oppa.cost.workload import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.trials.throughput import paper_estimate
-from oppa.tuning.acquisition import constrained_ucb_sampled
-from oppa.tuning.designer import Observation
+from oppa.tuning.acquisition import bound, constrained_ucb_sampled
+from oppa.tuning.designer import Observation, at_random, free
 from oppa.tuning.designers.uniform import Uniform
-from oppa.tuning.surrogate.belief import Normal
-from oppa.tuning.surrogate.paper import PaperProcess, PriorMean
+from oppa.tuning.surrogate.belief import Normal, column, roomy
+from oppa.tuning.surrogate.paper import PaperProcess, PriorMean, start_of
 
 RANDOM = 5
 FAILURES_IN_A_ROW = 4
@@ -42,7 +42,7 @@ class OppaPaper:
         torch.set_num_threads(1)
         self._work, self._points = workload_of(problem, candidates), torch.from_numpy(encode(candidates))
         self._limit = float(hardware_of(problem.cluster).usable_bytes)
-        self._beta = problem.strategy.beta or 1.0
+        self._beta = problem.strategy.beta
         self._chance = Uniform(candidates, seed=seed)
         self._seen: list[Observation] = []
         self._rate: PaperProcess | None = None
@@ -60,13 +60,11 @@ class OppaPaper:
 
     def suggest(self, taken: Set[int]) -> int | None:
         """Chance at first and after too many failures, then the free candidate with the largest bound."""
-        free = torch.ones(len(self._points), dtype=torch.bool)
-        free[list(taken)] = False
-        rows = free.nonzero()[:, 0]
-        if self._at_random() or self._rate is None or self._memory is None or not len(rows):
+        rows = torch.from_numpy(free(len(self._points), taken))
+        if self._at_random() or self._rate is None or not len(rows):
             return self._chance.suggest(taken)
-        slack = self._memory.at(rows)
-        value = constrained_ucb_sampled(self._rate.at(rows), Normal(slack.mean - 1.0, slack.stddev), beta=self._beta, temperature=UNIT)
+        beta = bound(self._rate.log_determinant, self._rate.noise) if self._beta is None else self._beta
+        value = constrained_ucb_sampled(self._rate.at(rows), self._slack_at(rows), beta=beta, temperature=UNIT)
         return int(rows[value.argmax()])
 
     def predict(self, candidate: int) -> Prediction | None:
@@ -78,40 +76,30 @@ class OppaPaper:
         return Prediction(steps_per_s=mean * self._scale, log_stddev=min(stddev / mean, VAGUE)) if 0 < mean < math.inf else None
 
     def _at_random(self) -> bool:
-        measured = sum(bool(seen.step_times_s) for seen in self._seen)
-        last = self._seen[-FAILURES_IN_A_ROW:]
-        failing = len(last) == FAILURES_IN_A_ROW and not any(seen.step_times_s for seen in last)
-        return len(self._seen) + 1 < RANDOM or measured < 2 or failing
+        return at_random(self._seen, first=RANDOM - 1, failures=FAILURES_IN_A_ROW)
 
     def _fit_rate(self) -> PaperProcess:
-        seen = [(o.candidate, paper_estimate(o.step_times_s)) for o in self._seen if len(o.step_times_s) > 2]
+        seen = [(o.candidate, paper_estimate(o.step_times_s)) for o in self._seen if o.measured]
         rows = torch.tensor([candidate for candidate, _ in seen])
-        rate = _column([each.steps_per_s for _, each in seen])
+        rate = column([each.steps_per_s for _, each in seen])
         self._scale = float(rate.max())
-        variance = (_column([each.variance for _, each in seen]) / self._scale**2).clamp_min(1e-6)  # gpytorch warns of less
-        starts = _starts(self._work.take(rows), float(1 / rate.median()))
+        variance = (column([each.variance for _, each in seen]) / self._scale**2).clamp_min(1e-6)  # gpytorch warns of less
+        starts = start_of(self._work.take(rows), float(1 / rate.median()))
         return PaperProcess(self._points, PriorMean(paper.throughput, self._work, starts, self._scale), rows, rate / self._scale, variance)
 
-    def _fit_memory(self) -> PaperProcess:
+    def _slack_at(self, rows: Tensor) -> Normal:
+        """(memory - limit) / limit."""
+        if self._memory is None:
+            return roomy(len(rows))
+        memory = self._memory.at(rows)
+        return Normal(memory.mean - 1.0, memory.stddev)
+
+    def _fit_memory(self) -> PaperProcess | None:
         seen = [o for o in self._seen if o.outcome == "out_of_memory" or o.memory_bytes]
+        if not seen:
+            return None
         used = [self._limit if o.outcome == "out_of_memory" else float(o.memory_bytes or 0) for o in seen]
         starts = dict.fromkeys(paper.MEMORY, self._limit / len(paper.MEMORY))
         mean = PriorMean(lambda work, c: paper.memory(work, c, self._limit), self._work, starts, self._limit)
-        rows, target = torch.tensor([o.candidate for o in seen]), _column(used) / self._limit
+        rows, target = torch.tensor([o.candidate for o in seen]), column(used) / self._limit
         return PaperProcess(self._points, mean, rows, target, torch.full_like(target, JITTER))
-
-
-def _starts(work: Workload, seconds: float) -> dict[str, float]:
-    """Where the likelihood's maximum is looked for: most of the time is computation, and each kind of communication a tenth of it."""
-    names = paper.coefficient_names(work)
-    starts = {}
-    for name in names:
-        alone = {other: torch.tensor(float(other == name), dtype=torch.float64) for other in names}
-        took = paper.computation(work, alone) if name == "t_comp" else paper.communication(work, alone)
-        share = 0.7 if name == "t_comp" else 0.1
-        starts[name] = share * seconds / max(float(took.mean()), 1e-12)
-    return {name: start if math.isfinite(start) else seconds for name, start in starts.items()}
-
-
-def _column(values: list[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)

@@ -5,7 +5,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from oppa.problem.candidates import Candidates
-from oppa.tuning.designer import Observation, stream
+from oppa.tuning.designer import Observation, free, stream
 
 
 class Uniform:
@@ -17,13 +17,11 @@ class Uniform:
 
     def suggest(self, taken: Set[int]) -> int | None:
         """A free candidate of a triple drawn uniformly from those that have any."""
-        free = np.ones(len(self._triples), dtype=bool)
-        free[list(taken)] = False
-        if not free.any():
+        rows = free(len(self._triples), taken)
+        if not len(rows):
             return None
-        rng = stream(self._seed, f"random/{len(taken)}")
-        triple = rng.choice(np.unique(self._triples[free]))
-        return int(rng.choice(np.flatnonzero(free & (self._triples == triple))))
+        rng, triples = stream(self._seed, f"random/{len(taken)}"), self._triples[rows]
+        return int(rng.choice(rows[triples == rng.choice(np.unique(triples))]))
 
     def predict(self, candidate: int) -> None:
         """Chance expects nothing."""

@@ -14,9 +14,9 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
 from oppa.study import Prediction
 from oppa.tuning.acquisition import constrained_ucb
-from oppa.tuning.designer import Observation
+from oppa.tuning.designer import Observation, at_random, free
 from oppa.tuning.designers.uniform import Uniform
-from oppa.tuning.surrogate.belief import Normal
+from oppa.tuning.surrogate.belief import Normal, column, roomy
 from oppa.tuning.surrogate.constant import ConstantMeanGP
 
 RANDOM_TRIALS = 5
@@ -34,16 +34,16 @@ class VanillaBO:
         self._beta = beta
         self._chance = Uniform(candidates, seed=seed)
         self._observations: list[Observation] = []
+        self._rate: ConstantMeanGP | None = None
 
     def update(self, observations: Sequence[Observation]) -> None:
         """Keep what was observed; the models are fitted when a suggestion is asked for."""
         self._observations += observations
+        self._rate = None
 
     def suggest(self, taken: Set[int]) -> int | None:
         """The free candidate with the largest constrained upper confidence bound."""
-        free = torch.ones(len(self._x), dtype=torch.bool)
-        free[list(taken)] = False
-        rows = free.nonzero()[:, 0]
+        rows = torch.from_numpy(free(len(self._x), taken))
         if self._at_random() or not len(rows):
             return self._chance.suggest(taken)
         try:
@@ -53,32 +53,31 @@ class VanillaBO:
         return int(rows[constrained_ucb(rate, slack, beta=self._beta).argmax()])
 
     def predict(self, candidate: int) -> Prediction | None:
-        """What the process expects; nothing while choices are random."""
+        """What the process expects; nothing while choices are random, or where it cannot be fitted."""
         if self._at_random():
             return None
-        belief = self._log_rate().posterior(self._x[[candidate]])
+        try:
+            belief = self._log_rate().posterior(self._x[[candidate]])
+        except ModelFittingError:
+            return None
         return Prediction(steps_per_s=math.exp(belief.mean), log_stddev=float(belief.stddev))
 
     def _at_random(self) -> bool:
-        measured = sum(seen.log_steps_per_s is not None for seen in self._observations)
-        last = self._observations[-FAILURES_IN_A_ROW:]
-        failing = len(last) == FAILURES_IN_A_ROW and all(seen.log_steps_per_s is None for seen in last)
-        return len(self._observations) < RANDOM_TRIALS or measured < 2 or failing
+        return at_random(self._observations, first=RANDOM_TRIALS, failures=FAILURES_IN_A_ROW)
 
     def _log_rate(self) -> ConstantMeanGP:
-        seen = [(o.candidate, o.log_steps_per_s, o.log_variance or 0.0) for o in self._observations if o.log_steps_per_s is not None]
-        return self._fit(seen)
+        if self._rate is None:
+            seen = [(o.candidate, o.log_steps_per_s, o.log_variance or 0.0) for o in self._observations if o.log_steps_per_s is not None]
+            self._rate = self._fit(seen)
+        return self._rate
 
     def _slack_at(self, rows: torch.Tensor) -> Normal:
         """log(memory / limit)."""
         over = [(o.candidate, OVER_LIMIT, 0.0) for o in self._observations if o.outcome == "out_of_memory"]
         fitting = [o for o in self._observations if o.outcome != "out_of_memory"]
         seen = over + [(o.candidate, math.log(o.memory_bytes) - self._log_limit, 0.0) for o in fitting if o.memory_bytes]
-        if len(seen) < 2:  # a runner that reports no memory: nothing is known to be too large
-            return Normal(torch.full((len(rows),), -1.0, dtype=torch.float64), torch.full((len(rows),), 0.1, dtype=torch.float64))
-        return self._fit(seen).posterior(self._x[rows])
+        return self._fit(seen).posterior(self._x[rows]) if len(seen) > 1 else roomy(len(rows))
 
     def _fit(self, seen: list[tuple[int, float, float]]) -> ConstantMeanGP:
         candidates, values, variances = zip(*seen, strict=True)
-        y, variance = (torch.tensor(column, dtype=torch.float64) for column in (values, variances))
-        return ConstantMeanGP(self._x[list(candidates)], y, variance)
+        return ConstantMeanGP(self._x[list(candidates)], column(values), column(variances))

@@ -15,10 +15,8 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
-from oppa.tuning.surrogate.belief import Normal
+from oppa.tuning.surrogate.belief import Normal, belief_of
 
-CHUNK = 1024
-"""Candidates per posterior call: the joint covariance of a chunk is formed on the way."""
 VARIANCE_FLOOR = 1e-4
 """Trials of one configuration differ by about 1%, however exact each is in itself."""
 
@@ -36,10 +34,6 @@ class ConstantMeanGP:
         )
         fit_gpytorch_mll(ExactMarginalLogLikelihood(self._model.likelihood, self._model))
 
-    @torch.no_grad()
     def posterior(self, x: Tensor) -> Normal:
         """The belief at each candidate, x of shape (m, p)."""
-        beliefs = [self._model.posterior(chunk) for chunk in x.split(CHUNK)]
-        mean = torch.cat([belief.mean[:, 0] for belief in beliefs])
-        stddev = torch.cat([belief.variance[:, 0].clamp_min(0).sqrt() for belief in beliefs])
-        return Normal(mean, stddev)
+        return belief_of(self._model, x)

@@ -63,10 +63,11 @@ def prior_covariance(kernel: Any, x: Tensor) -> Tensor:
 
 def cholesky(matrix: Tensor) -> Tensor:
     """The lower factor, with as little jitter as works; raises ArithmeticError when none does."""
-    scale = matrix.diagonal().min().detach()  # not the mean: a censored observation's stand-in may have a variance of 1e6
+    diagonal = matrix.diagonal().detach()
     eye = torch.eye(len(matrix), dtype=matrix.dtype)
-    for jitter in JITTERS:
-        factor, failed = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
-        if not failed:
-            return torch.as_tensor(factor)
+    for scale in (diagonal.min(), diagonal.median()):  # the least first: a censored observation's stand-in may have a variance of 1e6
+        for jitter in JITTERS:
+            factor, failed = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
+            if not failed:
+                return torch.as_tensor(factor)
     raise ArithmeticError("no jitter makes the covariance positive definite")

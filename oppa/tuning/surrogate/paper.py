@@ -4,8 +4,10 @@ Nothing holds the coefficients but the observations (eq. 23): with few of them i
 """
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from botorch.exceptions.warnings import OptimizationWarning
@@ -18,11 +20,12 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
+from oppa.cost import paper
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.workload import Workload
-from oppa.tuning.surrogate.belief import Normal
+from oppa.tuning.surrogate.belief import Normal, belief_of
+from oppa.tuning.surrogate.map_fit import cholesky
 
-CHUNK = 1024
 Formula = Callable[[Workload, Coefficients], Tensor]
 
 
@@ -58,16 +61,38 @@ class PaperProcess:
         with _unworried():
             fit_gpytorch_mll(ExactMarginalLogLikelihood(self._model.likelihood, self._model))
 
-    @torch.no_grad()
     def at(self, rows: Tensor) -> Normal:
         """The belief at candidates, by number."""
         with validate_input_scaling(False), _unworried():
-            beliefs = [self._model.posterior(chunk) for chunk in self._inputs(rows).split(CHUNK)]
-            mean = torch.cat([belief.mean[:, 0] for belief in beliefs])
-            return Normal(mean, torch.cat([belief.variance[:, 0].clamp_min(0).sqrt() for belief in beliefs]))
+            return belief_of(self._model, self._inputs(rows))
+
+    @property
+    def noise(self) -> Tensor:
+        """Of the observations, shape (n,)."""
+        return torch.as_tensor(self._model.likelihood.noise)
+
+    @property
+    @torch.no_grad()
+    def log_determinant(self) -> float:
+        """Of the observations' covariance, noise included."""
+        kernel: Any = self._model.covar_module
+        covariance = kernel(self._model.train_inputs[0]).to_dense() + torch.diag(self.noise)
+        return 2 * float(cholesky(covariance).diagonal().log().sum())
 
     def _inputs(self, rows: Tensor) -> Tensor:
         return torch.cat([self._points[rows], rows[:, None].double()], dim=1)
+
+
+def start_of(work: Workload, seconds: float) -> dict[str, float]:
+    """Where the likelihood's maximum is looked for: most of the time is computation, and each kind of communication a tenth of it."""
+    names = paper.coefficient_names(work)
+    starts = {}
+    for name in names:
+        alone = {other: torch.tensor(float(other == name), dtype=torch.float64) for other in names}
+        took = paper.computation(work, alone) if name == "t_comp" else paper.communication(work, alone)
+        share = 0.7 if name == "t_comp" else 0.1
+        starts[name] = share * seconds / max(float(took.mean()), 1e-12)
+    return {name: start if math.isfinite(start) else seconds for name, start in starts.items()}
 
 
 @contextlib.contextmanager

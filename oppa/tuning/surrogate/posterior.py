@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oppa.tuning.acquisition import bound
 from oppa.tuning.surrogate.belief import Normal
 from oppa.tuning.surrogate.map_fit import cholesky, covariance
 
@@ -58,9 +57,10 @@ class Posterior:
             variances.append(self.variance + slope.square().sum(dim=1) - (k @ self.inverse.T).square_().sum(dim=1))
         return Normal(centre + torch.cat(shifts), torch.cat(variances).clamp_min_(1e-12).sqrt_())
 
-    def bound(self) -> float:
-        """beta_i of OPPA eq. 32; in logarithms of a quantity the norm's bound is 1."""
-        return bound(-2 * float(self.inverse.diagonal().log().sum()), self.noise)
+    @property
+    def log_determinant(self) -> float:
+        """Of the observations' covariance K + noise."""
+        return -2 * float(self.inverse.diagonal().log().sum())
 
     def features(self) -> tuple[Tensor, Tensor]:
         """The linear kernel's weights, and their covariance, shapes (k,) and (k, k): standard normal before, now what was learned."""

@@ -38,11 +38,13 @@ from oppa.tuning.surrogate.posterior import Posterior
 SOFTNESS = 0.03
 """Of the memory limit, as a standard deviation of its logarithm."""
 NOISE_FLOOR = 1e-6
-ROUNDS = 6
-SETTLED = 0.05
+ROUNDS = 12
+SETTLED = 0.02
 """Rounds end when no shift of a coefficient moves by more than this."""
 NEAR = 0.15
 """The cost model is linearised anew when a shift is further than this from where it was, which is a small part of what is uncertain."""
+APART_SPREAD = 1.5
+"""Standard deviation of the logarithm of the variance that sets trials apart: on some clusters nothing is like its neighbours."""
 STRIDE = 1.0
 """The furthest that a shift may move in one round."""
 
@@ -63,16 +65,16 @@ class Data:
 class Process:
     """Belief in one quantity at every candidate."""
 
-    def __init__(self, points: Tensor, cost: CostModel, *, residual: float, trial_noise: float) -> None:
-        """`residual`: how far, in log units, the cost model may be off; `trial_noise`: how far trials of one candidate differ."""
+    def __init__(self, points: Tensor, cost: CostModel, *, residual: float, apart: float) -> None:
+        """In log units: `residual`, how far the cost model may be off; `apart`, how far a trial may lie from what its neighbours tell."""
         torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine
         self.points, self.cost = points, cost
         self.shift = torch.zeros(len(cost.names), dtype=torch.float64)
         self.shift_covariance = torch.eye(len(self.shift), dtype=torch.float64)
         self._anchor = self.shift
         self.kernel: Any = _kernel(points.shape[1], len(self.shift), residual)
-        self._trial_noise = trial_noise
-        self._log_noise = 2 * math.log(trial_noise)
+        self._apart = apart
+        self._log_noise = 2 * math.log(apart)
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None
         self._posterior: Posterior | None = None
         self.model: Any = None
@@ -80,7 +82,7 @@ class Process:
 
     @property
     def trial_stddev(self) -> float:
-        """How far trials of one candidate are believed to differ, in log units."""
+        """How far a trial lies from what all others tell of its candidate, in log units: noise, and quirks that no neighbour shares."""
         return math.exp(self._log_noise / 2)
 
     @property
@@ -112,14 +114,25 @@ class Process:
             return Normal(centre, (self.kernel.kernels[0].outputscale + slopes.square().sum(dim=1)).sqrt())
         return self._posterior.at(points, slopes, centre)
 
+    def of_trial(self, rows: Tensor | slice) -> Normal:
+        """The belief in what a trial of candidates that were never tried would tell."""
+        belief = self.at(rows)
+        return Normal(belief.mean, (belief.stddev.square() + self.trial_stddev**2).sqrt())
+
     def inputs(self, rows: Tensor) -> Tensor:
         """What `model` takes for candidates, by number, shape (m, p + k + 1)."""
         slopes, centre = self._linearised()
         return torch.cat([self.points[rows], slopes[rows], centre[rows, None]], dim=1)
 
-    def bound(self) -> float:
-        """beta_i of OPPA eq. 32, for what was observed; 1 before."""
-        return 1.0 if self._posterior is None else self._posterior.bound()
+    @property
+    def log_determinant(self) -> float:
+        """Of the observations' covariance, noise included; 0 before there are any."""
+        return 0.0 if self._posterior is None else self._posterior.log_determinant
+
+    @property
+    def noise(self) -> Tensor:
+        """Of the observations, shape (n,)."""
+        return torch.ones(0, dtype=torch.float64) if self._posterior is None else self._posterior.noise
 
     def _linearised(self) -> tuple[Tensor, Tensor]:
         """Slopes and centre of all candidates, linearised where the observations were."""
@@ -148,7 +161,7 @@ class Process:
                 inputs,
                 target[:, None],
                 train_Yvar=noise[:, None],
-                likelihood=_likelihood(noise, self._trial_noise, self._log_noise),
+                likelihood=_likelihood(noise, self._apart, self._log_noise),
                 mean_module=_LastColumn(),  # type: ignore[no-untyped-call]
                 covar_module=self.kernel,
                 outcome_transform=None,  # the centre is in the target's own units
@@ -178,11 +191,11 @@ def _kernel(p: int, k: int, residual: float) -> AdditiveKernel:
 
 
 def _likelihood(noise: Tensor, expected: float, log_noise: float) -> FixedNoiseGaussianLikelihood:
-    """Noise known of each observation, and that between trials, which is learned."""
+    """Noise known of each observation, and what sets trials apart beyond it, which is learned."""
     likelihood = FixedNoiseGaussianLikelihood(
         noise=noise.clamp_min(NOISE_FLOOR),
         learn_additional_noise=True,
-        noise_prior=LogNormalPrior(2 * math.log(expected), 0.7),
+        noise_prior=LogNormalPrior(2 * math.log(expected), APART_SPREAD),
         noise_constraint=GreaterThan(NOISE_FLOOR),
     ).double()
     likelihood.initialize(second_noise=math.exp(log_noise))

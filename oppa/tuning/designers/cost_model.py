@@ -1,0 +1,86 @@
+"""One shot by a cost model (OPPA App. H.2): the paper's own (Appendix D), its coefficients fitted to a few random trials.
+
+The first choice after these is the fastest that is predicted to fit; a search that goes on takes the next fastest, without learning. More
+coefficients than trials leave some undecided: these stay near where the fit starts, which the residual's last entries are for.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from torch import Tensor
+
+from oppa.cost import paper
+from oppa.cost.coefficients import Coefficients
+from oppa.cost.hardware import hardware_of
+from oppa.cost.workload import workload_of
+from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
+from oppa.tuning.designer import Observation, at_random, first_free
+from oppa.tuning.designers.evidence import rates, slacks
+from oppa.tuning.designers.uniform import Uniform
+from oppa.tuning.surrogate.belief import column
+from oppa.tuning.surrogate.paper import start_of
+
+RANDOM_TRIALS = 5
+HOLD = 0.1
+"""How strongly a coefficient stays where its fit starts, per unit of its logarithm, against errors of log throughput or log memory."""
+
+
+class FittedCostModel:
+    """The designer `cost-model`."""
+
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
+        torch.set_num_threads(1)
+        self._work = workload_of(problem, candidates)
+        self._limit = float(hardware_of(problem.cluster).usable_bytes)
+        self._chance = Uniform(candidates, seed=seed)
+        self._seen: list[Observation] = []
+        self._order: list[int] = []
+
+    def update(self, observations: Sequence[Observation]) -> None:
+        """Rank all candidates as soon as enough trials have ended; what comes later changes nothing."""
+        for seen in observations:
+            if self._order:
+                return
+            self._seen.append(seen)
+            if not at_random(self._seen, first=RANDOM_TRIALS, failures=len(self._seen) + 1):
+                self._order = self._ranked()
+
+    def suggest(self, taken: Set[int]) -> int | None:
+        """Chance at first, then the next of the ranking."""
+        return first_free(self._order, taken) if self._order else self._chance.suggest(taken)
+
+    def predict(self, candidate: int) -> None:
+        """A least-squares fit says nothing of its error."""
+
+    def _ranked(self) -> list[int]:
+        """By predicted throughput; what is predicted not to fit comes last."""
+        rate, memory = paper.throughput(self._work, self._fit_rate()), paper.memory(self._work, self._fit_memory(), math.inf)
+        return [int(index) for index in np.lexsort((-rate.numpy(), (memory > self._limit).numpy()))]
+
+    def _fit_rate(self) -> Coefficients:
+        seen = rates(self._seen)
+        work = self._work.take(seen.rows)
+        return fitted(lambda c: paper.throughput(work, c), seen.target, start_of(work, math.exp(-float(seen.target.median()))))
+
+    def _fit_memory(self) -> Coefficients:
+        """What ran out of memory stands for the limit, where the formula is cut off (eq. 21)."""
+        seen = slacks(self._seen, math.log(self._limit))
+        work, start = self._work.take(seen.rows), dict.fromkeys(paper.MEMORY, self._limit / len(paper.MEMORY))
+        return fitted(lambda c: paper.memory(work, c, self._limit), seen.target + math.log(self._limit), start)
+
+
+def fitted(formula: Callable[[Coefficients], Tensor], target: Tensor, start: Mapping[str, float]) -> Coefficients:
+    """Positive coefficients by least squares between the formula's logarithm and the target, from where they start."""
+
+    def coefficients(shift: NDArray[np.float64]) -> Coefficients:
+        return dict(zip(start, column(list(start.values())) * torch.from_numpy(shift).exp(), strict=True))
+
+    def residual(shift: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.concatenate([(formula(coefficients(shift)).log() - target).numpy(), HOLD * shift])
+
+    return coefficients(least_squares(residual, np.zeros(len(start)), bounds=(-20, 20)).x)

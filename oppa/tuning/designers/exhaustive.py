@@ -1,0 +1,23 @@
+"""Exhaustive search: every candidate, in the order of the space."""
+
+from collections.abc import Sequence, Set
+
+from oppa.problem.candidates import Candidates
+from oppa.tuning.designer import Observation, first_free
+
+
+class Exhaustive:
+    """The designer `exhaustive`."""
+
+    def __init__(self, candidates: Candidates) -> None:
+        self._size = len(candidates)
+
+    def suggest(self, taken: Set[int]) -> int | None:
+        """The first candidate that is free."""
+        return first_free(range(self._size), taken)
+
+    def predict(self, candidate: int) -> None:
+        """An order expects nothing."""
+
+    def update(self, observations: Sequence[Observation]) -> None:
+        """An order learns nothing."""

@@ -1,0 +1,91 @@
+"""A planner: candidates in the order of a step time worked out on paper, in the manner of AMP (Li et al. 2022, section 4).
+
+    step = (num_microbatches - 1) * stage + pp * stage + 2 (pp - 1) * transfer + exchange
+
+which is AMP's sum: the slowest stage for every micro-batch but the first, all stages and the transfers between them once, and the
+replicas' exchange of gradients. With equal stages the fill and drain are (pp - 1) * stage, divided by the model chunks of an interleaved
+pipeline (Narayanan et al. 2021). Communication costs alpha + beta * bytes on the slowest link that a group spans.
+
+It takes stages as equal, while AMP cuts them by dynamic programming; it takes computation from the device's peak, while AMP times layers;
+tensor, data, then pipeline parallel ranks are neighbours, while AMP also searches placements. It leaves out overlap, the optimizer, launch
+latencies and kernels' efficiency at small sizes, and learns nothing: a planner runs its own first choice.
+
+Notation (n candidates): all arrays (n,)
+"""
+
+from collections.abc import Sequence, Set
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppa.cost.hardware import Hardware, hardware_of
+from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
+from oppa.tuning.designer import Observation, first_free
+from oppa.tuning.designers.analytic_memory import Column, element_bytes, memory_bytes
+
+UTILISATION = 0.5
+"""Of the peak, in matrix products: what well-tuned training of large models reaches (Narayanan et al. 2021, table 1: 44 to 52%)."""
+ALL_REDUCES = 4
+"""Per layer and micro-batch under tensor parallelism: two forward, two backward (Shoeybi et al. 2019, section 3)."""
+ZERO_3_TRAFFIC = 1.5
+"""Of what replicas exchange without it (Rajbhandari et al. 2020, section 7.2)."""
+
+
+class Planner:
+    """The designer `planner`."""
+
+    def __init__(self, problem: Problem, candidates: Candidates) -> None:
+        memory = memory_bytes(problem, candidates)
+        too_much = memory > hardware_of(problem.cluster).usable_bytes
+        # What cannot fit comes last; of equally fast ones the one that needs less memory comes first.
+        self._order = np.lexsort((memory, step_time_s(problem, candidates), too_much)).tolist()
+
+    def suggest(self, taken: Set[int]) -> int | None:
+        """The next of its ranking."""
+        return first_free(self._order, taken)
+
+    def predict(self, candidate: int) -> None:
+        """The estimate ranks, and says nothing of its error."""
+
+    def update(self, observations: Sequence[Observation]) -> None:
+        """A planner learns nothing."""
+
+
+def step_time_s(problem: Problem, candidates: Candidates) -> Column:
+    """Seconds per optimizer step of every candidate."""
+    hardware, model = hardware_of(problem.cluster), problem.model
+    dp, tp, pp = (candidates.column(name) for name in ("dp", "tp", "pp"))
+    count, stage = candidates.column("num_microbatches"), _stage_s(problem, candidates, hardware)
+    activations = candidates.column("micro_batch") * model.seq_len * model.hidden * element_bytes(problem)
+    latency, bandwidth = _link(hardware, dp * tp * 2)
+    transfers = 2 * (pp - 1) * (latency + activations / bandwidth)
+    gradients = (
+        model.parameter_count / (tp * pp) * element_bytes(problem) * np.where(candidates.column("zero_stage") >= 3, ZERO_3_TRAFFIC, 1)
+    )
+    exchange = _all_reduce_s(hardware, dp, gradients, spanned=dp * tp)
+    return np.asarray(count * stage + (pp - 1) / candidates.column("model_chunks") * stage + transfers + exchange)
+
+
+def _stage_s(problem: Problem, candidates: Candidates, hardware: Hardware) -> Column:
+    """Forward and backward pass of one micro-batch through one stage, with its tensor parallel all-reduces."""
+    model, micro_batch = problem.model, candidates.column("micro_batch")
+    tp, pp = candidates.column("tp"), candidates.column("pp")
+    passes = np.where(candidates.column("recompute") == "full", 4, 3)
+    operations = passes * model.forward_flops_per_sequence * micro_batch / (tp * pp)
+    activations = micro_batch * model.seq_len * model.hidden * element_bytes(problem)
+    reduces = ALL_REDUCES * model.layers / pp * _all_reduce_s(hardware, tp, activations, spanned=tp)
+    return np.asarray(operations / (UTILISATION * hardware.matmul_peak(problem.training.precision)) + reduces)
+
+
+def _all_reduce_s(hardware: Hardware, members: NDArray[np.int64], size: Column, *, spanned: NDArray[np.int64]) -> Column:
+    """A ring of `members` within `spanned` neighbouring devices: 2 (D - 1) alpha + 2 (D - 1) / D * bytes * beta."""
+    latency, bandwidth = _link(hardware, spanned)
+    return np.asarray(2 * (members - 1) * latency + 2 * (members - 1) / members * size / bandwidth)
+
+
+def _link(hardware: Hardware, spanned: NDArray[np.int64]) -> tuple[Column, Column]:
+    """Latency and bandwidth of the slowest link among so many neighbouring devices."""
+    inside = spanned <= hardware.devices_per_host
+    latency = np.where(inside, hardware.intra_host.latency_s, hardware.inter_host.latency_s)
+    return latency, np.where(inside, hardware.intra_host.bandwidth_bytes_per_s, hardware.inter_host.bandwidth_bytes_per_s)

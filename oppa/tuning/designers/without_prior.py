@@ -1,0 +1,72 @@
+"""`oppa` without its prior, an ablation: a constant in the cost model's place, and no physics of what fits.
+
+The same processes, acquisition and beta as `oppa`. The constant is uncertain by many orders of magnitude, and the residual is as wide as
+throughputs and memories of one job are apart, as nothing else explains them. Chance chooses at first and after too many failures in a row.
+"""
+
+import math
+from collections.abc import Sequence, Set
+
+import torch
+from torch import Tensor
+
+from oppa.cost.coefficients import Belief, Coefficients
+from oppa.cost.hardware import hardware_of
+from oppa.cost.workload import Workload, workload_of
+from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
+from oppa.study import Prediction
+from oppa.tuning.designer import Observation, at_random, free
+from oppa.tuning.designers.evidence import rates, slacks, tells_memory
+from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, MEMORY_APART, RATE_APART, encoded, promise
+from oppa.tuning.designers.uniform import Uniform
+from oppa.tuning.surrogate.cost_model import CostModel
+from oppa.tuning.surrogate.process import Process
+
+RESIDUAL = 0.7
+"""How far candidates are apart, as a standard deviation of logarithms."""
+CONSTANT = {"constant": Belief(median=1.0, spread=10.0, source="nothing is known of it")}
+
+
+class WithoutPrior:
+    """The designer `oppa-no-prior`."""
+
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
+        work, points = workload_of(problem, candidates), encoded(candidates)
+        self._limit_bytes = hardware_of(problem.cluster).usable_bytes
+        self._log_rate = Process(
+            points, CostModel(_constant, work, CONSTANT), residual=RESIDUAL, apart=RATE_APART * math.sqrt(problem.cluster.hosts)
+        )
+        self._log_slack = Process(points, CostModel(_constant, work, CONSTANT), residual=RESIDUAL, apart=MEMORY_APART)
+        self._strategy = problem.strategy
+        self._chance = Uniform(candidates, seed=seed)
+        self._seen: list[Observation] = []
+
+    def update(self, observations: Sequence[Observation]) -> None:
+        """Learn what was measured."""
+        self._seen += observations
+        if any(seen.measured for seen in observations):
+            self._log_rate.learn(rates(self._seen))
+        if any(map(tells_memory, observations)):
+            self._log_slack.learn(slacks(self._seen, math.log(self._limit_bytes)))
+
+    def suggest(self, taken: Set[int]) -> int | None:
+        """The free candidate that is expected to improve most on the incumbent."""
+        rows = torch.from_numpy(free(len(self._log_rate.points), taken))
+        if not len(rows) or self._at_random():
+            return self._chance.suggest(taken)
+        return int(rows[promise(rows, self._log_rate, self._log_slack, self._seen, self._strategy).argmax()])
+
+    def predict(self, candidate: int) -> Prediction | None:
+        """What the process expects; nothing while choices are random."""
+        if self._at_random():
+            return None
+        belief = self._log_rate.of_trial(torch.tensor([candidate]))
+        return Prediction(steps_per_s=math.exp(belief.mean), log_stddev=float(belief.stddev))
+
+    def _at_random(self) -> bool:
+        return at_random(self._seen, first=1, failures=FAILURES_IN_A_ROW)
+
+
+def _constant(work: Workload, coefficients: Coefficients) -> Tensor:
+    return coefficients["constant"].expand(len(work))

@@ -1,0 +1,68 @@
+"""Why a configuration is, or is not, the best."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from oppa.tuning.designers.oppa import Oppa, fitted
+from oppa.tuning.explanation import explain
+from tests.tuning.conftest import trial_of
+
+
+@pytest.fixture
+def trials(candidates, make_planted):
+    """Four trials of the search, the third out of memory, and a repeat of the second."""
+    planted = make_planted(0)
+    rates = {index: float(planted.truth["log_rate"][index].exp()) for index in (0, 9, 15, 28)}
+    memory = {index: int(planted.limit_bytes * float(planted.truth["log_slack"][index].exp())) for index in rates}
+    made = [
+        trial_of(n, candidates.configuration(index), rate, "out_of_memory" if index == 15 else "completed", memory_bytes=memory[index])
+        for n, (index, rate) in enumerate(rates.items(), 1)
+    ]
+    return [*made, dataclasses.replace(made[1], id=5, purpose="verification", pairing="of others")]
+
+
+@pytest.fixture
+def explained(problem, candidates, trials):
+    designer = fitted(problem, candidates, trials)
+    return lambda candidate: explain(designer, problem, candidates, candidate, trials)
+
+
+def test_the_step_s_time_is_divided_among_what_it_is_spent_on(explained) -> None:
+    for candidate in range(32):
+        shares = list(explained(candidate).shares.values())
+        assert sum(shares) == pytest.approx(1.0) and min(shares) > -1e-9
+        assert shares == sorted(shares, reverse=True)
+
+
+def test_what_a_layout_does_without_takes_no_time(explained, candidates) -> None:
+    for candidate in range(32):
+        configuration, shares = candidates.configuration(candidate), explained(candidate).shares
+        hidden = configuration.zero_stage == 0 and configuration.pp == 1  # behind the backward pass, if it is short
+        assert (shares["exchange between replicas"] > 1e-9) == (configuration.dp > 1) or (hidden and configuration.dp > 1)
+        assert (shares["the pipeline's bubble"] > 1e-9) == (configuration.pp > 1)
+        assert (shares["tensor-parallel operations"] > 1e-9) == (configuration.tp > 1)
+        assert configuration.pp > 1 or shares["transfers between stages"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_best_that_was_measured_is_what_others_are_compared_with(explained, trials) -> None:
+    fastest = max((trial for trial in trials if trial.steps_per_s), key=lambda trial: trial.steps_per_s)
+    for candidate in (0, 9, 28, 3):
+        told = explained(candidate)
+        assert told.best_measured and told.best == fastest.configuration
+        assert 0 <= told.chance_of_winning <= 1 and 0 <= told.chance_of_fitting <= 1
+        assert (told.ratio == 1.0) == (told.configuration == fastest.configuration)
+
+
+def test_it_knows_which_trials_speak_for_it(explained) -> None:
+    assert explained(9).tried.id == 2 and explained(0).tried.id == 1
+    assert explained(3).tried is None and explained(3).steps_per_s is None
+    assert explained(15).steps_per_s is None and explained(15).chance_of_fitting < 0.5 < explained(0).chance_of_fitting
+
+
+def test_before_anything_was_measured_the_best_is_what_is_predicted(problem, candidates) -> None:
+    designer = Oppa(problem, candidates, seed=0)
+    told = explain(designer, problem, candidates, designer.suggest(set()), [])
+    assert not told.best_measured and told.ratio == pytest.approx(1.0) and told.configuration == told.best
+    assert torch.isfinite(torch.tensor([told.chance_of_winning, told.chance_of_fitting])).all()
