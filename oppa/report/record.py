@@ -26,14 +26,28 @@ class Section:
     rows: Sequence[Sequence[object]]
 
 
-def write_record(folder: Path, title: str, sections: Sequence[Section], *, origins: Sequence[Mapping[str, str]] = ()) -> Path:
-    """Write `table.md` with where its figures come from: `origins`, or this very process. Returns the file."""
+def write_record(
+    folder: Path,
+    title: str,
+    sections: Sequence[Section],
+    *,
+    origins: Sequence[Mapping[str, str]] = (),
+    figures: Mapping[str, str] | None = None,
+) -> Path:
+    """Write `table.md` with where its figures come from: `origins`, or this very process. Returns the file.
+
+    Args:
+        figures: SVG by file name, written beside the table and shown below it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    for name, svg in (figures or {}).items():
+        (folder / name).write_text(svg)
     parts = [
         f"# {title}\n",
         *("\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n" for facts in origins or [provenance()]),
     ]
     parts += [f"\n## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections]
+    parts += [f"![{Path(name).stem}]({name})\n" for name in figures or {}]
     path = folder / "table.md"
     path.write_text("\n".join(parts))
     return path
@@ -74,9 +88,10 @@ def _pad(value: str, width: int, at_right: bool) -> str:
 
 
 def _commit() -> str:
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     commit = _output("git", "-C", here, "rev-parse", "--short", "HEAD")
-    return (commit + ("+changes" if _output("git", "-C", here, "status", "--porcelain") else "")) or "unknown"
+    changed = _output("git", "-C", here, "status", "--porcelain", "--", ".", "../search_spaces", "../priors", "../runners")
+    return (commit + ("+changes" if changed else "")) or "unknown"
 
 
 def _lines(path: str) -> list[str]:

@@ -1,0 +1,187 @@
+"""A study in three figures: how the best was found, and how predicted throughput and memory compare with what was measured."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from oppa.report.figures import Axis, Series, scatter, timeline
+from oppa.study import Prediction, Trial
+from oppa.study.records import MEASURED, SEARCH, VERIFICATION
+from oppa.tuning.calibration import track_record
+from oppa.units import MIB, format_seconds
+
+PAUSE_S = 120.0
+"""A longer time without a trial is a pause between sittings, which the time axis leaves out."""
+WIDE = 10.0
+"""Throughputs that differ by more than this factor have a log axis."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A figure and what it says, in words."""
+
+    svg: str
+    caption: str
+
+
+def best_so_far(trials: Sequence[Trial], *, imitated: bool = False) -> list[Chart]:
+    """Trials by outcome and the incumbent, over time and over the number of trials; none if nothing was measured.
+
+    imitated: the trials took no time of ours, so that one begins where the last one ended.
+    """
+    shown = [trial for trial in trials if trial.purpose != VERIFICATION]
+    feasible = [trial for trial in shown if trial.feasible]
+    if not feasible:
+        return []
+    ends_s, left_out_s = (one_by_one(shown), 0.0) if imitated else elapsed(shown)
+    numbers = {trial.id: float(place) for place, trial in enumerate(shown, start=1)}
+    best = max(feasible, key=_rate)
+    pauses = f" Pauses are left out: {format_seconds(left_out_s)}." if left_out_s else ""
+    fastest = f"Fastest in a single trial: {best.configuration.id}"
+    return [
+        _timeline(shown, ends_s, "seconds of search", f"{fastest}, after {format_seconds(ends_s[best.id])}.{pauses}"),
+        _timeline(shown, numbers, "trials", f"{fastest}, trial {numbers[best.id]:.0f} of {len(shown)}."),
+    ]
+
+
+def one_by_one(trials: Sequence[Trial]) -> dict[int, float]:
+    """When each trial ended, by id, on the clock that runs while a trial does."""
+    return dict(zip((trial.id for trial in trials), accumulate(trial.seconds for trial in trials), strict=True))
+
+
+def elapsed(trials: Sequence[Trial]) -> tuple[dict[int, float], float]:
+    """When each trial ended, by id, in seconds from the start of the first; and how many seconds of pauses are left out."""
+    begun = sorted(trials, key=lambda trial: (trial.started_at, trial.id))
+    clock, left_out, ends = begun[0].started_at, 0.0, dict[int, float]()
+    for trial in begun:
+        if (gap := trial.started_at - clock) > PAUSE_S:
+            left_out += gap
+        end = trial.started_at + trial.seconds
+        clock = max(clock, end)
+        ends[trial.id] = end - begun[0].started_at - left_out
+    return ends, left_out
+
+
+def throughput(trials: Sequence[Trial]) -> Chart | None:
+    """Predicted against measured throughput of the search; None without a prediction."""
+    record = track_record(trials)
+    if record is None:
+        return None
+    pairs = [(t.prediction, _rate(t)) for t in trials if t.purpose == SEARCH and t.prediction and t.steps_per_s]
+    hits = [pair for pair in pairs if pair[0].covers(pair[1])]
+    misses = [pair for pair in pairs if not pair[0].covers(pair[1])]
+    said = f"{record.inside} of {record.measured} measured throughputs lay in the 90% interval that was predicted"
+    svg = scatter(
+        [_predicted(name, chosen) for name, chosen in (("within the interval", hits), ("outside", misses)) if chosen],
+        x=Axis(label="measured, steps/s", log=True),
+        y=Axis(label="predicted, steps/s", log=True),
+        description=f"Predicted against measured throughput: {said}",
+    )
+    return Chart(svg=svg, caption=f"{said} (a perfect belief has 90%); typical error {record.typical_error:.0%}.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryForecast:
+    """The search trials whose memory was predicted, by what was expected and what came: a confusion matrix."""
+
+    fit_ran: int
+    fit_lost: int
+    unfit_ran: int
+    unfit_lost: int
+    chart: Chart
+
+    @property
+    def right(self) -> int:
+        """Trials that did as predicted."""
+        return self.fit_ran + self.unfit_lost
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.right + self.fit_lost + self.unfit_ran
+
+
+def memory(trials: Sequence[Trial], usable_bytes: float) -> MemoryForecast | None:
+    """Predicted against measured memory; what ran out of memory stands at the limit, of which it needed at least as much."""
+    known = [t for t in trials if t.purpose == SEARCH and t.prediction and t.prediction.memory_bytes]
+    ran = [t for t in known if t.outcome in MEASURED and t.memory_bytes]
+    lost = [t for t in known if t.outcome == "out_of_memory"]
+    if not ran and not lost:
+        return None
+    fits = {t.id: (t.prediction.memory_bytes or 0) <= usable_bytes for t in known if t.prediction}
+    fit_ran, fit_lost = sum(fits[t.id] for t in ran), sum(fits[t.id] for t in lost)
+    at_least = [dataclasses.replace(t, memory_bytes=round(usable_bytes)) for t in lost]
+    svg = scatter(
+        [_needed(name, chosen) for name, chosen in (("ran", ran), ("out of memory", at_least)) if chosen],
+        x=Axis(label="measured peak, MiB", log=True),
+        y=Axis(label="predicted peak, MiB", log=True),
+        limit=usable_bytes / MIB,
+        description=f"Predicted against measured peak memory of {len(ran) + len(lost)} trials",
+    )
+    caption = "Dashed: what a device can use. What ran out of memory stands there; how much it needed was never measured."
+    return MemoryForecast(
+        fit_ran=fit_ran,
+        fit_lost=fit_lost,
+        unfit_ran=len(ran) - fit_ran,
+        unfit_lost=len(lost) - fit_lost,
+        chart=Chart(svg=svg, caption=caption),
+    )
+
+
+def _timeline(trials: Sequence[Trial], at: Mapping[int, float], label: str, caption: str) -> Chart:
+    begun = sorted(trials, key=lambda trial: at[trial.id])
+    outcomes = sorted({trial.outcome for trial in trials})  # `completed` comes first, and lies on top
+    measured = {name: [t for t in begun if t.outcome == name and t.steps_per_s] for name in outcomes}
+    lost = {name: [at[t.id] for t in begun if t.outcome == name and not t.steps_per_s] for name in outcomes}
+    rates = [_rate(trial) for chosen in measured.values() for trial in chosen]
+    svg = timeline(
+        [Series(name=_spelled(name), x=[at[t.id] for t in ts], y=[_rate(t) for t in ts]) for name, ts in measured.items() if ts],
+        {_spelled(name): x for name, x in lost.items() if x},
+        _incumbent(begun, at),
+        x=Axis(label=label),
+        y=Axis(label="steps/s", log=max(rates) > WIDE * min(rates)),
+        description=f"Throughput of each trial and the best so far, over {label}. {caption}",
+    )
+    return Chart(svg=svg, caption=caption)
+
+
+def _incumbent(begun: Sequence[Trial], at: Mapping[int, float]) -> Series:
+    """The best so far, from the first feasible trial to the last trial."""
+    x, y = list[float](), list[float]()
+    for trial in begun:
+        if trial.feasible and (not y or _rate(trial) > y[-1]):
+            x.append(at[trial.id])
+            y.append(_rate(trial))
+    return Series(name="best so far", x=[*x, at[begun[-1].id]], y=[*y, y[-1]])
+
+
+def _predicted(name: str, pairs: Sequence[tuple[Prediction, float]]) -> Series:
+    ends = [predicted.interval for predicted, _ in pairs]
+    return Series(
+        name=name,
+        x=[measured for _, measured in pairs],
+        y=[predicted.steps_per_s for predicted, _ in pairs],
+        low=[low for low, _ in ends],
+        high=[high for _, high in ends],
+    )
+
+
+def _needed(name: str, trials: Sequence[Trial]) -> Series:
+    beliefs = [trial.prediction for trial in trials if trial.prediction]
+    centres = [(belief.memory_bytes or 0) / MIB for belief in beliefs]
+    ends = [belief.memory_interval or (belief.memory_bytes or 0,) * 2 for belief in beliefs]
+    return Series(
+        name=name,
+        x=[(trial.memory_bytes or 0) / MIB for trial in trials],
+        y=centres,
+        low=[low / MIB for low, _ in ends],
+        high=[high / MIB for _, high in ends],
+    )
+
+
+def _rate(trial: Trial) -> float:
+    return trial.steps_per_s or 0.0
+
+
+def _spelled(outcome: str) -> str:
+    return outcome.replace("_", " ")

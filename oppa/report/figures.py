@@ -1,0 +1,207 @@
+"""The figures of oppa's pages: plain numbers in, SVG out. Every series differs in colour and in marker or dash."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from oppa.report.svg import STAND_INS, render, standalone
+
+__all__ = ["Axis", "Series", "lines", "scatter", "standalone", "timeline"]
+
+Style = dict[str, Any]
+"""Keywords of matplotlib's lines."""
+COLOURS = ("blue", "vermillion", "green", "orange", "purple", "olive", "grey")
+MARKERS = ("o", "X", "s", "D", "^", "P", "v")
+DASHES = ((0, ()), (0, (5, 2)), (0, (1.2, 1.5)), (0, (6, 2, 1.2, 2)))
+LOOKS = {"completed": 0, "terminated early": 2, "out of memory": 3, "failed": 1, "timed out": 4, "interrupted": 6}
+"""Outcomes look the same in every figure; other series look as their position says."""
+CELLS = (100, 65)
+"""Across and up: of the marks in one cell one is drawn, which covers the others."""
+MANY = 300
+"""Marks in a figure beyond which they are drawn smaller, and their intervals fainter."""
+WIDTH, HEIGHT = 4.8, 3.1
+"""Of a panel, in inches: the text is legible when a telephone shows it whole."""
+NARROW = 8.0
+"""A log axis that spans less than this factor has evenly spaced ticks."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """What an axis is called, unit included."""
+
+    label: str
+    log: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points of one kind; `low` and `high`, where given, are the ends of an interval around each y."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+
+def lines(panels: Mapping[str, Sequence[Series]], *, x: Axis, y: Axis, description: str, steps: bool = False) -> str:
+    """Lines with bands, side by side in panels with a title each (may be empty); a name looks the same in all of them.
+
+    steps: y keeps its value until the next x, as the best so far does.
+    """
+    names = list(dict.fromkeys(series.name for drawn in panels.values() for series in drawn))
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, (title, drawn) in zip(grid.flat, panels.items(), strict=False):
+            axes.set_title(title)
+            for series in drawn:
+                _line(axes, series, _look(series.name, names), steps=steps)
+            _finish(axes, x, y)
+        for axes in grid[:, 1:].flat:
+            axes.set_ylabel("")
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        _legend(figure, [_key(name, **_stroke(_look(name, names))) for name in names], columns=3 * columns)
+
+    width = WIDTH if columns == 1 else 3.2 * columns
+    return render(draw, width=width, height=HEIGHT if len(panels) == 1 else 2.5 * rows + 0.4, description=description)
+
+
+def scatter(drawn: Sequence[Series], *, x: Axis, y: Axis, description: str, limit: float | None = None) -> str:
+    """Points with intervals against the diagonal, in equal units on both axes; a `limit` is marked on both."""
+    names = [series.name for series in drawn]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        values = [value for series in drawn for value in chain(series.x, series.y, series.low, series.high)] + ([limit] if limit else [])
+        ends = (min(values), max(values))
+        axes.plot(ends, ends, color=STAND_INS["soft"], linewidth=0.9)
+        if limit is not None:
+            for mark in (axes.axvline, axes.axhline):
+                mark(limit, color=STAND_INS["soft"], linewidth=0.9, linestyle=DASHES[1])
+        _scattered(axes, drawn, names, x, y)
+        _finish(axes, x, y)
+        _legend(figure, [_key(name, **_mark(_look(name, names))) for name in names])
+
+    return render(draw, width=WIDTH, height=WIDTH * 0.85, description=description)
+
+
+def timeline(
+    measured: Sequence[Series], lost: Mapping[str, Sequence[float]], incumbent: Series, *, x: Axis, y: Axis, description: str
+) -> str:
+    """Trials by outcome and the best so far as a step line; those that measured nothing (`lost`, by their x) lie in a strip below."""
+    names = list(dict.fromkeys([*(series.name for series in measured), *lost]))
+    best: Style = {"color": STAND_INS["ink"], "linewidth": 1.2}
+
+    def draw(figure: Figure) -> None:
+        shares = [1.0, 0.07 * len(lost)] if lost else [1.0]
+        grid = figure.subplots(len(shares), 1, sharex=True, squeeze=False, height_ratios=shares)
+        axes, strip = grid[0, 0], grid[-1, 0]
+        _scattered(axes, measured, names, x, y)
+        axes.step(incumbent.x, incumbent.y, where="post", zorder=2, **best)
+        _finish(axes, x, y)
+        if lost:
+            axes.set_xlabel("")
+            _strip(strip, lost, names)
+            strip.set_xlabel(x.label)
+        _legend(figure, [*(_key(name, **_mark(_look(name, names))) for name in names), _key(incumbent.name, **best)])
+
+    return render(draw, width=WIDTH, height=HEIGHT + 0.15 * len(lost), description=description)
+
+
+def _line(axes: Axes, series: Series, look: int, *, steps: bool) -> None:
+    stroke = _stroke(look)
+    axes.plot(series.x, series.y, drawstyle="steps-post" if steps else "default", **stroke)
+    if len(series.low):
+        shade = {"color": stroke["color"], "alpha": 0.16, "linewidth": 0}
+        axes.fill_between(series.x, series.low, series.high, step="post" if steps else None, **shade)
+
+
+def _scattered(axes: Axes, drawn: Sequence[Series], names: Sequence[str], x: Axis, y: Axis) -> None:
+    """Marks, and intervals where they are known; the first series lies on top."""
+    visible = _visible(drawn, x, y)
+    size, strength = (5.0, 0.55) if sum(map(len, visible)) <= MANY else (3.0, 0.2)
+    for depth, (series, seen) in enumerate(zip(drawn, visible, strict=True)):
+        mark = _mark(_look(series.name, names))
+        across, up = np.asarray(series.x, float)[seen], np.asarray(series.y, float)[seen]
+        if len(series.low):
+            low, high = np.asarray(series.low, float)[seen], np.asarray(series.high, float)[seen]
+            axes.vlines(across, low, high, color=mark["color"], linewidth=0.9, alpha=strength)
+        axes.plot(across, up, markersize=size, zorder=4 - depth / len(drawn), **mark)
+
+
+def _strip(axes: Axes, lost: Mapping[str, Sequence[float]], names: Sequence[str]) -> None:
+    flat = Axis(label="")
+    for row, (name, x) in enumerate(lost.items()):
+        _scattered(axes, [Series(name=name, x=x, y=[float(row)] * len(x))], names, flat, flat)
+    axes.set_ylim(len(lost) - 0.5, -0.5)
+    axes.yaxis.set_major_locator(NullLocator())
+    axes.grid(visible=False)
+
+
+def _look(name: str, names: Sequence[str]) -> int:
+    return LOOKS[name] if name in LOOKS else names.index(name)
+
+
+def _mark(look: int) -> Style:
+    color = STAND_INS[COLOURS[look % len(COLOURS)]]
+    return {"linestyle": "", "marker": MARKERS[look % len(MARKERS)], "color": color, "markeredgewidth": 0}
+
+
+def _stroke(look: int) -> Style:
+    return {"color": STAND_INS[COLOURS[look % len(COLOURS)]], "linestyle": DASHES[look % len(DASHES)]}
+
+
+def _visible(drawn: Sequence[Series], x: Axis, y: Axis) -> list[NDArray[np.intp]]:
+    """Of each series, the points that no later point of it covers."""
+    across = _cells([series.x for series in drawn], CELLS[0], log=x.log)
+    up = _cells([series.y for series in drawn], CELLS[1], log=y.log)
+    cells = [a * (CELLS[1] + 1) + b for a, b in zip(across, up, strict=True)]
+    return [np.sort(len(cell) - 1 - np.unique(cell[::-1], return_index=True)[1]) for cell in cells]
+
+
+def _cells(values: Sequence[Sequence[float]], count: int, *, log: bool) -> list[NDArray[np.int64]]:
+    """In which of `count` equal cells of their common range the values lie."""
+    scaled = [np.log(np.asarray(each, float)) if log else np.asarray(each, float) for each in values]
+    everything = np.concatenate([*scaled, []])
+    low, span = (everything.min(), float(np.ptp(everything)) or 1.0) if len(everything) else (0.0, 1.0)
+    return [((each - low) / span * count).astype(np.int64) for each in scaled]
+
+
+def _finish(axes: Axes, x: Axis, y: Axis) -> None:
+    """Labels, and ticks that read as plain numbers."""
+    axes.set(xlabel=x.label, ylabel=y.label, xscale="log" if x.log else "linear", yscale="log" if y.log else "linear")
+    for axis, drawn in ((x, axes.xaxis), (y, axes.yaxis)):
+        low, high = sorted(drawn.get_view_interval())
+        drawn.set_major_locator(_ticks(low, high) if axis.log else MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+        drawn.set_minor_locator(NullLocator())
+        drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
+
+
+def _ticks(low: float, high: float) -> Locator:
+    """Of a log axis between two ends."""
+    if high < NARROW * low:
+        return MaxNLocator(nbins=5, steps=[1, 2, 5, 10])
+    return LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,))
+
+
+def _key(name: str, **look: Any) -> Line2D:
+    return Line2D([], [], label=name, **look)
+
+
+def _legend(figure: Figure, keys: Sequence[Line2D], *, columns: int = 3) -> None:
+    """Above the panels, where it covers nothing."""
+    names = [str(key.get_label()) for key in keys]
+    figure.legend(keys, names, loc="outside upper left", ncols=columns, columnspacing=1.4, handletextpad=0.5, borderpad=0)

@@ -1,0 +1,162 @@
+"""A study as one HTML page that needs nothing else: no network, no other file, no framework.
+
+What comes from outside (names, causes, tracebacks, paths) is escaped by the template; only our own figures, style and script are not.
+The page's Content-Security-Policy forbids every request, and every script but its own.
+"""
+
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from oppa.cost.hardware import hardware_of
+from oppa.errors import InputError
+from oppa.problem.candidates import Candidates
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.report import charts, words
+from oppa.report.record import Section
+from oppa.report.sensitivity import Sensitivity, sensitivities
+from oppa.report.surrogate import sections
+from oppa.report.svg import colours
+from oppa.study import Study, Trial
+from oppa.study.records import VERIFICATION
+from oppa.trials.runner import load_runner
+from oppa.tuning.designers.oppa import fitted
+from oppa.tuning.interpretation import interpretations
+from oppa.tuning.result import Finding, current
+from oppa.units import format_bytes, format_number, format_seconds, format_uncertain
+
+TEMPLATES = Path(__file__).parent / "templates"
+MOST_FITTED = 150
+"""Trials that the surrogate is fitted to, evenly spaced among all: that takes seconds, and time grows with their cube."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What a surrogate knows after the study's trials, or some of them."""
+
+    trials: int
+    sensitivities: Sequence[Sensitivity]
+    sections: Sequence[Section]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What `best/` holds: the command that starts the job, and for which configuration."""
+
+    command: str
+    text: str
+    configuration_id: str
+
+
+def write_page(study: Study, problem: Problem, path: Path) -> Path:
+    """Write the study's page, whole or not at all; returns `path`. Raises InputError if it cannot be written."""
+    text = render(study, problem)
+    draft = path.parent / f".{path.name}.{os.getpid()}"
+    try:
+        draft.write_text(text, encoding="utf-8", errors="replace")  # a path may hold bytes that are no text
+        draft.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise InputError(f"`{path}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and is yours") from None
+    return path
+
+
+def render(study: Study, problem: Problem) -> str:
+    """The page; the same study gives the same text."""
+    running = study.running()  # before the trials: what ends in between is in both, and lost in neither
+    trials, candidates = study.trials(), problem.candidates()
+    ended = {trial.id for trial in trials}
+    finding = current(trials, candidates, problem.limits.repeats)
+    script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
+    imitated = load_runner(problem.runner).in_process
+    facts = {
+        "style": Markup(colours() + (TEMPLATES / "page.css").read_text(encoding="utf-8")),
+        "script": Markup(script),
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "problem": problem,
+        "job": words.job(problem),
+        "candidates": len(candidates),
+        "study": study,
+        "trials": trials,
+        "imitated": imitated,
+        "spent_s": sum(trial.seconds for trial in trials) if imitated else study.spent_s(),
+        "running": [lease for lease in running if lease.trial not in ended],
+        "finding": finding,
+        "verdicts": words.verdicts(finding, trials) if finding else [],
+        "differences": differences(finding, problem) if finding else [],
+        "launch": _launch(study),
+        "progress": charts.best_so_far(trials, imitated=imitated),
+        "throughput": charts.throughput(trials),
+        "memory": charts.memory(trials, hardware_of(problem.cluster).usable_bytes),
+        "learned": _learned(problem, candidates, trials),
+        "early": words.early_termination(trials, q_max=problem.limits.q_max),
+    }
+    return _environment().get_template("page.html.j2").render(facts)
+
+
+def differences(finding: Finding, problem: Problem) -> list[tuple[str, object, object]]:
+    """Every parameter in which the winner differs from the default: its name, the winner's value, the default's.
+
+    Where no default configuration was measured, from the defaults of the framework's single parameters.
+    """
+    best, default = finding.best.configuration, finding.default.configuration if finding.default else None
+    values = [
+        (known.name, getattr(best, known.name), getattr(default, known.name) if default else known.default)
+        for known in problem.space.parameters
+    ]
+    return [(name, ours, theirs) for name, ours, theirs in values if ours != theirs]
+
+
+def _learned(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> Learned | None:
+    """What the designer `oppa` learns from the trials, whoever suggested them; None where nothing was measured, or it cannot be fitted."""
+    known = [trial for trial in trials if trial.counts and trial.purpose != VERIFICATION]
+    known = known[:: math.ceil(len(known) / MOST_FITTED) or 1]
+    if not any(trial.steps_per_s for trial in known):
+        return None
+    try:
+        designer = fitted(problem, candidates, known)
+    except ArithmeticError:  # no covariance fits them: the page still shows them
+        return None
+    return Learned(
+        trials=len(known),
+        sensitivities=sensitivities(designer, candidates),
+        sections=sections(interpretations(designer, candidates)),
+    )
+
+
+def _launch(study: Study) -> Script | None:
+    """The hand-over of the last sitting, which may have had another winner than the trials have now; None where there is none."""
+    best = study.folder / "best"
+    try:
+        text = (best / "run.sh").read_text(errors="replace")
+        configuration = Configuration.from_dict(json.loads((best / "configuration.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return Script(command=shlex.quote(str(best / "run.sh")), text=text, configuration_id=configuration.id)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "number": lambda value: format_number(value) if value is not None else "",
+        "bytes": lambda value: format_bytes(value) if value is not None else "",
+        "seconds": format_seconds,
+        "spelled": lambda value: str(value).replace("_", " "),
+        "svg": Markup,
+    }
+    environment.globals |= {"speed": words.speed, "rate": format_uncertain, "sensitivity": words.sensitivity}
+    return environment

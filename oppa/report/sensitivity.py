@@ -1,0 +1,43 @@
+"""Which knob matters: what throughput is lost where a parameter must take a value, and all others are chosen best for it.
+
+A parameter of a layout cannot be changed alone (dp * tp * pp is the number of devices), so others always follow.
+"""
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from oppa.problem.candidates import Candidates
+from oppa.problem.describe import varying
+from oppa.problem.space import Value
+from oppa.tuning.designers.oppa import Oppa
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """One parameter: its best value, and the one that costs most."""
+
+    parameter: str
+    best: Value
+    worst: Value
+    loss: float
+    """Share of the best throughput that is lost with `worst`."""
+    unfit: tuple[Value, ...]
+    """Values with which no configuration is believed to fit in memory."""
+
+
+def sensitivities(designer: Oppa, candidates: Candidates) -> list[Sensitivity]:
+    """Of every parameter that varies, as the surrogate believes; the one that matters most first. Empty if nothing is believed to fit."""
+    rows = torch.arange(len(candidates))
+    log_rate, fits = designer.log_rate.at(rows).mean.numpy(), designer.log_slack.at(rows).mean.numpy() <= 0
+    found = []
+    for name, values in varying(candidates).items():
+        column = candidates.column(name)
+        best = {value: log_rate[chosen].max() for value in values if (chosen := fits & (column == value)).any()}
+        if best:
+            first, last = max(best, key=best.__getitem__), min(best, key=best.__getitem__)
+            loss = -float(np.expm1(best[last] - best[first]))
+            unfit = tuple(value for value in values if value not in best)
+            found.append(Sensitivity(parameter=name, best=first, worst=last, loss=loss, unfit=unfit))
+    return sorted(found, key=lambda each: -each.loss)

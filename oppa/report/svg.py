@@ -1,0 +1,118 @@
+"""SVG with one look, whose colours follow the page around it: light or dark, as the reader has it.
+
+matplotlib draws with stand-ins for colours; each becomes a CSS variable. Text stays text, and the same figure gives the same bytes.
+"""
+
+import hashlib
+import html
+import io
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+COLOURS: Mapping[str, tuple[str, str]] = {
+    "ink": ("#1f2328", "#e6e8eb"),
+    "soft": ("#59636e", "#9aa4af"),
+    "rule": ("#d1d9e0", "#363c44"),
+    "paper": ("#ffffff", "#14171b"),
+    "blue": ("#0072b2", "#56b4e9"),
+    "vermillion": ("#d55e00", "#f28247"),
+    "green": ("#008760", "#34c598"),
+    "orange": ("#b87500", "#e69f00"),
+    "purple": ("#b0568a", "#dd99c0"),
+    "olive": ("#857b00", "#f0e442"),
+    "grey": ("#6b7178", "#a8afb7"),
+}
+"""By name, on light and on dark paper. Okabe and Ito's colours, which the colour-blind can tell apart ("Color Universal Design", 2008);
+some are darker or lighter than theirs, so that each has a contrast of at least 3 to its paper (WCAG 2.1, 1.4.11)."""
+STAND_INS = {name: f"#01fe{number:02x}" for number, name in enumerate(COLOURS)}
+POINTS_PER_INCH = 72
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+_LOOK: Mapping[Any, Any] = {
+    "axes.edgecolor": STAND_INS["soft"],
+    "axes.facecolor": "none",
+    "axes.labelcolor": STAND_INS["soft"],
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": STAND_INS["ink"],
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "none",
+    "font.size": 9,
+    "grid.color": STAND_INS["rule"],
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "legend.labelcolor": STAND_INS["ink"],
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "svg.fonttype": "none",
+    "text.color": STAND_INS["ink"],
+    "text.parse_math": False,  # a name may hold a dollar
+    "xtick.color": STAND_INS["soft"],
+    "ytick.color": STAND_INS["soft"],
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+}
+
+
+def render(draw: Callable[[Figure], None], *, width: float, height: float, description: str) -> str:
+    """What `draw` draws, as an `<svg>` for a page that defines `colours()`; sizes in inches, the description is for screen readers."""
+    salt = hashlib.sha256(description.encode()).hexdigest()  # ids differ among the figures of a page
+    with mpl.rc_context({**_LOOK, "svg.hashsalt": salt}):
+        figure, written = Figure(figsize=(width, height)), io.StringIO()
+        draw(figure)
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    size = f"{width * POINTS_PER_INCH:g} {height * POINTS_PER_INCH:g}"
+    label = f'role="img" aria-label="{html.escape(description)}"'
+    return f'<svg viewBox="0 0 {size}" {label} stroke-linejoin="round" font-family="{FONT}">{_body(written.getvalue())}'
+
+
+def standalone(svg: str) -> str:
+    """A figure as a file of its own: it brings its colours, light and dark, and its paper."""
+    size = re.search(r'viewBox="0 0 (\S+) (\S+)"', svg)
+    assert size is not None  # `render` wrote it
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[1]}pt" height="{size[2]}pt" '
+    paper = f'<style>{colours()}</style><rect width="100%" height="100%" style="fill: var(--paper)"/>'
+    return re.sub(r"<svg ([^>]*)>", lambda found: f"{opening}{found[1]}>{paper}", svg, count=1) + "\n"
+
+
+def colours() -> str:
+    """CSS that defines the colours on screen and on paper."""
+    light, dark = (" ".join(f"--{name}: {pair[side]};" for name, pair in COLOURS.items()) for side in (0, 1))
+    return f":root {{ {light} }} @media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
+
+
+def _body(drawn: str) -> str:
+    """What matplotlib wrote, without its opening: in our colours, with short numbers, and with only the ids that are used."""
+    text = drawn.partition("<svg ")[2].partition(">")[2]
+    text = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>|<!--.*?-->| font-family: [^;\"]*;", "", text, flags=re.DOTALL)
+    text = text.replace("xlink:href", "href")
+    for name, stand_in in STAND_INS.items():
+        text = text.replace(stand_in, f"var(--{name})")
+    used = set(re.findall(r"#([\w.-]+)", text))
+    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
+    text = re.sub(r' (d|x|y|transform)="[^"]*"', lambda found: _short(found[0]), text)
+    text = re.sub(r"\s*\n\s*", "\n", text).strip()
+    return re.sub(r"<g([^>]*)>\n((?:<use [^>]*>\n)+)</g>", _with_one_style, text)
+
+
+def _short(attribute: str) -> str:
+    """Coordinates to a hundredth of a point."""
+    return re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), attribute)
+
+
+def _with_one_style(group: re.Match[str]) -> str:
+    """Marks of one style, which their group states once: thousands of marks stay light."""
+    styles = re.findall(r' style="[^"]*"', group[2])
+    if len(set(styles)) > 1:
+        return group[0]
+    return f"<g{group[1]}{styles[0]}>\n{group[2].replace(styles[0], '')}</g>"

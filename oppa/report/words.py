@@ -1,0 +1,104 @@
+"""A study in sentences: the job, the winner, what it gains, and how sure that is."""
+
+import statistics
+from collections.abc import Sequence
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.report.sensitivity import Sensitivity
+from oppa.report.study import tied
+from oppa.study import Trial
+from oppa.study.records import SEARCH
+from oppa.tuning.result import Finding, rates
+from oppa.tuning.verification import Gain, Interval
+from oppa.units import format_bytes, format_count, format_number, format_uncertain
+
+MATTERS = 0.02
+"""A smaller loss of throughput than this is within what trials of one configuration differ by."""
+
+
+def job(problem: Problem) -> str:
+    """What is to be trained, and on what."""
+    model, cluster = problem.model, problem.cluster
+    hosts = f"{cluster.hosts} hosts × " if cluster.hosts > 1 else ""
+    return (
+        f"{model.name}, {format_count(model.parameter_count)} parameters, batch {problem.global_batch} × {model.seq_len} tokens, "
+        f"{hosts}{cluster.devices_per_host} × {cluster.device}, {format_bytes(cluster.memory_limit_bytes)} each"
+    )
+
+
+def speed(trial: Trial, finding: Finding) -> str:
+    """Steps per second of a contender: its repeats' with their 95% interval; before there are enough, its trial's with its deviation."""
+    if interval := _intervals(finding).get(trial.configuration):
+        return f"{format_number(interval.value)} [{format_number(interval.low)} – {format_number(interval.high)}]"
+    if repeats := rates(finding.repeats_of(trial)):
+        return format_number(statistics.geometric_mean(repeats))
+    return format_uncertain(trial.steps_per_s or 0.0, trial.stddev or 0.0)
+
+
+def _intervals(finding: Finding) -> dict[Configuration, Interval]:
+    found = dict[Configuration, Interval]()
+    for other, compared in ((finding.runner_up, finding.lead), (finding.default, finding.gain)):
+        if other and compared:
+            found |= {finding.best.configuration: compared.winner, other.configuration: compared.other}
+    return found
+
+
+def verdicts(finding: Finding, trials: Sequence[Trial]) -> list[str]:
+    """What the winner gains over the default, how far it leads the second, and how many are as fast as can be told."""
+    said = [_gain(finding), _lead(finding)]
+    if finding.missing(2):
+        said.append("Not verified yet: these are single trials. Running oppa tune again with this study repeats the contenders in turn.")
+    feasible = [trial for trial in trials if trial.purpose == SEARCH and trial.feasible]
+    if others := len(tied(feasible)) - 1 if feasible else 0:
+        told = "as far as one trial each can tell (95% intervals overlap)"
+        said.append(f"In the search, {others} of the {len(feasible) - 1} others that ran to their end tied with the fastest, {told}.")
+    return [sentence for sentence in said if sentence]
+
+
+def _gain(finding: Finding) -> str:
+    if finding.default is None:
+        return "The gain over the default configuration is unknown: none that fits was measured."
+    if finding.default.configuration == finding.best.configuration:
+        return "This is the default configuration: nothing that was tried is faster."
+    return f"Against the default configuration: {_compared(finding.gain, finding)}." if finding.gain else ""
+
+
+def _lead(finding: Finding) -> str:
+    second, default = finding.runner_up, finding.default
+    if second is None or finding.lead is None or (default and second.configuration == default.configuration):
+        return ""
+    return f"Against the second, {second.configuration.id}: {_compared(finding.lead, finding)}."
+
+
+def _compared(gain: Gain, finding: Finding) -> str:
+    verdict = "tied, the 95% intervals overlap" if gain.tied else "the 95% intervals do not overlap"
+    ratio = f"{gain.ratio.value:.2f} times as fast [{gain.ratio.low:.2f} – {gain.ratio.high:.2f}]"
+    return f"{ratio} in {len(finding.repeats_of(finding.best))} repeats each, in turn; {verdict}"
+
+
+def early_termination(trials: Sequence[Trial], *, q_max: int) -> str:
+    """How many trials were ended early, and what that saved."""
+    searched = [trial for trial in trials if trial.purpose == SEARCH and trial.counts]
+    steps = [len(trial.step_times_s) for trial in searched if trial.outcome == "terminated_early"]
+    if not steps:
+        return "No search trial was ended early."
+    saved = sum(max(0, q_max - done) for done in steps)
+    share = saved / (saved + sum(len(trial.step_times_s) for trial in searched))
+    return (
+        f"{len(steps)} of {len(searched)} search trials were ended early, after {statistics.median(steps):g} steps at the median of the "
+        f"{q_max} of a complete trial: {saved} steps were not run, {share:.0%} of those that the search would have taken."
+    )
+
+
+def sensitivity(known: Sensitivity) -> str:
+    """One parameter, in a sentence."""
+    unfit = f" Nothing is expected to fit with {_either(known.unfit)}." if known.unfit else ""
+    if known.loss < MATTERS:
+        return f"makes less than {MATTERS:.0%} of a difference.{unfit}"
+    return f"best at {known.best}; {known.worst} costs {known.loss:.0%}.{unfit}"
+
+
+def _either(values: Sequence[object]) -> str:
+    *others, last = map(str, values)
+    return f"{', '.join(others)} or {last}" if others else last

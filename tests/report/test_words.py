@@ -1,0 +1,73 @@
+"""What the page says: which knob matters, what was saved, and no more than is known."""
+
+import dataclasses
+import math
+
+import pytest
+
+from oppa.report.sensitivity import Sensitivity, sensitivities
+from oppa.report.words import early_termination, sensitivity, speed, verdicts
+from oppa.tuning.designers.oppa import fitted
+from oppa.tuning.result import current
+from oppa.units import format_uncertain
+from tests.report.conftest import BEST, DEFAULT, FULL, SECOND, SLOW
+from tests.tuning.conftest import trial_of
+
+MEASURED = {DEFAULT: 20.0, SECOND: 40.0, BEST: 80.0, SLOW: 8.0}
+
+
+@pytest.fixture(scope="module")
+def trials() -> list:
+    found = [
+        trial_of(n, configuration, steps_per_s, variance=1e-4 * steps_per_s**2, memory_bytes=2**26)
+        for n, (configuration, steps_per_s) in enumerate(MEASURED.items())
+    ]
+    return [*found, trial_of(9, FULL, None, "out_of_memory", memory_bytes=None)]
+
+
+@pytest.mark.slow
+def test_the_knob_that_moved_throughput_most_comes_first(problem, trials) -> None:
+    candidates = problem.candidates()
+    designer = fitted(problem, candidates, trials)
+    log_rate, slack = designer.log_rate.at(slice(None)).mean, designer.log_slack.at(slice(None)).mean
+    fitting = {each: float(log_rate[n]) for n, each in enumerate(candidates) if slack[n] <= 0}
+
+    def best_with(name: str, value: object) -> float:
+        return max(rate for each, rate in fitting.items() if getattr(each, name) == value)
+
+    found = sensitivities(designer, candidates)
+    assert [known.loss for known in found] == sorted((known.loss for known in found), reverse=True)
+    for known in found:
+        assert best_with(known.parameter, known.best) == max(fitting.values())
+        lost = best_with(known.parameter, known.best) - best_with(known.parameter, known.worst)
+        assert known.loss == pytest.approx(-math.expm1(-lost))
+    assert next(known.best for known in found if known.parameter == "micro_batch") == BEST.micro_batch
+
+
+def test_a_knob_is_told_in_a_sentence() -> None:
+    known = Sensitivity(parameter="tp", best=1, worst=4, loss=0.581, unfit=(8, 16))
+    assert sensitivity(known) == "best at 1; 4 costs 58%. Nothing is expected to fit with 8 or 16."
+    assert sensitivity(dataclasses.replace(known, loss=0.01, unfit=())) == "makes less than 2% of a difference."
+
+
+def test_steps_that_were_not_run_are_counted() -> None:
+    full, early = ((1.0,) * 10, (1.0,) * 4)
+    trials = [trial_of(1, BEST, 1.0, step_times_s=full), trial_of(2, SLOW, 0.5, "terminated_early", step_times_s=early)]
+    said = early_termination(trials, q_max=10)
+    assert "1 of 2 search trials" in said and "after 4 steps" in said and "6 steps were not run, 30%" in said
+    assert early_termination(trials[:1], q_max=10) == "No search trial was ended early."
+
+
+def test_what_was_not_repeated_is_not_called_faster(problem, trials) -> None:
+    finding = current(trials, problem.candidates(), 3)
+    assert finding.best.configuration == BEST and speed(finding.best, finding) == "80.0 ± 0.8"
+    said = " ".join(verdicts(finding, trials))
+    assert "Not verified yet" in said and "times as fast" not in said
+
+
+def test_the_uncertainty_has_the_digits_of_the_value() -> None:
+    assert [format_uncertain(2.25, 0.0709), format_uncertain(0.0123, 0.002), format_uncertain(1234.0, 5.6)] == [
+        "2.25 ± 0.07",
+        "0.0123 ± 0.0020",
+        "1234 ± 6",
+    ]
