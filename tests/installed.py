@@ -46,7 +46,11 @@ def use(oppa: Path, home: Path) -> None:
     run(oppa, "doctor", cwd=home)
     (home / "job.toml").write_text(JOB)
     assert "predicted to fit" in run(oppa, "predict", "job.toml", cwd=home)
-    assert '"completed"' in run(oppa, "tune", "job.toml", "--trials", "1", "--json", cwd=home)
+    assert '"completed"' in run(oppa, "tune", "job.toml", "--trials", "1", "--study", "study", "--json", cwd=home)
+    run(oppa, "report", "study", cwd=home)
+    assert "Content-Security-Policy" in (home / "study" / "report.html").read_text()
+    jobs = Path(where.strip()) / "runners" / "simulated" / "jobs"
+    assert '"completed"' in run(oppa, "tune", str(jobs / "bert.toml"), "--designer", "random", "--trials", "2", "--json", cwd=home)
 
 
 def check_sdist(sdist: Path) -> None:

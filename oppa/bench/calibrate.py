@@ -8,6 +8,8 @@ Notation (n runs, k coefficients):
     loss     sum of log(1 + (log(predicted / measured) / NOISE)^2) over the runs, + |place|^2 / 2
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 
@@ -44,6 +46,19 @@ def calibrate() -> list[Section]:
         _held_out(runs, work, {"priors/": medians(time_beliefs), **times}, {"priors/": medians(memory_beliefs), **sizes}),
         stall_section(runs, work, times["all"]),
     ]
+
+
+@functools.cache
+def held_out_beliefs(model: str) -> Mapping[str, Belief]:
+    """The beliefs of `priors/` with medians fitted to the runs of all models but one; raises EnvironmentLackingError without them."""
+    rows = published.nanotron_rows()
+    runs = rows[rows["status"] == RAN].reset_index(drop=True)
+    work, others = workload_of_rows(check_rows(runs)), runs.index[runs["model"] != model]
+    time_beliefs, memory_beliefs = load_beliefs("step_time"), load_beliefs("memory")
+    times = fit(step_time, without_stalls(work), runs["step_time_s"], time_beliefs, others)
+    sizes = fit(memory, work, runs["memory_bytes"], memory_beliefs, others)
+    beliefs = {**time_beliefs, **memory_beliefs}
+    return {name: dataclasses.replace(beliefs[name], median=float(median)) for name, median in {**times, **sizes}.items()}
 
 
 def fit(model: Model, work: Workload, measured: pd.Series, beliefs: Mapping[str, Belief], rows: pd.Index) -> Coefficients:

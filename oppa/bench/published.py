@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from oppa import catalog
 from oppa.errors import EnvironmentLackingError
+from oppa.simulator.replay_file import read_replay_file
 from oppa.units import GIB
 
 NANOTRON, RECOMPUTATION, ALL_REDUCES = "nanotron_h100.csv", "korthikanti_recompute_a100.csv", "nccl_allreduce.csv"
@@ -17,16 +19,7 @@ FILES = {
     RECOMPUTATION: "iterations of Megatron-LM on A100 (Korthikanti et al. 2022, table 5)",
     ALL_REDUCES: "NCCL all-reduces within a host (of vTrain)",
 }
-MODELS = pd.DataFrame(
-    {
-        "1B": (16, 2048, 32, 32, 8192, True),
-        "3B": (28, 3072, 24, 24, 8192, True),
-        "8B": (32, 4096, 32, 32, 14336, False),
-        "80B": (80, 8192, 64, 64, 28672, False),
-    },
-    index=["layers", "hidden", "heads", "kv_heads", "ffn", "tied"],
-).T.infer_objects()
-"""What nanotron trained, with 131,072 words and 256 sequences of 4,096 tokens a step."""
+DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "tied", "vocab", "seq_len")
 
 
 def folder() -> Path:
@@ -44,9 +37,13 @@ def nanotron_rows() -> pd.DataFrame:
 
     With `step_time_s` and `memory_bytes`, which are missing where it did not run.
     """
-    runs = _read(NANOTRON).join(MODELS, on="model")
-    rows = runs.assign(vocab=131072, seq_len=4096, device="H100", gpus_per_node=8, gbs=256, model_chunks=1, recompute="none")
-    return rows.assign(step_time_s=256 * 4096 / runs["tok_s"], memory_bytes=runs["mem_gb"] * GIB)  # its GB are GiB
+    replayed = read_replay_file(catalog.find("search_spaces", "nanotron-h100"))
+    models = {name: replayed.model(name) for name in replayed.replay.models}
+    dimensions = pd.DataFrame([{key: getattr(model, key) for key in DIMENSIONS} for model in models.values()], index=pd.Index(models))
+    runs = _read(NANOTRON).join(dimensions, on="model")
+    batch = replayed.replay.batch.global_batch
+    rows = runs.assign(device="H100", gpus_per_node=8, gbs=batch, model_chunks=1, recompute="none")
+    return rows.assign(step_time_s=batch * rows["seq_len"] / rows["tok_s"], memory_bytes=rows["mem_gb"] * GIB)  # its GB are GiB
 
 
 def recomputation_rows() -> pd.DataFrame:

@@ -1,133 +1,144 @@
-"""Does the search find the fastest in fewer trials than its peers? Replays of the CPU job measured whole, and of published runs."""
+"""Does the search find the fastest sooner than its peers? Every designer at every task, under the same protocol (`oppa bench search`)."""
 
 import concurrent.futures
 import dataclasses
 import functools
-import math
 import multiprocessing
 import os
-from collections.abc import Iterable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+from oppa.bench.play import play
+from oppa.bench.runs import Log, Run
+from oppa.bench.tasks import digest, load_suite
+from oppa.bench.variations import PLAIN, VARIATIONS, Variation
+from oppa.simulator.task import Task
+from oppa.trials.processes import die_with_parent
+from oppa.tuning.designers import require_designer
 
-from oppa.bench import published
-from oppa.bench.replay import Answer, Task, coverage, replay, trials_to
-from oppa.bench.tasks import cpu_task, nanotron_tasks
-from oppa.report.record import Section
-from oppa.tuning.designers import STOPPING, make_designer
-from oppa.tuning.stopping import make_rule
+DESIGNERS = (
+    "oppa",
+    "oppa-paper",
+    "random",
+    "xgboost",
+    "cost-model",
+    "vanilla-bo",
+    "tpe",
+    "optuna-gp",
+    "grid",
+    "planner",
+    "exhaustive",
+    "oppa-no-prior",
+    "oppa-no-early-stop",
+)
+VARIED_SEEDS = 3
+"""Of the variations, which are many."""
 
-PEERS = ("oppa", "oppa-paper", "vanilla-bo", "random")
-WITHIN = 0.05
-JUDGED = 25
-"""Trials of a replay whose intervals are judged: a longer search than most budgets allow."""
-WARM = 5
-"""Trials before intervals are judged."""
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Which designers are compared, on what, how often and for how long."""
+
+    suite: str
+    table: Path | None = None
+    designers: tuple[str, ...] = DESIGNERS
+    seeds: int = 10
+    trials: int = 30
+    variations: tuple[str, ...] = (PLAIN,)
+    """Names of VARIATIONS; all but the plain one are played by `oppa` alone."""
+
+    def protocol(self, tasks: Sequence[Task]) -> dict[str, Any]:
+        """What must be the same for runs to be compared, and which tasks are reported apart."""
+        return {**digest(self.suite, self.table), "trials": self.trials, "apart": [task.name for task in tasks if not task.headline]}
+
+    def tasks(self) -> tuple[list[Task], list[str]]:
+        """The tasks in which something can run, and the names of the others; raises InputError for an unknown designer."""
+        for name in self.designers:
+            require_designer(name)
+        tasks = load_suite(self.suite, self.table)
+        return [task for task in tasks if task.feasible], [task.name for task in tasks if not task.feasible]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one replay by one designer came to."""
+def compare(comparison: Comparison, tasks: Sequence[Task], log: Log | None, on_run: Callable[[Run, int, int], None]) -> list[Run]:
+    """All runs, those of the log included; the others are played now, one per core at a time, and go into the log as they end.
 
+    Args:
+        on_run: Called with each run that was played, how many are done, and how many there are.
+    """
+    done = {run.key: run for run in log.read()} if log else {}
+    wanted = list(_jobs(comparison, tasks))
+    missing = [job for job in wanted if job.key not in done]
+    for run in _played(missing):
+        if log:
+            log.append(run)
+        done[run.key] = run
+        on_run(run, len(wanted) - len(missing) + sum(job.key in done for job in missing), len(wanted))
+    return [done[job.key] for job in wanted]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    suite: str
+    table: Path | None
     task: str
     designer: str
     seed: int
-    trials: float
-    """Until the incumbent was within WITHIN of the best; infinite if it never was."""
-    inside: int
-    judged: int
-    stopped: int
+    variation: str
+    trials: int
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        return self.task, self.designer, self.seed, self.variation
 
 
-def search(seeds: int) -> list[Section]:
-    """The designers on the CPU job, `seeds` times each, and `oppa` once on every published task where the data is present."""
-    jobs = [("cpu", designer, seed) for designer in PEERS for seed in range(seeds)]
-    present = not published.missing()
-    names = [task.name for task in nanotron_tasks()] if present else []
-    jobs += [(name, "oppa", 0) for name in names]
-    outcomes = _all(jobs)
-    lacking = (
-        "" if present else f"Skipped: the published runs; {', '.join(published.missing())} is not in `{published.folder()}` (OPPA_DATA)."
-    )
-    sections = [_peers(outcomes, seeds), _pairs(outcomes)]
-    return [*sections, _coverage(outcomes, names, lacking)]
+def _jobs(comparison: Comparison, tasks: Sequence[Task]) -> Iterator[_Job]:
+    """A seed at a time, so that what is done when it is broken off says something of every designer and task."""
+    for seed in range(comparison.seeds):
+        for variation in comparison.variations if seed < VARIED_SEEDS else (PLAIN,):
+            for task in tasks:
+                for designer in comparison.designers if variation == PLAIN else ("oppa",):
+                    yield _Job(
+                        suite=comparison.suite,
+                        table=comparison.table,
+                        task=task.name,
+                        designer=designer,
+                        seed=seed,
+                        variation=variation,
+                        trials=comparison.trials,
+                    )
 
 
-def _all(jobs: Sequence[tuple[str, str, int]]) -> list[Outcome]:
-    """Every replay, in as many processes as there are cores; each is single-threaded and depends on its seed alone."""
+def _played(jobs: Sequence[_Job]) -> Iterator[Run]:
+    """Every job in as many processes as there are cores, as they end; each is single-threaded and depends on its seed alone."""
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=context) as pool:
-        return list(pool.map(_replayed, *zip(*jobs, strict=True)))
+    pool = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context, initializer=_settle, initargs=(os.getpid(),))
+    try:
+        for future in concurrent.futures.as_completed([pool.submit(_play, job) for job in jobs]):
+            yield future.result()
+    except BaseException:
+        for worker in multiprocessing.active_children():  # what they play is lost, and played again by the next call
+            worker.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _replayed(name: str, designer_name: str, seed: int) -> Outcome:
-    task = _tasks()[name]
-    designer = make_designer(designer_name, task.problem, task.candidates, seed=seed)
-    rule = make_rule(STOPPING.get(designer_name, "never"), task.problem.limits)
-    at_least = JUDGED if designer_name == "oppa" else 0
-    trials = len(task.recorded)
-    answers = replay(task, designer, trials=trials, seed=seed, rule=rule, until=WITHIN, at_least=at_least)
-    inside, count = coverage(answers[:JUDGED], after=WARM)
-    return Outcome(name, designer_name, seed, trials_to(task, answers, WITHIN), inside, count, _stopped(answers))
+def _settle(parent: int) -> None:
+    """A worker ends with its parent, who alone hears of interrupts."""
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _play(job: _Job) -> Run:
+    variation = VARIATIONS[job.variation]
+    task = variation.task(_tasks(job.suite, job.table, variation)[job.task])
+    designer = variation.designer(job.designer, task, job.seed)
+    played = play(task, designer, variation.rule(job.designer, task), seed=job.seed, trials=job.trials)
+    return Run.of(task, job.designer, job.seed, job.variation, played)
 
 
 @functools.cache
-def _tasks() -> dict[str, Task]:
-    tasks: list[Task] = [cpu_task(Path.cwd())]
-    return {task.name: task for task in (*tasks, *([] if published.missing() else nanotron_tasks()))}
-
-
-def _stopped(answers: Iterable[Answer]) -> int:
-    return sum(answer.outcome == "terminated_early" for answer in answers)
-
-
-def _peers(outcomes: Sequence[Outcome], seeds: int) -> Section:
-    rows = []
-    for name in PEERS:
-        trials = _sorted(outcomes, name)
-        never = sum(map(math.isinf, trials))
-        rows.append((name, *(f"{_quantile(trials, q):.0f}" for q in (0.25, 0.5, 0.75, 0.9)), f"{trials[-1]:.0f}", str(never)))
-    text = (
-        f"Trials until the incumbent's recorded throughput was within {WITHIN:.0%} of the best of 70, in {seeds} replays each. "
-        "A trial draws the recorded noise of its steps and between repeats, the same for all designers."
-    )
-    columns = ("designer", ">25%", ">median", ">75%", ">90%", ">worst", ">never")
-    return Section(title="The CPU job, replayed", text=text, columns=columns, rows=rows)
-
-
-def _pairs(outcomes: Sequence[Outcome]) -> Section:
-    ours = {outcome.seed: outcome.trials for outcome in outcomes if (outcome.task, outcome.designer) == ("cpu", "oppa")}
-    rows = []
-    for name in PEERS[1:]:
-        theirs = {outcome.seed: outcome.trials for outcome in outcomes if (outcome.task, outcome.designer) == ("cpu", name)}
-        saved = sorted(theirs[seed] - ours[seed] for seed in ours)
-        fewer, more = sum(each > 0 for each in saved), sum(each < 0 for each in saved)
-        rows.append((name, f"{_quantile(saved, 0.5):.0f}", str(fewer), str(len(saved) - fewer - more), str(more)))
-    columns = ("against", ">trials saved, median", ">fewer", ">equal", ">more")
-    return Section(title="In pairs", text="`oppa` against each peer under the same noise.", columns=columns, rows=rows)
-
-
-def _coverage(outcomes: Sequence[Outcome], names: Sequence[str], lacking: str) -> Section:
-    rows = []
-    for name in ("cpu", *names):
-        runs = [outcome for outcome in outcomes if (outcome.task, outcome.designer) == (name, "oppa")]
-        inside, judged = sum(run.inside for run in runs), sum(run.judged for run in runs)
-        trials = _quantile(sorted(run.trials for run in runs), 0.5)
-        rows.append((name, f"{trials:.0f}", str(judged), f"{inside / judged:.0%}" if judged else "", str(sum(run.stopped for run in runs))))
-    ours = [outcome for outcome in outcomes if outcome.designer == "oppa"]
-    share = sum(each.inside for each in ours) / max(1, sum(each.judged for each in ours))
-    text = (
-        f"How often a measured throughput lay in its predicted 90% interval, from trial {WARM + 1} to {JUDGED}: "
-        f"{share:.0%} over all. {lacking}"
-    )
-    columns = ("task", f">trials to {WITHIN:.0%}", ">judged", ">inside", ">ended early")
-    return Section(title="Honest intervals", text=text.strip(), columns=columns, rows=rows)
-
-
-def _sorted(outcomes: Sequence[Outcome], designer: str) -> list[float]:
-    return sorted(outcome.trials for outcome in outcomes if (outcome.task, outcome.designer) == ("cpu", designer))
-
-
-def _quantile(values: Sequence[float], q: float) -> float:
-    return float(np.quantile(values, q, method="higher"))
+def _tasks(suite: str, table: Path | None, variation: Variation) -> dict[str, Task]:
+    return {task.name: task for task in load_suite(suite, table, variation.noise)}

@@ -1,9 +1,11 @@
 """The benchmarks that `oppa bench` knows, by name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from oppa.report.record import Section
+if TYPE_CHECKING:  # the help lists these, and must stay fast
+    from oppa.report.record import Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,59 +13,76 @@ class Suite:
     """A benchmark: what it shows, and how it is run with a number of repeats."""
 
     about: str
-    run: Callable[[int], Sequence[Section]]
+    run: "Callable[[int], Sequence[Section]]"
     when_named: bool = False
     """Only then: `oppa bench` without a name leaves it out."""
+    figures: Callable[[int], Mapping[str, str]] = lambda repeats: {}
+    """SVG by file name, for the record."""
 
 
-def _help(repeats: int) -> Sequence[Section]:
+def _help(repeats: int) -> "Sequence[Section]":
     from oppa.bench.help import help_overhead
 
     return [help_overhead(repeats)]
 
 
-def _start_up(repeats: int) -> Sequence[Section]:
+def _start_up(repeats: int) -> "Sequence[Section]":
     from oppa.bench.start_up import start_up
 
     return [start_up(repeats)]
 
 
-def _prior(_repeats: int) -> Sequence[Section]:
+def _prior(_repeats: int) -> "Sequence[Section]":
     from oppa.bench.prior import prior
 
     return prior()
 
 
-def _calibrate(_repeats: int) -> Sequence[Section]:
+def _calibrate(_repeats: int) -> "Sequence[Section]":
     from oppa.bench.calibrate import calibrate
 
     return calibrate()
 
 
-def _machine(repeats: int) -> Sequence[Section]:
+def _machine(repeats: int) -> "Sequence[Section]":
     from oppa.bench.machine import machine
 
     return [machine(repeats)]
 
 
-def _search(repeats: int) -> Sequence[Section]:
-    from oppa.bench.search import search
+def _overhead(repeats: int) -> "Sequence[Section]":
+    from oppa.bench.overhead import overhead
 
-    return search(repeats)
+    return overhead(repeats)
 
 
-def _designer(repeats: int) -> Sequence[Section]:
-    from oppa.bench.designer_step import designer_step
+def _stopping(repeats: int) -> "Sequence[Section]":
+    from oppa.bench.stopping import stopping
 
-    return designer_step(repeats)
+    return stopping(repeats)
+
+
+def _stopping_figures(repeats: int) -> "Mapping[str, str]":
+    from oppa.bench.stopping import figures
+
+    return figures(repeats)
+
+
+def _simulator(_repeats: int) -> "Sequence[Section]":
+    from oppa.bench.simulator import simulator
+
+    return simulator()
 
 
 SUITES = {
     "help": Suite("`oppa --help` against a bare typer program", _help),
     "start-up": Suite("trial set-up, warm against torchrun", _start_up),
     "prior": Suite("what is predicted against what others measured and published", _prior),
-    "designer": Suite("one step of the designer over 100,000 candidates, and BoTorch's own posterior", _designer),
+    "overhead": Suite("seconds of a designer's step, against BoTorch's own and against Optuna's", _overhead, when_named=True),
     "machine": Suite("what `priors/hardware/CPU.toml` states, measured here", _machine),
-    "search": Suite("trials until the fastest is found, against the peers, replayed", _search, when_named=True),
+    "stopping": Suite(
+        "when repetitions may end early, and how far off estimates are", _stopping, when_named=True, figures=_stopping_figures
+    ),
+    "simulator": Suite("the simulator against what others measured and published", _simulator, when_named=True),
     "calibrate": Suite("the coefficients of `priors/`, fitted to published measurements", _calibrate, when_named=True),
 }

@@ -1,5 +1,12 @@
-"""Recorded tasks: the CPU job that was measured whole (results/cpu-exhaustive), and nanotron's runs on H100 (OPPA_DATA)."""
+"""The work that designers are compared on, by suite.
 
+replay       nanotron's published runs on H100 (search_spaces/nanotron-h100.toml)
+simulated    the simulator's jobs (runners/simulated/jobs)
+cpu          the CPU job that was measured whole (results/cpu-exhaustive)
+FILE.toml    another search space file with `[replay]`
+"""
+
+import hashlib
 import math
 import statistics
 from collections.abc import Hashable, Iterator, Mapping
@@ -10,77 +17,99 @@ import numpy as np
 import pandas as pd
 
 from oppa import catalog
-from oppa.bench.published import nanotron_rows
-from oppa.bench.replay import Recorded, Task
-from oppa.problem.candidates import Candidates
-from oppa.problem.cluster import Cluster
+from oppa.bench import published
+from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.job import load_job
-from oppa.problem.model import Model
-from oppa.problem.problem import Problem, facts_of
-from oppa.problem.space_file import read_space
-from oppa.problem.training import Limits, Training
+from oppa.simulator.replay import Noise, Record, Replay
+from oppa.simulator.replay_file import read_replay_file, read_table, replay_tasks
+from oppa.simulator.simulator import Simulator
+from oppa.simulator.task import Task
 from oppa.study.records import SEARCH
 
-STEP_NOISE = TRIAL_NOISE = 0.03
-"""Of the published runs, which say nothing of their noise: assumed."""
+SUITES = ("replay", "simulated", "cpu")
+SIMULATED, NANOTRON = "simulated", "nanotron-h100"
+CPU_JOB, CPU_TABLE = Path("examples", "cpu.toml"), Path("results", "cpu-exhaustive", "trials.csv")
 
 
-def cpu_task(root: Path) -> Task:
+def load_suite(suite: str, table: Path | None = None, noise: Noise | None = None) -> list[Task]:
+    """All tasks of a suite; `table` goes before the one that the suite names, `noise` before what it says of it.
+
+    Raises:
+        InputError: there is no such suite, or its file or table is wrong.
+        EnvironmentLackingError: its table is not there.
+    """
+    if suite in ("simulated", "cpu"):
+        if table:
+            raise InputError(f"the suite `{suite}` has no table", hint="leave `--table` out, or use `--suite replay`")
+        return [cpu_task()] if suite == "cpu" else list(simulated_tasks())
+    file = read_replay_file(_declaration(suite))
+    return list(replay_tasks(file, read_table(file, table or _table(suite, file.replay.table)), noise))
+
+
+def digest(suite: str, table: Path | None = None) -> dict[str, str]:
+    """What tells one suite's tasks from another's."""
+    if suite == "simulated":
+        return {"suite": suite}
+    if suite == "cpu":
+        return {"suite": suite, "table": _sha256(catalog.root() / CPU_TABLE)}
+    declaration = _declaration(suite)
+    found = table or _table(suite, read_replay_file(declaration).replay.table)
+    return {"suite": suite if suite in SUITES else declaration.name, "table": _sha256(found)}
+
+
+def cpu_task() -> Task:
     """`examples/cpu.toml` with what its 70 configurations measured, and the noise of the steps and of the repeats that were recorded."""
-    problem = load_job(root / "examples" / "cpu.toml")
-    candidates = problem.candidates()
-    table = pd.read_csv(root / "results" / "cpu-exhaustive" / "trials.csv")
-    recorded = {_candidate(row, candidates): _recorded(row) for row in table[table.purpose == SEARCH].to_dict("records")}
+    root = catalog.root()
+    if not (root / CPU_JOB).is_file():
+        raise EnvironmentLackingError(f"`{root / CPU_JOB}` is not there", hint="run it from a checkout")
+    problem = load_job(root / CPU_JOB)
+    table = pd.read_csv(root / CPU_TABLE)
+    searched = table[table.purpose == SEARCH]
+    records = {_configuration(row): _record(row) for row in searched.to_dict("records")}
     rates = table[table.outcome == "completed"].groupby(list(PARAMETERS)).steps_per_s
     spreads = [float(np.log(group).std()) for _, group in rates if len(group) > 2]
-    return Task(name="cpu", problem=problem, candidates=candidates, recorded=recorded, trial_noise=statistics.mean(spreads))
+    noise = Noise(trial=statistics.mean(spreads), setup_s=float(searched.setup_s.median()))
+    return Task(name="cpu", problem=problem, candidates=problem.candidates(), imitator=Replay(records=records, noise=noise))
 
 
-def nanotron_tasks() -> Iterator[Task]:
-    """One task per model and number of nodes; raises EnvironmentLackingError without the data."""
-    for (name, nodes), rows in nanotron_rows().groupby(["model", "nodes"]):
-        yield _nanotron_task(f"{name}-{nodes}", rows)
+def simulated_tasks() -> Iterator[Task]:
+    """One task per job of the simulated runner."""
+    for path in sorted((catalog.find("runners", SIMULATED) / "jobs").glob("*.toml")):
+        problem = load_job(path)
+        yield Task(name=path.stem, problem=problem, candidates=problem.candidates(), imitator=Simulator.of(problem))
 
 
-def _nanotron_task(name: str, rows: pd.DataFrame) -> Task:
-    first = rows.iloc[0]
-    dimensions: dict[str, Any] = {key: int(first[key]) for key in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")}
-    model, training = Model(**dimensions, tied=bool(first.tied)), Training(precision="bf16")
-    cluster = Cluster(hosts=int(first.nodes), devices_per_host=8, device="H100", memory_limit_bytes=85_028_896_768)
-    facts = facts_of(model, 256, cluster, training)
-    space = read_space((catalog.root() / "search_spaces" / "nanotron.toml").read_text(), name="nanotron", facts=facts)
-    problem = Problem(
-        name=name,
-        model=model,
-        global_batch=256,
-        cluster=cluster,
-        runner=Path("nanotron"),
-        training=training,
-        space=space,
-        limits=Limits(q_max=30),
-    )
-    candidates = problem.candidates()
-    keys = {"dp": "dp", "tp": "tp", "pp": "pp", "micro_batch": "mbs", "zero_stage": "zero"}
-    numbered = pd.DataFrame({column: candidates.column(name) for name, column in keys.items()}).reset_index(names="candidate")
-    legal = rows.merge(numbered, on=list(keys.values()))
-    recorded = {int(row["candidate"]): _published(row) for row in legal.to_dict("records")}
-    return Task(name=name, problem=problem, candidates=candidates, recorded=recorded, trial_noise=TRIAL_NOISE)
+def _declaration(suite: str) -> Path:
+    if suite == "replay":
+        return catalog.find("search_spaces", NANOTRON)
+    if not suite.endswith(".toml"):
+        raise InputError(f"`{suite}` is no suite", hint=f"use one of {', '.join(SUITES)}, or a search space file with `[replay]`")
+    return catalog.find("search_spaces", suite if "/" in suite else f"./{suite}")
 
 
-def _published(row: Mapping[Hashable, Any]) -> Recorded:
-    if row["status"] != "ok":
-        return Recorded(outcome="failed")
-    steps_per_s = row["tok_s"] / (256 * 4096)
-    return Recorded(outcome="completed", steps_per_s=steps_per_s, memory_bytes=round(row["mem_gb"] * 2**30), step_noise=STEP_NOISE)
+def _table(suite: str, name: str) -> Path:
+    """The table that a suite names: beside its own file, else in the folder of published measurements."""
+    beside = _declaration(suite).parent / name
+    path = beside if beside.is_file() else published.folder() / name
+    if not path.is_file():
+        raise EnvironmentLackingError(f"`{path}` is not there", hint="name the table: `--table CSV`, or its folder: `OPPA_DATA=...`")
+    return path
 
 
-def _recorded(row: Mapping[Hashable, Any]) -> Recorded:
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"`{path}` cannot be read: {error.strerror}", hint="name a CSV file: `--table CSV`") from None
+
+
+def _configuration(row: Mapping[Hashable, Any]) -> Configuration:
+    return Configuration.from_dict({str(name): row[name] for name in PARAMETERS})
+
+
+def _record(row: Mapping[Hashable, Any]) -> Record:
     if row["outcome"] != "completed":
-        return Recorded(outcome=row["outcome"])
+        return Record(outcome=row["outcome"])
     noise = row["stddev"] / row["steps_per_s"] * math.sqrt(row["steps"] - 1)
-    return Recorded(outcome="completed", steps_per_s=row["steps_per_s"], memory_bytes=int(row["memory_bytes"]), step_noise=noise)
-
-
-def _candidate(row: Mapping[Hashable, Any], candidates: Candidates) -> int:
-    return candidates.index_of(Configuration.from_dict({str(name): row[name] for name in PARAMETERS}))
+    return Record(outcome="completed", steps_per_s=row["steps_per_s"], memory_bytes=int(row["memory_bytes"]), step_noise=noise)

@@ -1,6 +1,6 @@
 """The command line: argv in, tables out. The only code that prints or exits; one file per command.
 
-Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted and resumable.
+Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment lacking, 4 a benchmark regressed, 130 interrupted and resumable.
 
 Each command imports its work inside its function, so that `oppa --help` loads typer and nothing else.
 """
@@ -10,13 +10,14 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli import bench, doctor, init, predict, show, space, tune, why
+from oppa.cli import bench, doctor, init, predict, report, show, space, tune, why
 from oppa.cli.failure import exit_code, print_error
 from oppa.errors import OppaError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-for command in (tune.tune, show.show, why.why, space.space, predict.predict, init.init, doctor.doctor, bench.bench):
+for command in (tune.tune, show.show, report.report, why.why, space.space, predict.predict, init.init, doctor.doctor):
     app.command()(command)
+app.add_typer(bench.bench, name="bench")
 
 
 def _version(wanted: bool) -> None:

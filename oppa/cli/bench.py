@@ -1,39 +1,54 @@
-"""`oppa bench`: speed, as ratios measured side by side in one run."""
+"""`oppa bench`: oppa against what it replaces, side by side in one run; every figure can be measured again by its command."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-NAMES = r"help, start-up, prior, designer, machine, search, calibrate. \[default: all but the last two]"
+from oppa.bench.suites import SUITES
+from oppa.cli import bench_ci, bench_search
+
+if TYPE_CHECKING:
+    from oppa.report.record import Section
+
+Repeats = Annotated[int, typer.Option(min=2, help="Measurements, or pairs of them.")]
+Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")]
+
+bench = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+bench.command("search")(bench_search.search)
+bench.command("ci")(bench_ci.ci)
 
 
-def bench(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help=NAMES, show_default=False)] = None,
-    repeats: Annotated[int, typer.Option(min=2, help="Measurements, or pairs of them.")] = 7,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
-) -> None:
-    """Measure oppa against what it replaces, side by side."""
-    from rich.markup import escape
+@bench.callback()
+def _bench(context: typer.Context, repeats: Repeats = 7, out: Out = None) -> None:
+    """Measure oppa against what it replaces, side by side; without a name, all that takes seconds."""
+    if context.invoked_subcommand is None:
+        _measure([name for name, suite in SUITES.items() if not suite.when_named], repeats, out)
 
-    from oppa.bench.suites import SUITES
+
+def _measuring(name: str) -> Callable[[int, Path | None], None]:
+    def command(repeats: Repeats = 7, out: Out = None) -> None:
+        _measure([name], repeats, out)
+
+    return command
+
+
+for _name, _suite in SUITES.items():
+    bench.command(_name, help=f"{_suite.about[0].upper()}{_suite.about[1:]}.")(_measuring(_name))
+
+
+def _measure(names: Sequence[str], repeats: int, out: Path | None) -> None:
     from oppa.cli import style
-    from oppa.errors import InputError, nearest
-    from oppa.report.record import Section, write_record
+    from oppa.report.record import write_record
 
-    chosen = names or [name for name, suite in SUITES.items() if not suite.when_named]
-    for name in chosen:
-        if name not in SUITES:
-            raise InputError(f"`{name}` is no benchmark", hint=nearest(name, SUITES))
     sections: list[Section] = []
-    for name in chosen:
+    for name in names:
         with style.err().status(f"{name}: {SUITES[name].about}"):
             made = SUITES[name].run(repeats)
         for section in made:
-            table = style.table(section.columns)
-            for row in section.rows:
-                table.add_row(*map(str, row))
-            style.out().print(f"\n[bold]{section.title}[/]", escape(section.text), "", table, sep="\n")
+            style.print_section(section)
         sections += made
     if out:
-        style.err().print(f"written: {write_record(out, 'Benchmarks', sections)}", markup=False)
+        figures = {file: svg for name in names for file, svg in SUITES[name].figures(repeats).items()}
+        style.err().print(f"written: {write_record(out, 'Benchmarks', sections, figures=figures)}", markup=False)

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TextIO
 
-from oppa.units import format_bytes
+from oppa.units import format_bytes, format_number, format_uncertain
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from oppa.report.record import Section
 
 PIPE_WIDTH = 1000
 
@@ -53,20 +55,24 @@ def table(columns: Sequence[str]) -> "Table":
     return made
 
 
+def print_section(section: "Section") -> None:
+    """A heading, its text and its table, to stdout."""
+    from rich.markup import escape
+
+    made = table(section.columns)
+    for row in section.rows:
+        made.add_row(*map(str, row))
+    out().print(f"\n[bold]{escape(section.title)}[/]", escape(section.text), "", made, sep="\n")
+
+
 def number(value: float | None) -> str:
-    """Three digits, and all digits before the point; a dash where there is none."""
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"  # which would write 100 as `100.`
+    """Three digits; a dash where there is none."""
+    return "-" if value is None else format_number(value)
 
 
 def rate(steps_per_s: float | None, stddev: float | None = None) -> str:
-    """`12.3 ± 0.2` (steps per second), the uncertainty with the digits of the value."""
-    text = number(steps_per_s)
-    if stddev is None or steps_per_s is None:
-        return text
-    digits = len(text.partition(".")[2])
-    return f"{text} ± {stddev:.{digits}f}"
+    """`12.3 ± 0.2` (steps per second), or what of it is known."""
+    return number(steps_per_s) if steps_per_s is None or stddev is None else format_uncertain(steps_per_s, stddev)
 
 
 def memory(count: int | None) -> str:

@@ -1,8 +1,11 @@
 """`oppa tune JOB`: find the fastest configuration by trials that really run, and prove it."""
 
+import contextlib
 import dataclasses
+import functools
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,18 +22,20 @@ if TYPE_CHECKING:
     from oppa.trials.runner import Runner
     from oppa.tuning.designer import Designer
     from oppa.tuning.result import Finding
+    from oppa.tuning.search import RunTrial
 
 STUDY = "The study's folder: an existing one is resumed. A new one below studies/ unless given."
 TRIALS = "Search trials of the whole study, instead of the job file's."
 TIME = "Wall-clock time of the search such as `10 min`, instead of the job file's."
 TRANSFER = "Start from the coefficients that another study of the same device learned."
+DESIGNER = f"One of {', '.join(designers.DESIGNERS)}."
 RUNNER = "Run the trials with this runner instead of the job file's."
 
 
 def tune(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (`oppa init` writes one).", show_default=False)],
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
-    designer: Annotated[str, typer.Option(metavar="NAME", help="oppa, oppa-paper, vanilla-bo, random or grid.")] = designers.DEFAULT,
+    designer: Annotated[str, typer.Option(metavar="NAME", help=DESIGNER)] = designers.DEFAULT,
     trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
     time: Annotated[str | None, typer.Option(metavar="DURATION", help=TIME)] = None,
     runner: Annotated[str | None, typer.Option(metavar="NAME|FOLDER", help=RUNNER)] = None,
@@ -93,8 +98,9 @@ def _sitting(problem: "Problem", named: Path | None, choice: _Choice) -> tuple[d
     from oppa.tuning.result import to_json
 
     designers.require_designer(choice.name)
-    require_devices(problem.cluster)
     runner = load_runner(problem.runner)
+    if not runner.in_process:
+        require_devices(problem.cluster)
     candidates = problem.candidates()
     folder = named or new_folder(problem.name)
     interruption = Interruption()
@@ -119,23 +125,38 @@ def _search_and_verify(
 ) -> "tuple[Finding | None, str]":
     from oppa.cli import style
     from oppa.cli.watch import make_watcher
-    from oppa.trials.local import LocalLauncher
     from oppa.tuning.result import find_winner
     from oppa.tuning.search import Sitting, search
     from oppa.tuning.stopping import make_rule
 
-    with LocalLauncher(runner, study=study.uuid, grace_s=problem.limits.grace_s) as launcher:
-        launcher.prepare()  # its imports run beside ours
+    with _trials(runner, problem, study, choice.seed) as run_trial:
         designer = choice.designer(problem, candidates)
         rule = make_rule(problem.strategy.stopping or designers.STOPPING.get(choice.name, "never"), problem.limits)
         with make_watcher(study, interruption, problem.limits) as watcher:
-            sitting = Sitting(study, problem, launcher, watcher)
+            sitting = Sitting(study, problem, run_trial, watcher, imitated=runner.in_process)
             try:
                 why_ended = search(sitting, candidates, designer, rule)
                 return find_winner(sitting, candidates, designer), why_ended
             except KeyboardInterrupt:
                 style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {_again(study.folder)}", markup=False)
                 raise
+
+
+@contextlib.contextmanager
+def _trials(runner: "Runner", problem: "Problem", study: "Study", seed: int) -> Iterator["RunTrial"]:
+    """What runs the trials of a runner: processes on this host, or the simulator."""
+    if runner.in_process:
+        from oppa.simulator.simulator import Simulator
+        from oppa.simulator.trial import ImitatedTrials
+
+        yield ImitatedTrials(Simulator.of(problem), seed=seed)
+        return
+    from oppa.trials.local import LocalLauncher
+    from oppa.trials.trial import run_trial
+
+    with LocalLauncher(runner, study=study.uuid, grace_s=problem.limits.grace_s) as launcher:
+        launcher.prepare()  # its imports run beside ours
+        yield functools.partial(run_trial, launcher)
 
 
 def _again(folder: Path) -> str:

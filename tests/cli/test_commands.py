@@ -54,4 +54,4 @@ def test_show_writes_a_record(oppa) -> None:
 
 
 def test_an_unknown_benchmark_is_an_error(oppa) -> None:
-    assert "did you mean `help`" in oppa("bench", "halp", code=2).stderr
+    assert "Did you mean 'help'?" in oppa("bench", "halp", code=2).stderr

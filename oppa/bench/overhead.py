@@ -1,0 +1,194 @@
+"""How long a designer thinks, on one core: a step of `oppa` against those of BoTorch and Optuna, and its posterior against BoTorch's own.
+
+A step is what comes between two trials: one more observation is told, the next candidate is suggested. All designers are told the same
+observations, one after the other and in turn, after a first step that is not timed.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from oppa import catalog
+from oppa.bench.paired import in_turn, spread
+from oppa.problem.candidates import Candidates
+from oppa.problem.cluster import Cluster
+from oppa.problem.presets import PRESETS
+from oppa.problem.problem import Problem, facts_of
+from oppa.problem.space_file import narrow, read_space
+from oppa.problem.training import Limits, Training
+from oppa.report.record import Section
+from oppa.tuning.designer import Designer, Observation
+from oppa.tuning.designers import make_designer
+from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.surrogate.process import Process
+
+OURS = "oppa"
+DESIGNERS = {OURS: "oppa", "vanilla-bo": "BoTorch (`vanilla-bo`)", "tpe": "Optuna's TPE", "optuna-gp": "Optuna's GP"}
+OBSERVATIONS = (10, 50, 100)
+USUAL_BUCKETS = {"dp_bucket_mb": 25, "zero_bucket_mb": 24}
+USUAL_OVERLAPS = {"overlap_p2p": True, "overlap_zero_comm": True, "overlap_zero_allgather": False}
+SIZES: Mapping[int, Mapping[str, object]] = {
+    1_000: {**USUAL_BUCKETS, **USUAL_OVERLAPS, "recompute": "none"},
+    10_000: {"zero_bucket_mb": USUAL_BUCKETS["zero_bucket_mb"]},
+    100_000: {},
+}
+"""About how many candidates are left by which choices."""
+LARGEST = max(SIZES)
+BUDGET_S = 15.0
+"""A designer whose steps took longer together takes no more of them."""
+CHUNK = 512
+"""Candidates per call of the stock path, each as a batch of its own: its fastest form (joint covariances take half as long again)."""
+
+
+def overhead(repeats: int) -> list[Section]:
+    """Seconds of a step by all designers, of `oppa` begun afresh, and of the posterior by both paths."""
+    torch.set_num_threads(1)
+    return [step_section(repeats), *_largest(repeats)]
+
+
+def step_section(
+    repeats: int, *, sizes: Sequence[int] = tuple(SIZES), counts: Sequence[int] = OBSERVATIONS, designers: Sequence[str] = tuple(DESIGNERS)
+) -> Section:
+    """One row for each number of candidates, each count of observations and each designer."""
+    rows = []
+    for size in sizes:
+        problem = problem_of(size)
+        candidates = problem.candidates()
+        believed = Oppa(problem, candidates, seed=0)
+        for count in counts:
+            seen = observations(believed, count - 1 + repeats, seed=count)
+            seated = {name: make_designer(name, problem, candidates, seed=0) for name in designers}
+            rows += _rows(candidates, count, steps(seated, seen, told=count - 1))
+    text = (
+        f"{repeats} steps from the one that tells the given number of observations on, fewer where they take over {BUDGET_S:g} s; ratios "
+        "are taken step by step. TPE asks no model about candidates: it samples a few, whatever their number. Optuna's times include the "
+        "search for the candidate that is nearest to what it suggests."
+    )
+    columns = (">candidates", ">observations", "designer", ">steps", "seconds: median (min - max)", "times oppa's")
+    return Section(title="A step of each designer", text=text, columns=columns, rows=rows)
+
+
+def steps(designers: Mapping[str, Designer], seen: Sequence[Observation], told: int) -> dict[str, list[float]]:
+    """Seconds of each designer's steps, in turn: the first `told` observations are told at once, the others one by one."""
+    taken = {each.candidate for each in seen}
+    for designer in designers.values():
+        _seconds(designer, seen[:told], taken)
+    seconds: dict[str, list[float]] = {name: [] for name in designers}
+    for turn, observation in enumerate(seen[told:]):
+        for name in list(designers)[:: 1 if turn % 2 == 0 else -1]:
+            if sum(seconds[name]) < BUDGET_S:
+                seconds[name].append(_seconds(designers[name], [observation], taken))
+    return seconds
+
+
+def problem_of(size: int) -> Problem:
+    """Llama-2 13B on 64 A100 under ColossalAI's space, narrowed to about so many candidates (one of SIZES)."""
+    model, training = PRESETS["llama-2-13b"], Training(precision="bf16")
+    cluster = Cluster(hosts=8, devices_per_host=8, device="A100-80GB", memory_limit_bytes=80 << 30)
+    facts = facts_of(model, 1024, cluster, training)
+    space = read_space((catalog.root() / "search_spaces" / "colossalai.toml").read_text(), name="colossalai", facts=facts)
+    return Problem(
+        name="step",
+        model=model,
+        global_batch=1024,
+        cluster=cluster,
+        runner=Path("colossalai"),
+        training=training,
+        space=narrow(space, SIZES[size], honoured=space.names, runner="colossalai"),
+        limits=Limits(),
+    )
+
+
+def observations(designer: Oppa, count: int, seed: int) -> list[Observation]:
+    """What trials of random candidates would measure if the cost model were right to 10%."""
+    rng = np.random.default_rng(seed)
+    rows = rng.choice(len(designer.log_rate.points), count, replace=False)
+    rate, slack = designer.log_rate.at(torch.from_numpy(rows)), designer.log_slack.at(torch.from_numpy(rows))
+    off = 0.1 * rng.standard_normal(len(rows))
+    return [
+        Observation(
+            candidate=int(row),
+            outcome="out_of_memory" if over > 0 else "completed",
+            log_steps_per_s=None if over > 0 else speed + error,
+            log_variance=1e-4,
+            memory_bytes=None if over > 0 else round(designer.limit_bytes * math.exp(over)),
+        )
+        for row, speed, over, error in zip(rows, rate.mean.tolist(), slack.mean.tolist(), off, strict=True)
+    ]
+
+
+def _rows(candidates: Candidates, count: int, seconds: Mapping[str, Sequence[float]]) -> list[tuple[str, ...]]:
+    ours = seconds.get(OURS, ())
+    return [
+        (
+            f"{len(candidates):,}",
+            str(count),
+            DESIGNERS[name],
+            str(len(each)),
+            spread(each),
+            spread([theirs / own for own, theirs in zip(ours, each, strict=False)]) if name != OURS and ours else "",
+        )
+        for name, each in seconds.items()
+    ]
+
+
+def _largest(repeats: int) -> list[Section]:
+    """A step over the most candidates and observations, cold and warm, and the posterior that it asks for."""
+    problem = problem_of(LARGEST)
+    candidates = problem.candidates()
+    cold, warm, designer = [], [], Oppa(problem, candidates, seed=0)
+    for repeat in range(repeats):
+        designer = Oppa(problem, candidates, seed=0)
+        seen = observations(designer, max(OBSERVATIONS) + 1, seed=repeat)
+        taken = {each.candidate for each in seen}
+        cold.append(_seconds(designer, seen[:-1], taken))
+        warm.append(_seconds(designer, seen[-1:], taken))
+    rows = [("cold: fitted from the priors", spread(cold)), ("warm: one more observation", spread(warm))]
+    text = f"{max(OBSERVATIONS)} observations, {len(candidates):,} candidates, {repeats} sets of observations."
+    step = Section(title="A step of oppa, cold and warm", text=text, columns=("step", "seconds: median (min - max)"), rows=rows)
+    return [step, _against_stock(designer.log_rate, max(3, repeats // 2))]
+
+
+def _against_stock(process: Process, repeats: int) -> Section:
+    rows = torch.arange(len(process.points))
+    process.at(rows[:1])  # linearised beforehand, for both
+
+    def ours() -> float:
+        start = time.perf_counter()
+        process.at(rows)
+        return time.perf_counter() - start
+
+    def theirs() -> float:
+        inputs = process.inputs(rows)
+        start = time.perf_counter()
+        with torch.no_grad():
+            for chunk in inputs.split(CHUNK):
+                belief = process.model.posterior(chunk[:, None, :])
+                _ = belief.mean, belief.variance
+        return time.perf_counter() - start
+
+    ours(), theirs()
+    pairs = in_turn(ours, theirs, repeats)
+    ratios = [stock / own for own, stock in pairs]
+    figures = [
+        ("oppa, s", spread([own for own, _ in pairs])),
+        ("BoTorch, s", spread([stock for _, stock in pairs])),
+        ("BoTorch / oppa", spread(ratios)),
+    ]
+    text = (
+        f"Mean and variance of one model at {len(rows):,} candidates given {len(process.noise)} observations, in turn: "
+        f"{statistics.median(ratios):.0f} times faster."
+    )
+    return Section(title="Posterior", text=text, columns=("path", "median (min - max)"), rows=figures)
+
+
+def _seconds(designer: Designer, seen: Sequence[Observation], taken: Set[int]) -> float:
+    start = time.perf_counter()
+    designer.update(seen)
+    designer.suggest(taken)
+    return time.perf_counter() - start

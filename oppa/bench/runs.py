@@ -1,0 +1,152 @@
+"""The raw log of a comparison: one line per play, appended as it ends, from which every figure can be derived again.
+
+Throughput and memory are on record as shares of the task's best and of its limit; a line stands for one designer, task, seed and variation.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from oppa.bench.play import Played
+from oppa.errors import InputError
+from oppa.simulator.task import Task
+
+OUTCOMES = {"completed": "c", "terminated_early": "t", "out_of_memory": "m", "failed": "f"}
+DIGITS = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one play came to, trial by trial."""
+
+    task: str
+    designer: str
+    seed: int
+    variation: str = ""
+    """What of the protocol or of the designer was changed."""
+    best_at: tuple[float, ...]
+    """True throughput of the incumbent over the task's best; 0 before there is one."""
+    seconds: tuple[float, ...]
+    """Since the search began, on the task's clock."""
+    steps: tuple[int, ...]
+    """Of each trial."""
+    outcomes: str
+    """A letter of OUTCOMES for each trial."""
+    measured: tuple[float | None, ...]
+    """Throughput over the task's best, with the noise of the trial."""
+    predicted: tuple[float | None, ...]
+    log_stddev: tuple[float | None, ...]
+    memory: tuple[float | None, ...]
+    """Over the limit."""
+    predicted_memory: tuple[float | None, ...]
+    winner: str | None
+    """Its id."""
+    thinking_s: float
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """What the line stands for."""
+        return self.task, self.designer, self.seed, self.variation
+
+    @classmethod
+    def of(cls, task: Task, designer: str, seed: int, variation: str, played: Sequence[Played]) -> Self:
+        """The line for a play."""
+        clock = [0.0]
+        for each in played:
+            clock.append(clock[-1] + each.result.seconds)
+        limit, best = task.problem.cluster.memory_limit_bytes, task.best
+        rates = [each.result.estimate.steps_per_s / best if each.result.estimate else None for each in played]
+        predictions = [each.prediction for each in played]
+        incumbent = played[-1].incumbent if played else None
+        return cls(
+            task=task.name,
+            designer=designer,
+            seed=seed,
+            variation=variation,
+            best_at=_short(0.0 if e.incumbent is None else float(task.steps_per_s[e.incumbent]) / best for e in played),
+            seconds=_short(clock[1:]),
+            steps=tuple(each.result.steps for each in played),
+            outcomes="".join(OUTCOMES[each.result.outcome] for each in played),
+            measured=_short(rates),
+            predicted=_short(p.steps_per_s / best if p else None for p in predictions),
+            log_stddev=_short(p.log_stddev if p else None for p in predictions),
+            memory=_short(e.result.memory_bytes / limit if e.result.memory_bytes else None for e in played),
+            predicted_memory=_short(p.memory_bytes / limit if p and p.memory_bytes else None for p in predictions),
+            winner=None if incumbent is None else task.candidates.configuration(incumbent).id,
+            thinking_s=round(sum(each.thinking_s for each in played), 3),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """A file of runs, in sittings: each begins with a line that says where its runs come from."""
+
+    path: Path
+    protocol: Mapping[str, Any]
+    """What was compared, and on what; the same for all sittings."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """A log that is there, with its own protocol; raises InputError if it is none."""
+        first = path.read_text().partition("\n")[0] if path.is_file() else ""
+        try:
+            return cls(path=path, protocol=json.loads(first)["protocol"])
+        except (ValueError, KeyError):
+            raise InputError(f"`{path}` is no log of a comparison", hint="`oppa bench search --out FOLDER` writes one") from None
+
+    def read(self) -> list[Run]:
+        """All runs; raises InputError if the log is one of another comparison."""
+        return [Run(**_tuples(line)) for line in self._lines() if "task" in line]
+
+    def origins(self) -> list[dict[str, str]]:
+        """Where the runs come from, sitting by sitting."""
+        return [line["origin"] for line in self._lines() if "origin" in line]
+
+    @property
+    def sha256(self) -> str:
+        """Of the file's bytes."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+
+    def sit_down(self, origin: Mapping[str, str]) -> None:
+        """Begin a sitting; a line that was torn off when the last one ended is cut."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        whole = self._text().rpartition("\n")[0]
+        temporary = self.path.with_suffix(".new")
+        temporary.write_text(f"{whole}\n" if whole else "")
+        temporary.replace(self.path)
+        self._write({"protocol": self.protocol, "origin": origin})
+
+    def append(self, run: Run) -> None:
+        """Add a run; it is on disk when this returns."""
+        self._write(dataclasses.asdict(run))
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _text(self) -> str:
+        return self.path.read_text() if self.path.is_file() else ""
+
+    def _lines(self) -> list[dict[str, Any]]:
+        lines: list[dict[str, Any]] = [json.loads(line) for line in self._text().splitlines(keepends=True) if line.endswith("\n")]
+        for line in lines:
+            if "protocol" in line and line["protocol"] != self.protocol:
+                changed = [name for name in {*line["protocol"], *self.protocol} if line["protocol"].get(name) != self.protocol.get(name)]
+                raise InputError(
+                    f"`{self.path}` is the log of another comparison: {', '.join(sorted(changed))} differs", hint="name another folder"
+                )
+        return lines
+
+
+def _short(values: Iterable[float | None]) -> tuple[Any, ...]:
+    return tuple(None if value is None else round(value, DIGITS) for value in values)
+
+
+def _tuples(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in line.items()}

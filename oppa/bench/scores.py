@@ -1,0 +1,125 @@
+"""What a comparison came to: how soon each designer was within 5% of the best, and how its incumbent rose.
+
+Notation (T trials):
+    best_at     true throughput of the incumbent over the task's best, after each trial; 0 before a feasible one    (T,)
+    to_95       the first trial, or the seconds until it ended, after which that is 0.95 at least; T + 1, or all
+                seconds of the run, where it never is
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from oppa.bench.runs import Run
+
+NEAR = 0.95
+OURS = ("oppa", "oppa-paper", "oppa-no-prior", "oppa-no-early-stop")
+"""Not peers."""
+
+
+def best_at(run: Run, trials: int) -> list[float]:
+    """After each of `trials`; a designer that ended before keeps its incumbent."""
+    last = run.best_at[-1] if run.best_at else 0.0
+    return [*run.best_at[:trials], *[last] * (trials - len(run.best_at))]
+
+
+def trials_to(run: Run, trials: int, share: float = NEAR) -> int:
+    """The first trial after which the incumbent reaches a share of the best; `trials` + 1 if it never does."""
+    return next((k for k, value in enumerate(run.best_at[:trials], 1) if value >= share), trials + 1)
+
+
+def seconds_to(run: Run, trials: int, share: float = NEAR) -> float:
+    """Seconds until then; all of the run's if it never does."""
+    reached = trials_to(run, trials, share)
+    seconds = run.seconds[:trials]
+    return seconds[min(reached, len(seconds)) - 1] if seconds else 0.0
+
+
+def best_after(run: Run, seconds: float) -> float:
+    """The incumbent's share of the best when so many seconds have passed."""
+    ended = [value for value, end in zip(run.best_at, run.seconds, strict=True) if end <= seconds]
+    return ended[-1] if ended else 0.0
+
+
+def summary(runs: Iterable[Run], trials: int) -> dict[str, float]:
+    """One designer over tasks and seeds."""
+    runs = list(runs)
+    rises = np.array([best_at(run, max(trials, 20)) for run in runs])
+    reached = sorted(trials_to(run, trials) for run in runs)
+    return {
+        **{f"best_at_{k}": float(rises[:, k - 1].mean()) for k in (5, 10, 20)},
+        "trials_to_95_median": statistics.median(reached),
+        "trials_to_95_p90": float(np.quantile(reached, 0.9, method="higher")),
+        "seconds_to_95_median": statistics.median(seconds_to(run, trials) for run in runs),
+    }
+
+
+def ratio(runs: Sequence[Run], designer: str, peer: str, trials: int) -> float:
+    """Geometric mean over tasks of a designer's median seconds to 95% over the peer's."""
+    ours, theirs = (_medians(runs, name, trials) for name in (designer, peer))
+    return math.exp(statistics.mean(math.log(ours[task] / theirs[task]) for task in ours))
+
+
+def best_peer(runs: Sequence[Run], trials: int) -> tuple[str, float] | None:
+    """The one peer that `oppa` saves the least against, and that ratio; None where either lacks."""
+    designers = {run.designer for run in runs}
+    peers = {name: ratio(runs, "oppa", name, trials) for name in designers - set(OURS)} if "oppa" in designers else {}
+    return max(peers.items(), key=lambda each: each[1]) if peers else None
+
+
+def to_json(runs: Sequence[Run], apart: Sequence[Run], trials: int, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The whole comparison: `designers` and `ratio_to_best_peer` over `runs` alone, `tasks` over all."""
+    peer = best_peer(runs or apart, trials)
+    return {
+        "designers": _summaries(runs or apart, trials),
+        "ratio_to_best_peer": peer and peer[1],
+        "best_peer": peer and peer[0],
+        "apart": _summaries(apart, trials) if runs else {},
+        "tasks": {task: _task([run for run in (*runs, *apart) if run.task == task], trials) for task in _names([*runs, *apart])},
+        "environment": dict(environment),
+    }
+
+
+def grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """By designer, in the order in which they come."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.designer, []).append(run)
+    return groups
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """An order in which `8B-2` comes before `8B-16`."""
+    pieces = ("".join(group) for _, group in itertools.groupby(name, str.isdigit))
+    return tuple((int(piece), "") if piece.isdigit() else (0, piece) for piece in pieces)
+
+
+def _summaries(runs: Sequence[Run], trials: int) -> dict[str, dict[str, float]]:
+    return {designer: summary(group, trials) for designer, group in grouped(runs).items()}
+
+
+def _task(runs: Sequence[Run], trials: int) -> dict[str, dict[str, Any]]:
+    return {
+        designer: {
+            "best_at": [best_at(run, trials) for run in group],
+            "trials_to_95": [trials_to(run, trials) for run in group],
+            "seconds_to_95": [seconds_to(run, trials) for run in group],
+        }
+        for designer, group in grouped(runs).items()
+    }
+
+
+def _names(runs: Iterable[Run]) -> list[str]:
+    return list(dict.fromkeys(run.task for run in runs))
+
+
+def _medians(runs: Iterable[Run], designer: str, trials: int) -> dict[str, float]:
+    tasks: dict[str, list[float]] = {}
+    for run in runs:
+        if run.designer == designer:
+            tasks.setdefault(run.task, []).append(seconds_to(run, trials))
+    return {task: statistics.median(seconds) for task, seconds in tasks.items()}

@@ -1,0 +1,80 @@
+"""The page of a comparison: tables and figures like those of the OPPA paper, all of them from the raw log beside it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from oppa.bench import search_figures
+from oppa.bench.runs import Log, Run
+from oppa.bench.scores import OURS, grouped, seconds_to
+from oppa.bench.sections import (
+    ablation_section,
+    break_even_section,
+    clock_section,
+    comparison_sections,
+    confusion_section,
+    coverage_section,
+    task_section,
+    variation_section,
+    winner_section,
+)
+from oppa.bench.variations import PLAIN
+from oppa.report.figures import standalone
+from oppa.report.record import Section, markdown
+
+LOG, PAGE = "runs.jsonl", "README.md"
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page and its figures beside the log in `folder`; raises InputError if there is none."""
+    text, figures = page(folder / LOG)
+    for name, svg in figures.items():
+        (folder / name).write_text(svg)
+    (folder / PAGE).write_text(text)
+    return folder / PAGE
+
+
+def page(path: Path) -> tuple[str, dict[str, str]]:
+    """The page in Markdown and its figures as SVG by file name: the same log gives the same bytes."""
+    log = Log.load(path)
+    trials, apart = int(log.protocol["trials"]), set(log.protocol["apart"])
+    runs = sorted(log.read(), key=lambda run: run.key)
+    plain = _in_order([run for run in runs if run.variation == PLAIN])
+    counted, others = [run for run in plain if run.task not in apart], [run for run in plain if run.task in apart]
+    shown = counted or others
+    varied = [run for run in runs if run.designer == "oppa" and (run.task not in apart or not counted)]
+    figures = search_figures.all_figures(shown, trials)
+    parts = [
+        f"# How soon is the fastest found? Suite `{log.protocol['suite']}`\n",
+        *("\n".join(f"- {name}: {value}" for name, value in origin.items()) + "\n" for origin in log.origins()),
+        f"- raw log: `{path.name}`, SHA-256 `{log.sha256}`, {len(runs)} plays\n",
+        *map(_section, comparison_sections(counted, others, trials)),
+        *(f"![{caption}]({name})\n\n{caption}.\n" for name, (caption, _) in figures.items()),
+        *map(_section, _details(plain, shown, varied, trials)),
+    ]
+    return "\n".join(parts), {name: standalone(svg) for name, (_, svg) in figures.items()}
+
+
+def _details(plain: Sequence[Run], shown: Sequence[Run], varied: Sequence[Run], trials: int) -> list[Section]:
+    made = [
+        task_section(plain, trials),
+        clock_section(plain),
+        break_even_section(shown),
+        ablation_section(shown, trials),
+        coverage_section(shown),
+        confusion_section(shown),
+        variation_section(varied, trials),
+        winner_section(plain),
+    ]
+    return [section for section in made if section is not None]
+
+
+def _in_order(runs: Sequence[Run]) -> list[Run]:
+    """Ours first, then the peers, best first."""
+    groups = grouped(runs)
+    usual = {name: sorted(seconds_to(run, 10**6) for run in group)[len(group) // 2] for name, group in groups.items()}
+    names = sorted(groups, key=lambda name: (name != "oppa", name in OURS, usual[name]))
+    return [run for name in names for run in groups[name]]
+
+
+def _section(section: Section) -> str:
+    return f"## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}"

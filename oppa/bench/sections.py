@@ -1,0 +1,171 @@
+"""A comparison in tables, each from its runs alone."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from oppa.bench.runs import Run
+from oppa.bench.scores import OURS, best_after, best_peer, grouped, natural, ratio, summary, trials_to
+from oppa.bench.variations import VARIATIONS
+from oppa.problem.configuration import spelled_out
+from oppa.report.record import Section
+from oppa.study.records import QUANTILE
+
+COLUMNS = ("designer", ">best at 5", ">10", ">20", ">trials to 95%", ">90% of runs", ">seconds")
+WARM = 5
+"""Trials before intervals are judged."""
+MINUTES = (5, 10, 20)
+TUNED_S, TRAINED_S = 1200.0, 4 * 3600.0
+"""Twenty minutes of search, as in the paper's figure 5, in a run of four hours."""
+
+
+def comparison_sections(runs: Sequence[Run], apart: Sequence[Run], trials: int) -> list[Section]:
+    """All designers over the tasks that count together, and over those that are reported apart."""
+    made = [_compared("All tasks together", runs, trials)] if runs else []
+    return [*made, *([_compared("Apart: the largest clusters" if runs else "All tasks together", apart, trials)] if apart else [])]
+
+
+def task_section(runs: Sequence[Run], trials: int) -> Section:
+    """Median trials to 95% of every designer on every task."""
+    designers = list(grouped(runs))
+    tasks = list(dict.fromkeys(run.task for run in sorted(runs, key=lambda run: natural(run.task))))
+    rows = []
+    for task in tasks:
+        medians = {}
+        for name in designers:
+            reached = [trials_to(run, trials) for run in runs if (run.task, run.designer) == (task, name)]
+            medians[name] = statistics.median(reached) if reached else None
+        rows.append((task, *("" if median is None else f"{median:g}" for median in medians.values())))
+    text = f"Median over the seeds of the first trial after which the incumbent is within 5% of the best; {trials + 1}: never."
+    return Section(title="Task by task", text=text, columns=("task", *(f">{name}" for name in designers)), rows=rows)
+
+
+def clock_section(runs: Sequence[Run]) -> Section:
+    """What each designer has found after five, ten and twenty minutes, task by task."""
+    groups = grouped(runs)
+    rows = []
+    for task in sorted({run.task for run in runs}, key=natural):
+        for minutes in MINUTES:
+            found = {
+                name: statistics.median(best_after(run, 60 * minutes) for run in group if run.task == task)
+                for name, group in groups.items()
+            }
+            rows.append((task, str(minutes), *(f"{share:.3f}" for share in found.values())))
+    text = "Median over the seeds of the incumbent's true throughput over the best there is, when so many minutes have passed."
+    return Section(
+        title="Minute by minute (figure 4)", text=text, columns=("task", ">minutes", *(f">{name}" for name in groups)), rows=rows
+    )
+
+
+def break_even_section(runs: Sequence[Run]) -> Section:
+    """Figure 5 of the paper: trials that fit in twenty minutes, and what tuning that long is worth in a run of four hours."""
+    rows = []
+    for name, group in grouped(runs).items():
+        trials = statistics.median(sum(end <= TUNED_S for end in run.seconds) for run in group)
+        found = [best_after(run, TUNED_S) for run in group]
+        worth = [share * (TRAINED_S - min(TUNED_S, run.seconds[-1])) / TRAINED_S for share, run in zip(found, group, strict=True) if share]
+        cells = (f"{statistics.mean(found):.3f}", f"{statistics.mean(worth):.3f}" if worth else "", str(len(group) - len(worth)))
+        rows.append((name, f"{trials:g}", *cells))
+    text = (
+        "Twenty minutes of tuning, then training with what was found until four hours have passed since the start. Training steps are "
+        "counted against four hours with the best configuration from the first second on; means over tasks and seeds. A search that tried "
+        "everything it wanted to ends sooner."
+    )
+    columns = ("designer", ">trials in 20 min", ">best found", ">training steps", ">found nothing")
+    return Section(title="What tuning is worth (figure 5)", text=text, columns=columns, rows=rows)
+
+
+def ablation_section(runs: Sequence[Run], trials: int) -> Section | None:
+    """Figures 7 and 24 of the paper: what each part of `oppa` contributes."""
+    groups = {name: group for name, group in grouped(runs).items() if name in OURS}
+    if len(groups) < 2:
+        return None
+    rows = [
+        (name, *_figures(summary(group, trials)), f"{statistics.median(sum(run.steps) for run in group):g}")
+        for name, group in groups.items()
+    ]
+    text = "`oppa` without its prior, without early termination, and as the paper writes it; median training steps of all trials of a play."
+    return Section(title="Ablations (figures 7 and 24)", text=text, columns=(*COLUMNS, ">training steps"), rows=rows)
+
+
+def coverage_section(runs: Sequence[Run]) -> Section | None:
+    """How honest the predictions were."""
+    rows = []
+    for name, group in grouped(runs).items():
+        pairs = [pair for run in group for pair in list(zip(run.predicted, run.measured, run.log_stddev, strict=True))[WARM:]]
+        judged = [(p, m, s) for p, m, s in pairs if p and m and s]
+        if judged:
+            inside = sum(abs(math.log(m / p)) <= QUANTILE * s for p, m, s in judged)
+            error = statistics.median(abs(m / p - 1) for p, m, _ in judged)
+            rows.append((name, str(len(judged)), f"{inside / len(judged):.0%}", f"{error:.1%}"))
+    text = f"Throughput predicted before each trial from the {WARM + 1}th on, against what it measured."
+    columns = ("designer", ">trials", ">in the 90% interval", ">median error")
+    return Section(title="Predicted against measured (figures 6, 20 to 22)", text=text, columns=columns, rows=rows) if rows else None
+
+
+def confusion_section(runs: Sequence[Run]) -> Section | None:
+    """Figure 23 of the paper: which trials were predicted to fit."""
+    rows = []
+    for name, group in grouped(runs).items():
+        needs = [(need, letter in "ct") for run in group for need, letter in zip(run.predicted_memory, run.outcomes, strict=True) if need]
+        if needs:
+            cells = (sum((need <= 1) == fits and ran == runs_ for need, ran in needs) for fits, runs_ in ((1, 1), (1, 0), (0, 1), (0, 0)))
+            rows.append((name, *map(str, cells)))
+    text = (
+        "Of the trials that were run: predicted to need at most the memory limit, or more; ran, or failed. A recorded failure may have "
+        "other causes than memory."
+    )
+    columns = ("designer", ">fits, ran", ">fits, failed", ">too large, ran", ">too large, failed")
+    return Section(title="Memory (figure 23)", text=text, columns=columns, rows=rows) if rows else None
+
+
+def variation_section(runs: Sequence[Run], trials: int) -> Section | None:
+    """What changes when the protocol or the prior does, on the seeds that were played under every change."""
+    groups = {name: [run for run in runs if run.variation == name] for name in VARIATIONS}
+    groups = {name: group for name, group in groups.items() if group}
+    if len(groups) < 2:
+        return None
+    seeds = set.intersection(*({run.seed for run in group} for group in groups.values()))
+    rows = []
+    for name, group in groups.items():
+        of = summary((run for run in group if run.seed in seeds), trials)
+        rows.append((name or "-", VARIATIONS[name].about, *_figures(of)))
+    text = f"`oppa` on the same tasks, {len(seeds)} seeds (figures 10, 15 and 25, Table 6)."
+    return Section(title="Sensitivity", text=text, columns=("variation", "what is changed", *COLUMNS[1:]), rows=rows)
+
+
+def winner_section(runs: Sequence[Run]) -> Section | None:
+    """Table 4 of the paper: what `oppa` returns, over the seeds."""
+    rows = []
+    ours = [run for run in runs if run.designer == "oppa" and run.winner]
+    names = ("dp", "tp", "pp", "zero_stage", "micro_batch", "model_chunks", "schedule", "recompute")
+    for task in sorted({run.task for run in ours}, key=natural):
+        found = [spelled_out(run.winner or "") or {} for run in ours if run.task == task]
+        rows.append((task, *(" or ".join(dict.fromkeys(str(each.get(name)) for each in found)) for name in names)))
+    text = "What `oppa` returns at the end of each play: several values mean that seeds differ, and that nothing speaks for one of them."
+    return Section(title="Winners (Table 4)", text=text, columns=("task", *names), rows=rows) if rows else None
+
+
+def _compared(title: str, runs: Sequence[Run], trials: int) -> Section:
+    groups = grouped(runs)
+    tasks = len({run.task for run in runs})
+    rows = [(name, len(group), *_figures(summary(group, trials)), _share(runs, name, trials)) for name, group in groups.items()]
+    text = (
+        f"{tasks} task{'s' * (tasks > 1)}, plays of {trials} trials. Best: true throughput of the incumbent over the best there is, mean; "
+        f"the first trial after which it is 95%, median and 90th percentile ({trials + 1}: never); median seconds until then; `oppa`'s "
+        f"seconds over the designer's, geometric mean of the tasks' medians."
+    )
+    peer = best_peer(runs, trials)
+    said = f" Against the best peer, `{peer[0]}`, `oppa` takes {peer[1]:.2f} of the time." if peer else ""
+    return Section(title=title, text=text + said, columns=("designer", ">plays", *COLUMNS[1:], ">oppa's share"), rows=rows)
+
+
+def _figures(of: dict[str, float]) -> tuple[str, ...]:
+    rises = (f"{of[f'best_at_{k}']:.3f}" for k in (5, 10, 20))
+    return (*rises, f"{of['trials_to_95_median']:g}", f"{of['trials_to_95_p90']:g}", f"{of['seconds_to_95_median']:.0f}")
+
+
+def _share(runs: Sequence[Run], name: str, trials: int) -> str:
+    if name == "oppa" or not any(run.designer == "oppa" for run in runs):
+        return ""
+    return f"{ratio(runs, 'oppa', name, trials):.2f}"

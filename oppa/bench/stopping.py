@@ -1,0 +1,331 @@
+"""When repetitions may end early, and what outliers and the number of steps do to an estimate (OPPA section 4.3, App. F.2 and F.3).
+
+Searches (figure 14): GP-UCB on functions whose values are taken for throughputs; a query is repeated until its rule has seen enough.
+The process is fitted to each function beforehand and the noise is given, as the theory takes both to be known (Assumption F.1).
+
+Estimates (figures 10 and 15): trials of the simulator's jobs, whose true throughput is known, cut off after so many steps.
+
+Notation (n inputs, p coordinates):
+    x        all inputs, in [0, 1]                              (n, p)
+    rate     throughput at each, between 1 and 2 per second     (n,)
+    noise    standard deviation of the logarithm of a repetition's time
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.settings import validate_input_scaling
+from botorch.test_functions.synthetic import Branin
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+
+from oppa.bench.tasks import simulated_tasks
+from oppa.problem.training import Limits
+from oppa.report.figures import Axis, Series, lines, standalone
+from oppa.report.record import Section
+from oppa.simulator.task import Task
+from oppa.trials.throughput import Estimate, estimate, paper_estimate
+from oppa.tuning.designer import stream
+from oppa.tuning.stopping import make_rule
+from oppa.tuning.surrogate.belief import belief_of
+
+ROUNDS = 30
+AT_RANDOM = 3
+"""The first inputs of a search."""
+NOISES = (0.02, 0.1, 0.3)
+BETA = 1.0
+"""As in OPPA's experiments (App. G)."""
+EVERY, KNOWN_TO = 4, 1e-2
+"""At which inputs a process knows its function beforehand, and how exactly, as a share of the function's own spread."""
+STEPS = (5, 10, 20, 50, 100)
+CONFIGURATIONS = 20
+"""Of each simulated job, by chance among those that fit."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition:
+    """How often a query is repeated: until its rule (in `oppa.tuning.stopping`) ends it, q_max times at most; and what that tells."""
+
+    rule: str
+    q_min: int = 1
+    q_max: int = 20
+    estimate: Callable[[Sequence[float]], Estimate] = estimate
+
+
+WAYS: Mapping[str, Repetition] = {
+    "once": Repetition(rule="never", q_max=1),
+    "always 20": Repetition(rule="never"),
+    "eq. 5": Repetition(rule="paper", estimate=paper_estimate),
+    "eq. 5, q_min 5": Repetition(rule="paper", q_min=5, estimate=paper_estimate),
+    "eq. 56": Repetition(rule="paper-bound", estimate=paper_estimate),
+    "sure": Repetition(rule="sure"),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Surface:
+    """A function at all inputs, and a process fitted to its values, standardised."""
+
+    x: Tensor
+    rate: Tensor
+    process: SingleTaskGP
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """An input that was asked for, and how its repetitions ended."""
+
+    row: int
+    estimate: Estimate
+    repetitions: int
+    completed: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """After each round: true rate of the best that was queried, and of the incumbent, over the best there is; all repetitions so far."""
+
+    found: tuple[float, ...]
+    returned: tuple[float, ...]
+    repetitions: tuple[int, ...]
+
+
+Searches = Mapping[tuple[str, float, str], Sequence[Search]]
+"""By function, noise and way; one for each seed."""
+
+
+def stopping(repeats: int) -> list[Section]:
+    """What repetitions cost a search and gain it, and how far off estimates are."""
+    errors = estimate_errors(repeats)
+    return [search_section(searches(repeats)), error_section(errors), bias_section(errors)]
+
+
+def figures(repeats: int) -> dict[str, str]:
+    """File name -> SVG, after figures 14, 10 and 15 of the paper; what `stopping` found is not searched again."""
+    found, errors = searches(repeats), estimate_errors(repeats)
+    round_, best, count = Axis(label="round"), Axis(label="over the best there is"), Axis(label="repetitions so far", log=True)
+    steps, off = Axis(label="steps", log=True), Axis(label="median error, %")
+    by_job = {str(job): _error_lines(of) for job, of in errors.groupby("job")}
+    drawn = {
+        "found.svg": lines(_panels(found, "found"), x=round_, y=best, description="Best input queried (figure 14)", steps=True),
+        "returned.svg": lines(_panels(found, "returned"), x=round_, y=best, description="Input that would be returned", steps=True),
+        "repetitions.svg": lines(_panels(found, "repetitions"), x=round_, y=count, description="Repetitions so far (figure 14)"),
+        "estimates.svg": lines(by_job, x=steps, y=off, description="Error of the throughput (figures 10 and 15)"),
+    }
+    return {name: standalone(svg) for name, svg in drawn.items()}
+
+
+@functools.cache
+def searches(repeats: int, rounds: int = ROUNDS) -> Searches:
+    """Searches of every function, at every noise, with every way to repeat, from `repeats` seeds."""
+    torch.set_num_threads(1)  # a second one makes matrices as small as these slower on a busy machine
+    cells = [(function, noise, way) for function in FUNCTIONS for noise in NOISES for way in WAYS]
+    return {
+        (function, noise, way): [search(surface(function), noise, WAYS[way], seed=seed, rounds=rounds) for seed in range(repeats)]
+        for function, noise, way in cells
+    }
+
+
+def search(over: Surface, noise: float, way: Repetition, *, seed: int, rounds: int) -> Search:
+    """GP-UCB over the inputs that were not queried (OPPA Algorithm 3). What is random in a round is the same for all ways."""
+    first = stream(seed, "first").choice(len(over.x), AT_RANDOM, replace=False)
+    queries: list[Query] = []
+    for turn in range(rounds):
+        row = int(first[turn]) if turn < AT_RANDOM else _most_promising(over, noise, queries)
+        luck = stream(seed, f"round {turn}").standard_normal(1 + way.q_max)
+        times_s = (np.exp(noise * luck) / float(over.rate[row])).tolist()
+        queries.append(query(row, times_s, way, incumbent=_incumbent(queries)))
+    return _progress(over, queries)
+
+
+def query(row: int, times_s: Sequence[float], way: Repetition, incumbent: Query | None) -> Query:
+    """Repeat until the rule ends it; the first time is a warm-up that does not count, as in every trial."""
+    rule = make_rule(way.rule, Limits(q_min=way.q_min, q_max=way.q_max))
+    fastest = incumbent.estimate.steps_per_s if incumbent else None
+    end = next((q for q in range(2, len(times_s)) if rule(times_s[:q], fastest)), len(times_s))
+    return Query(row=row, estimate=way.estimate(times_s[:end]), repetitions=end - 1, completed=end == len(times_s))
+
+
+@functools.cache
+def surface(name: str) -> Surface:
+    """A function on a grid, scaled so that its rates lie between 1 and 2."""
+    p, function = FUNCTIONS[name]
+    ticks = torch.linspace(0, 1, 101 if p == 1 else 21, dtype=torch.float64)
+    x = torch.cartesian_prod(*[ticks] * p).reshape(-1, p)
+    value = function(x)
+    rate = 1 + (value - value.min()) / (value.max() - value.min())
+    known = slice(None, None, EVERY)
+    process = _process(x[known], _standardised(rate.log(), rate)[known], torch.full_like(rate[known], KNOWN_TO**2))
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(process.likelihood, process))
+    return Surface(x=x, rate=rate, process=process)
+
+
+def _hills(x: Tensor) -> Tensor:
+    """A broad one, and a higher one that is narrow."""
+    centre, width, height = torch.tensor([[0.3, 0.8], [0.2, 0.06], [0.8, 1.0]], dtype=torch.float64)
+    return torch.as_tensor((height * (-((x - centre) / width).square()).exp()).sum(dim=1))
+
+
+def _log_branin(x: Tensor) -> Tensor:
+    """Three narrow optima, where Branin itself has broad ones."""
+    function = Branin()
+    low, high = torch.as_tensor(function.bounds)
+    return -torch.as_tensor(function(low + x * (high - low))).log()
+
+
+FUNCTIONS: Mapping[str, tuple[int, Callable[[Tensor], Tensor]]] = {"two hills": (1, _hills), "log Branin": (2, _log_branin)}
+"""How many coordinates, and the values at inputs in [0, 1]; the largest is looked for."""
+
+
+def _process(x: Tensor, y: Tensor, variance: Tensor, like: SingleTaskGP | None = None) -> SingleTaskGP:
+    """BoTorch's own; `like`: with the kernel and the mean of another."""
+    kernel, mean = (like.covar_module, like.mean_module) if like else (None, None)
+    with validate_input_scaling(False):  # few values are not standardised in themselves, when all are
+        return SingleTaskGP(x, y[:, None], variance[:, None], covar_module=kernel, mean_module=mean, outcome_transform=None)
+
+
+def _standardised(log_rate: Tensor, rate: Tensor) -> Tensor:
+    return (log_rate - rate.log().mean()) / rate.log().std()
+
+
+def _most_promising(over: Surface, noise: float, queries: Sequence[Query]) -> int:
+    """The input that was not queried with the largest upper confidence bound."""
+    told = torch.tensor([each.estimate.steps_per_s for each in queries], dtype=torch.float64)
+    kept = torch.tensor([each.estimate.kept for each in queries], dtype=torch.float64)
+    variance = noise**2 / kept / over.rate.log().var()
+    rows = [each.row for each in queries]
+    belief = belief_of(_process(over.x[rows], _standardised(told.log(), over.rate), variance, like=over.process), over.x)
+    bound = belief.mean + BETA * belief.stddev
+    bound[rows] = -math.inf
+    return int(bound.argmax())
+
+
+def _incumbent(queries: Sequence[Query]) -> Query | None:
+    """The fastest that was repeated to the end, as OPPA's Algorithm 3 returns it."""
+    return max((each for each in queries if each.completed), key=lambda each: each.estimate.steps_per_s, default=None)
+
+
+def _progress(over: Surface, queries: Sequence[Query]) -> Search:
+    share = (over.rate / over.rate.max()).tolist()
+    incumbents = [_incumbent(queries[: k + 1]) for k in range(len(queries))]
+    return Search(
+        found=tuple(np.maximum.accumulate([share[each.row] for each in queries]).tolist()),
+        returned=tuple(share[each.row] if each else 0.0 for each in incumbents),
+        repetitions=tuple(np.cumsum([each.repetitions for each in queries]).tolist()),
+    )
+
+
+def search_section(found: Searches) -> Section:
+    """One row for each function, noise and way to repeat."""
+    rounds = len(next(iter(found.values()))[0].found)
+    early = rounds // 3
+    rows = []
+    for (function, noise, way), group in found.items():
+        shares = [(each.found[early - 1], each.found[-1], each.returned[-1]) for each in group]
+        spent = [each.repetitions[-1] for each in group]
+        rows.append((function, f"{noise:.0%}", way, *map(_quartiles, zip(*shares, strict=True)), _quartiles(spent, "{:.0f}")))
+    text = (
+        f"GP-UCB, {rounds} queries of at most {WAYS['sure'].q_max} repetitions; medians and quartiles over the seeds. Found: the best "
+        "true value among the inputs queried, over the best there is; returned: the true value of the one that measured most among those "
+        "repeated to the end. `sure` cannot stop before it has seen two repetitions, and takes two trials of one input to differ by 3%, "
+        "which on these functions they do not."
+    )
+    columns = ("function", ">noise", "repeated", f"found at {early}", f"found at {rounds}", "returned", "repetitions")
+    return Section(title="Early termination in a search (figure 14)", text=text, columns=columns, rows=rows)
+
+
+def without_outliers(multiple: float) -> Callable[[Sequence[float]], float]:
+    """Mean of 1/t over the steps within so many interquartile ranges of the median, the first step dropped (App. F.2; 2 there)."""
+
+    def rate(step_times_s: Sequence[float]) -> float:
+        t = np.asarray(step_times_s, dtype=float)[1:]
+        low, median, high = np.quantile(t, (0.25, 0.5, 0.75))
+        return float(np.mean(1 / t[np.abs(t - median) <= multiple * (high - low)]))
+
+    return rate
+
+
+ESTIMATES: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "all steps": without_outliers(1e9),
+    "within 3 IQR": without_outliers(3),
+    "within 2 IQR": without_outliers(2),
+    "within 1.5 IQR": without_outliers(1.5),
+    "oppa's": lambda step_times_s: estimate(step_times_s).steps_per_s,
+}
+
+
+@functools.cache
+def estimate_errors(repeats: int, configurations: int = CONFIGURATIONS) -> pd.DataFrame:
+    """`job`, `steps`, `estimate`, `error`: estimated over true throughput, minus 1, of `repeats` trials of some configurations."""
+    rows = []
+    for task in simulated_tasks():
+        for seed in range(repeats):
+            for times_s, truth in _trials(task, configurations, seed):
+                cut = {steps: times_s[: 1 + steps] for steps in STEPS}
+                rows += [(task.name, steps, name, of(cut[steps]) / truth - 1) for steps in STEPS for name, of in ESTIMATES.items()]
+    return pd.DataFrame(rows, columns=["job", "steps", "estimate", "error"])
+
+
+def _trials(task: Task, configurations: int, seed: int) -> list[tuple[tuple[float, ...], float]]:
+    """Step times, and the true throughput, of configurations that fit, the same for all seeds."""
+    made: list[tuple[tuple[float, ...], float]] = []
+    for candidate in stream(0, f"configurations {task.name}").permutation(len(task.candidates)):
+        configuration = task.candidates.configuration(int(candidate))
+        if truth := task.imitator.steps_per_s(configuration):
+            made.append((task.imitator.imitate(configuration, steps=1 + max(STEPS), seed=seed).step_times_s, truth))
+        if len(made) == configurations:
+            break
+    return made
+
+
+def error_section(errors: pd.DataFrame) -> Section:
+    """One row for each estimate, one column for each number of steps."""
+    size = errors.assign(error=errors.error.abs()).groupby(["estimate", "steps"]).error
+    middle, high = size.median(), size.quantile(0.9)
+    rows = [(name, *(f"{middle[name, steps]:.2%} ({high[name, steps]:.1%})" for steps in STEPS)) for name in ESTIMATES]
+    text = (
+        f"{len(errors) // len(ESTIMATES) // len(STEPS)} trials of the simulated jobs, the first step dropped: median (90th percentile) of "
+        "the error. The truth is the step without noise; no number of steps removes a trial's own luck, 1 to 3% as its cluster has it."
+    )
+    columns = ("estimate", *(f">{steps} steps" for steps in STEPS))
+    return Section(title="Outliers and the number of steps (figures 10 and 15)", text=text, columns=columns, rows=rows)
+
+
+def bias_section(errors: pd.DataFrame) -> Section:
+    """One row for each job, one column for each estimate."""
+    steps = sorted(STEPS)[len(STEPS) // 2]
+    bias = errors[errors.steps == steps].groupby(["job", "estimate"]).error.mean()
+    rows = [(job, *(f"{bias[job, name]:+.2%}" for name in ESTIMATES)) for job in sorted(errors.job.unique())]
+    text = (
+        f"Mean error after {steps} steps. Stragglers make all steps together slower than the truth; what removes them all lies above the "
+        "throughput that a long run reaches. The mean of 1/t exceeds 1 over the mean of t (`oppa's`) where steps vary."
+    )
+    return Section(title="Bias, job by job", text=text, columns=("job", *(f">{name}" for name in ESTIMATES)), rows=rows)
+
+
+def _quartiles(values: Sequence[float], spelled: str = "{:.3f}") -> str:
+    low, middle, high = (spelled.format(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
+    return f"{middle} ({low} - {high})"
+
+
+def _panels(found: Searches, quantity: str) -> dict[str, list[Series]]:
+    """A panel for each function and noise, a line with quartiles for each way."""
+    panels: dict[str, list[Series]] = {}
+    for (function, noise, way), group in found.items():
+        low, middle, high = np.quantile([getattr(each, quantity) for each in group], (0.25, 0.5, 0.75), axis=0).tolist()
+        series = Series(name=way, x=range(1, len(middle) + 1), y=middle, low=low, high=high)
+        panels.setdefault(f"{function}, {noise:.0%}", []).append(series)
+    return panels
+
+
+def _error_lines(errors: pd.DataFrame) -> list[Series]:
+    """The median error in per cent against the number of steps, a line for each estimate."""
+    middle = (100 * errors.error.abs()).groupby([errors.estimate, errors.steps]).median()
+    return [Series(name=name, x=STEPS, y=[float(middle[name, steps]) for steps in STEPS]) for name in ESTIMATES]

@@ -1,0 +1,88 @@
+"""What of the protocol, or of `oppa`, is changed to see how much depends on it.
+
+noise       twice the noise, or none; starts of 10 s or 300 s
+limits      q_min and q_max (OPPA figures 10, 15 and 25)
+prior       the cost model is off by up to a quarter or a half, differently for every (dp, tp, pp) (Table 6)
+held-out    coefficients of the cost model fitted to the other models' runs, so that a task's own say nothing
+"""
+
+import dataclasses
+
+from torch import Tensor
+
+from oppa.bench.calibrate import held_out_beliefs
+from oppa.cost.coefficients import Coefficients
+from oppa.cost.step_time import step_time
+from oppa.cost.workload import Workload
+from oppa.simulator.replay import Noise
+from oppa.simulator.task import Task
+from oppa.tuning.designer import Designer
+from oppa.tuning.designers import STOPPING, make_designer
+from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.stopping import Rule, make_rule
+from oppa.tuning.surrogate.cost_model import Formula
+
+PLAIN = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """A change of the protocol or of the designer; without any field it is the protocol itself."""
+
+    about: str
+    noise: Noise | None = None
+    q_min: int | None = None
+    q_max: int | None = None
+    stopping: str | None = None
+    acquisition: str | None = None
+    prior_off: float = 0.0
+    """By how much the cost model's throughput is made wrong at most, as a share."""
+    held_out: bool = False
+
+    def task(self, task: Task) -> Task:
+        """The task under changed limits, searched with a changed strategy."""
+        changed = {name: value for name, value in (("q_min", self.q_min), ("q_max", self.q_max)) if value is not None}
+        limits = dataclasses.replace(task.problem.limits, **changed)
+        strategy = task.problem.strategy
+        strategy = dataclasses.replace(strategy, acquisition=self.acquisition or strategy.acquisition)
+        return dataclasses.replace(task, problem=dataclasses.replace(task.problem, limits=limits, strategy=strategy))
+
+    def rule(self, designer: str, task: Task) -> Rule:
+        """When trials end early."""
+        return make_rule(self.stopping or STOPPING.get(designer, "never"), task.problem.limits)
+
+    def designer(self, name: str, task: Task, seed: int) -> Designer:
+        """The designer, as changed."""
+        if self.prior_off:
+            return Oppa(task.problem, task.candidates, seed=seed, formula=misled(self.prior_off, seed))
+        beliefs = held_out_beliefs(task.name.partition("-")[0]) if self.held_out else None
+        return make_designer(name, task.problem, task.candidates, seed=seed, beliefs=beliefs)
+
+
+VARIATIONS = {
+    PLAIN: Variation(about="the protocol itself"),
+    "held-out": Variation(about="coefficients fitted to the other models alone", held_out=True),
+    "prior-25": Variation(about="prior off by up to 25%", prior_off=0.25),
+    "prior-50": Variation(about="prior off by up to 50%", prior_off=0.5),
+    "no-noise": Variation(about="no noise", noise=Noise(trial=0.0, step=0.0)),
+    "noise-6": Variation(about="6% per trial and per step", noise=Noise(trial=0.06, step=0.06)),
+    "setup-10s": Variation(about="starts of 10 s", noise=Noise(setup_s=10.0)),
+    "setup-300s": Variation(about="starts of 300 s", noise=Noise(setup_s=300.0)),
+    "q-min-2": Variation(about="early termination after 2 steps", q_min=2),
+    "q-min-10": Variation(about="early termination after 10 steps", q_min=10),
+    "q-max-10": Variation(about="trials of 10 steps", q_max=10),
+    "q-max-100": Variation(about="trials of 100 steps", q_max=100),
+    "ucb": Variation(about="the upper confidence bound of eq. 4 in place of improvement", acquisition="ucb"),
+    "paper-stop": Variation(about="the paper's rule (eq. 5) in place of ours", stopping="paper"),
+}
+
+
+def misled(share: float, seed: int) -> Formula:
+    """The cost model's step time, wrong by up to a share, by another one for every (dp, tp, pp)."""
+
+    def formula(work: Workload, c: Coefficients) -> Tensor:
+        layout = work.layout
+        place = layout.dp.log2() * 7.1 + layout.tp.log2() * 13.7 + layout.pp.log2() * 23.3 + seed
+        return step_time(work, c) / (1 + share * (1e4 * place.sin()).sin())  # as good as random, and the same every time
+
+    return formula

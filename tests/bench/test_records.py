@@ -1,0 +1,38 @@
+"""What is on record under results/search is derived again from the raw log beside it, to the last byte."""
+
+from pathlib import Path
+
+import pytest
+
+from oppa import catalog
+from oppa.bench.ci import COMPARISONS, read_reference
+from oppa.bench.runs import Log
+from oppa.bench.search_page import LOG, PAGE, page
+
+RECORDS = sorted(path.parent for path in (catalog.root() / "results" / "search").glob(f"*/{LOG}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", RECORDS, ids=lambda folder: folder.name)
+def test_the_page_follows_from_its_log(folder: Path) -> None:
+    text, figures = page(folder / LOG)
+    assert (folder / PAGE).read_text() == text
+    assert {path.name: path.read_text() for path in folder.glob("*.svg")} == figures
+
+
+@pytest.mark.parametrize("folder", RECORDS, ids=lambda folder: folder.name)
+def test_every_sitting_says_where_it_comes_from(folder: Path) -> None:
+    log = Log.load(folder / LOG)
+    assert log.origins()
+    for origin in log.origins():
+        assert (
+            {"command", "date", "oppa", "software", "hardware"} <= origin.keys()
+            and "commit" in origin["oppa"]
+            and "+changes" not in origin["oppa"]
+        )
+
+
+def test_the_reference_of_continuous_integration_has_every_play() -> None:
+    recorded = {(score.suite, score.designer, score.seed) for score in read_reference()}
+    wanted = {(each.suite, name, seed) for each in COMPARISONS for name in each.designers for seed in range(each.seeds)}
+    assert recorded == wanted

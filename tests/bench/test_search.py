@@ -1,0 +1,266 @@
+"""The comparison of designers: its protocol, its scores, its log and its page."""
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from oppa import catalog
+from oppa.bench.play import play
+from oppa.bench.runs import Log, Run
+from oppa.bench.scores import best_at, best_peer, ratio, seconds_to, summary, to_json, trials_to
+from oppa.bench.search import Comparison, compare
+from oppa.bench.search_page import page, write_page
+from oppa.bench.tasks import load_suite
+from oppa.bench.variations import VARIATIONS
+from oppa.errors import EnvironmentLackingError, InputError
+from oppa.problem.cluster import Cluster
+from oppa.problem.model import Model
+from oppa.problem.problem import Problem, facts_of
+from oppa.problem.space_file import read_space
+from oppa.problem.training import Limits, Training
+from oppa.simulator.replay import Noise, Record, Replay
+from oppa.simulator.task import Task
+from oppa.trials import processes
+from oppa.tuning.stopping import make_rule
+
+SPACE = "\n".join(f"[parameters.{name}]\nvalues = {values}" for name, values in (("dp", [1, 2, 4]), ("tp", [1, 2, 4]), ("pp", [1])))
+SPACE += "\n[parameters.micro_batch]\nvalues = [1, 2]\n"
+
+
+def small_task(noise: float = 0.0) -> Task:
+    """Six candidates: dp is fast, the larger micro-batch faster, and all of dp = 4 fails."""
+    model = Model(layers=2, hidden=8, heads=4, kv_heads=4, ffn=16, vocab=32, seq_len=8)
+    cluster, training = Cluster(devices_per_host=4, memory_limit_bytes=1 << 30), Training()
+    space = read_space(SPACE, name="small", facts=facts_of(model, 8, cluster, training))
+    problem = Problem(
+        name="small",
+        model=model,
+        global_batch=8,
+        cluster=cluster,
+        runner="none",
+        training=training,
+        space=space,
+        limits=Limits(q_min=2, q_max=4),
+    )
+    candidates = problem.candidates()
+    records = {
+        c: Record(outcome="failed") if c.dp == 4 else Record(outcome="completed", steps_per_s=float(c.dp * c.micro_batch), memory_bytes=9)
+        for c in candidates
+    }
+    imitator = Replay(records=records, noise=Noise(trial=noise, step=noise, setup_s=10))
+    return Task(name="small", problem=problem, candidates=candidates, imitator=imitator)
+
+
+class InOrder:
+    """Tries the candidates as they come."""
+
+    def suggest(self, taken):
+        return next((i for i in range(6) if i not in taken), None)
+
+    def predict(self, candidate):
+        return None
+
+    def update(self, observations):
+        self.last = observations
+
+
+def run_of(best: tuple[float, ...], seconds: tuple[float, ...], *, designer: str = "oppa", task: str = "a", seed: int = 0) -> Run:
+    nothing = (None,) * len(best)
+    return Run(
+        task=task,
+        designer=designer,
+        seed=seed,
+        best_at=best,
+        seconds=seconds,
+        steps=(30,) * len(best),
+        outcomes="c" * len(best),
+        measured=best,
+        predicted=nothing,
+        log_stddev=nothing,
+        memory=nothing,
+        predicted_memory=nothing,
+        winner="dp1_tp1_pp1_z0_mbs1",
+        thinking_s=0.0,
+    )
+
+
+def test_a_play_bills_starts_failures_and_steps() -> None:
+    task = small_task()
+    played = play(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=10)
+    expected = [10 + (0 if math.isnan(rate) else 4 / rate) for rate in task.steps_per_s]
+    assert [each.result.seconds for each in played] == pytest.approx(expected)
+    assert len(played) == 6  # nothing is left then, whatever the budget
+
+
+def test_the_incumbent_is_the_fastest_that_ran_to_its_end() -> None:
+    task = small_task()
+    played = play(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=10)
+    rates = task.steps_per_s.tolist()
+    for k, each in enumerate(played, 1):
+        feasible = [i for i in range(k) if not math.isnan(rates[i])]
+        assert each.incumbent == (max(feasible, key=rates.__getitem__) if feasible else None)
+
+
+def test_a_trial_that_was_stopped_is_no_incumbent() -> None:
+    task = small_task()
+    played = play(task, InOrder(), lambda times, incumbent: incumbent is not None, seed=0, trials=10)
+    first = next(i for i, each in enumerate(played) if each.result.outcome == "completed")
+    assert {each.result.outcome for each in played[first + 1 :]} <= {"terminated_early", "failed"}
+    assert {each.incumbent for each in played[first:]} == {played[first].candidate}
+
+
+def test_designers_meet_the_same_noise() -> None:
+    task = small_task(noise=0.1)
+
+    def measured(order):
+        designer = InOrder()
+        designer.suggest = lambda taken: next((i for i in order if i not in taken), None)
+        played = play(task, designer, make_rule("never", task.problem.limits), seed=3, trials=6)
+        return {each.candidate: each.result.step_times_s for each in played}
+
+    assert measured(range(6)) == measured(range(5, -1, -1))
+
+
+def test_scores_are_those_of_the_definition() -> None:
+    run = run_of((0.0, 0.9, 0.96, 1.0), (60.0, 130.0, 200.0, 270.0))
+    assert trials_to(run, 4) == 3 and seconds_to(run, 4) == 200
+    assert trials_to(run, 2) == 3 and seconds_to(run, 2) == 130  # never, in two trials: T + 1, and the whole run's seconds
+    assert best_at(run, 6) == [0.0, 0.9, 0.96, 1.0, 1.0, 1.0]
+
+
+def test_a_designer_that_found_nothing_is_scored() -> None:
+    run = run_of((0.0, 0.0), (60.0, 120.0))
+    assert summary([run], 30)["best_at_5"] == 0 and summary([run], 30)["trials_to_95_median"] == 31
+    assert summary([run_of((), ())], 30)["seconds_to_95_median"] == 0
+
+
+def test_the_best_peer_is_the_one_that_oppa_saves_least_against() -> None:
+    runs = [
+        run_of((1.0,), (10.0,)),
+        run_of((1.0,), (10.0,), task="b"),
+        run_of((1.0,), (20.0,), designer="tpe"),
+        run_of((1.0,), (80.0,), designer="tpe", task="b"),
+        run_of((1.0,), (100.0,), designer="random"),
+        run_of((1.0,), (100.0,), designer="random", task="b"),
+        run_of((1.0,), (5.0,), designer="oppa-no-early-stop"),
+        run_of((1.0,), (5.0,), designer="oppa-no-early-stop", task="b"),
+    ]
+    assert best_peer(runs, 30) == ("tpe", pytest.approx(0.25))  # sqrt(10/20 * 10/80); an ablation is no peer
+    assert ratio(runs, "oppa", "random", 30) == pytest.approx(0.1)
+    found = to_json(runs, [], 3, {"oppa": "here"})
+    assert found["ratio_to_best_peer"] == pytest.approx(0.25)
+    assert found["tasks"]["b"]["tpe"] == {"best_at": [[1.0, 1.0, 1.0]], "trials_to_95": [1], "seconds_to_95": [80.0]}
+    json.dumps(found)
+
+
+@pytest.fixture
+def log(tmp_path) -> Log:
+    made = Log(path=tmp_path / "runs.jsonl", protocol={"suite": "small", "trials": 4, "apart": ["b"]})
+    made.sit_down({"command": "here"})
+    for task in ("a", "b"):
+        for designer in ("oppa", "random"):
+            for seed in (0, 1):
+                made.append(run_of((0.5, 0.9, 0.96, 1.0), (60.0, 130.0, 200.0, 270.0), designer=designer, task=task, seed=seed))
+    return made
+
+
+def test_what_is_logged_is_read_again(log) -> None:
+    assert len(log.read()) == 8 and log.read()[0] == run_of((0.5, 0.9, 0.96, 1.0), (60.0, 130.0, 200.0, 270.0))
+    assert Log.load(log.path) == log and log.origins() == [{"command": "here"}]
+
+
+def test_a_torn_line_is_lost_alone(log) -> None:
+    whole = log.read()
+    with log.path.open("a") as file:
+        file.write('{"task": "a", "desi')
+    assert log.read() == whole
+    log.sit_down({"command": "again"})
+    log.append(run_of((1.0,), (1.0,), seed=7))
+    assert log.read() == [*whole, run_of((1.0,), (1.0,), seed=7)]
+
+
+def test_a_log_of_another_comparison_is_refused(log) -> None:
+    other = dataclasses.replace(log, protocol={**log.protocol, "trials": 5})
+    with pytest.raises(InputError, match="trials differs"):
+        other.read()
+
+
+def test_the_same_log_gives_the_same_page(log, tmp_path) -> None:
+    text, figures = page(log.path)
+    assert page(log.path) == (text, figures)
+    assert log.sha256 in text and "Apart: the largest clusters" in text
+    assert write_page(tmp_path).read_text() == text
+    assert {path.name for path in tmp_path.glob("*.svg")} == set(figures)
+
+
+@pytest.mark.parametrize("suite", ["replai", "./none.toml", "torch.toml"])
+def test_an_unknown_suite_is_named(suite) -> None:
+    with pytest.raises(InputError):
+        load_suite(suite)
+
+
+def test_a_table_that_is_not_there_is_lacking(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("OPPA_DATA", str(tmp_path))
+    with pytest.raises(EnvironmentLackingError, match=r"nanotron_h100.csv` is not there"):
+        load_suite("replay")
+
+
+def test_an_unknown_designer_is_named_before_anything_runs() -> None:
+    with pytest.raises(InputError, match="`opa` is no designer"):
+        Comparison(suite="cpu", designers=("opa",)).tasks()
+
+
+def test_every_variation_changes_what_it_says() -> None:
+    task = small_task()
+    assert VARIATIONS["q-max-10"].task(task).problem.limits.q_max == 10
+    assert VARIATIONS["ucb"].task(task).problem.strategy.acquisition == "ucb"
+    assert VARIATIONS[""].task(task).problem == task.problem
+    assert all(variation.about for variation in VARIATIONS.values())
+
+
+@pytest.mark.slow
+def test_a_comparison_goes_on_from_its_log(tmp_path) -> None:
+    comparison = Comparison(suite="cpu", designers=("random",), seeds=2, trials=3)
+    tasks, _ = comparison.tasks()
+    log = Log(path=tmp_path / "runs.jsonl", protocol=comparison.protocol(tasks))
+    log.sit_down({})
+    told = []
+    first = compare(comparison, tasks, log, lambda run, done, of: told.append((done, of)))
+    assert told == [(1, 2), (2, 2)] and log.read() == sorted(first, key=lambda run: log.read().index(run))
+    assert compare(comparison, tasks, log, lambda *_: pytest.fail("it was played before")) == first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_a_comparison_that_is_broken_off(number, tmp_path) -> None:
+    command = [sys.executable, "-m", "oppa", "bench", "search", "--suite", "cpu", "--designers", "oppa", "--out", str(tmp_path)]
+    bench = subprocess.Popen(command, cwd=catalog.root(), stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts)
+    while len(workers := [each for each in processes.descendants(bench.pid) if "spawn_main" in _command(each.pid)]) < os.cpu_count():
+        time.sleep(0.05)
+    os.kill(bench.pid, number)
+    said = bench.communicate()[1]
+    give_up_at = time.monotonic() + 30
+    while any(map(processes.is_living, workers)) and time.monotonic() < give_up_at:
+        time.sleep(0.05)
+    assert not any(map(processes.is_living, workers))
+    assert number == signal.SIGKILL or (bench.returncode == 130 and "interrupted; the same command goes on" in said)
+
+
+def _hear_interrupts() -> None:
+    """What runs the tests may be a shell's background job, whose children ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,25 @@
+"""`oppa report`: a page beside the study, or wherever it is wanted."""
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def test_it_writes_the_page_into_the_study_and_prints_where(oppa, measured) -> None:
+    assert oppa("report", measured).stdout == "s/report.html\n"
+    assert (oppa.folder / "s" / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_it_writes_where_it_is_told_and_replaces_what_is_there(oppa, measured) -> None:
+    (oppa.folder / "page.html").write_text("old")
+    assert oppa("report", measured, "--out", "page.html").stdout == "page.html\n"
+    assert "dp2_tp1_pp1_z0_mbs4" in (oppa.folder / "page.html").read_text()
+    assert not (oppa.folder / "s" / "report.html").exists()
+
+
+def test_what_is_no_study_is_an_error(oppa) -> None:
+    assert "`nowhere` holds no study" in oppa("report", "nowhere", code=2).stderr
+
+
+def test_a_folder_that_is_missing_is_an_error(oppa, measured) -> None:
+    assert "cannot be written" in oppa("report", measured, "--out", "missing/page.html", code=2).stderr

@@ -1,0 +1,101 @@
+"""What every designer promises, whatever it is made of."""
+
+import dataclasses
+
+import pytest
+
+from oppa.tuning.designers import DESIGNERS, make_designer
+from tests.tuning.conftest import failed, measured, play
+
+EXPECTING = ("oppa", "oppa-no-prior", "oppa-no-early-stop", "oppa-paper", "vanilla-bo")
+"""These have a predictive distribution."""
+EACH = [pytest.param(name, marks=[pytest.mark.slow] * (name in (*EXPECTING, "optuna-gp"))) for name in DESIGNERS]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_never_the_same_candidate_twice_and_none_when_all_are_taken(name, make, candidates, landscape) -> None:
+    designer = make(name)
+    tried = play(designer, landscape, 8)
+    assert len(set(tried)) == 8 and set(tried) <= set(range(len(candidates)))
+    everything = set(range(len(candidates)))
+    last = (everything - set(tried)).pop()
+    assert designer.suggest(everything - {last}) == last
+    assert designer.suggest(everything) is None
+
+
+@pytest.mark.parametrize("name", DESIGNERS)
+def test_a_new_one_suggests_what_alone_is_left(name, make, candidates) -> None:
+    everything = set(range(len(candidates)))
+    assert make(name).suggest(everything - {3}) == 3
+    assert make(name).suggest(everything) is None
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_the_same_seed_gives_the_same_choices(name, make, landscape) -> None:
+    assert play(make(name, 7), landscape, 7) == play(make(name, 7), landscape, 7)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_resumed_designer_goes_on_as_one_that_never_stopped(name, make, landscape) -> None:
+    through = play(make(name), landscape, 8)
+    resumed = make(name)
+    resumed.update([landscape.observe(index) for index in through[:7]])
+    assert resumed.suggest(set(through[:7])) == through[7]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_another_tuner_runs_is_left_alone(name, make, landscape) -> None:
+    designer = make(name)
+    tried = play(designer, landscape, 7)
+    mine = designer.suggest(set(tried))
+    assert designer.suggest({*tried, mine}) not in {*tried, mine}
+
+
+@pytest.mark.parametrize("outcome", ["failed", "timed_out", "out_of_memory"])
+@pytest.mark.parametrize("name", DESIGNERS)
+def test_trials_that_fail_are_no_reason_to_give_up(name, outcome, make) -> None:
+    designer, tried = make(name), set()
+    for memory_bytes in (10 * 2**20, *[None] * 7):
+        candidate = designer.suggest(tried)
+        if candidate is None:
+            break
+        tried.add(candidate)
+        designer.update([failed(candidate, outcome, memory_bytes=memory_bytes)])
+        assert designer.predict(candidate) is None or designer.predict(candidate).steps_per_s > 0
+    # `oppa` may end here: all that is left needs at least as much as what ran out of memory
+    assert len(tried) == 8 or (outcome == "out_of_memory" and name.startswith("oppa") and len(tried) > 4)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_runs_after_failures_is_learned_from(name, make, landscape) -> None:
+    designer = make(name)
+    designer.update([failed(index, "out_of_memory") for index in range(6)])
+    designer.update([measured(index, 0.1 * index, 30 * 2**20) for index in (6, 7, 8)])
+    assert designer.suggest(set(range(9))) not in range(9)
+
+
+@pytest.mark.parametrize("name", DESIGNERS)
+def test_a_space_of_one_candidate_is_searched_in_one_trial(name, make_problem) -> None:
+    problem = make_problem(("zero_stage = [0, 1]", "zero_stage = 0, dp = 4, tp = 1, pp = 1, micro_batch = 1"))
+    designer = make_designer(name, problem, problem.candidates(), seed=0)
+    assert len(problem.candidates()) == 1 and designer.suggest(set()) == 0
+    designer.update([measured(0, 0.5, 30 * 2**20)])
+    assert designer.suggest({0}) is None
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_what_is_expected_is_a_throughput_with_an_uncertainty(name, make, landscape) -> None:
+    designer = make(name)
+    prediction = designer.predict(play(designer, landscape, 6)[0])
+    assert (prediction is not None) == (name in EXPECTING)
+    assert prediction is None or (prediction.steps_per_s > 0 and prediction.log_stddev > 0)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_runners_that_report_no_memory_are_tuned_too(name, make, candidates) -> None:
+    designer, tried = make(name), set[int]()
+    for _ in range(7):
+        candidate = designer.suggest(tried)
+        tried.add(candidate)
+        designer.update([dataclasses.replace(measured(candidate, -0.1 * candidate, 1.0), memory_bytes=None)])
+    assert len(tried) == 7
