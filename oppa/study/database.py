@@ -15,7 +15,7 @@ from typing import Any
 from oppa.errors import StudyError
 
 FILE = "study.db"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MOUNTS = Path("/proc/mounts")
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "afs", "virtiofs", "wekafs"}
 
@@ -28,7 +28,7 @@ CREATE TABLE trials (
     outcome TEXT, cause TEXT, rank INTEGER, traceback TEXT, step_times_s TEXT,
     steps_per_s REAL, variance REAL, memory_bytes INTEGER, seconds REAL, setup_s REAL
 );
-CREATE UNIQUE INDEX one_search_trial ON trials (configuration_id) WHERE purpose = 'search' AND outcome IS NOT 'interrupted';
+CREATE INDEX trials_of_a_configuration ON trials (configuration_id);
 CREATE TABLE sittings (tuner TEXT PRIMARY KEY, started_at REAL NOT NULL, seen_at REAL NOT NULL, facts TEXT NOT NULL) WITHOUT ROWID;
 """
 

@@ -85,35 +85,36 @@ class Study:
         *,
         purpose: str = SEARCH,
         pairing: str | None = None,
+        tried: int = 0,
         prediction: Prediction | None = None,
         limit: int | None = None,
     ) -> Lease | None:
-        """The right to run a trial; None where another tuner has this search trial, or `limit` search trials are taken.
+        """The right to run a trial; None where another tuner was faster, or `limit` search trials are taken.
 
-        With a `pairing` it is a verification trial: one of the repeats that compare configurations.
+        A search trial is the one after `tried` others of its configuration: where there are more by now, someone else has it. With a
+        `pairing` it is a verification trial: one of the repeats that compare configurations.
         """
         purpose = purpose if pairing is None else VERIFICATION
         now = self._clock()
         with self._transaction() as connection:
+            if purpose == SEARCH and self._search_trials(configuration) != tried:
+                return None
             if purpose == SEARCH and limit is not None and self._search_trials() >= limit:
                 return None
-            try:
-                cursor = connection.execute(
-                    "INSERT INTO trials (configuration, configuration_id, purpose, pairing, tuner, token, lease_until,"
-                    " started_at, prediction) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?)",
-                    (
-                        json.dumps(configuration.to_dict()),
-                        configuration.id,
-                        purpose,
-                        pairing,
-                        self._tuner,
-                        now + LEASE_S,
-                        now,
-                        json.dumps(dataclasses.asdict(prediction)) if prediction else None,
-                    ),
-                )
-            except sqlite3.IntegrityError:
-                return None
+            cursor = connection.execute(
+                "INSERT INTO trials (configuration, configuration_id, purpose, pairing, tuner, token, lease_until,"
+                " started_at, prediction) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?)",
+                (
+                    json.dumps(configuration.to_dict()),
+                    configuration.id,
+                    purpose,
+                    pairing,
+                    self._tuner,
+                    now + LEASE_S,
+                    now,
+                    json.dumps(dataclasses.asdict(prediction)) if prediction else None,
+                ),
+            )
             assert cursor.lastrowid is not None
             lease = Lease(trial=cursor.lastrowid, configuration=configuration, purpose=purpose, pairing=pairing, token=1)
             self._seen(lease)
@@ -195,9 +196,12 @@ class Study:
         """Where the trial's files lie."""
         return self.folder / "trials" / trial.folder_name
 
-    def _search_trials(self) -> int:
-        query = "SELECT COUNT(*) FROM trials WHERE purpose = 'search' AND outcome IS NOT 'interrupted'"
-        return int(self._connection.execute(query).fetchone()[0])
+    def _search_trials(self, configuration: Configuration | None = None) -> int:
+        """Those that run or count: of one configuration, or of all."""
+        query, values = "SELECT COUNT(*) FROM trials WHERE purpose = 'search' AND outcome IS NOT 'interrupted'", tuple[str, ...]()
+        if configuration is not None:
+            query, values = f"{query} AND configuration_id = ?", (configuration.id,)
+        return int(self._connection.execute(query, values).fetchone()[0])
 
     def _started(self, lease: Lease) -> float:
         return float(self._connection.execute("SELECT started_at FROM trials WHERE id = ?", (lease.trial,)).fetchone()[0])

@@ -52,6 +52,23 @@ def constrained_improvement(log_rate: Normal, log_slack: Normal, *, incumbent: f
     return torch.cat([_improvement(Normal(*parts[:2]), Normal(*parts[2:]), temperature) for parts in chunks])
 
 
+def value_of_repeats(log_rate: Normal, noise: float) -> Tensor:
+    """How much faster, as a share, the choice between these is expected to be after another trial of each, shape (n,); of one alone, 0.
+
+    The knowledge gradient of independent normal beliefs (Frazier, Powell and Dayanik 2008, eqs. 5 to 7).
+
+    Args:
+        noise: Variance of a trial's log throughput around the true one.
+    """
+    if len(log_rate.mean) == 1:
+        return torch.zeros_like(log_rate.mean)
+    top, second = log_rate.mean.topk(2).values
+    rival = torch.where(log_rate.mean == top, second, top)
+    moves = log_rate.stddev.square() / (log_rate.stddev.square() + noise).sqrt()
+    d = -(log_rate.mean - rival).abs() / moves
+    return torch.as_tensor(moves * (d * torch.special.ndtr(d) + (-0.5 * d.square()).exp() / math.sqrt(2 * math.pi)))
+
+
 def constrained_ucb_sampled(rate: Normal, slack: Normal, *, beta: float = 1.0, temperature: float = 1.0) -> Tensor:
     """The same of a normal throughput and a normal slack, by quasi-Monte-Carlo with samples common to all candidates, shape (n,)."""
     draws = _base_samples(rate.mean.dtype)

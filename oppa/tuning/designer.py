@@ -2,15 +2,17 @@
 
 import dataclasses
 import math
+import statistics
 import zlib
 from collections.abc import Iterable, Sequence, Set
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oppa.problem.candidates import Candidates
 from oppa.study import Prediction, Trial
+from oppa.trials.trial import TrialResult
 from oppa.trials.wire import Outcome
 
 
@@ -35,25 +37,66 @@ class Observation:
         return self.log_steps_per_s is not None
 
     @classmethod
-    def of(cls, trial: Trial, candidates: Candidates) -> "Observation":
+    def of(cls, trial: Trial, candidates: Candidates) -> Self:
         """The observation that a trial of one of the candidates is."""
-        rate, variance = trial.steps_per_s, trial.variance
+        return cls.of_result(
+            candidates.index_of(trial.configuration), trial, rate=trial.steps_per_s, variance=trial.variance, prediction=trial.prediction
+        )
+
+    @classmethod
+    def of_result(
+        cls, candidate: int, result: Trial | TrialResult, *, rate: float | None, variance: float | None, prediction: Prediction | None
+    ) -> Self:
+        """The observation of a trial that measured `rate` with a `variance`, in steps per second, or nothing."""
         return cls(
-            candidate=candidates.index_of(trial.configuration),
-            outcome=trial.outcome,
+            candidate=candidate,
+            outcome=result.outcome,
             log_steps_per_s=math.log(rate) if rate else None,
             log_variance=variance / rate**2 if rate and variance is not None else None,
-            memory_bytes=trial.memory_bytes,
-            prediction=trial.prediction,
-            step_times_s=trial.step_times_s,
+            memory_bytes=result.memory_bytes,
+            prediction=prediction,
+            step_times_s=result.step_times_s,
         )
+
+
+def by_candidate(observations: Iterable[Observation]) -> dict[int, list[Observation]]:
+    """The trials of each candidate, in the order in which it was first tried."""
+    trials: dict[int, list[Observation]] = {}
+    for seen in observations:
+        trials.setdefault(seen.candidate, []).append(seen)
+    return trials
+
+
+def standing(trials: Sequence[Observation]) -> float | None:
+    """The logarithm of a candidate's throughput as far as its trials tell: the mean of all, once one ran to its end.
+
+    None for what may not be returned: it never did, or ran out of memory in one of them.
+    """
+    outcomes = {seen.outcome for seen in trials}
+    if "completed" not in outcomes or "out_of_memory" in outcomes:
+        return None
+    return statistics.fmean(seen.log_steps_per_s for seen in trials if seen.log_steps_per_s is not None)
+
+
+def standings(observations: Iterable[Observation]) -> dict[int, float]:
+    """The candidates that may be returned, fastest first, with the logarithm of their throughput."""
+    known = {candidate: value for candidate, trials in by_candidate(observations).items() if (value := standing(trials)) is not None}
+    return dict(sorted(known.items(), key=lambda each: -each[1]))
+
+
+def incumbent(observations: Iterable[Observation]) -> tuple[int, float] | None:
+    """The candidate that would be returned, and the logarithm of its throughput; None before one ran to its end."""
+    return next(iter(standings(observations).items()), None)
 
 
 class Designer(Protocol):
     """Chooses what to try; every designer sees the same candidates and the same observations."""
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The next candidate outside `taken` (tried before, or being tried by someone), by its number; None when none is left."""
+        """The next candidate, by its number; None when none is left.
+
+        One outside `taken` (tried before, or being tried by someone), or one that ran to its end before, to measure it again.
+        """
         ...
 
     def predict(self, candidate: int) -> Prediction | None:

@@ -30,7 +30,7 @@ class Explanation:
     repeats: tuple[Trial, ...]
     """Those that ran in turn with the best's."""
     steps_per_s: float | None
-    """Measured: the repeats', else the trial's."""
+    """Measured: the repeats', else the mean of its trials."""
     prediction: Prediction
     """What is believed of it now."""
     usable_bytes: float
@@ -63,15 +63,16 @@ class Explanation:
 def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate: int, trials: Sequence[Trial]) -> Explanation:
     """What a fitted designer, and the trials that it learned from, tell of a candidate."""
     configuration, finding = candidates.configuration(candidate), current(trials, candidates, problem.limits.repeats)
-    own = [trial for trial in trials if trial.configuration == configuration and trial.counts and trial.purpose != VERIFICATION]
-    tried = own[-1] if own else None
+    own = _own(trials, configuration)
+    tried = next((trial for trial in reversed(own) if trial.feasible), own[-1] if own else None)
     repeats = finding.repeats_of(tried) if finding and tried and finding.repeats_of(finding.best) else ()
-    best, best_rate = _best_measured(finding, repeated=bool(repeats)) if finding else _best_predicted(designer, candidates)
+    best, best_rate = _best_measured(finding, trials, repeated=bool(repeats)) if finding else _best_predicted(designer, candidates)
+    measured = rates(repeats) or rates(own)
     return Explanation(
         configuration=configuration,
         tried=tried,
         repeats=repeats,
-        steps_per_s=statistics.geometric_mean(rates(repeats)) if repeats else tried.steps_per_s if tried else None,
+        steps_per_s=statistics.geometric_mean(measured) if measured else None,
         prediction=designer.predict(candidate),
         usable_bytes=hardware_of(problem.cluster).usable_bytes,
         best=best,
@@ -81,11 +82,15 @@ def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate:
     )
 
 
-def _best_measured(finding: Finding, *, repeated: bool) -> tuple[Configuration, float]:
-    """The winner and its throughput: its repeats' against repeats, its trial's against a trial."""
-    best = finding.best
-    assert best.steps_per_s is not None  # it was found by its trial
-    return best.configuration, statistics.geometric_mean(rates(finding.repeats_of(best))) if repeated else best.steps_per_s
+def _own(trials: Sequence[Trial], configuration: Configuration) -> list[Trial]:
+    """Its trials but for the repeats that ran in turn."""
+    return [trial for trial in trials if trial.configuration == configuration and trial.counts and trial.purpose != VERIFICATION]
+
+
+def _best_measured(finding: Finding, trials: Sequence[Trial], *, repeated: bool) -> tuple[Configuration, float]:
+    """The winner and its throughput: its repeats' against repeats, its trials' against trials."""
+    best = finding.best.configuration
+    return best, statistics.geometric_mean(rates(finding.repeats_of(finding.best) if repeated else _own(trials, best)))
 
 
 def _best_predicted(designer: Oppa, candidates: Candidates) -> tuple[Configuration, float]:

@@ -13,12 +13,12 @@ from oppa.problem.configuration import Configuration
 from oppa.study import Study, Trial
 from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
 from oppa.tuning.calibration import track_record
-from oppa.tuning.designer import Designer
+from oppa.tuning.designer import Designer, Observation, standings
 from oppa.tuning.search import Sitting
 from oppa.tuning.verification import Gain, gain
 
 STRIKES = 2
-"""Repeats that may fail before a configuration is dropped; running out of memory once is enough."""
+"""Trials that may fail before a configuration is dropped; running out of memory once is enough."""
 BASELINES = 6
 """Trials beyond the search that may look for a default configuration that fits."""
 
@@ -88,12 +88,12 @@ def find_winner(sitting: Sitting, candidates: Candidates, designer: Designer) ->
 
 def untried_default(trials: Sequence[Trial], candidates: Candidates) -> int | None:
     """The next configuration that might be the default; None once one was measured, or too many were not."""
-    tried = {candidates.index_of(trial.configuration): trial for trial in _tries(trials)}
-    spent = sum(trial.purpose == BASELINE for trial in tried.values())
+    tried = _tries(trials, candidates)
+    spent = sum(trial.purpose == BASELINE for own in tried.values() for trial in own)
     for candidate in map(int, candidates.default_order()):
         if candidate not in tried:
             return candidate if spent < BASELINES else None
-        if tried[candidate].outcome in MEASURED:
+        if any(map(_measured, tried[candidate])):
             break
     return None
 
@@ -101,15 +101,17 @@ def untried_default(trials: Sequence[Trial], candidates: Candidates) -> int | No
 def current(trials: Sequence[Trial], candidates: Candidates, repeats: int) -> Finding | None:
     """The finding as the trials so far have it, without running anything.
 
-    The two fastest and the default contend; those that fail their repeats are dropped. The winner is the fastest in the repeats, once
-    there are enough of them.
+    The two fastest and the default contend, each by its last trial; those that fail when run again are dropped. The winner is the fastest
+    in the repeats, once there are enough of them.
     """
-    tried = [trial for trial in _tries(trials) if trial.outcome in MEASURED and trial.steps_per_s and not _dropped(trials, trial)]
-    fastest = sorted((trial for trial in tried if trial.feasible), key=lambda trial: -(trial.steps_per_s or 0.0))
+    tried = {candidate: own for candidate, own in _tries(trials, candidates).items() if not _dropped(trials, own[0].configuration)}
+    ranked = standings(Observation.of(trial, candidates) for own in tried.values() for trial in own)
+    fastest = [next(trial for trial in reversed(tried[candidate]) if trial.feasible) for candidate in ranked]
     if not fastest:
         return None
-    numbered = {candidates.index_of(trial.configuration): trial for trial in tried}
-    default = next((numbered[index] for index in candidates.default_order() if index in numbered), None)
+    default = next(
+        (trial for index in candidates.default_order() for trial in reversed(tried.get(int(index), ())) if _measured(trial)), None
+    )
     contenders = {trial.configuration: trial for trial in (*([default] if default else []), *fastest[:2])}
     ran = _repeats(trials, contenders)
     finding = Finding(best=fastest[0], default=default, runner_up=fastest[1] if len(fastest) > 1 else None, repeats=ran)
@@ -133,16 +135,22 @@ def pairing_of(contenders: Mapping[Configuration, object]) -> str:
     return "|".join(sorted(each.id for each in contenders))
 
 
-def _tries(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials of the search and those that looked for a default; the later of two of one configuration stands."""
-    tried = [trial for trial in trials if trial.purpose in (SEARCH, BASELINE) and trial.counts]
-    return list({trial.configuration: trial for trial in tried}.values())
+def _tries(trials: Sequence[Trial], candidates: Candidates) -> dict[int, list[Trial]]:
+    """Trials of the search and those that looked for a default, of each candidate."""
+    tried: dict[int, list[Trial]] = {}
+    for trial in trials:
+        if trial.purpose in (SEARCH, BASELINE) and trial.counts:
+            tried.setdefault(candidates.index_of(trial.configuration), []).append(trial)
+    return tried
 
 
-def _dropped(trials: Sequence[Trial], candidate: Trial) -> bool:
-    """Whether its repeats show that a configuration cannot be relied on."""
-    repeats = [t for t in trials if t.purpose == VERIFICATION and t.configuration == candidate.configuration and t.counts]
-    failed = [trial.outcome for trial in repeats if not trial.feasible]
+def _measured(trial: Trial) -> bool:
+    return trial.outcome in MEASURED and trial.steps_per_s is not None
+
+
+def _dropped(trials: Sequence[Trial], configuration: Configuration) -> bool:
+    """Whether what ran again shows that a configuration cannot be relied on."""
+    failed = [t.outcome for t in trials if t.configuration == configuration and t.counts and t.outcome not in MEASURED]
     return "out_of_memory" in failed or len(failed) >= STRIKES
 
 

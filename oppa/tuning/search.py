@@ -5,6 +5,7 @@ Several processes may search one study at once: the study's leases keep them apa
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Protocol
 
 from oppa.errors import LeaseLostError, OppaError
 from oppa.problem.candidates import Candidates
-from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import Lease, Study, Trial
@@ -20,7 +20,7 @@ from oppa.study.records import SEARCH
 from oppa.trials.trial import TrialResult
 from oppa.trials.watch import Judge
 from oppa.trials.wire import Measurement, TrialSpec
-from oppa.tuning.designer import Designer, Observation
+from oppa.tuning.designer import Designer, Observation, incumbent
 from oppa.tuning.stopping import Rule
 from oppa.tuning.time_limit import time_limit_s
 from oppa.units import format_seconds
@@ -134,23 +134,24 @@ def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: R
         running = [lease for lease in study.running() if lease.purpose == SEARCH]
         trials = searched(study.trials())
         reason = spent(sitting, len(trials) + len(running))
-        designer.update([Observation.of(trial, candidates) for trial in trials if trial.id not in learned])
+        seen = [Observation.of(trial, candidates) for trial in trials]
+        if new := [observation for trial, observation in zip(trials, seen, strict=True) if trial.id not in learned]:
+            designer.update(new)
         learned |= {trial.id for trial in trials}
-        taken = {candidates.index_of(configuration) for configuration in _configurations(trials, running)}
+        taken = {observation.candidate for observation in seen} | {candidates.index_of(lease.configuration) for lease in running}
         candidate = None if reason else designer.suggest(taken)
         if candidate is not None:
             prediction = designer.predict(candidate)
-            lease = study.claim(candidates.configuration(candidate), prediction=prediction, limit=limits.trials)
-            if lease is not None:  # else another tuner was faster: look again, with its trials in sight
-                sitting.run(lease, judge=_judge(trials, rule), trial_time_s=time_limit_s(prediction, trials, limits))
+            tried = sum(observation.candidate == candidate for observation in seen)
+            lease = study.claim(candidates.configuration(candidate), tried=tried, prediction=prediction, limit=limits.trials)
+            if lease is None:
+                sitting.wait()  # another tuner was faster: look again, with its trials in sight
+            else:
+                sitting.run(lease, judge=_judge(seen, rule), trial_time_s=time_limit_s(prediction, trials, limits))
         elif running:  # they may yet fail to end, and are ours to finish then
             sitting.wait()
         else:
             return reason or _exhausted(len(taken), len(candidates))
-
-
-def _configurations(trials: Sequence[Trial], running: Sequence[Lease]) -> list[Configuration]:
-    return [trial.configuration for trial in trials] + [lease.configuration for lease in running]
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:
@@ -175,7 +176,8 @@ def _exhausted(tried: int, valid: int) -> str:
     return f"nothing is left to try: {skipped} configurations need at least as much memory as one that ran out of it"
 
 
-def _judge(trials: Sequence[Trial], rule: Rule) -> Judge:
-    """The rule against the fastest configuration that ran to its end."""
-    incumbent = max((trial.steps_per_s or 0.0 for trial in trials if trial.feasible), default=None)
-    return lambda step_times_s: rule(step_times_s, incumbent)
+def _judge(seen: Sequence[Observation], rule: Rule) -> Judge:
+    """The rule against the configuration that would be returned now."""
+    best = incumbent(seen)
+    rate = math.exp(best[1]) if best else None
+    return lambda step_times_s: rule(step_times_s, rate)

@@ -1,29 +1,45 @@
 """What trials tell the two processes of `oppa`: log throughput, and log(memory / limit)."""
 
 import math
+import statistics
 from collections.abc import Sequence
 
 import torch
 
-from oppa.tuning.designer import Observation
+from oppa.tuning.designer import Observation, by_candidate
+from oppa.tuning.stopping import TRIAL_STDDEV
 from oppa.tuning.surrogate.belief import column
 from oppa.tuning.surrogate.process import Data
 
+EXPECTED_WEIGHT = 4.0
+"""Repeats that TRIAL_STDDEV is worth, until a study has repeats of its own."""
+
 
 def rates(observations: Sequence[Observation]) -> Data:
-    """The throughputs that were measured, as logarithms."""
-    seen = [o for o in observations if o.measured]
+    """The throughputs that were measured, as logarithms: of each candidate the mean of its trials, and the variance of that."""
+    measured = by_candidate(seen for seen in observations if seen.measured)
+    between = trial_variance(observations)
     return Data(
-        rows=torch.tensor([o.candidate for o in seen], dtype=torch.long),
-        target=column([o.log_steps_per_s or 0.0 for o in seen]),
-        noise=column([o.log_variance or 0.0 for o in seen]),
-        censored=torch.zeros(len(seen), dtype=torch.bool),
+        rows=torch.tensor(list(measured), dtype=torch.long),
+        target=column([statistics.fmean(seen.log_steps_per_s or 0.0 for seen in trials) for trials in measured.values()]),
+        noise=column(
+            [(between + statistics.fmean(seen.log_variance or 0.0 for seen in trials)) / len(trials) for trials in measured.values()]
+        ),
+        censored=torch.zeros(len(measured), dtype=torch.bool),
     )
 
 
+def trial_variance(observations: Sequence[Observation]) -> float:
+    """How much trials of one candidate differ, as the variance of a logarithm: what is expected, and what repeats have shown."""
+    repeated = by_candidate(seen for seen in observations if seen.measured).values()
+    spread = sum(statistics.pvariance([seen.log_steps_per_s or 0.0 for seen in trials]) * len(trials) for trials in repeated)
+    freedom = sum(len(trials) - 1 for trials in repeated)
+    return (EXPECTED_WEIGHT * TRIAL_STDDEV**2 + spread) / (EXPECTED_WEIGHT + freedom)
+
+
 def slacks(observations: Sequence[Observation], log_limit: float) -> Data:
-    """log(memory / limit): at least 0 where a trial ran out of memory."""
-    seen = [o for o in observations if tells_memory(o)]
+    """log(memory / limit) of each candidate's last trial that tells: at least 0 where it ran out of memory."""
+    seen = [trials[-1] for trials in by_candidate(filter(tells_memory, observations)).values()]
     over = [o.outcome == "out_of_memory" for o in seen]
     known = [0.0 if out else math.log(o.memory_bytes or 1) - log_limit for o, out in zip(seen, over, strict=True)]
     return Data(

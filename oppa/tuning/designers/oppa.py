@@ -21,21 +21,26 @@ from oppa.problem.problem import Problem
 from oppa.problem.training import Strategy
 from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
-from oppa.tuning.acquisition import bound, constrained_improvement, constrained_ucb
+from oppa.tuning.acquisition import bound, constrained_improvement, constrained_ucb, value_of_repeats
 from oppa.tuning.calibration import widening
-from oppa.tuning.designer import Observation, failing, free
-from oppa.tuning.designers.evidence import rates, slacks, tells_memory
+from oppa.tuning.designer import Observation, failing, free, standings
+from oppa.tuning.designers.evidence import rates, slacks, tells_memory, trial_variance
 from oppa.tuning.designers.uniform import Uniform
+from oppa.tuning.surrogate.belief import Normal
 from oppa.tuning.surrogate.cost_model import CostModel, Formula
 from oppa.tuning.surrogate.process import Process
 
 RATE_RESIDUAL, MEMORY_RESIDUAL = 0.2, 0.1
 """How far the cost model is expected to be off before it has learned anything of a job, as standard deviations of logarithms."""
 RATE_APART, MEMORY_APART = 0.05, 0.05
-"""How far a trial is expected to lie from what all others tell of its configuration, likewise: noise, and quirks of its own. Those of
-throughput add up over hosts, each of which may be the slow one: the variance is so much for each."""
+"""How far a configuration is expected to lie from what all others tell of it, likewise. Quirks of throughput add up over hosts, each of
+which may be the slow one: the variance is so much for each."""
 MEMORY_AGAIN = 0.005
 """How far the memory of another trial lies from what was measured of a configuration, likewise."""
+DOUBT, DOUBTED_STDDEV = 0.1, 0.15
+"""One configuration in ten needs memory that no model explains; how far that lies from what is believed, likewise."""
+WORTH_A_REPEAT = 1e-3
+"""No trial is repeated for less than this share of throughput: a search without a budget ends."""
 FAILURES_IN_A_ROW = 6
 """After so many trials without a measurement, physics has failed and chance takes over until something is measured (App. E.1)."""
 
@@ -53,14 +58,32 @@ def fitted(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) ->
     return designer
 
 
-def promise(rows: Tensor, log_rate: Process, log_slack: Process, seen: Sequence[Observation], strategy: Strategy) -> Tensor:
-    """How promising candidates are, by number: what improvement is expected, or the paper's bound where asked for or nothing ran yet."""
-    rate, slack = log_rate.of_trial(rows), log_slack.of_trial(rows)
-    ran = [each.log_steps_per_s for each in seen if each.outcome == "completed" and each.log_steps_per_s is not None]
-    if strategy.acquisition == "ucb" or not ran:
+def most_valuable(rows: Tensor, log_rate: Process, log_slack: Process, seen: Sequence[Observation], strategy: Strategy) -> int:
+    """The candidate whose trial is worth most: one of `rows`, which were never tried, or one that ran, to measure it again.
+
+    Its worth is how much faster the choice after it is expected to be than the choice now; with `acquisition = "ucb"`, and before
+    anything ran to its end, the paper's bound is.
+    """
+    rate, slack, returnable = log_rate.of_candidates(rows), log_slack.of_candidates(rows), standings(seen)
+    if strategy.acquisition == "ucb" or not returnable:
         beta = bound(log_rate.log_determinant, log_rate.noise) if strategy.beta is None else strategy.beta
-        return constrained_ucb(rate, slack, beta=beta)
-    return constrained_improvement(rate, slack, incumbent=max(ran))
+        return int(rows[constrained_ucb(rate, slack, beta=beta).argmax()])
+    noise, known = trial_variance(seen), log_rate.of_observed()
+    contending = torch.tensor([candidate in returnable for candidate in log_rate.observed.tolist()])
+    known = Normal(known.mean[contending], known.stddev[contending])
+    again = value_of_repeats(known, noise)
+    new = _value(rate, slack, noise, incumbent=float(known.mean.max()))
+    if again.max() > max(WORTH_A_REPEAT, float(new.max())):
+        return int(log_rate.observed[contending][again.argmax()])
+    return int(rows[new.argmax()])
+
+
+def _value(rate: Normal, slack: Normal, noise: float, *, incumbent: float) -> Tensor:
+    """By how much a trial of candidates that were never tried is expected to improve on the incumbent, as a share of it, shape (n,)."""
+    learned = Normal(rate.mean, rate.stddev.square() / (rate.stddev.square() + noise).sqrt())
+    doubted = Normal(slack.mean, (slack.stddev.square() + DOUBTED_STDDEV**2).sqrt())
+    believed, otherwise = (constrained_improvement(learned, each, incumbent=incumbent) for each in (slack, doubted))
+    return (1 - DOUBT) * believed + DOUBT * otherwise
 
 
 class Oppa:
@@ -103,7 +126,7 @@ class Oppa:
             self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes)))
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The free candidate that is expected to improve most on the incumbent; at first, the best that is believed to fit."""
+        """What is worth most, tried or not; at first, the best that is believed to fit; None when every candidate was tried."""
         rows = torch.from_numpy(free(len(self._hopeless), taken))
         rows = rows[~self._hopeless[rows]]
         rows = rows[self._deviations[rows].argsort(stable=True)]  # of equals, the first is taken: what frameworks do by default
@@ -111,7 +134,7 @@ class Oppa:
             return self._chance.suggest(taken | set(self._hopeless.nonzero()[:, 0].tolist()))
         if not self._seen:
             return self.most_promising(rows)
-        return int(rows[promise(rows, self.log_rate, self.log_slack, self._seen, self._strategy).argmax()])
+        return most_valuable(rows, self.log_rate, self.log_slack, self._seen, self._strategy)
 
     def most_promising(self, rows: Tensor) -> int:
         """Of candidates, by number: the fastest of those believed to fit; where none is, the one that needs the least memory."""
@@ -122,16 +145,24 @@ class Oppa:
     def predict(self, candidate: int) -> Prediction:
         """The belief in what a trial of the candidate would measure."""
         rows = torch.tensor([candidate])
-        rate, slack = self.log_rate.of_trial(rows), self.log_slack.of_trial(rows)
+        rate, slack = self._rate_of(candidate), self.log_slack.of_candidates(rows)
         needed, needed_stddev = round(self.limit_bytes * math.exp(slack.mean)), float(slack.stddev)
         if known := [seen.memory_bytes for seen in self._seen if seen.candidate == candidate and seen.measured and seen.memory_bytes]:
             needed, needed_stddev = known[-1], MEMORY_AGAIN
         return Prediction(
             steps_per_s=math.exp(rate.mean),
-            log_stddev=float(rate.stddev) * widening(self._hits()),
+            log_stddev=math.hypot(rate.stddev, math.sqrt(trial_variance(self._seen))) * widening(self._hits()),
             memory_bytes=needed,
             memory_log_stddev=needed_stddev,
         )
+
+    def _rate_of(self, candidate: int) -> Normal:
+        """The belief in one candidate's log throughput, shapes (1,)."""
+        tried = self.log_rate.observed == candidate
+        if not tried.any():
+            return self.log_rate.of_candidates(torch.tensor([candidate]))
+        known = self.log_rate.of_observed()
+        return Normal(known.mean[tried], known.stddev[tried])
 
     def _hits(self) -> list[bool]:
         return [o.prediction.covers(math.exp(o.log_steps_per_s)) for o in self._seen if o.prediction and o.log_steps_per_s is not None]

@@ -17,8 +17,8 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning.designer import Observation, at_random, free
-from oppa.tuning.designers.evidence import rates, slacks, tells_memory
-from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, MEMORY_APART, RATE_APART, encoded, promise
+from oppa.tuning.designers.evidence import rates, slacks, tells_memory, trial_variance
+from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, MEMORY_APART, RATE_APART, encoded, most_valuable
 from oppa.tuning.designers.uniform import Uniform
 from oppa.tuning.surrogate.cost_model import CostModel
 from oppa.tuning.surrogate.process import Process
@@ -51,18 +51,18 @@ class WithoutPrior:
             self._log_slack.learn(slacks(self._seen, math.log(self._limit_bytes)))
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The free candidate that is expected to improve most on the incumbent."""
+        """Chance at first, then as `oppa`."""
         rows = torch.from_numpy(free(len(self._log_rate.points), taken))
         if not len(rows) or self._at_random():
             return self._chance.suggest(taken)
-        return int(rows[promise(rows, self._log_rate, self._log_slack, self._seen, self._strategy).argmax()])
+        return most_valuable(rows, self._log_rate, self._log_slack, self._seen, self._strategy)
 
     def predict(self, candidate: int) -> Prediction | None:
         """What the process expects; nothing while choices are random."""
         if self._at_random():
             return None
-        belief = self._log_rate.of_trial(torch.tensor([candidate]))
-        return Prediction(steps_per_s=math.exp(belief.mean), log_stddev=float(belief.stddev))
+        belief = self._log_rate.of_candidates(torch.tensor([candidate]))
+        return Prediction(steps_per_s=math.exp(belief.mean), log_stddev=math.hypot(belief.stddev, math.sqrt(trial_variance(self._seen))))
 
     def _at_random(self) -> bool:
         return at_random(self._seen, first=1, failures=FAILURES_IN_A_ROW)

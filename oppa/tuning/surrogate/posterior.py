@@ -33,6 +33,7 @@ class Posterior:
     inverse: Tensor
     noise: Tensor
     """Of the observations, shape (n,)."""
+    target: Tensor
 
     @classmethod
     @torch.no_grad()
@@ -44,7 +45,7 @@ class Posterior:
         factor = cholesky(covariance(model))
         weights = torch.cholesky_solve((y - x[:, -1])[:, None], factor)[:, 0]
         inverse = torch.linalg.solve_triangular(factor, torch.eye(len(y), dtype=y.dtype), upper=False)
-        return cls(x[:, :p] / scales, x[:, p:-1], scales, residual_kernel.outputscale, weights, inverse, model.likelihood.noise)
+        return cls(x[:, :p] / scales, x[:, p:-1], scales, residual_kernel.outputscale, weights, inverse, model.likelihood.noise, y)
 
     @torch.inference_mode()
     def at(self, points: Tensor, slopes: Tensor, centre: Tensor) -> Normal:
@@ -56,6 +57,15 @@ class Posterior:
             shifts.append(k @ self.weights)
             variances.append(self.variance + slope.square().sum(dim=1) - (k @ self.inverse.T).square_().sum(dim=1))
         return Normal(centre + torch.cat(shifts), torch.cat(variances).clamp_min_(1e-12).sqrt_())
+
+    def of_observed(self, known: Tensor) -> Normal:
+        """The belief in what was observed without the noise that is known of it, shape (n,): all other noise belongs to the thing itself.
+
+        With target = truth + e, Var(e) = known, the mean is target - known (K + noise)^-1 (target - centre).
+        """
+        precision = self.inverse.T @ self.inverse
+        variance = known - known.square() * precision.diagonal()
+        return Normal(self.target - known * self.weights, variance.clamp_min(1e-12).sqrt())
 
     @property
     def log_determinant(self) -> float:

@@ -4,7 +4,8 @@
 
 The residual has a Matern-5/2 kernel with a length scale per parameter. The coefficients are integrated out, linearised around their
 mode: with standard normal shifts, the slopes of the cost model are features of a linear kernel, and the process stays Gaussian.
-Their mode moves by Gauss-Newton, the kernel's hyper-parameters by MAP, in turn.
+Their mode moves by Gauss-Newton, the kernel's hyper-parameters by MAP, in turn. Beyond f, each candidate has a quirk of its own, which
+no neighbour shares; its variance is learned, too.
 
 Notation (N candidates, n observations, p encoded parameters, k coefficients):
     points     encoded candidates in [0, 1]                                 (N, p)
@@ -13,6 +14,8 @@ Notation (N candidates, n observations, p encoded parameters, k coefficients):
     inputs     points, slopes, centre, side by side                         (n, p + k + 1)
     target     log throughput, or log(memory / limit); a lower bound where censored    (n,)
     noise      variance of the target, known of each observation            (n,)
+
+Every candidate is observed once: who has measured one several times gives their mean, with its variance.
 """
 
 import dataclasses
@@ -29,7 +32,7 @@ from gpytorch.means import Mean
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
-from oppa.tuning.surrogate import censoring
+from oppa.tuning.surrogate import censoring, oddities
 from oppa.tuning.surrogate.belief import Normal
 from oppa.tuning.surrogate.cost_model import CostModel
 from oppa.tuning.surrogate.map_fit import fit, prior_covariance
@@ -44,7 +47,7 @@ SETTLED = 0.02
 NEAR = 0.15
 """The cost model is linearised anew when a shift is further than this from where it was, which is a small part of what is uncertain."""
 APART_SPREAD = 1.5
-"""Standard deviation of the logarithm of the variance that sets trials apart: on some clusters nothing is like its neighbours."""
+"""Standard deviation of the logarithm of the variance of quirks: on some clusters nothing is like its neighbours."""
 STRIDE = 1.0
 """The furthest that a shift may move in one round."""
 
@@ -66,23 +69,26 @@ class Process:
     """Belief in one quantity at every candidate."""
 
     def __init__(self, points: Tensor, cost: CostModel, *, residual: float, apart: float) -> None:
-        """In log units: `residual`, how far the cost model may be off; `apart`, how far a trial may lie from what its neighbours tell."""
+        """In log units: how far the cost model may be off (`residual`), and a candidate from what its neighbours tell (`apart`)."""
         torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine
         self.points, self.cost = points, cost
         self.shift = torch.zeros(len(cost.names), dtype=torch.float64)
         self.shift_covariance = torch.eye(len(self.shift), dtype=torch.float64)
         self._anchor = self.shift
         self.kernel: Any = _kernel(points.shape[1], len(self.shift), residual)
-        self._apart = apart
+        self._expected_apart = apart
         self._log_noise = 2 * math.log(apart)
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None
         self._posterior: Posterior | None = None
+        self._known = torch.zeros(0, dtype=torch.float64)
+        self.observed = torch.zeros(0, dtype=torch.long)
+        """The candidates of the last fit, by number, shape (n,)."""
         self.model: Any = None
         """BoTorch's, of the last fit."""
 
     @property
-    def trial_stddev(self) -> float:
-        """How far a trial lies from what all others tell of its candidate, in log units: noise, and quirks that no neighbour shares."""
+    def apart(self) -> float:
+        """How far a candidate lies from what all others tell of it, in log units: a quirk that no neighbour shares."""
         return math.exp(self._log_noise / 2)
 
     @property
@@ -100,7 +106,7 @@ class Process:
             target, noise = self._stand_ins(inputs, data)
             model = self._model(inputs, target, noise)
             fit(model)
-            self.model = model
+            self.model, self.observed, self._known = model, data.rows, data.noise
             self._log_noise = math.log(float(model.likelihood.second_noise.detach()))
             self._posterior = Posterior.of(model, p=self.points.shape[1])
             if self._move(self._posterior) < SETTLED:
@@ -114,10 +120,14 @@ class Process:
             return Normal(centre, (self.kernel.kernels[0].outputscale + slopes.square().sum(dim=1)).sqrt())
         return self._posterior.at(points, slopes, centre)
 
-    def of_trial(self, rows: Tensor | slice) -> Normal:
-        """The belief in what a trial of candidates that were never tried would tell."""
+    def of_candidates(self, rows: Tensor | slice) -> Normal:
+        """The belief in candidates that were never tried, quirks included."""
         belief = self.at(rows)
-        return Normal(belief.mean, (belief.stddev.square() + self.trial_stddev**2).sqrt())
+        return Normal(belief.mean, (belief.stddev.square() + self.apart**2).sqrt())
+
+    def of_observed(self) -> Normal:
+        """The belief in the candidates that were observed, quirks included, in the order of the data: between what all tell and its own."""
+        return Normal(self._known, self._known) if self._posterior is None else self._posterior.of_observed(self._known)
 
     def inputs(self, rows: Tensor) -> Tensor:
         """What `model` takes for candidates, by number, shape (m, p + k + 1)."""
@@ -150,10 +160,13 @@ class Process:
 
     @torch.no_grad()
     def _stand_ins(self, inputs: Tensor, data: Data) -> tuple[Tensor, Tensor]:
-        whole = torch.where(data.censored, 1.0, data.noise + math.exp(self._log_noise))
-        covariance = prior_covariance(self.kernel, inputs)
-        target, stand_in = censoring.propagate(inputs[:, -1], covariance, data.target, whole, data.censored, softness=SOFTNESS)
-        return target, torch.where(data.censored, stand_in, data.noise)
+        """Targets and variances as a normal law takes them: of what was censored, and of what is odd."""
+        centre, covariance, quirk = inputs[:, -1], prior_covariance(self.kernel, inputs), math.exp(self._log_noise)
+        whole = torch.where(data.censored, 1.0, data.noise + quirk)
+        target, stand_in = censoring.propagate(centre, covariance, data.target, whole, data.censored, softness=SOFTNESS)
+        noise = torch.where(data.censored, stand_in, data.noise)
+        odd = oddities.own_variance(covariance, centre, target, noise + quirk)
+        return target, noise + torch.where(data.censored, 0.0, odd)
 
     def _model(self, inputs: Tensor, target: Tensor, noise: Tensor) -> Any:
         with validate_input_scaling(False):  # the slopes and the centre are no coordinates
@@ -161,7 +174,7 @@ class Process:
                 inputs,
                 target[:, None],
                 train_Yvar=noise[:, None],
-                likelihood=_likelihood(noise, self._apart, self._log_noise),
+                likelihood=_likelihood(noise, self._expected_apart, self._log_noise),
                 mean_module=_LastColumn(),  # type: ignore[no-untyped-call]
                 covar_module=self.kernel,
                 outcome_transform=None,  # the centre is in the target's own units
@@ -191,7 +204,7 @@ def _kernel(p: int, k: int, residual: float) -> AdditiveKernel:
 
 
 def _likelihood(noise: Tensor, expected: float, log_noise: float) -> FixedNoiseGaussianLikelihood:
-    """Noise known of each observation, and what sets trials apart beyond it, which is learned."""
+    """Noise known of each observation, and the variance of quirks, which is learned."""
     likelihood = FixedNoiseGaussianLikelihood(
         noise=noise.clamp_min(NOISE_FLOOR),
         learn_additional_noise=True,
