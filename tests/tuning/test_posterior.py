@@ -42,9 +42,9 @@ def test_the_posterior_is_botorchs(process) -> None:
 
 def test_the_posterior_of_many_is_that_of_each(process) -> None:
     posterior, inputs, p = Posterior.of(process.model, p=process.points.shape[1]), process.inputs(torch.arange(32)), process.points.shape[1]
-    once = posterior.at(inputs[:, :p], inputs[:, p:-1], inputs[:, -1])
+    once = posterior.at(inputs[:, :p], inputs[:, p], inputs[:, p + 1 : -1], inputs[:, -1])
     many = inputs.repeat(160, 1)  # more than one chunk
-    often = posterior.at(many[:, :p], many[:, p:-1], many[:, -1])
+    often = posterior.at(many[:, :p], many[:, p], many[:, p + 1 : -1], many[:, -1])
     torch.testing.assert_close(often.mean, once.mean.repeat(160))
     torch.testing.assert_close(often.stddev, once.stddev.repeat(160))
 
@@ -88,13 +88,24 @@ def test_the_optimum_is_no_worse_than_botorchs(process) -> None:
 def test_the_bound_and_the_features_are_those_of_the_covariance(process) -> None:
     model, p = process.model, process.points.shape[1]
     posterior, whole = Posterior.of(model, p=p), covariance(model).detach()
-    slopes, residual = model.train_inputs[0][:, p:-1], model.train_targets - model.train_inputs[0][:, -1]
+    slopes, residual = model.train_inputs[0][:, p + 1 : -1], model.train_targets - model.train_inputs[0][:, -1]
     mode, spread = posterior.features()
     torch.testing.assert_close(mode, slopes.T @ torch.linalg.solve(whole, residual), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(spread, torch.eye(len(mode)).double() - slopes.T @ torch.linalg.solve(whole, slopes), rtol=1e-6, atol=1e-7)
     # eq. 32 with B = 1 and delta = 0.1, from the determinants themselves
     ratio = torch.logdet(whole) - model.likelihood.noise.log().sum() - 2 * torch.log(torch.tensor(0.1))
     assert bound(posterior.log_determinant, posterior.noise) == pytest.approx(1 + float(ratio.detach().sqrt()), rel=1e-6)
+
+
+def test_what_was_observed_is_believed_between_its_own_measurement_and_what_all_tell(process) -> None:
+    model = process.model
+    (x,), y, known = model.train_inputs, model.train_targets, 0.3 * model.likelihood.noise
+    whole = covariance(model).detach()
+    truth = whole - torch.diag(known)  # of what is observed, without the noise that is known
+    mean = x[:, -1] + truth @ torch.linalg.solve(whole, y - x[:, -1])
+    variance = (truth - truth @ torch.linalg.solve(whole, truth)).diagonal()
+    found = Posterior.of(model, p=process.points.shape[1]).of_observed(known.detach())
+    torch.testing.assert_close((found.mean, found.stddev.square()), (mean.detach(), variance.detach()), rtol=1e-6, atol=1e-8)
 
 
 def test_a_singular_covariance_gets_as_little_jitter_as_works_and_a_wrong_one_none() -> None:

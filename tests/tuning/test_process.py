@@ -13,7 +13,7 @@ from oppa.cost.memory import memory
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import workload_of
 from oppa.tuning.acquisition import bound
-from oppa.tuning.designers.oppa import MEMORY_RESIDUAL, RATE_RESIDUAL, Oppa
+from oppa.tuning.designers.oppa import MEMORY_LAYOUT, MEMORY_RESIDUAL, RATE_LAYOUT, RATE_RESIDUAL, Oppa
 from oppa.tuning.surrogate.process import Data
 
 ALL = torch.arange(32)
@@ -83,9 +83,9 @@ def test_each_candidate_has_its_own_value_however_many_there_are(process) -> Non
 def test_before_it_has_learned_it_believes_the_cost_model(process, name) -> None:
     value, slopes = process.cost.linearised(torch.zeros_like(process.shift))
     belief = process.at(ALL)
-    residual = {"log_rate": RATE_RESIDUAL, "log_slack": MEMORY_RESIDUAL}[name]
+    off = {"log_rate": math.hypot(RATE_RESIDUAL, RATE_LAYOUT), "log_slack": math.hypot(MEMORY_RESIDUAL, MEMORY_LAYOUT)}[name]
     torch.testing.assert_close(belief.mean, value)
-    torch.testing.assert_close(belief.stddev, (residual**2 + slopes.square().sum(dim=1)).sqrt(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(belief.stddev, (off**2 + slopes.square().sum(dim=1)).sqrt(), rtol=1e-6, atol=0)
     assert process.log_determinant == 0 and len(process.noise) == 0
 
 

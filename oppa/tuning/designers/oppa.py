@@ -23,15 +23,19 @@ from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
 from oppa.tuning.acquisition import bound, constrained_improvement, constrained_ucb, value_of_repeats
 from oppa.tuning.calibration import widening
-from oppa.tuning.designer import Observation, failing, free, standings
+from oppa.tuning.designer import Observation, failing, free, groups, standings
 from oppa.tuning.designers.evidence import rates, slacks, tells_memory, trial_variance
 from oppa.tuning.designers.uniform import Uniform
 from oppa.tuning.surrogate.belief import Normal
 from oppa.tuning.surrogate.cost_model import CostModel, Formula
 from oppa.tuning.surrogate.process import Process
 
-RATE_RESIDUAL, MEMORY_RESIDUAL = 0.2, 0.1
-"""How far the cost model is expected to be off before it has learned anything of a job, as standard deviations of logarithms."""
+LAYOUT = ("dp", "tp", "pp", "ep", "zero_stage")
+"""What decides who talks to whom: where the cost model is wrong about one configuration, it is about all with these values."""
+RATE_LAYOUT, MEMORY_LAYOUT = 0.15, 0.07
+RATE_RESIDUAL, MEMORY_RESIDUAL = 0.13, 0.07
+"""How far the cost model is expected to be off before it has learned anything of a job, as standard deviations of logarithms: for a whole
+layout, and as the other parameters vary."""
 RATE_APART, MEMORY_APART = 0.05, 0.05
 """How far a configuration is expected to lie from what all others tell of it, likewise. Quirks of throughput add up over hosts, each of
 which may be the slow one: the variance is so much for each."""
@@ -104,8 +108,11 @@ class Oppa:
         known = {**hardware.coefficients, **(beliefs or {})}
         rate = CostModel(formula, work, load_beliefs("step_time", known), sign=-1.0)
         slack = CostModel(memory, work, load_beliefs("memory", known), offset=math.log(hardware.usable_bytes))
-        self.log_rate = Process(points, rate, residual=RATE_RESIDUAL, apart=RATE_APART * math.sqrt(problem.cluster.hosts))
-        self.log_slack = Process(points, slack, residual=MEMORY_RESIDUAL, apart=MEMORY_APART)
+        layouts = torch.from_numpy(groups(candidates, LAYOUT))
+        self.log_rate = Process(
+            points, layouts, rate, layout=RATE_LAYOUT, residual=RATE_RESIDUAL, apart=RATE_APART * math.sqrt(problem.cluster.hosts)
+        )
+        self.log_slack = Process(points, layouts, slack, layout=MEMORY_LAYOUT, residual=MEMORY_RESIDUAL, apart=MEMORY_APART)
         self._parts = parts(work)
         self.limit_bytes = hardware.usable_bytes
         self._strategy = problem.strategy

@@ -16,9 +16,18 @@ from oppa.cost.workload import Workload, workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
-from oppa.tuning.designer import Observation, at_random, free
+from oppa.tuning.designer import Observation, at_random, free, groups
 from oppa.tuning.designers.evidence import rates, slacks, tells_memory, trial_variance
-from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, MEMORY_APART, RATE_APART, encoded, most_valuable
+from oppa.tuning.designers.oppa import (
+    FAILURES_IN_A_ROW,
+    LAYOUT,
+    MEMORY_APART,
+    MEMORY_LAYOUT,
+    RATE_APART,
+    RATE_LAYOUT,
+    encoded,
+    most_valuable,
+)
 from oppa.tuning.designers.uniform import Uniform
 from oppa.tuning.surrogate.cost_model import CostModel
 from oppa.tuning.surrogate.process import Process
@@ -34,10 +43,10 @@ class WithoutPrior:
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         work, points = workload_of(problem, candidates), encoded(candidates)
         self._limit_bytes = hardware_of(problem.cluster).usable_bytes
-        self._log_rate = Process(
-            points, CostModel(_constant, work, CONSTANT), residual=RESIDUAL, apart=RATE_APART * math.sqrt(problem.cluster.hosts)
-        )
-        self._log_slack = Process(points, CostModel(_constant, work, CONSTANT), residual=RESIDUAL, apart=MEMORY_APART)
+        layouts, constant = torch.from_numpy(groups(candidates, LAYOUT)), CostModel(_constant, work, CONSTANT)
+        rate_apart = RATE_APART * math.sqrt(problem.cluster.hosts)
+        self._log_rate = Process(points, layouts, constant, layout=RATE_LAYOUT, residual=RESIDUAL, apart=rate_apart)
+        self._log_slack = Process(points, layouts, constant, layout=MEMORY_LAYOUT, residual=RESIDUAL, apart=MEMORY_APART)
         self._strategy = problem.strategy
         self._chance = Uniform(candidates, seed=seed)
         self._seen: list[Observation] = []

@@ -2,6 +2,7 @@
 
 Notation (n observations, m candidates, p parameters, k coefficients):
     a, b       points divided by length scales         (n, p), (m, p)
+    layouts    the same number for the same layout     (n,)
     slopes     features of the linear kernel           (n, k)
     weights    (K + noise)^-1 (y - centre)             (n,)
     inverse    of the Cholesky factor of K + noise     (n, n)
@@ -21,14 +22,16 @@ CHUNK = 4096
 """Candidates at a time: their covariances with all observations stay in the cache."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Posterior:
     """A fitted process, ready to be asked often (OPPA eqs. 24 to 27, the prior mean at the candidate itself)."""
 
     scaled: Tensor
+    layouts: Tensor
     slopes: Tensor
     scales: Tensor
     variance: Tensor
+    layout_variance: Tensor
     weights: Tensor
     inverse: Tensor
     noise: Tensor
@@ -40,22 +43,33 @@ class Posterior:
     def of(cls, model: Any, *, p: int) -> "Posterior":
         """Factorise once; the model's inputs are points, slopes and centre."""
         x, y = model.train_inputs[0], model.train_targets
-        residual_kernel = model.covar_module.kernels[0]
-        scales = residual_kernel.base_kernel.lengthscale[0]
+        residual, offset, _ = model.covar_module.kernels
+        scales = residual.base_kernel.lengthscale[0]
         factor = cholesky(covariance(model))
-        weights = torch.cholesky_solve((y - x[:, -1])[:, None], factor)[:, 0]
-        inverse = torch.linalg.solve_triangular(factor, torch.eye(len(y), dtype=y.dtype), upper=False)
-        return cls(x[:, :p] / scales, x[:, p:-1], scales, residual_kernel.outputscale, weights, inverse, model.likelihood.noise, y)
+        return cls(
+            scaled=x[:, :p] / scales,
+            layouts=x[:, p],
+            slopes=x[:, p + 1 : -1],
+            scales=scales,
+            variance=residual.outputscale,
+            layout_variance=offset.outputscale,
+            weights=torch.cholesky_solve((y - x[:, -1])[:, None], factor)[:, 0],
+            inverse=torch.linalg.solve_triangular(factor, torch.eye(len(y), dtype=y.dtype), upper=False),
+            noise=model.likelihood.noise,
+            target=y,
+        )
 
     @torch.inference_mode()
-    def at(self, points: Tensor, slopes: Tensor, centre: Tensor) -> Normal:
-        """The belief at m candidates: points (m, p), slopes (m, k), centre (m,)."""
+    def at(self, points: Tensor, layouts: Tensor, slopes: Tensor, centre: Tensor) -> Normal:
+        """The belief at m candidates: points (m, p), layouts (m,), slopes (m, k), centre (m,)."""
         shifts, variances = [], []
         own = self.scaled.square().sum(dim=1)
-        for x, slope in zip(points.split(CHUNK), slopes.split(CHUNK), strict=True):
-            k = torch.addmm(self._matern(x / self.scales, own), slope, self.slopes.T)
+        for x, layout, slope in zip(points.split(CHUNK), layouts.split(CHUNK), slopes.split(CHUNK), strict=True):
+            k = self._matern(x / self.scales, own).add_((layout[:, None] == self.layouts).to(x.dtype).mul_(self.layout_variance))
+            k.addmm_(slope, self.slopes.T)
             shifts.append(k @ self.weights)
-            variances.append(self.variance + slope.square().sum(dim=1) - (k @ self.inverse.T).square_().sum(dim=1))
+            known = (k @ self.inverse.T).square_().sum(dim=1)
+            variances.append(self.variance + self.layout_variance + slope.square().sum(dim=1) - known)
         return Normal(centre + torch.cat(shifts), torch.cat(variances).clamp_min_(1e-12).sqrt_())
 
     def of_observed(self, known: Tensor) -> Normal:

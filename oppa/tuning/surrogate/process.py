@@ -1,17 +1,18 @@
 """A Gaussian process around the cost model, over all candidates of a problem (OPPA section 4.1, eqs. 2 and 3).
 
-    f(x) = cost model(x; coefficients) + residual(x)
+    f(x) = cost model(x; coefficients) + offset(layout of x) + residual(x)
 
-The residual has a Matern-5/2 kernel with a length scale per parameter. The coefficients are integrated out, linearised around their
-mode: with standard normal shifts, the slopes of the cost model are features of a linear kernel, and the process stays Gaussian.
-Their mode moves by Gauss-Newton, the kernel's hyper-parameters by MAP, in turn. Beyond f, each candidate has a quirk of its own, which
-no neighbour shares; its variance is learned, too.
+Each layout has an offset of its own; the residual has a Matern-5/2 kernel with a length scale per parameter. The coefficients are
+integrated out, linearised around their mode: with standard normal shifts, the slopes of the cost model are features of a linear kernel,
+and the process stays Gaussian. Their mode moves by Gauss-Newton, the kernel's hyper-parameters by MAP, in turn. Beyond f, each candidate
+has a quirk of its own, which no neighbour shares; the variance of quirks is learned, too.
 
 Notation (N candidates, n observations, p encoded parameters, k coefficients):
     points     encoded candidates in [0, 1]                                 (N, p)
+    layouts    numbers that say which candidates share a layout             (N,)
     slopes     of the cost model                                            (N, k)
     centre     cost model with all shifts at 0, as linearised at the mode   (N,)
-    inputs     points, slopes, centre, side by side                         (n, p + k + 1)
+    inputs     points, layout, slopes, centre, side by side                 (n, p + k + 2)
     target     log throughput, or log(memory / limit); a lower bound where censored    (n,)
     noise      variance of the target, known of each observation            (n,)
 
@@ -26,7 +27,7 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.settings import validate_input_scaling
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import AdditiveKernel, LinearKernel, MaternKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, LinearKernel, MaternKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.means import Mean
 from gpytorch.priors import LogNormalPrior
@@ -68,14 +69,14 @@ class Data:
 class Process:
     """Belief in one quantity at every candidate."""
 
-    def __init__(self, points: Tensor, cost: CostModel, *, residual: float, apart: float) -> None:
-        """In log units: how far the cost model may be off (`residual`), and a candidate from what its neighbours tell (`apart`)."""
+    def __init__(self, points: Tensor, layouts: Tensor, cost: CostModel, *, layout: float, residual: float, apart: float) -> None:
+        """In log units: how far the cost model may be off for a `layout`, and beyond (`residual`); how far neighbours are `apart`."""
         torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine
-        self.points, self.cost = points, cost
+        self.points, self.layouts, self.cost = points, layouts.to(points.dtype), cost
         self.shift = torch.zeros(len(cost.names), dtype=torch.float64)
         self.shift_covariance = torch.eye(len(self.shift), dtype=torch.float64)
         self._anchor = self.shift
-        self.kernel: Any = _kernel(points.shape[1], len(self.shift), residual)
+        self.kernel: Any = _kernel(points.shape[1], len(self.shift), layout, residual)
         self._expected_apart = apart
         self._log_noise = 2 * math.log(apart)
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None
@@ -102,7 +103,7 @@ class Process:
             if (self.shift - self._anchor).abs().max() > NEAR:
                 self._anchor = self.shift
             value, slopes = self.cost.linearised(self._anchor, data.rows)
-            inputs = torch.cat([self.points[data.rows], slopes, (value - slopes @ self._anchor)[:, None]], dim=1)
+            inputs = self._inputs(data.rows, slopes, value - slopes @ self._anchor)
             target, noise = self._stand_ins(inputs, data)
             model = self._model(inputs, target, noise)
             fit(model)
@@ -115,10 +116,11 @@ class Process:
     @torch.inference_mode()
     def at(self, rows: Tensor | slice) -> Normal:
         """The belief at candidates, by number."""
-        points, slopes, centre = self.points[rows], *(table[rows] for table in self._linearised())
+        slopes, centre = (table[rows] for table in self._linearised())
         if self._posterior is None:
-            return Normal(centre, (self.kernel.kernels[0].outputscale + slopes.square().sum(dim=1)).sqrt())
-        return self._posterior.at(points, slopes, centre)
+            residual, offset, _ = self.kernel.kernels
+            return Normal(centre, (residual.outputscale + offset.outputscale + slopes.square().sum(dim=1)).sqrt())
+        return self._posterior.at(self.points[rows], self.layouts[rows], slopes, centre)
 
     def of_candidates(self, rows: Tensor | slice) -> Normal:
         """The belief in candidates that were never tried, quirks included."""
@@ -130,9 +132,9 @@ class Process:
         return Normal(self._known, self._known) if self._posterior is None else self._posterior.of_observed(self._known)
 
     def inputs(self, rows: Tensor) -> Tensor:
-        """What `model` takes for candidates, by number, shape (m, p + k + 1)."""
+        """What `model` takes for candidates, by number, shape (m, p + k + 2)."""
         slopes, centre = self._linearised()
-        return torch.cat([self.points[rows], slopes[rows], centre[rows, None]], dim=1)
+        return self._inputs(rows, slopes[rows], centre[rows])
 
     @property
     def log_determinant(self) -> float:
@@ -143,6 +145,9 @@ class Process:
     def noise(self) -> Tensor:
         """Of the observations, shape (n,)."""
         return torch.ones(0, dtype=torch.float64) if self._posterior is None else self._posterior.noise
+
+    def _inputs(self, rows: Tensor, slopes: Tensor, centre: Tensor) -> Tensor:
+        return torch.cat([self.points[rows], self.layouts[rows, None], slopes, centre[:, None]], dim=1)
 
     def _linearised(self) -> tuple[Tensor, Tensor]:
         """Slopes and centre of all candidates, linearised where the observations were."""
@@ -188,18 +193,28 @@ class _LastColumn(Mean):
         return x[..., -1]
 
 
-def _kernel(p: int, k: int, residual: float) -> AdditiveKernel:
-    """The residual's kernel, and that of k standard normal shifts."""
+class _Same(Kernel):
+    """1 for two points of one layout, else 0."""
+
+    has_lengthscale = False
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: Any) -> Tensor:
+        return torch.ones(x1.shape[:-1], dtype=x1.dtype) if diag else (x1 == x2.transpose(-1, -2)).to(x1.dtype)
+
+
+def _kernel(p: int, k: int, layout: float, residual: float) -> AdditiveKernel:
+    """The residual's kernel, that of the layouts' offsets, and that of k standard normal shifts."""
     # wider with more parameters, as distances grow (Hvarfner et al. 2024)
     lengths = LogNormalPrior(0.5 * math.log(p), 0.75)
     matern = MaternKernel(nu=2.5, ard_num_dims=p, active_dims=tuple(range(p)), lengthscale_prior=lengths)
-    scaled = ScaleKernel(matern, outputscale_prior=LogNormalPrior(2 * math.log(residual), 0.7))
-    shifts = LinearKernel(active_dims=tuple(range(p, p + k)))
-    kernel = AdditiveKernel(scaled, shifts).double()
-    kernel.initialize(
-        **{"kernels.0.base_kernel.lengthscale": math.sqrt(p), "kernels.0.outputscale": residual**2, "kernels.1.variance": 1.0}
-    )
-    shifts.raw_variance.requires_grad_(False)
+    kernel = AdditiveKernel(
+        ScaleKernel(matern, outputscale_prior=LogNormalPrior(2 * math.log(residual), 0.7)),
+        ScaleKernel(_Same(active_dims=(p,)), outputscale_prior=LogNormalPrior(2 * math.log(layout), 0.7)),
+        LinearKernel(active_dims=tuple(range(p + 1, p + 1 + k))),
+    ).double()
+    starts = {"kernels.0.base_kernel.lengthscale": math.sqrt(p), "kernels.0.outputscale": residual**2, "kernels.1.outputscale": layout**2}
+    kernel.initialize(**starts, **{"kernels.2.variance": 1.0})
+    kernel.kernels[2].raw_variance.requires_grad_(False)
     return kernel
 
 
