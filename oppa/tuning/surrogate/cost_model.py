@@ -40,21 +40,21 @@ class CostModel:
 
     def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         """Its value at candidates, by number, shape (n,)."""
-        return torch.cat([self._value(shift, part) for part in self._parts(rows)])
+        return torch.cat([self._values(shift[None], part)[0] for part in self._parts(rows, CHUNK)])
 
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Its value and its slopes at candidates, shapes (n,) and (n, k)."""
-        values, slopes = [], []
-        for part in self._parts(rows):
-            values.append(self._value(shift, part))
-            moved = [self._value(shift + STEP * unit, part) for unit in torch.eye(len(shift), dtype=shift.dtype)]
-            slopes.append((torch.stack(moved, dim=1) - values[-1][:, None]) / STEP)
-        return torch.cat(values), torch.cat(slopes)
+        moved = shift + STEP * torch.cat([torch.zeros_like(shift)[None], torch.eye(len(shift), dtype=shift.dtype)])
+        values = torch.cat([self._values(moved, part) for part in self._parts(rows, CHUNK // len(moved))], dim=1)
+        return values[0], ((values[1:] - values[0]) / STEP).T
 
-    def _parts(self, rows: Tensor | slice) -> list[Workload]:
+    def _parts(self, rows: Tensor | slice, size: int) -> list[Workload]:
         work = self._work.take(rows)
-        return [work.take(slice(start, start + CHUNK)) for start in range(0, len(work), CHUNK)]
+        return [work.take(slice(start, start + size)) for start in range(0, len(work), size)]
 
-    def _value(self, shift: Tensor, work: Workload) -> Tensor:
-        coefficients = dict(zip(self.names, (self._medians + shift * self._spreads).exp(), strict=True))
-        return self._sign * self._formula(work, coefficients).log() - self._offset
+    def _values(self, shifts: Tensor, work: Workload) -> Tensor:
+        """At every candidate (n) for each of m shifts, shape (m, n): in one sweep, as each call costs more than a thousand candidates."""
+        m, n = len(shifts), len(work)
+        columns = (self._medians + shifts * self._spreads).exp().repeat_interleave(n, dim=0).unbind(dim=1)
+        swept = work.take(torch.arange(n).repeat(m)) if m > 1 else work
+        return (self._sign * self._formula(swept, dict(zip(self.names, columns, strict=True))).log() - self._offset).view(m, n)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from botorch.models import SingleTaskGP
+from linear_operator import to_dense
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import ThreadpoolController
@@ -58,7 +59,8 @@ def covariance(model: Any) -> Tensor:
 
 def prior_covariance(kernel: Any, x: Tensor) -> Tensor:
     """Of the process at inputs, shape (n, n): kernel by kernel, as a lazy sum with a linear kernel costs a singular value decomposition."""
-    return torch.stack([part(x).to_dense() for part in kernel.kernels]).sum(dim=0)
+    columns = ((part, x[:, part.active_dims]) for part in kernel.kernels)
+    return torch.stack([to_dense(part.forward(own, own)) for part, own in columns]).sum(dim=0)
 
 
 def cholesky(matrix: Tensor) -> Tensor:
