@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oppa.errors import OppaError
+from oppa.errors import InputError, OppaError, nearest
 from oppa.tuning import designers
 
 if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
+    from oppa.simulator.imitation import Imitator
     from oppa.study import Study
     from oppa.trials.runner import Runner
     from oppa.tuning.designer import Designer
@@ -29,6 +30,8 @@ TRIALS = "Search trials of the whole study, instead of the job file's."
 TIME = "Wall-clock time of the search such as `10 min`, instead of the job file's."
 TRANSFER = "Start from the coefficients that another study of the same device learned."
 DESIGNER = f"One of {', '.join(designers.DESIGNERS)}."
+TASK = "Which of the tasks of JOB, a search space file with `\\[replay]`: its trials are answered from a table of measurements."
+TABLE = "Those measurements, instead of the table that the file names below OPPA_DATA."
 RUNNER = "Run the trials with this runner instead of the job file's."
 
 
@@ -38,6 +41,8 @@ def tune(
     designer: Annotated[str, typer.Option(metavar="NAME", help=DESIGNER)] = designers.DEFAULT,
     trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
     time: Annotated[str | None, typer.Option(metavar="DURATION", help=TIME)] = None,
+    task: Annotated[str | None, typer.Option(metavar="NAME", help=TASK)] = None,
+    table: Annotated[Path | None, typer.Option(metavar="CSV", help=TABLE)] = None,
     runner: Annotated[str | None, typer.Option(metavar="NAME|FOLDER", help=RUNNER)] = None,
     transfer: Annotated[Path | None, typer.Option(metavar="STUDY", help=TRANSFER)] = None,
     seed: Annotated[int, typer.Option(help="Of the designer's random choices.")] = 0,
@@ -51,14 +56,14 @@ def tune(
     from oppa.problem.job import load_job
     from oppa.units import parse_seconds
 
-    problem = load_job(job, runner_name=runner)
+    problem, imitator = _question(job, task, table) if task or table else (load_job(job, runner_name=runner), None)
     limits = problem.limits
     if trials is not None:
         limits = dataclasses.replace(limits, trials=trials)
     if time is not None:
         limits = dataclasses.replace(limits, wall_time_s=parse_seconds(time))
     problem = dataclasses.replace(problem, limits=limits)
-    result, error = _sitting(problem, study, _Choice(designer, seed, transfer))
+    result, error = _sitting(problem, study, _Choice(designer, seed, transfer), imitator)
     if as_json:
         import json
 
@@ -85,7 +90,21 @@ class _Choice:
         return designers.make_designer(self.name, problem, candidates, seed=self.seed, beliefs=beliefs)
 
 
-def _sitting(problem: "Problem", named: Path | None, choice: _Choice) -> tuple[dict[str, Any], OppaError | None]:
+def _question(file: Path, name: str | None, table: Path | None) -> "tuple[Problem, Imitator]":
+    """The problem of a task that is replayed, and what answers its trials; raises InputError if there is no task of that name."""
+    from oppa.bench.tasks import load_suite
+
+    tasks = {task.name: task for task in load_suite(str(file), table)}
+    if name is None:
+        raise InputError(f"`{file}` has several tasks", hint=f"name one: `--task`, of {', '.join(tasks)}")
+    if name not in tasks:
+        raise InputError(f"`{file}` has no task `{name}`", hint=nearest(name, tasks))
+    return tasks[name].problem, tasks[name].imitator
+
+
+def _sitting(
+    problem: "Problem", named: Path | None, choice: _Choice, imitator: "Imitator | None"
+) -> tuple[dict[str, Any], OppaError | None]:
     """Work on a study until it is done; the result, and the error if nothing is feasible."""
     from oppa.cli.summary import new_folder, nothing_feasible, print_finding, print_problem
     from oppa.cli.watch import Interruption
@@ -99,6 +118,8 @@ def _sitting(problem: "Problem", named: Path | None, choice: _Choice) -> tuple[d
 
     designers.require_designer(choice.name)
     runner = load_runner(problem.runner)
+    if runner.name == "replay" and imitator is None:
+        raise InputError("there is nothing to replay", hint="name a search space file with `[replay]`, and one of its tasks: `--task`")
     if not runner.in_process:
         require_devices(problem.cluster)
     candidates = problem.candidates()
@@ -108,7 +129,7 @@ def _sitting(problem: "Problem", named: Path | None, choice: _Choice) -> tuple[d
         sweep(study.uuid)
         study.sit_down({**provenance(), "designer": choice.name, "seed": str(choice.seed)})
         print_problem(problem, candidates, study)
-        finding, why_ended = _search_and_verify(study, problem, candidates, runner, choice, interruption)
+        finding, why_ended = _search_and_verify(study, problem, candidates, runner, choice, interruption, imitator)
         if finding is None:
             return to_json(study, None, why_ended), nothing_feasible(study, problem)
         print_finding(finding, why_ended=why_ended, script=write_best(study, problem, finding.best))
@@ -122,6 +143,7 @@ def _search_and_verify(
     runner: "Runner",
     choice: _Choice,
     interruption: "Interruption",
+    imitator: "Imitator | None",
 ) -> "tuple[Finding | None, str]":
     from oppa.cli import style
     from oppa.cli.watch import make_watcher
@@ -129,7 +151,7 @@ def _search_and_verify(
     from oppa.tuning.search import Sitting, search
     from oppa.tuning.stopping import make_rule
 
-    with _trials(runner, problem, study, choice.seed) as run_trial:
+    with _trials(runner, problem, study, choice.seed, imitator) as run_trial:
         designer = choice.designer(problem, candidates)
         rule = make_rule(problem.strategy.stopping or designers.STOPPING.get(choice.name, "never"), problem.limits)
         with make_watcher(study, interruption, problem.limits) as watcher:
@@ -143,13 +165,13 @@ def _search_and_verify(
 
 
 @contextlib.contextmanager
-def _trials(runner: "Runner", problem: "Problem", study: "Study", seed: int) -> Iterator["RunTrial"]:
-    """What runs the trials of a runner: processes on this host, or the simulator."""
+def _trials(runner: "Runner", problem: "Problem", study: "Study", seed: int, imitator: "Imitator | None") -> Iterator["RunTrial"]:
+    """What runs the trials of a runner: processes on this host, the simulator, or the imitator of what is replayed."""
     if runner.in_process:
         from oppa.simulator.simulator import Simulator
         from oppa.simulator.trial import ImitatedTrials
 
-        yield ImitatedTrials(Simulator.of(problem), seed=seed)
+        yield ImitatedTrials(imitator or Simulator.of(problem), seed=seed)
         return
     from oppa.trials.local import LocalLauncher
     from oppa.trials.trial import run_trial

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from oppa.errors import SpaceError
 from oppa.problem.configuration import Configuration
-from oppa.problem.space import DERIVED, Facts, Parameter, SearchSpace
+from oppa.problem.space import DERIVED, Facts, Parameter, SearchSpace, Value
 
 Codes = NDArray[np.uint8] | NDArray[np.uint16]
 
@@ -101,6 +101,8 @@ class Candidates:
 
 def enumerate_candidates(space: SearchSpace) -> Candidates:
     """Every valid configuration: parameters join one by one, and each constraint prunes as soon as its names are known."""
+    if space.listed is not None:
+        return _listed(space, space.listed)
     codes: dict[str, Codes] = {}
     removed = dict.fromkeys(map(id, space.constraints), 0)
     count = 1
@@ -116,19 +118,10 @@ def enumerate_candidates(space: SearchSpace) -> Candidates:
     return Candidates(space, codes, tuple(removed.values()))
 
 
-def listed(space: SearchSpace, columns: Mapping[str, NDArray[Any]]) -> Candidates:
-    """The configurations that a table lists, each once, whatever constraints say of them.
-
-    Raises:
-        SpaceError: for a value that the space does not know.
-    """
-    codes: dict[str, Codes] = {}
-    for parameter in space.parameters:
-        known = {value: code for code, value in enumerate(parameter.values)}
-        given = np.broadcast_to(columns.get(parameter.name, parameter.default), len(columns["dp"])).tolist()
-        if strange := [value for value in given if value not in known]:
-            raise SpaceError(f"`{parameter.name} = {strange[0]}` is not in the space `{space.name}`", hint=f"it knows {parameter.values}")
-        codes[parameter.name] = _codes(parameter, [known[value] for value in given])
+def _listed(space: SearchSpace, rows: Sequence[Sequence[Value]]) -> Candidates:
+    """The configurations of a list, each once, in the order of their keys."""
+    columns = zip(space.parameters, zip(*rows, strict=True), strict=True)
+    codes = {parameter.name: _codes(parameter, [parameter.values.index(value) for value in values]) for parameter, values in columns}
     weighted = zip(space.parameters, _weights(space), strict=True)
     keys = np.sum([codes[parameter.name].astype(np.int64) * weight for parameter, weight in weighted], axis=0)
     first = np.unique(keys, return_index=True)[1]

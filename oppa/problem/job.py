@@ -20,7 +20,10 @@ def load_job(path: Path, *, runner_name: str | None = None) -> Problem:
         JobError: for whatever is wrong in it.
         InputError: if the runner, the search space or a file of theirs is missing or wrong.
     """
-    job = validate(JobFile, parse(_read(path), source=path.name, error=JobError), error=JobError)
+    declared = parse(_read(path), source=path.name, error=JobError)
+    if "replay" in declared:
+        raise JobError(f"`{path.name}` is a search space file, whose tasks are replayed", hint="name one: `oppa tune FILE --task NAME`")
+    job = validate(JobFile, declared, error=JobError)
     model, cluster, training = job.model.record(), job.cluster.record(), job.training.record(path.parent)
     named_here = job.runner.name if runner_name is None else runner_name
     runner = catalog.find("runners", named_here, beside=path.parent if runner_name is None else None)

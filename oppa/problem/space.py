@@ -7,9 +7,10 @@ facts        what the expressions may name beside the parameters: dimensions of 
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from oppa.errors import SpaceError
 from oppa.problem.expressions import Expression, Kind, parse
 
 Value = bool | int | float | str
@@ -61,6 +62,8 @@ class SearchSpace:
     facts: Facts
     balanced_stages: bool = False
     """The framework cuts pipeline stages by cost, the output projection included; else they hold equally many layers."""
+    listed: tuple[tuple[Value, ...], ...] | None = None
+    """Where a table lists the configurations that there are: their values, in the parameters' order. Constraints then say nothing."""
 
     def __getitem__(self, name: str) -> Parameter:
         return next(parameter for parameter in self.parameters if parameter.name == name)
@@ -86,6 +89,20 @@ class SearchSpace:
         """The same space with one constraint lifted."""
         return dataclasses.replace(self, constraints=tuple(other for other in self.constraints if other is not constraint))
 
+    def listing(self, columns: Mapping[str, Iterable[Value]]) -> Self:
+        """The space of the configurations that a table lists, whatever constraints say of them; without a column stands the default.
+
+        Raises:
+            SpaceError: for a value that the space does not know.
+        """
+        size = len(list(columns["dp"]))
+        given = [list(columns.get(parameter.name, [parameter.default] * size)) for parameter in self.parameters]
+        for parameter, values in zip(self.parameters, given, strict=True):
+            if strange := [value for value in values if value not in parameter.values]:
+                hint = f"it knows {parameter.values}"
+                raise SpaceError(f"`{parameter.name} = {strange[0]}` is not in the space `{self.name}`", hint=hint)
+        return dataclasses.replace(self, listed=tuple(dict.fromkeys(zip(*given, strict=True))))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they are written to JSON; the facts follow from the problem."""
         return {
@@ -93,6 +110,7 @@ class SearchSpace:
             "parameters": [parameter.to_dict() for parameter in self.parameters],
             "constraints": [{"expression": constraint.expression.text, "why": constraint.why} for constraint in self.constraints],
             "balanced_stages": self.balanced_stages,
+            "listed": None if self.listed is None else [list(values) for values in self.listed],
         }
 
     @classmethod
@@ -117,6 +135,7 @@ class SearchSpace:
             constraints=tuple(constraints),
             facts=facts,
             balanced_stages=values.get("balanced_stages", False),
+            listed=None if values.get("listed") is None else tuple(map(tuple, values["listed"])),
         )
 
 

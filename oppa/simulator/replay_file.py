@@ -15,8 +15,8 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import Field
 
+from oppa import catalog
 from oppa.errors import InputError, SpaceError, nearest
-from oppa.problem.candidates import listed
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.declaration import Bytes, Count, Seconds, Table, parse, validate
@@ -29,8 +29,7 @@ from oppa.simulator.task import Task
 from oppa.units import GIB, MIB
 
 FACTS = ("model", "hosts", "outcome", "throughput", "memory")
-REPLAYED = "replay"
-"""The runner's name in the problems made here."""
+RUNNER = "replay"
 _STEPS_PER_S: dict[str, Callable[[float, int, int], float]] = {
     "steps/s": lambda value, batch, tokens: value,
     "samples/s": lambda value, batch, tokens: value / batch,
@@ -140,9 +139,10 @@ def replay_tasks(file: ReplayFile, rows: pd.DataFrame, noise: Noise | None = Non
 
 
 def _task(file: ReplayFile, name: str, rows: pd.DataFrame, noise: Noise) -> Task:
-    problem = _problem(file, name, rows)
     parameters = {meaning: column for meaning, column in file.replay.columns.items() if meaning in PARAMETERS}
-    candidates = listed(problem.space, {meaning: rows[column].to_numpy() for meaning, column in parameters.items()})
+    problem = _problem(file, name, rows)
+    space = problem.space.listing({meaning: rows[column].tolist() for meaning, column in parameters.items()})
+    problem = dataclasses.replace(problem, space=space)
     records: dict[Configuration, Record] = {}
     for row in rows.to_dict("records"):
         given = {meaning: row[column] for meaning, column in parameters.items()}
@@ -153,7 +153,7 @@ def _task(file: ReplayFile, name: str, rows: pd.DataFrame, noise: Noise) -> Task
     return Task(
         name=name,
         problem=problem,
-        candidates=candidates,
+        candidates=problem.candidates(),
         imitator=Replay(records=records, noise=noise),
         headline=largest is None or problem.cluster.hosts <= largest,
     )
@@ -179,7 +179,7 @@ def _problem(file: ReplayFile, name: str, rows: pd.DataFrame) -> Problem:
         model=model,
         global_batch=batch,
         cluster=cluster,
-        runner=Path(REPLAYED),
+        runner=catalog.find("runners", RUNNER),
         training=training,
         space=read_space(file.text, name=file.path.stem, facts=facts_of(model, batch, cluster, training)),
         limits=file.replay.limits.record(),

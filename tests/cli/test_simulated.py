@@ -1,4 +1,4 @@
-"""A simulated job is tuned like any other, and takes no device."""
+"""A simulated job, and a table of measurements, are tuned like any other, and take no device."""
 
 import json
 
@@ -23,3 +23,51 @@ def test_its_time_is_the_trials_own(oppa) -> None:
     found = json.loads(oppa("tune", JOB, "--time", "3 min", "--designer", "random", "--study", "s", "--json").stdout)
     searched = [trial["seconds"] for trial in found["trials"]]
     assert sum(searched[:-1]) < 180 <= sum(searched)
+
+
+TABLE = """\
+model,nodes,dp,tp,pp,mbs,zero,status,tok_s,mem_gb
+1B,1,8,1,1,1,0,ok,900000,30
+1B,1,4,2,1,1,0,ok,600000,20
+1B,1,2,4,1,1,0,ok,400000,10
+1B,1,8,1,1,2,0,failed,,
+8B,1,1,8,1,1,0,ok,100000,60
+"""
+REPLAYED = catalog.find("search_spaces", "nanotron-h100")
+
+
+@pytest.fixture
+def table(oppa):
+    (oppa.folder / "table.csv").write_text(TABLE)
+    return "table.csv"
+
+
+def test_a_table_of_measurements_is_tuned_and_its_study_stands_alone(oppa, table) -> None:
+    found = json.loads(
+        oppa("tune", REPLAYED, "--task", "1B-1", "--table", table, "--designer", "exhaustive", "--study", "s", "--json").stdout
+    )
+    assert found["ended"] == "every valid configuration was tried" and len(found["trials"]) == 4
+    assert (found["best"]["configuration"]["dp"], found["best"]["configuration"]["micro_batch"]) == (8, 1)
+    assert found["best"]["steps_per_s"] == pytest.approx(900000 / (256 * 4096), rel=0.1)
+    (oppa.folder / table).unlink()
+    assert "dp8_tp1_pp1_z0_mbs1" in oppa("show", "s").stdout
+    assert oppa("report", "s").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (("--task", "1B-2"), "has no task `1B-2`", "1B-1"),
+        ((), "has several tasks", "1B-1, 8B-1"),
+    ],
+)
+def test_a_task_that_is_not_there_is_named(arguments, message, hint, oppa, table) -> None:
+    run = oppa("tune", REPLAYED, *arguments, "--table", table, code=2)
+    assert message in run.stderr and hint in run.stderr
+    assert not (oppa.folder / "studies").exists()
+
+
+def test_a_table_is_no_job_and_a_job_no_table(oppa) -> None:
+    assert "whose tasks are replayed" in oppa("tune", REPLAYED, code=2).stderr
+    run = oppa("tune", JOB, "--runner", "replay", code=2)
+    assert "nothing to replay" in run.stderr and not (oppa.folder / "studies").exists()

@@ -64,6 +64,17 @@ def test_one_configuration_is_searched_by_one_tuner(study) -> None:
         assert other.claim(B) is not None
 
 
+def test_a_configuration_is_searched_again_by_one_tuner_that_knows_of_its_trials(study, completed) -> None:
+    study.finish(study.claim(A), completed)
+    assert study.claim(A) is None and study.claim(A, tried=2) is None
+    again = study.claim(A, tried=1)
+    with Study(study.folder) as other:
+        assert other.claim(A, tried=1) is None and other.claim(A, tried=2) is not None
+    study.finish(again, completed)
+    study.interrupt(study.claim(B), "asked to")
+    assert study.claim(B) is not None  # what was interrupted does not count
+
+
 def test_a_configuration_may_be_verified_any_number_of_times(study, completed) -> None:
     for _ in range(3):
         study.finish(study.claim(A, pairing="A|B"), completed)

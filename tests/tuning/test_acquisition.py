@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from oppa.tuning.acquisition import TEMPERATURE, bound, constrained_ucb, constrained_ucb_sampled
+from oppa.tuning.acquisition import TEMPERATURE, bound, constrained_ucb, constrained_ucb_sampled, value_of_repeats
 from oppa.tuning.surrogate.belief import Normal
 
 ROOMY, DRAWS = -3.0, 200_000
@@ -136,3 +136,19 @@ def test_the_bound_is_equation_32_by_determinants() -> None:
 def test_the_bound_of_what_tells_nothing_is_that_of_the_norm_and_the_confidence() -> None:
     noise = column([0.1, 0.2])
     assert bound(float(noise.log().sum()), noise) == pytest.approx(1 + math.sqrt(2 * math.log(10)))
+
+
+def test_a_repeat_is_worth_what_the_choice_after_it_gains() -> None:
+    known, noise = normal([0.0, -0.02, -0.1, -0.02], [0.03, 0.03, 0.05, 0.001]), 0.03**2
+    g, gains = torch.Generator().manual_seed(0), []
+    for i, (mean, stddev) in enumerate(zip(known.mean, known.stddev, strict=True)):
+        truth = mean + stddev * torch.randn(DRAWS, generator=g, dtype=torch.float64)
+        told = truth + noise**0.5 * torch.randn(DRAWS, generator=g, dtype=torch.float64)
+        after = (mean / stddev**2 + told / noise) / (1 / stddev**2 + 1 / noise)
+        rival = torch.cat([known.mean[:i], known.mean[i + 1 :]]).max()
+        gains.append(after.maximum(rival).mean() - known.mean.max())
+    torch.testing.assert_close(value_of_repeats(known, noise), torch.stack(gains), rtol=0.03, atol=2e-5)
+
+
+def test_repeats_of_the_only_one_are_worth_nothing() -> None:
+    assert value_of_repeats(normal([0.0], [0.1]), 0.01).tolist() == [0.0]

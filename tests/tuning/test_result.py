@@ -200,6 +200,24 @@ def test_what_was_tried_twice_contends_once_with_its_last_trial(record, default,
     assert (finding.best, finding.runner_up) == (again, second)
 
 
+def test_what_was_searched_twice_ranks_by_its_mean(record, default, others) -> None:
+    record.search(others[0], 4.0)
+    second = record.search(others[1], 3.0)
+    again = record.search(others[0], 2.0)  # the mean is 2.83
+    third = record.search(others[2], 1.0)
+    finding = record.finding()
+    assert (finding.best, finding.runner_up) == (second, again) and third.configuration not in finding.repeats
+    record.search(others[0], 4.0, "terminated_early")
+    assert (record.finding().best, record.finding().runner_up) == (again, second)
+
+
+def test_what_runs_out_of_memory_when_it_is_searched_again_is_dropped(record, others) -> None:
+    record.search(others[0], 4.0)
+    second = record.search(others[1], 3.0)
+    record.search(others[0], None, "out_of_memory")
+    assert record.finding().best == second and record.finding().runner_up is None
+
+
 def test_the_json_has_what_was_found(record, default, others, tmp_path, problem) -> None:
     record.baseline(default, 1.0)
     for index, rate in ((others[0], 2.0), (others[1], 1.5)):
