@@ -23,6 +23,8 @@ from oppa.units import format_seconds
 REFRESH_S = 0.2
 CAUSE_WIDTH = 70
 MARKS = {SEARCH: " ", BASELINE: "○", VERIFICATION: "✓"}
+AGAIN = "↻"
+"""A search trial of what was searched before."""
 
 
 class Interruption:
@@ -60,6 +62,7 @@ class PlainWatcher:
         self._study = study
         self._interruption = interruption
         self._best: tuple[float, str] | None = None
+        self._searched = {trial.configuration for trial in study.trials() if trial.purpose == SEARCH and trial.counts}
         for trial in study.trials():
             if trial.purpose == SEARCH and trial.feasible:
                 self._improves(trial.steps_per_s, trial.configuration.id)
@@ -90,7 +93,8 @@ class PlainWatcher:
         improved = counts and self._improves(measured.steps_per_s if measured else None, lease.configuration.id)
         speed = style.rate(measured.steps_per_s, measured.variance**0.5) + " steps/s" if measured else ""
         rest = f"{speed:<22}{style.memory(result.memory_bytes):>9}" if result.outcome in MEASURED else _one_line(result.cause)
-        kind = MARKS[lease.purpose]
+        kind = AGAIN if lease.purpose == SEARCH and lease.configuration in self._searched else MARKS[lease.purpose]
+        self._searched |= {lease.configuration} if lease.purpose == SEARCH else set()
         outcome = style.outcome(result.outcome) + " " * (17 - len(result.outcome))
         mark = "   [bold green]best so far[/]" if improved else ""
         return f"{lease.trial:4} {kind} {lease.configuration.id:<36} {outcome}{rest}{mark}"

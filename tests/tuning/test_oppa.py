@@ -8,7 +8,8 @@ import torch
 from oppa.problem.training import Strategy
 from oppa.study import Prediction
 from oppa.tuning.acquisition import bound
-from oppa.tuning.designers.oppa import FAILURES_IN_A_ROW, Oppa
+from oppa.tuning.designers.oppa import DOUBT, FAILURES_IN_A_ROW, Oppa, value_of_new
+from oppa.tuning.surrogate.belief import Normal
 from tests.tuning.conftest import failed, measured
 
 ALL = torch.arange(32)
@@ -111,6 +112,41 @@ def test_after_a_miss_intervals_are_wider(problem, candidates, landscape) -> Non
         designer.update([dataclasses.replace(landscape.observe(17), prediction=expected)])
         widths.append(designer.predict(20).log_stddev)
     assert widths[1] > 1.3 * widths[0]
+
+
+def test_contenders_that_noise_does_not_tell_apart_are_measured_again(designer, landscape) -> None:
+    ran = sorted((index for index in range(32) if landscape.observe(index).measured), key=landscape.log_rate)
+    slowest, *rest, first, second = ran
+    best = landscape.log_rate(second)
+    close = {first: best, second: best + 0.005}
+    designer.update([dataclasses.replace(landscape.observe(index), log_steps_per_s=best - 0.5) for index in rest])
+    designer.update([dataclasses.replace(landscape.observe(index), log_steps_per_s=rate) for index, rate in close.items()])
+    wide = designer.predict(second).log_stddev
+    assert designer.suggest(set(range(32)) - {slowest}) in close
+    for index, rate in (*[(first, best - 0.05)] * 4, *[(second, best + 0.005)] * 4):
+        designer.update([dataclasses.replace(landscape.observe(index), log_steps_per_s=rate)])
+    assert designer.suggest(set(range(32)) - {slowest}) == slowest  # who is ahead is settled
+    assert designer.predict(second).log_stddev < wide
+
+
+def test_memory_is_believed_with_a_doubt() -> None:
+    """Models of memory are wrong now and then: what is thought not to fit is worth a little, far beyond nothing."""
+    rate = Normal(torch.full((3,), 0.3, dtype=torch.float64), torch.full((3,), 0.05, dtype=torch.float64))
+    slack = Normal(torch.tensor([-0.5, 0.1, 1.0], dtype=torch.float64), torch.full((3,), 0.02, dtype=torch.float64))
+    fits, doubted, hopeless = value_of_new(rate, slack, 0.03**2, incumbent=0.0).tolist()
+    assert 0.1 * DOUBT < doubted / fits < DOUBT and hopeless < 1e-6
+
+
+def test_a_stalled_run_does_not_mislead(problem, candidates, make_planted) -> None:
+    planted = make_planted(1)
+    order = [index for index in torch.randperm(32, generator=torch.Generator().manual_seed(1)).tolist() if planted.observe(index).measured]
+    told, odd = [planted.observe(index) for index in order[:10]], planted.observe(order[10])
+    beliefs = []
+    for last in (odd, dataclasses.replace(odd, log_steps_per_s=odd.log_steps_per_s - 2.5)):
+        designer = Oppa(problem, candidates, seed=0)
+        designer.update([*told, last])
+        beliefs.append(designer.log_rate.of_candidates(torch.tensor([index for index in range(32) if index != odd.candidate])))
+    assert (beliefs[1].mean - beliefs[0].mean).abs().max() < 0.3 and (beliefs[1].stddev < 2 * beliefs[0].stddev + 0.1).all()
 
 
 @pytest.mark.slow

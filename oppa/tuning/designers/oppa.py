@@ -76,13 +76,13 @@ def most_valuable(rows: Tensor, log_rate: Process, log_slack: Process, seen: Seq
     contending = torch.tensor([candidate in returnable for candidate in log_rate.observed.tolist()])
     known = Normal(known.mean[contending], known.stddev[contending])
     again = value_of_repeats(known, noise)
-    new = _value(rate, slack, noise, incumbent=float(known.mean.max()))
+    new = value_of_new(rate, slack, noise, incumbent=float(known.mean.max()))
     if again.max() > max(WORTH_A_REPEAT, float(new.max())):
         return int(log_rate.observed[contending][again.argmax()])
     return int(rows[new.argmax()])
 
 
-def _value(rate: Normal, slack: Normal, noise: float, *, incumbent: float) -> Tensor:
+def value_of_new(rate: Normal, slack: Normal, noise: float, *, incumbent: float) -> Tensor:
     """By how much a trial of candidates that were never tried is expected to improve on the incumbent, as a share of it, shape (n,)."""
     learned = Normal(rate.mean, rate.stddev.square() / (rate.stddev.square() + noise).sqrt())
     doubted = Normal(slack.mean, (slack.stddev.square() + DOUBTED_STDDEV**2).sqrt())
