@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from oppa.bench import published
-from oppa.bench.prior import RAN, nanotron_tasks
+from oppa.bench.judgement import RAN, task_table
 from oppa.bench.stalls import stall_section, without_stalls
 from oppa.cost.coefficients import Belief, Coefficients, load_beliefs, medians
 from oppa.cost.memory import memory
@@ -109,7 +109,7 @@ def _held_out(runs: pd.DataFrame, work: Workload, times: Mapping[str, Coefficien
         predicted = runs.assign(
             predicted_step_time_s=step_time(work, times[fitted]).numpy(), predicted_memory_bytes=memory(work, sizes[fitted]).numpy()
         )
-        middle = nanotron_tasks(predicted[runs["model"] == judged]).median(numeric_only=True)
+        middle = task_table(predicted[runs["model"] == judged]).median(numeric_only=True)
         rows.append((judged, fitted, f"{middle['spearman']:.3f}", *(f"{middle[name]:.1%}" for name in ("regret", "time", "memory"))))
     return Section(
         title="Held out: coefficients of one model, runs of the other",

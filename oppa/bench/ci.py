@@ -5,7 +5,7 @@ Everything runs on the tasks' own clocks, so a busy machine changes nothing. Pla
     slower    mean over plays of log(seconds to 95% now / then), and its standard error
     worse     mean over plays of best after ten trials, then minus now, and its standard error
 
-A regression is more than TOLERANCE and more than two standard errors.
+A regression is more than SLOWER or WORSE, and more than two standard errors.
 """
 
 import dataclasses

@@ -1,56 +1,23 @@
-"""How good the prior is before anything is measured: its predictions against what others measured and published.
-
-Notation:
-    Spearman    rank correlation of predicted and measured step times of a task
-    regret      measured step time of the configuration that is predicted to be the fastest, over that of the fastest, minus 1
-    error       |predicted / measured - 1|
-"""
-
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+"""How good the prior is before anything is measured: its predictions against what others measured and published."""
 
 import pandas as pd
 import torch
 
 from oppa.bench import published
+from oppa.bench.judgement import RAN, all_reduce_section, error, skipped, task_section, task_table
 from oppa.cost.collectives import Group, all_reduce_time
 from oppa.cost.hardware import load_hardware
 from oppa.cost.prediction import believed, predict_rows
 from oppa.cost.workload import machine_of
 from oppa.report.record import Section
 
-RAN = "ok"
-
 
 def prior() -> list[Section]:
     """The prior against runs of nanotron, of Megatron-LM, and against all-reduces of NCCL; says what is skipped where the data lacks."""
     if lacking := published.missing():
-        return [_skipped(lacking)]
+        return [skipped("prior", lacking)]
     runs = predict_rows(published.nanotron_rows())
     return [_tasks(runs), _fitting(runs), _recomputation(), _all_reduces()]
-
-
-def nanotron_tasks(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per model and number of devices: how its runs that ended well were predicted."""
-    ran = runs[runs["status"] == RAN]
-    return pd.DataFrame([{"model": name, "gpus": gpus, **judged(group)} for (name, gpus), group in ran.groupby(["model", "gpus"])])
-
-
-def judged(task: pd.DataFrame) -> dict[str, float]:
-    """How well the step times and memory of a task's runs are predicted."""
-    measured, predicted = task["step_time_s"], task["predicted_step_time_s"]
-    return {
-        "runs": len(task),
-        "spearman": float(measured.corr(predicted, method="spearman")),
-        "regret": float(measured.iloc[predicted.argmin()] / measured.min() - 1),
-        "time": float(error(predicted, measured).median()),
-        "memory": float(error(task["predicted_memory_bytes"].astype(float), task["memory_bytes"]).median()),
-    }
-
-
-def error(predicted: pd.Series, measured: pd.Series) -> pd.Series:
-    """Relative to what was measured."""
-    return (predicted / measured - 1).abs()
 
 
 def all_reduce_errors() -> pd.DataFrame:
@@ -65,21 +32,12 @@ def all_reduce_errors() -> pd.DataFrame:
 
 
 def _tasks(runs: pd.DataFrame) -> Section:
-    tasks = nanotron_tasks(runs)
-    rows = [(f"{task['model']}, {task['gpus']} devices", task["runs"], *_cells(task)) for task in tasks.to_dict("records")]
-    middle = tasks.median(numeric_only=True).to_dict()
-    return Section(
+    return task_section(
+        task_table(runs),
         title="Which configuration is fast: nanotron on H100",
         text=f"The {published.FILES[published.NANOTRON]}. A task is a model on so many devices, its candidates are the runs that "
         "ended well. Some stall by chance, on 512 devices most (results/calibrate): a regret over 100% means that the one chosen did.",
-        columns=("task", ">runs", ">Spearman", ">regret", ">error of step time", ">error of memory"),
-        rows=[*rows, ("median of the tasks", "", *_cells(middle))],
     )
-
-
-def _cells(judgement: Mapping[Hashable, Any]) -> tuple[str, ...]:
-    percentages = (f"{judgement[name]:.1%}" for name in ("regret", "time", "memory"))
-    return (f"{judgement['spearman']:.3f}", *percentages)
 
 
 def _fitting(runs: pd.DataFrame) -> Section:
@@ -113,22 +71,9 @@ def _recomputation() -> Section:
 
 
 def _all_reduces() -> Section:
-    errors = all_reduce_errors()
-    groups = [(str(members), group["error"]) for members, group in errors.groupby("members")]
-    rows = [(name, len(each), f"{each.median():.1%}", f"{each.quantile(0.9):.1%}") for name, each in [*groups, ("all", errors["error"])]]
-    return Section(
+    return all_reduce_section(
+        all_reduce_errors(),
         title="All-reduces on A100",
         text="NCCL all-reduces of 1 MB to 1 GB within a host (vTrain's measurements), from which the belief in latency and efficiency of "
         "links is taken.",
-        columns=(">devices", ">measurements", ">median error", ">90% below"),
-        rows=rows,
-    )
-
-
-def _skipped(lacking: Sequence[str]) -> Section:
-    return Section(
-        title="The prior against published measurements: SKIPPED",
-        text=f"`{published.folder()}` lacks what the prior is compared with: put it there, or name the folder that has it in OPPA_DATA.",
-        columns=("missing file", "what it holds"),
-        rows=[(name, published.FILES[name]) for name in lacking],
     )

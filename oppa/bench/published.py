@@ -4,6 +4,7 @@ The folder is named by the variable OPPA_DATA, else it is `../shared/data` from 
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +20,7 @@ FILES = {
     RECOMPUTATION: "iterations of Megatron-LM on A100 (Korthikanti et al. 2022, table 5)",
     ALL_REDUCES: "NCCL all-reduces within a host (of vTrain)",
 }
-DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "tied", "vocab", "seq_len")
+DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 
 
 def folder() -> Path:
@@ -27,9 +28,9 @@ def folder() -> Path:
     return Path(os.environ.get("OPPA_DATA") or "../shared/data")
 
 
-def missing() -> list[str]:
-    """The files that are not there."""
-    return [name for name in FILES if not (folder() / name).is_file()]
+def missing(files: Mapping[str, str] = FILES) -> dict[str, str]:
+    """The files that are not there, and what they hold."""
+    return {name: holds for name, holds in files.items() if not (folder() / name).is_file()}
 
 
 def nanotron_rows() -> pd.DataFrame:
@@ -39,7 +40,9 @@ def nanotron_rows() -> pd.DataFrame:
     """
     replayed = read_replay_file(catalog.find("search_spaces", "nanotron-h100"))
     models = {name: replayed.model(name) for name in replayed.replay.models}
-    dimensions = pd.DataFrame([{key: getattr(model, key) for key in DIMENSIONS} for model in models.values()], index=pd.Index(models))
+    dimensions = pd.DataFrame(
+        [{key: getattr(model, key) for key in (*DIMENSIONS, "tied")} for model in models.values()], index=pd.Index(models)
+    )
     runs = _read(NANOTRON).join(dimensions, on="model")
     batch = replayed.replay.batch.global_batch
     rows = runs.assign(device="H100", gpus_per_node=8, gbs=batch, model_chunks=1, recompute="none")

@@ -2,11 +2,6 @@
 
 Some of its constants were chosen with these very runs in sight (their `source` says so), by hand and not by a fit: what follows shows how
 well few constants explain many runs, not how well runs are foreseen that no one had seen.
-
-Notation:
-    Spearman    rank correlation of simulated and measured step times of a task
-    regret      measured step time of the configuration that the simulator takes to be the fastest, over that of the fastest, minus 1
-    error       |simulated / measured - 1|
 """
 
 from collections.abc import Hashable, Mapping
@@ -15,11 +10,14 @@ from typing import Any
 import pandas as pd
 
 from oppa.bench import published
+from oppa.bench.judgement import RAN, all_reduce_section, error, skipped, task_section, task_table
+from oppa.bench.tasks import load_suite
 from oppa.pipeline.execution import Times, execute
 from oppa.pipeline.schedules import order
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
+from oppa.problem.problem import Problem
 from oppa.report.record import Section
 from oppa.simulator.collectives import all_reduce_s
 from oppa.simulator.hardware import load_hardware
@@ -39,22 +37,17 @@ LAYERS_AND_ENDS = {"1.5B": 24, "6.2B": 32}
 
 def simulator() -> list[Section]:
     """The simulator against nanotron, Megatron-LM, NCCL and the Zero Bubble paper; says what is skipped where the data lacks."""
-    if lacking := [name for name in FILES if not (published.folder() / name).is_file()]:
-        return [_skipped(lacking)]
+    if lacking := published.missing(FILES):
+        return [skipped("simulator", lacking)]
     runs = simulated_runs()
     return [_tasks(runs), _fitting(runs), _recomputation(), _all_reduces(), _bubbles()]
 
 
 def simulated_runs() -> pd.DataFrame:
-    """Every run of nanotron with `simulated_s`, `simulated_bytes` and `fits`."""
-    rows = published.nanotron_rows()
-    return pd.concat([_simulated(group) for _, group in rows.groupby(["model", "nodes"])])
-
-
-def task_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per model and number of devices: how its runs that ended well are simulated."""
-    ran = runs[runs["status"] == "ok"]
-    return pd.DataFrame([{"model": name, "gpus": gpus, **_judged(group)} for (name, gpus), group in ran.groupby(["model", "gpus"])])
+    """Every run of nanotron with `predicted_step_time_s`, `predicted_memory_bytes` and `fits`, all of them the simulator's."""
+    problems = {task.name: task.problem for task in load_suite("replay")}
+    runs = published.nanotron_rows().groupby(["model", "nodes"])
+    return pd.concat([_simulated(group, problems[f"{model}-{hosts}"]) for (model, hosts), group in runs])
 
 
 def recomputation() -> pd.DataFrame:
@@ -72,7 +65,7 @@ def all_reduce_errors() -> pd.DataFrame:
         hardware.host.collective_s + all_reduce_s(topology.group(members, 1), bytes_)
         for members, bytes_ in zip(measured["members"], measured["bytes"], strict=True)
     ]
-    return measured.assign(error=(pd.Series(simulated) / measured["seconds"] - 1).abs())
+    return measured.assign(error=error(pd.Series(simulated), measured["seconds"]))
 
 
 def bubble_rates() -> pd.DataFrame:
@@ -83,41 +76,34 @@ def bubble_rates() -> pd.DataFrame:
     return rates.assign(executed=[_bubble_rate(row) for row in rates.to_dict("records")])
 
 
-def _simulated(task: pd.DataFrame) -> pd.DataFrame:
-    first = task.iloc[0]
-    dimensions: dict[str, Any] = {key: int(first[key]) for key in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")}
-    cluster = Cluster(hosts=int(first["nodes"]), devices_per_host=8, device="H100", memory_limit_bytes=85_028_896_768)
-    imitated = Simulator(Model(**dimensions, tied=bool(first["tied"])), cluster, precision="bf16", framework="nanotron", balanced=True)
-    configurations = [_configuration(row) for row in task.to_dict("records")]
-    return task.assign(
-        simulated_s=[imitated.step_time_s(each) for each in configurations],
-        simulated_bytes=[imitated.memory_bytes(each) for each in configurations],
+def _simulated(runs: pd.DataFrame, problem: Problem) -> pd.DataFrame:
+    balanced, precision = problem.space.balanced_stages, problem.training.precision
+    imitated = Simulator(problem.model, problem.cluster, precision=precision, framework="nanotron", balanced=balanced)
+    configurations = [_configuration(row) for row in runs.to_dict("records")]
+    return runs.assign(
+        predicted_step_time_s=[imitated.step_time_s(each) for each in configurations],
+        predicted_memory_bytes=[imitated.memory_bytes(each) for each in configurations],
         fits=[imitated.fits(each) for each in configurations],
     )
 
 
-def _configuration(row: Mapping[Hashable, Any]) -> Configuration:
-    names = {"dp": "dp", "tp": "tp", "pp": "pp", "global_batch": "gbs", "micro_batch": "mbs", "zero_stage": "zero"}
-    return Configuration.from_dict({name: int(row[column]) for name, column in names.items()})
-
-
 def _iteration_s(row: Mapping[Hashable, Any]) -> float:
-    names = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
-    dimensions: dict[str, Any] = {name: int(row[name]) for name in names}
-    model = Model(**dimensions, gated=False, biases=True, tied=True, norm="layer", learned_positions=dimensions["seq_len"])
-    cluster = Cluster(hosts=int(row["gpus"]) // 8, devices_per_host=8, device="A100-80GB", memory_limit_bytes=84_987_740_160)
-    chunks = int(row["model_chunks"])
-    configuration = Configuration(
-        dp=int(row["dp"]),
-        tp=int(row["tp"]),
-        pp=int(row["pp"]),
-        global_batch=int(row["gbs"]),
-        micro_batch=int(row["mbs"]),
-        model_chunks=chunks,
-        schedule="interleaved" if chunks > 1 else "1f1b",
-        recompute=str(row["recompute"]),
+    dimensions = {name: row[name] for name in (*published.DIMENSIONS, "gated")}
+    model = Model(**dimensions, biases=True, tied=True, norm="layer", learned_positions=row["seq_len"])
+    per_host, device = row["gpus_per_node"], row["device"]
+    limit_bytes = load_hardware(device).device.memory_bytes
+    cluster = Cluster(hosts=row["gpus"] // per_host, devices_per_host=per_host, device=device, memory_limit_bytes=limit_bytes)
+    return Simulator(model, cluster, precision=row["precision"], framework="megatron").step_time_s(_configuration(row))
+
+
+def _configuration(row: Mapping[Hashable, Any]) -> Configuration:
+    return Configuration(
+        **{name: row[name] for name in ("dp", "tp", "pp", "model_chunks", "recompute")},
+        global_batch=row["gbs"],
+        micro_batch=row["mbs"],
+        zero_stage=row["zero"],
+        schedule="interleaved" if row["model_chunks"] > 1 else "1f1b",
     )
-    return Simulator(model, cluster, precision="fp16", framework="megatron").step_time_s(configuration)
 
 
 def _bubble_rate(row: Mapping[Hashable, Any]) -> float:
@@ -135,36 +121,18 @@ def _bubble_rate(row: Mapping[Hashable, Any]) -> float:
     return execute(found, times).bubble_rate
 
 
-def _judged(task: pd.DataFrame) -> dict[str, float]:
-    measured, simulated = task["step_time_s"], task["simulated_s"]
-    return {
-        "runs": len(task),
-        "spearman": float(measured.corr(simulated, method="spearman")),
-        "regret": float(measured.iloc[simulated.argmin()] / measured.min() - 1),
-        "time": float((simulated / measured - 1).abs().median()),
-        "memory": float((task["simulated_bytes"] / task["memory_bytes"] - 1).abs().median()),
-    }
-
-
 def _tasks(runs: pd.DataFrame) -> Section:
-    tasks = task_table(runs)
-    rows = [(f"{task['model']}, {task['gpus']} devices", task["runs"], *_cells(task)) for task in tasks.to_dict("records")]
-    return Section(
+    return task_section(
+        task_table(runs),
         title="Which configuration is fast: nanotron on H100, simulated",
         text=f"The {published.FILES[published.NANOTRON]}, against `priors/clusters/H100.toml`. A task is a model on so many devices, its "
         "candidates are the runs that ended well. On many hosts some take several times as long as others like them, which is not "
         "simulated: a regret over 50% means that the one chosen did.",
-        columns=("task", ">runs", ">Spearman", ">regret", ">error of step time", ">error of memory"),
-        rows=[*rows, ("median of the tasks", "", *_cells(tasks.median(numeric_only=True).to_dict()))],
     )
 
 
-def _cells(judgement: Mapping[Hashable, Any]) -> tuple[str, ...]:
-    return (f"{judgement['spearman']:.3f}", *(f"{judgement[name]:.1%}" for name in ("regret", "time", "memory")))
-
-
 def _fitting(runs: pd.DataFrame) -> Section:
-    ran, legal = runs["status"] == "ok", runs["flag"].isna()
+    ran, legal = runs["status"] == RAN, runs["flag"].isna()
     kinds = {"ran": runs[ran], "failed": runs[~ran & legal]}
     return Section(
         title="Which configuration fits: nanotron on H100, simulated",
@@ -189,14 +157,10 @@ def _recomputation() -> Section:
 
 
 def _all_reduces() -> Section:
-    errors = all_reduce_errors()
-    groups = [(str(members), group["error"]) for members, group in errors.groupby("members")]
-    rows = [(name, len(each), f"{each.median():.1%}", f"{each.quantile(0.9):.1%}") for name, each in [*groups, ("all", errors["error"])]]
-    return Section(
+    return all_reduce_section(
+        all_reduce_errors(),
         title="All-reduces on A100, simulated",
         text="NCCL all-reduces of 1 MB to 1 GB within a host (vTrain's measurements), from which its links' figures are taken.",
-        columns=(">devices", ">measurements", ">median error", ">90% below"),
-        rows=rows,
     )
 
 
@@ -211,13 +175,4 @@ def _bubbles() -> Section:
             (row["model"], row["microbatches"], row["schedule"], f"{row['bubble_rate']:.4f}", f"{row['executed']:.4f}")
             for row in rates.to_dict("records")
         ],
-    )
-
-
-def _skipped(lacking: list[str]) -> Section:
-    return Section(
-        title="The simulator against published measurements: SKIPPED",
-        text=f"`{published.folder()}` lacks what it is compared with: put it there, or name the folder that has it in OPPA_DATA.",
-        columns=("missing file", "what it holds"),
-        rows=[(name, FILES[name]) for name in lacking],
     )

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from oppa.bench.calibrate import calibrate, fit
-from oppa.bench.prior import judged, prior
+from oppa.bench.judgement import judged
+from oppa.bench.prior import prior
 from oppa.bench.stalls import stall_probability
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.step_time import step_time

@@ -3,14 +3,15 @@
 import pytest
 
 from oppa.bench import published
-from oppa.bench.prior import all_reduce_errors, error, nanotron_tasks
+from oppa.bench.judgement import error, task_table
+from oppa.bench.prior import all_reduce_errors
 from oppa.cost.prediction import predict_rows
 
 pytestmark = pytest.mark.usefixtures("published_data")
 
 
 def test_nanotron_s_runs_are_ranked_and_their_memory_is_known() -> None:
-    middle = nanotron_tasks(predict_rows(published.nanotron_rows())).median(numeric_only=True)
+    middle = task_table(predict_rows(published.nanotron_rows())).median(numeric_only=True)
     assert middle["spearman"] >= 0.85
     assert middle["regret"] <= 0.05
     assert middle["memory"] <= 0.15

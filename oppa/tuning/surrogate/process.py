@@ -99,14 +99,11 @@ class Process:
 
     def learn(self, data: Data) -> None:
         """Fit coefficients and kernel to what was observed, from where the last fit ended."""
-        anchor = None
         for _ in range(ROUNDS):
             if (self.shift - self._anchor).abs().max() > NEAR:
                 self._anchor = self.shift
-            if anchor is not self._anchor:
-                anchor = self._anchor
-                value, slopes = self.cost.linearised(anchor, data.rows)
-                inputs = self._inputs(data.rows, slopes, value - slopes @ anchor)
+            value, slopes = self.cost.linearised(self._anchor, data.rows)
+            inputs = self._inputs(data.rows, slopes, value - slopes @ self._anchor)
             target, noise = self._stand_ins(inputs, data)
             model = self._model(inputs, target, noise)
             fit(model)
