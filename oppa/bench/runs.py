@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from oppa.bench.play import Played
 from oppa.errors import InputError
+from oppa.report.record import written
 from oppa.simulator.task import Task
 
 OUTCOMES = {"completed": "c", "terminated_early": "t", "out_of_memory": "m", "failed": "f"}
@@ -113,11 +114,11 @@ class Log:
 
     def sit_down(self, origin: Mapping[str, str]) -> None:
         """Begin a sitting; a line that was torn off when the last one ended is cut."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         whole = self._text().rpartition("\n")[0]
         temporary = self.path.with_suffix(".new")
-        temporary.write_text(f"{whole}\n" if whole else "")
-        temporary.replace(self.path)
+        with written(self.path.parent):
+            temporary.write_text(f"{whole}\n" if whole else "")
+            temporary.replace(self.path)
         self._write({"protocol": self.protocol, "origin": origin})
 
     def append(self, run: Run) -> None:
@@ -134,7 +135,10 @@ class Log:
         return self.path.read_text() if self.path.is_file() else ""
 
     def _lines(self) -> list[dict[str, Any]]:
-        lines: list[dict[str, Any]] = [json.loads(line) for line in self._text().splitlines(keepends=True) if line.endswith("\n")]
+        try:
+            lines: list[dict[str, Any]] = [json.loads(line) for line in self._text().splitlines(keepends=True) if line.endswith("\n")]
+        except ValueError as error:
+            raise InputError(f"`{self.path}` is no log of a comparison: {error}", hint="move it away, or name another folder") from None
         for line in lines:
             if "protocol" in line and line["protocol"] != self.protocol:
                 changed = [name for name in {*line["protocol"], *self.protocol} if line["protocol"].get(name) != self.protocol.get(name)]

@@ -66,14 +66,15 @@ def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
 
 def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) -> None:
     from oppa.cli import style
-    from oppa.report.record import write_record
+    from oppa.report.record import write_record, written
     from oppa.report.study import sections, write_csv
     from oppa.report.surrogate import sections as sections_of_surrogate
 
     trials = study.trials()
     record = [*sections(trials, candidates=len(problem.candidates())), *sections_of_surrogate(learned)]
     write_record(out, f"Study of `{problem.name}`", record, origins=study.sittings())
-    write_csv(out / "trials.csv", trials)
+    with written(out):
+        write_csv(out / "trials.csv", trials)
     style.err().print(f"written: {out / 'table.md'}, {out / 'trials.csv'}", markup=False)
 
 

@@ -1,5 +1,6 @@
 """What a study is about, and what came out of it, for people."""
 
+import re
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -81,6 +82,7 @@ def _remedy(outcome: "Outcome", study: "Study", problem: "Problem") -> str:
 def new_folder(name: str) -> Path:
     """Make the first free `studies/<name>-NNN`; tuners that start at once get one each."""
     studies, number = Path("studies"), 1
+    name = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "study"  # a task is named after a table's values
     with disk_errors(studies):
         studies.mkdir(exist_ok=True)
         while True:

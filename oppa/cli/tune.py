@@ -56,6 +56,8 @@ def tune(
     from oppa.problem.job import load_job
     from oppa.units import parse_seconds
 
+    if runner and (task or table):
+        raise InputError(f"`--runner {runner}` has no part in a replay", hint="leave it out, or `--task`")
     problem, imitator = _question(job, task, table) if task or table else (load_job(job, runner_name=runner), None)
     limits = problem.limits
     if trials is not None:

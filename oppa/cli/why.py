@@ -127,7 +127,8 @@ def _tried(known: "Explanation", folder: Path | None) -> str:
     ended = f"trial {tried.id}, {style.outcome(tried.outcome)}"
     if tried.steps_per_s is None:
         return f"{ended}{f', rank {tried.rank}' if tried.rank is not None else ''}: {escape(tried.cause)}"
-    repeated = f"; {style.number(known.steps_per_s)} steps/s in {len(known.repeats)} repeats" if known.repeats else ""
+    times = f"{len(known.repeats)} repeats" if known.repeats else f"the mean of {known.trials} trials" if known.trials > 1 else ""
+    repeated = f"; {style.number(known.steps_per_s)} steps/s in {times}" if times else ""
     return f"{ended}: {style.rate(tried.steps_per_s, tried.stddev)} steps/s, peak {style.memory(tried.memory_bytes)}{repeated}"
 
 

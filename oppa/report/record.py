@@ -1,17 +1,19 @@
 """A record under `results/`: a generated table.md that says what it claims, by which command, on which hardware."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from oppa import __version__
+from oppa.errors import InputError
 from oppa.units import format_bytes
 
 
@@ -24,6 +26,16 @@ class Section:
     columns: Sequence[str]
     """A column whose name starts with `>` is aligned to the right."""
     rows: Sequence[Sequence[object]]
+
+
+@contextlib.contextmanager
+def written(folder: Path) -> Iterator[None]:
+    """Make a folder for what is written now; raises InputError where the disk refuses."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise InputError(f"`{folder}` cannot be written: {error.strerror}", hint="name another folder: `--out FOLDER`") from None
 
 
 def write_record(
@@ -39,9 +51,6 @@ def write_record(
     Args:
         figures: SVG by file name, written beside the table and shown below it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, svg in (figures or {}).items():
-        (folder / name).write_text(svg)
     parts = [
         f"# {title}\n",
         *("\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n" for facts in origins or [provenance()]),
@@ -49,7 +58,10 @@ def write_record(
     parts += [f"\n## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections]
     parts += [f"![{Path(name).stem}]({name})\n" for name in figures or {}]
     path = folder / "table.md"
-    path.write_text("\n".join(parts))
+    with written(folder):
+        for name, svg in (figures or {}).items():
+            (folder / name).write_text(svg)
+        path.write_text("\n".join(parts))
     return path
 
 

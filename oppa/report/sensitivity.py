@@ -6,7 +6,6 @@ A parameter of a layout cannot be changed alone (dp * tp * pp is the number of d
 import dataclasses
 
 import numpy as np
-import torch
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.describe import varying
@@ -29,8 +28,7 @@ class Sensitivity:
 
 def sensitivities(designer: Oppa, candidates: Candidates) -> list[Sensitivity]:
     """Of every parameter that varies, as the surrogate believes; the one that matters most first. Empty if nothing is believed to fit."""
-    rows = torch.arange(len(candidates))
-    log_rate, fits = designer.log_rate.at(rows).mean.numpy(), designer.log_slack.at(rows).mean.numpy() <= 0
+    log_rate, fits = designer.log_rate.at(slice(None)).mean.numpy(), designer.fitting().numpy()
     found = []
     for name, values in varying(candidates).items():
         column = candidates.column(name)

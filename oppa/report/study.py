@@ -1,5 +1,6 @@
 """A study in figures: how its trials ended, how far the best lies from the rest, and every trial in a table."""
 
+import dataclasses
 import math
 import statistics
 from collections import Counter
@@ -47,9 +48,10 @@ def facts(trials: Sequence[Trial]) -> list[tuple[str, str]]:
     """Counts by outcome, the best against the median, how many are tied with the best, and how good the predictions were."""
     searched = [trial for trial in trials if trial.purpose == SEARCH]
     counts = Counter(trial.outcome for trial in searched)
-    found = [("trials", str(len(searched)))]
+    repeats = sum(trial.counts for trial in searched) - len({trial.configuration for trial in searched if trial.counts})
+    found = [("trials", str(len(searched)) + (f", {repeats} of them repeats" if repeats else ""))]
     found += [(name.replace("_", " "), str(count)) for name, count in counts.most_common()]
-    feasible = [trial for trial in searched if trial.feasible]
+    feasible = each_once(searched)
     if not feasible:
         return found
     rates = [trial.steps_per_s or 0.0 for trial in feasible]
@@ -61,6 +63,13 @@ def facts(trials: Sequence[Trial]) -> list[tuple[str, str]]:
         ("tied with the best (95% intervals overlap)", f"{len(tied(feasible))} of {len(feasible)} feasible"),
         *_predicted(trials),
     ]
+
+
+def each_once(searched: Sequence[Trial]) -> list[Trial]:
+    """The last trial that ran to its end of each configuration, with the mean throughput of all that measured it."""
+    last = {trial.configuration: trial for trial in searched if trial.feasible}
+    measured = {name: [t.steps_per_s for t in searched if t.configuration == name and t.steps_per_s] for name in last}
+    return [dataclasses.replace(trial, steps_per_s=statistics.geometric_mean(measured[name])) for name, trial in last.items()]
 
 
 def _predicted(trials: Sequence[Trial]) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.report.sensitivity import Sensitivity
-from oppa.report.study import tied
+from oppa.report.study import each_once, tied
 from oppa.study import Trial
 from oppa.study.records import SEARCH
 from oppa.tuning.result import Finding, rates
@@ -49,9 +49,9 @@ def verdicts(finding: Finding, trials: Sequence[Trial]) -> list[str]:
     said = [_gain(finding), _lead(finding)]
     if finding.missing(2):
         said.append("Not verified yet: these are single trials. Running oppa tune again with this study repeats the contenders in turn.")
-    feasible = [trial for trial in trials if trial.purpose == SEARCH and trial.feasible]
+    feasible = each_once([trial for trial in trials if trial.purpose == SEARCH])
     if others := len(tied(feasible)) - 1 if feasible else 0:
-        told = "as far as one trial each can tell (95% intervals overlap)"
+        told = "as far as its trials can tell (95% intervals overlap)"
         said.append(f"In the search, {others} of the {len(feasible) - 1} others that ran to their end tied with the fastest, {told}.")
     return [sentence for sentence in said if sentence]
 

@@ -27,6 +27,8 @@ class Explanation:
     configuration: Configuration
     tried: Trial | None
     """The trial that speaks for it."""
+    trials: int
+    """How often it was tried; repeats in turn not counted."""
     repeats: tuple[Trial, ...]
     """Those that ran in turn with the best's."""
     steps_per_s: float | None
@@ -71,6 +73,7 @@ def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate:
     return Explanation(
         configuration=configuration,
         tried=tried,
+        trials=len(own),
         repeats=repeats,
         steps_per_s=statistics.geometric_mean(measured) if measured else None,
         prediction=designer.predict(candidate),

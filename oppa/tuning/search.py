@@ -16,7 +16,7 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import Lease, Study, Trial
-from oppa.study.records import SEARCH
+from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.trial import TrialResult
 from oppa.trials.watch import Judge
 from oppa.trials.wire import Measurement, TrialSpec
@@ -132,8 +132,8 @@ def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: R
     while True:
         study.recover()
         running = [lease for lease in study.running() if lease.purpose == SEARCH]
-        trials = searched(study.trials())
-        reason = spent(sitting, len(trials) + len(running))
+        trials = [trial for trial in study.trials() if trial.counts and trial.purpose != VERIFICATION]
+        reason = spent(sitting, len(searched(trials)) + len(running))
         seen = [Observation.of(trial, candidates) for trial in trials]
         if new := [observation for trial, observation in zip(trials, seen, strict=True) if trial.id not in learned]:
             designer.update(new)
@@ -142,8 +142,9 @@ def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: R
         candidate = None if reason else designer.suggest(taken)
         if candidate is not None:
             prediction = designer.predict(candidate)
-            tried = sum(observation.candidate == candidate for observation in seen)
-            lease = study.claim(candidates.configuration(candidate), tried=tried, prediction=prediction, limit=limits.trials)
+            configuration = candidates.configuration(candidate)
+            tried = sum(trial.configuration == configuration for trial in searched(trials))
+            lease = study.claim(configuration, tried=tried, prediction=prediction, limit=limits.trials)
             if lease is None:
                 sitting.wait()  # another tuner was faster: look again, with its trials in sight
             else:

@@ -29,8 +29,9 @@ def trials() -> list:
 def test_the_knob_that_moved_throughput_most_comes_first(problem, trials) -> None:
     candidates = problem.candidates()
     designer = fitted(problem, candidates, trials)
-    log_rate, slack = designer.log_rate.at(slice(None)).mean, designer.log_slack.at(slice(None)).mean
-    fitting = {each: float(log_rate[n]) for n, each in enumerate(candidates) if slack[n] <= 0}
+    log_rate, fits = designer.log_rate.at(slice(None)).mean, designer.fitting()
+    fitting = {each: float(log_rate[n]) for n, each in enumerate(candidates) if fits[n]}
+    assert fits[candidates.index_of(BEST)] and not fits[candidates.index_of(FULL)]
 
     def best_with(name: str, value: object) -> float:
         return max(rate for each, rate in fitting.items() if getattr(each, name) == value)
