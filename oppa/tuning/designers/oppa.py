@@ -150,7 +150,7 @@ class Oppa:
         return int(rows[torch.where(fits, rate.mean, -math.inf).argmax() if fits.any() else slack.mean.argmin()])
 
     def fitting(self) -> Tensor:
-        """Which candidates are believed to fit, shape (N,): none that needs at least as much of everything as one that ran out of memory."""
+        """Which candidates are believed to fit, shape (N,); none that needs at least as much as one that ran out of memory."""
         return (self.log_slack.at(slice(None)).mean <= 0) & ~self._hopeless
 
     def predict(self, candidate: int) -> Prediction:
