@@ -29,7 +29,7 @@ from oppa.report.sensitivity import Sensitivity, sensitivities
 from oppa.report.surrogate import sections
 from oppa.report.svg import colours
 from oppa.study import Study, Trial
-from oppa.study.records import VERIFICATION
+from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.runner import load_runner
 from oppa.tuning.designers.oppa import fitted
 from oppa.tuning.interpretation import interpretations
@@ -90,6 +90,7 @@ def render(study: Study, problem: Problem) -> str:
         "candidates": len(candidates),
         "study": study,
         "trials": trials,
+        "again": _again(trials),
         "imitated": imitated,
         "spent_s": sum(trial.seconds for trial in trials) if imitated else study.spent_s(),
         "running": [lease for lease in running if lease.trial not in ended],
@@ -117,6 +118,12 @@ def differences(finding: Finding, problem: Problem) -> list[tuple[str, object, o
         for known in problem.space.parameters
     ]
     return [(name, ours, theirs) for name, ours, theirs in values if ours != theirs]
+
+
+def _again(trials: Sequence[Trial]) -> set[int]:
+    """The search trials of what was searched before, by id."""
+    first = {trial.configuration: trial.id for trial in reversed(trials) if trial.purpose == SEARCH and trial.counts}
+    return {trial.id for trial in trials if trial.purpose == SEARCH and trial.counts and trial.id != first[trial.configuration]}
 
 
 def _learned(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> Learned | None:

@@ -14,7 +14,7 @@ from oppa.report.charts import elapsed, memory
 from oppa.report.page import render, write_page
 from oppa.tuning.result import current, to_json
 from oppa.units import format_number
-from tests.report.conftest import BEST, EVIL, FULL, predicted, ran
+from tests.report.conftest import BEST, EVIL, FULL, SLOW, predicted, ran
 from tests.tuning.conftest import trial_of
 
 pytestmark = pytest.mark.slow
@@ -172,3 +172,11 @@ def test_thousands_of_trials_stay_light(make_study, problem) -> None:
             result = ran(1.0 + number_ * 7919 % 1000 / 1000)
             study.finish(study.claim(FULL, purpose="baseline", prediction=predicted(1.5)), result)
         assert len(render(study, problem)) < 2_000_000
+
+
+def test_what_was_measured_again_says_so(make_study, problem) -> None:
+    study = make_study("single")
+    text = render(study, problem)
+    assert "search, again" not in text
+    study.finish(study.claim(SLOW, tried=1), ran(2.0))
+    assert render(study, problem).count("search, again") == 1
