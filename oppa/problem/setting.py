@@ -73,6 +73,9 @@ def alternatives(candidates: Candidates, setting: Setting) -> dict[str, list[Val
 
 def obstacles(space: SearchSpace, setting: Setting) -> list[Obstacle]:
     """What a setting that means no candidate violates."""
+    if space.listed is not None:
+        rows, here = f"one of {len(space.listed)} rows", ", ".join(f"{name} = {value}" for name, value in setting.items())
+        return [Obstacle(why="the table of measurements has no such row", rule=rows, here=here)]
     asked = [(space[name], value) for name, value in setting.items()]
     left_out = [_not_searched(parameter, value) for parameter, value in asked if value not in parameter.choices]
     if any(value not in (*parameter.choices, parameter.default) for parameter, value in asked):

@@ -52,6 +52,7 @@ def test_a_table_of_measurements_is_tuned_and_its_study_stands_alone(oppa, table
     (oppa.folder / table).unlink()
     assert "dp8_tp1_pp1_z0_mbs1" in oppa("show", "s").stdout
     assert oppa("report", "s").returncode == 0
+    assert "has no such row" in oppa("why", "s", "dp=1,pp=8").stdout
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,33 @@ def test_a_table_is_no_job_and_a_job_no_table(oppa) -> None:
     assert "whose tasks are replayed" in oppa("tune", REPLAYED, code=2).stderr
     run = oppa("tune", JOB, "--runner", "replay", code=2)
     assert "nothing to replay" in run.stderr and not (oppa.folder / "studies").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("600000,20", "fast,20", "`tok_s = fast` of `1B-1` is no number"),
+        ("600000,20", "600000,-3", "`mem_gb = -3.0`"),
+        ("600000,20", "-1,20", "`tok_s = -1.0`"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(old, new, message, oppa, table) -> None:
+    (oppa.folder / table).write_text(TABLE.replace(old, new))
+    run = oppa("tune", REPLAYED, "--task", "1B-1", "--table", table, code=2)
+    assert message in run.stderr and "Traceback" not in run.stderr
+
+
+def test_a_study_lies_below_studies_whatever_its_task_is_called(oppa, table) -> None:
+    (oppa.folder / "evil.toml").write_text(REPLAYED.read_text().replace("[replay.models.1B]", '[replay.models."../../evil"]'))
+    (oppa.folder / table).write_text(TABLE.replace("1B", "../../evil"))
+    oppa("tune", "evil.toml", "--task", "../../evil-1", "--table", table, "--designer", "random", "--trials", "2")
+    assert [folder.name for folder in (oppa.folder / "studies").iterdir()] == ["evil-1-001"]
+
+
+@pytest.mark.parametrize(
+    "command", [("show", "s"), ("bench", "search", "--suite", "cpu", "--seeds", "1", "--trials", "1", "--designers", "random")]
+)
+def test_what_cannot_be_written_is_an_error(command, oppa, table) -> None:
+    oppa("tune", REPLAYED, "--task", "1B-1", "--table", table, "--designer", "random", "--trials", "1", "--study", "s")
+    run = oppa(*command, "--out", table, code=2)
+    assert "cannot be written" in run.stderr and "Traceback" not in run.stderr
