@@ -31,8 +31,8 @@ from oppa.problem.training import Limits
 from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.record import Section
 from oppa.simulator.task import Task
+from oppa.streams import stream
 from oppa.trials.throughput import Estimate, estimate, paper_estimate
-from oppa.tuning.designer import stream
 from oppa.tuning.stopping import make_rule
 from oppa.tuning.surrogate.belief import belief_of
 

@@ -3,24 +3,18 @@
 Streams are named, so that adding one never shifts another, and the noise of a trial depends on its configuration and the seed alone.
 """
 
-import zlib
-
 import numpy as np
 from numpy.typing import NDArray
 
 from oppa.problem.configuration import Configuration
 from oppa.simulator.hardware import Noise
+from oppa.streams import stream
 
 FIRST_STEP_FACTOR, SECOND_STEP_FACTOR = 1.5, 1.05
 """The first step chooses algorithms, grows the allocator's pools and connects channels; the second finds some left. Assumed."""
 
 MOST_DELAY = 20.0
 """No straggler takes longer than so many steps: time-outs and patience end it."""
-
-
-def stream(seed: int, name: str) -> np.random.Generator:
-    """An independent stream per purpose."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()),)))
 
 
 def noisy_steps(step_time_s: float, noise: Noise, configuration: Configuration, *, steps: int, seed: int) -> NDArray[np.float64]:

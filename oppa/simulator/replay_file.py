@@ -189,21 +189,14 @@ def _problem(file: ReplayFile, name: str, rows: pd.DataFrame) -> Problem:
 def _record(file: ReplayFile, row: Mapping[Hashable, Any], problem: Problem) -> Record:
     """Raises InputError for an unknown outcome, or a run that ended well without a throughput."""
     columns, units = file.replay.columns, file.replay.units
-
-    def number(meaning: str) -> float:
-        try:
-            return float(row[columns[meaning]])
-        except ValueError:
-            wrong = f"`{columns[meaning]} = {row[columns[meaning]]}` of `{problem.name}` is no number"
-            raise InputError(wrong, hint="mend that row of the table") from None
-
     word = str(row[columns["outcome"]])
     if word not in file.replay.outcomes:
         raise InputError(f"`{columns['outcome']} = {word}` is no known outcome", hint=nearest(word, file.replay.outcomes))
     outcome = file.replay.outcomes[word]
     if outcome != "completed":
         return Record(outcome=outcome)
-    measured, memory = number("throughput"), number("memory") if "memory" in columns else math.nan
+    measured = _number(row, columns["throughput"], problem)
+    memory = _number(row, columns["memory"], problem) if "memory" in columns else math.nan
     if not (math.isfinite(measured) and measured > 0):
         raise InputError(
             f"a run of `{problem.name}` ended well with `{columns['throughput']} = {measured}`", hint="it is a positive number"
@@ -212,3 +205,10 @@ def _record(file: ReplayFile, row: Mapping[Hashable, Any], problem: Problem) -> 
         raise InputError(f"a run of `{problem.name}` needed `{columns['memory']} = {memory}`", hint="memory is a positive number, or empty")
     rate = _STEPS_PER_S[units.throughput](measured, problem.global_batch, problem.global_batch * problem.model.seq_len)
     return Record(outcome=outcome, steps_per_s=rate, memory_bytes=None if math.isnan(memory) else round(memory * _BYTES[units.memory]))
+
+
+def _number(row: Mapping[Hashable, Any], column: str, problem: Problem) -> float:
+    try:
+        return float(row[column])
+    except ValueError:
+        raise InputError(f"`{column} = {row[column]}` of `{problem.name}` is no number", hint="mend that row of the table") from None

@@ -18,9 +18,10 @@ from oppa.simulator.hardware import hardware_of
 from oppa.simulator.imitation import Imitation
 from oppa.simulator.kernels import Kernels
 from oppa.simulator.memory import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTATION
-from oppa.simulator.noise import noisy_steps, stream
+from oppa.simulator.noise import noisy_steps
 from oppa.simulator.step import Steps
 from oppa.simulator.topology import Topology
+from oppa.streams import stream
 from oppa.units import format_bytes
 
 INITIALISED_BYTES_PER_S = 1.5e9

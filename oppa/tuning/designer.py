@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import statistics
-import zlib
 from collections.abc import Iterable, Sequence, Set
 from typing import Protocol, Self
 
@@ -137,8 +136,3 @@ def failing(observations: Sequence[Observation], in_a_row: int) -> bool:
 def at_random(observations: Sequence[Observation], *, first: int, failures: int) -> bool:
     """Chance chooses: the first trials, until two have measured something, and after too many failures in a row."""
     return len(observations) < first or sum(seen.measured for seen in observations) < 2 or failing(observations, failures)
-
-
-def stream(seed: int, name: str) -> np.random.Generator:
-    """An independent random stream per purpose: adding one never shifts another."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()),)))

@@ -23,7 +23,8 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import ONE_HOT, column_names, encode
-from oppa.tuning.designer import Observation, free, groups, stream
+from oppa.streams import stream
+from oppa.tuning.designer import Observation, free, groups
 from oppa.tuning.designers.uniform import Uniform
 
 RANDOM_TRIALS = 5

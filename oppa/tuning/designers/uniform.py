@@ -5,7 +5,8 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from oppa.problem.candidates import Candidates
-from oppa.tuning.designer import Observation, free, stream
+from oppa.streams import stream
+from oppa.tuning.designer import Observation, free
 
 
 class Uniform:

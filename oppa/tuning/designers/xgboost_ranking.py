@@ -12,7 +12,8 @@ import xgboost
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
-from oppa.tuning.designer import Observation, at_random, free, stream
+from oppa.streams import stream
+from oppa.tuning.designer import Observation, at_random, free
 from oppa.tuning.designers.uniform import Uniform
 
 RANDOM_TRIALS = 5
