@@ -6,16 +6,14 @@ incumbent: of the configurations that ran to their end, the fastest in the mean 
 """
 
 import dataclasses
-import math
 import time
 
 from oppa.simulator.task import Task
 from oppa.simulator.trial import run_imitated
 from oppa.study import Prediction
 from oppa.trials.trial import TrialResult
-from oppa.trials.watch import Judge
 from oppa.tuning.designer import Designer, Observation, incumbent
-from oppa.tuning.stopping import Rule
+from oppa.tuning.stopping import Rule, against
 
 REPEAT = 1_000_003
 """Between the seeds of a configuration's trials: far more than there are plays."""
@@ -38,7 +36,6 @@ def play(task: Task, designer: Designer, rule: Rule, *, seed: int, trials: int) 
     """Let a designer search a task until `trials` are run, or it suggests nothing more."""
     played: list[Played] = []
     seen: list[Observation] = []
-    best: tuple[int, float] | None = None
     while len(played) < trials:
         start = time.perf_counter()
         candidate = designer.suggest({each.candidate for each in played})
@@ -48,7 +45,7 @@ def play(task: Task, designer: Designer, rule: Rule, *, seed: int, trials: int) 
         repeat = sum(each.candidate == candidate for each in played)
         configuration = task.candidates.configuration(candidate)
         imitation = task.imitator.imitate(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
-        result = run_imitated(imitation, _against(rule, best))
+        result = run_imitated(imitation, against(rule, seen))
         measured = result.estimate
         seen.append(
             Observation.of_result(
@@ -65,8 +62,3 @@ def play(task: Task, designer: Designer, rule: Rule, *, seed: int, trials: int) 
         best = incumbent(seen)
         played.append(Played(candidate=candidate, result=result, prediction=prediction, incumbent=best and best[0], thinking_s=thinking_s))
     return played
-
-
-def _against(rule: Rule, best: tuple[int, float] | None) -> Judge:
-    rate = math.exp(best[1]) if best else None
-    return lambda step_times_s: rule(step_times_s, rate)

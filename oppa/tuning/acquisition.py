@@ -52,6 +52,11 @@ def constrained_improvement(log_rate: Normal, log_slack: Normal, *, incumbent: f
     return torch.cat([_improvement(Normal(*parts[:2]), Normal(*parts[2:]), temperature) for parts in chunks])
 
 
+def learned(belief: Normal, noise: float) -> Normal:
+    """What is to be believed of each after another trial of it, as it is believed now: its mean moves by so much."""
+    return Normal(belief.mean, belief.stddev.square() / (belief.stddev.square() + noise).sqrt())
+
+
 def value_of_repeats(log_rate: Normal, noise: float) -> Tensor:
     """How much faster, as a share, the choice between these is expected to be after another trial of each, shape (n,); of one alone, 0.
 
@@ -64,7 +69,7 @@ def value_of_repeats(log_rate: Normal, noise: float) -> Tensor:
         return torch.zeros_like(log_rate.mean)
     top, second = log_rate.mean.topk(2).values
     rival = torch.where(log_rate.mean == top, second, top)
-    moves = log_rate.stddev.square() / (log_rate.stddev.square() + noise).sqrt()
+    moves = learned(log_rate, noise).stddev
     d = -(log_rate.mean - rival).abs() / moves
     return torch.as_tensor(moves * (d * torch.special.ndtr(d) + (-0.5 * d.square()).exp() / math.sqrt(2 * math.pi)))
 

@@ -5,7 +5,6 @@ Several processes may search one study at once: the study's leases keep them apa
 
 import contextlib
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,8 +19,8 @@ from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.trial import TrialResult
 from oppa.trials.watch import Judge
 from oppa.trials.wire import Measurement, TrialSpec
-from oppa.tuning.designer import Designer, Observation, incumbent
-from oppa.tuning.stopping import Rule
+from oppa.tuning.designer import Designer, Observation
+from oppa.tuning.stopping import Rule, against
 from oppa.tuning.time_limit import time_limit_s
 from oppa.units import format_seconds
 
@@ -148,7 +147,7 @@ def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: R
             if lease is None:
                 sitting.wait()  # another tuner was faster: look again, with its trials in sight
             else:
-                sitting.run(lease, judge=_judge(seen, rule), trial_time_s=time_limit_s(prediction, trials, limits))
+                sitting.run(lease, judge=against(rule, seen), trial_time_s=time_limit_s(prediction, trials, limits))
         elif running:  # they may yet fail to end, and are ours to finish then
             sitting.wait()
         else:
@@ -175,10 +174,3 @@ def _exhausted(tried: int, valid: int) -> str:
     if not skipped:
         return "every valid configuration was tried"
     return f"nothing is left to try: {skipped} configurations need at least as much memory as one that ran out of it"
-
-
-def _judge(seen: Sequence[Observation], rule: Rule) -> Judge:
-    """The rule against the configuration that would be returned now."""
-    best = incumbent(seen)
-    rate = math.exp(best[1]) if best else None
-    return lambda step_times_s: rule(step_times_s, rate)

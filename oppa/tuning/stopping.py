@@ -6,13 +6,15 @@ Notation:
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from scipy.stats import t as student
 
 from oppa.errors import InputError, nearest
 from oppa.problem.training import Limits
 from oppa.trials.throughput import estimate, paper_estimate, warm_up_steps
+from oppa.trials.watch import Judge
+from oppa.tuning.designer import Observation, incumbent
 
 Rule = Callable[[Sequence[float], float | None], bool]
 """(times of all steps so far, the incumbent's throughput) -> stop now?"""
@@ -77,6 +79,13 @@ def make_rule(name: str, limits: Limits) -> Rule:
     if name not in RULES:
         raise InputError(f"`stopping = {name}` is unknown", hint=nearest(name, RULES))
     return RULES[name](limits)
+
+
+def against(rule: Rule, observations: Iterable[Observation]) -> Judge:
+    """The rule against the configuration that would be returned now."""
+    best = incumbent(observations)
+    rate = math.exp(best[1]) if best else None
+    return lambda step_times_s: rule(step_times_s, rate)
 
 
 def _enough(step_times_s: Sequence[float], limits: Limits) -> bool:

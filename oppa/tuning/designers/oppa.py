@@ -21,7 +21,7 @@ from oppa.problem.problem import Problem
 from oppa.problem.training import Strategy
 from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
-from oppa.tuning.acquisition import bound, constrained_improvement, constrained_ucb, value_of_repeats
+from oppa.tuning.acquisition import bound, constrained_improvement, constrained_ucb, learned, value_of_repeats
 from oppa.tuning.calibration import widening
 from oppa.tuning.designer import Observation, failing, free, groups, standings
 from oppa.tuning.designers.evidence import rates, slacks, tells_memory, trial_variance
@@ -84,9 +84,8 @@ def most_valuable(rows: Tensor, log_rate: Process, log_slack: Process, seen: Seq
 
 def value_of_new(rate: Normal, slack: Normal, noise: float, *, incumbent: float) -> Tensor:
     """By how much a trial of candidates that were never tried is expected to improve on the incumbent, as a share of it, shape (n,)."""
-    learned = Normal(rate.mean, rate.stddev.square() / (rate.stddev.square() + noise).sqrt())
     doubted = Normal(slack.mean, (slack.stddev.square() + DOUBTED_STDDEV**2).sqrt())
-    believed, otherwise = (constrained_improvement(learned, each, incumbent=incumbent) for each in (slack, doubted))
+    believed, otherwise = (constrained_improvement(learned(rate, noise), each, incumbent=incumbent) for each in (slack, doubted))
     return (1 - DOUBT) * believed + DOUBT * otherwise
 
 
@@ -156,7 +155,7 @@ class Oppa:
     def predict(self, candidate: int) -> Prediction:
         """The belief in what a trial of the candidate would measure."""
         rows = torch.tensor([candidate])
-        rate, slack = self._rate_of(candidate), self.log_slack.of_candidates(rows)
+        rate, slack = self.log_rate.of_candidate(candidate), self.log_slack.of_candidates(rows)
         needed, needed_stddev = round(self.limit_bytes * math.exp(slack.mean)), float(slack.stddev)
         if known := [seen.memory_bytes for seen in self._seen if seen.candidate == candidate and seen.measured and seen.memory_bytes]:
             needed, needed_stddev = known[-1], MEMORY_AGAIN
@@ -166,14 +165,6 @@ class Oppa:
             memory_bytes=needed,
             memory_log_stddev=needed_stddev,
         )
-
-    def _rate_of(self, candidate: int) -> Normal:
-        """The belief in one candidate's log throughput, shapes (1,)."""
-        tried = self.log_rate.observed == candidate
-        if not tried.any():
-            return self.log_rate.of_candidates(torch.tensor([candidate]))
-        known = self.log_rate.of_observed()
-        return Normal(known.mean[tried], known.stddev[tried])
 
     def _hits(self) -> list[bool]:
         return [o.prediction.covers(math.exp(o.log_steps_per_s)) for o in self._seen if o.prediction and o.log_steps_per_s is not None]

@@ -70,7 +70,7 @@ class WithoutPrior:
         """What the process expects; nothing while choices are random."""
         if self._at_random():
             return None
-        belief = self._log_rate.of_candidates(torch.tensor([candidate]))
+        belief = self._log_rate.of_candidate(candidate)
         return Prediction(steps_per_s=math.exp(belief.mean), log_stddev=math.hypot(belief.stddev, math.sqrt(trial_variance(self._seen))))
 
     def _at_random(self) -> bool:

@@ -131,6 +131,14 @@ class Process:
         """The belief in the candidates that were observed, quirks included, in the order of the data: between what all tell and its own."""
         return Normal(self._known, self._known) if self._posterior is None else self._posterior.of_observed(self._known)
 
+    def of_candidate(self, candidate: int) -> Normal:
+        """The belief in one candidate, tried or not, quirks included, shapes (1,)."""
+        tried = self.observed == candidate
+        if not tried.any():
+            return self.of_candidates(torch.tensor([candidate]))
+        known = self.of_observed()
+        return Normal(known.mean[tried], known.stddev[tried])
+
     def inputs(self, rows: Tensor) -> Tensor:
         """What `model` takes for candidates, by number, shape (m, p + k + 2)."""
         slopes, centre = self._linearised()
