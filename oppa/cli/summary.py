@@ -12,7 +12,7 @@ from oppa.cli import style
 from oppa.errors import InfeasibleError, OppaError
 from oppa.study.database import disk_errors
 from oppa.study.records import SEARCH
-from oppa.units import format_bytes, format_count, format_seconds
+from oppa.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,13 +37,9 @@ def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") 
 
 def job_line(problem: "Problem") -> str:
     """What is to be trained, and on what."""
-    model, cluster = problem.model, problem.cluster
-    hosts = f"{cluster.hosts} hosts x " if cluster.hosts > 1 else ""
-    return (
-        f"[bold]job[/]    {problem.name}: {model.name}, {format_count(model.parameter_count)} parameters, "
-        f"batch {problem.global_batch} x {model.seq_len} tokens, {hosts}{cluster.devices_per_host} x {cluster.device}, "
-        f"{format_bytes(cluster.memory_limit_bytes)} each"
-    )
+    from oppa.problem.describe import job
+
+    return f"[bold]job[/]    {escape(problem.name)}: {job(problem)}"
 
 
 def print_finding(finding: "Finding", *, why_ended: str = "", script: Path | None = None, console: "Console | None" = None) -> None:

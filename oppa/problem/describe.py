@@ -1,11 +1,23 @@
-"""Candidates at a glance: how many for each layout, and what varies among them."""
+"""A problem at a glance: what is trained and on what, how many candidates for each layout, and what varies among them."""
 
 import numpy as np
 
 from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
 from oppa.problem.space import Value
+from oppa.units import format_bytes, format_count
 
 Triple = tuple[int, int, int]
+
+
+def job(problem: Problem) -> str:
+    """What is to be trained, and on what."""
+    model, cluster = problem.model, problem.cluster
+    hosts = f"{cluster.hosts} hosts × " if cluster.hosts > 1 else ""
+    return (
+        f"{model.name}, {format_count(model.parameter_count)} parameters, batch {problem.global_batch} × {model.seq_len} tokens, "
+        f"{hosts}{cluster.devices_per_host} × {cluster.device}, {format_bytes(cluster.memory_limit_bytes)} each"
+    )
 
 
 def by_degrees(candidates: Candidates) -> dict[Triple, int]:

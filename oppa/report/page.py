@@ -22,6 +22,7 @@ from oppa.cost.hardware import hardware_of
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
+from oppa.problem.describe import job
 from oppa.problem.problem import Problem
 from oppa.report import charts, words
 from oppa.report.record import Section
@@ -86,7 +87,7 @@ def render(study: Study, problem: Problem) -> str:
         "script": Markup(script),
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "problem": problem,
-        "job": words.job(problem),
+        "job": job(problem),
         "candidates": len(candidates),
         "study": study,
         "trials": trials,

@@ -4,27 +4,16 @@ import statistics
 from collections.abc import Sequence
 
 from oppa.problem.configuration import Configuration
-from oppa.problem.problem import Problem
 from oppa.report.sensitivity import Sensitivity
 from oppa.report.study import each_once, tied
 from oppa.study import Trial
 from oppa.study.records import SEARCH
 from oppa.tuning.result import Finding, rates
 from oppa.tuning.verification import Gain, Interval
-from oppa.units import format_bytes, format_count, format_number, format_uncertain
+from oppa.units import format_number, format_uncertain
 
 MATTERS = 0.02
 """A smaller loss of throughput than this is within what trials of one configuration differ by."""
-
-
-def job(problem: Problem) -> str:
-    """What is to be trained, and on what."""
-    model, cluster = problem.model, problem.cluster
-    hosts = f"{cluster.hosts} hosts × " if cluster.hosts > 1 else ""
-    return (
-        f"{model.name}, {format_count(model.parameter_count)} parameters, batch {problem.global_batch} × {model.seq_len} tokens, "
-        f"{hosts}{cluster.devices_per_host} × {cluster.device}, {format_bytes(cluster.memory_limit_bytes)} each"
-    )
 
 
 def speed(trial: Trial, finding: Finding) -> str:
