@@ -9,7 +9,7 @@ from oppa.training.data_parallel import accumulating, average, optimizer_for, re
 from oppa.training.mesh import Mesh
 from oppa.training.model import Stage
 from oppa.training.pipeline_parallel import Loss, Pipeline, blocks_of, stages_of
-from oppa.training.rules import splits_backward
+from oppa.training.rules import require_schedulable, require_supported, splits_backward
 from oppa.training.tensor_parallel import Slice, cross_entropy
 from oppa.training.weights import materialise
 from oppa.trials.wire import TrialSpec
@@ -18,9 +18,11 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Replica:
-    """This rank's part of the model and its optimizer."""
+    """This rank's part of the model and its optimizer; raises InputError for a model or a configuration beyond this core."""
 
     def __init__(self, spec: TrialSpec, mesh: Mesh) -> None:
+        require_supported(spec.model, mesh.tp.size)
+        require_schedulable(spec.configuration, spec.model.layers)
         self._configuration, self._mesh = spec.configuration, mesh
         dtype = _DTYPES[spec.training.precision]
         tp = Slice(mesh.tp.index, mesh.tp.size, mesh.tp.group)

@@ -6,36 +6,43 @@ One small collective ends every step. It gathers three numbers of each rank, whi
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from oppa.training.batches import Corpus
+from oppa.training.batches import Batch, Corpus
 from oppa.training.memory import PeakMemory, exact_pages, memory_limit
 from oppa.training.mesh import Mesh
-from oppa.training.replica import Replica
-from oppa.training.rules import require_schedulable, require_supported
 from oppa.trials.wire import Measurement, TrialSpec
 
 
-def train(spec: TrialSpec, mesh: Mesh, stop_requested: Callable[[], bool]) -> Iterator[Measurement]:
+class Trainable(Protocol):
+    """What one rank holds of the model, whichever framework steps it."""
+
+    def step(self, batch: Batch) -> Tensor | None:
+        """One optimizer step on this replica's share of the global batch; its mean loss, where the last stage is."""
+
+
+Build = Callable[[TrialSpec, Mesh], Trainable]
+
+
+def train(build: Build, spec: TrialSpec, mesh: Mesh, stop_requested: Callable[[], bool]) -> Iterator[Measurement]:
     """Yield each step's measurement, the same on every rank but for its clock; rank 0's `stop_requested` ends it for all.
 
     Raises:
-        InputError: if the model or the configuration is beyond this core.
+        InputError: if the model or the configuration is beyond what `build` can make.
     """
-    require_supported(spec.model, mesh.tp.size)
-    require_schedulable(spec.configuration, spec.model.layers)
     peak = PeakMemory(mesh.device)
-    for step, (begin_s, loss) in enumerate(_steps(spec, mesh, peak)):
+    for step, (begin_s, loss) in enumerate(_steps(build, spec, mesh, peak)):
         mean_loss, memory_bytes, stop = _agree(mesh, loss, peak.bytes(), stop_requested)
         yield Measurement(step=step, step_time_s=time.monotonic() - begin_s, memory_bytes=memory_bytes, loss=mean_loss)
         if stop:
             return
 
 
-def _steps(spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Iterator[tuple[float, Tensor | None]]:
+def _steps(build: Build, spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Iterator[tuple[float, Tensor | None]]:
     """When each step began, and this rank's loss.
 
     The warm-up, which counts as the first step, is two optimizer steps: one whose memory is measured, under a loose limit; and one, now
@@ -47,7 +54,7 @@ def _steps(spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Iterator[tuple[floa
     limit_bytes = spec.cluster.memory_limit_bytes if spec.memory_limit_enforced else None
     with exact_pages(mesh.device):
         with peak.watch(), memory_limit(limit_bytes, mesh.device, room=True):
-            replica = Replica(spec, mesh)
+            replica = build(spec, mesh)
             first = time.monotonic(), replica.step(corpus.batch(0, sequences).to(mesh.device))
         with memory_limit(limit_bytes, mesh.device, held_bytes=peak.held_bytes):
             replica.step(corpus.batch(1, sequences).to(mesh.device))
