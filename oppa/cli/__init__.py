@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli import bench, doctor, init, predict, report, show, space, tune, why
+from oppa.cli import bench, doctor, env, init, predict, report, show, space, tune, why
 from oppa.cli.failure import exit_code, print_error
 from oppa.errors import OppaError
 
@@ -18,6 +18,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 for command in (tune.tune, show.show, report.report, why.why, space.space, predict.predict, init.init, doctor.doctor):
     app.command()(command)
 app.add_typer(bench.bench, name="bench")
+app.add_typer(env.env, name="env")
 
 
 def _version(wanted: bool) -> None:

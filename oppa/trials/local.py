@@ -92,9 +92,10 @@ class LocalLauncher:
         if self._parent is None:
             self._parent = RankParent(
                 self._runner.program if self._warm else None,
-                environment=placement.environment(self._runner, self._study),
+                environment=placement.environment(self._runner, self._study, packages=self._folder / "packages"),
                 grace_s=self._grace_s,
                 log=self._folder / "parent.log",
+                python=str(self._runner.python),
             )
         return self._parent
 

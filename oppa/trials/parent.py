@@ -20,13 +20,15 @@ _MAX_MESSAGE = 1 << 20
 class RankParent:
     """The process that forks ranks: warm if it imports a program first, cold if each rank executes a command of its own."""
 
-    def __init__(self, program: Path | None, *, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
+    def __init__(
+        self, program: Path | None, *, environment: Mapping[str, str], grace_s: float, log: Path, python: str = sys.executable
+    ) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = log
         self.pid: int | None = None
         """Known once it has started a gang."""
         flags = ["-P"] if program else ["-I", "-S"]
-        command = [sys.executable, *flags, str(catalog.root() / "runners" / "parent.py"), str(theirs.fileno())]
+        command = [python, *flags, str(catalog.root() / "runners" / "parent.py"), str(theirs.fileno())]
         command += [str(program)] if program else []
         with theirs:
             self._guard = Guard(

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from oppa import catalog
-from oppa.trials import processes
+from oppa.trials import environments, processes
 from oppa.trials.quota import CpuGroups
 from oppa.trials.runner import Runner
 from oppa.trials.wire import TrialSpec
@@ -25,14 +25,20 @@ class Placement:
     groups: list[str]
 
 
-def environment(runner: Runner, study: str) -> dict[str, str]:
-    """What every process of a study is executed with: its tags, `runners/` on PYTHONPATH, one thread per rank (a rank is a device)."""
+def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]:
+    """What every process of a study is executed with: its tags, `runners/` on PYTHONPATH, one thread per rank (a rank is a device).
+
+    Args:
+        packages: A folder of the study's own, where a runner that is isolated finds oppa.
+    """
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    paths = [str(catalog.root() / "runners"), os.environ.get("PYTHONPATH", "")]
+    own = environments.variables(runner.python, packages) if runner.isolated else {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    paths = [str(catalog.root() / "runners"), own["PYTHONPATH"]]
     return {
         **os.environ,
         **threads,
         "PYTHONUNBUFFERED": "1",
+        **own,
         **runner.environment,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         processes.STUDY_TAG: study,

@@ -10,6 +10,7 @@ from typing import Any
 
 from oppa.errors import EnvironmentLackingError, InputError, nearest
 from oppa.problem.configuration import PARAMETERS
+from oppa.trials import environments
 
 MANIFEST = "runner.toml"
 
@@ -35,6 +36,8 @@ class Runner:
     folder: Path
     name: str
     description: str = ""
+    python: Path = Path(sys.executable)
+    """The interpreter of its programs: oppa's own, or that of the runner's environment."""
     program: Path | None = None
     """A Python file. Without a `command` it is started once per rank, with RANK, WORLD_SIZE, ... in the environment."""
     command: tuple[str, ...] = ()
@@ -52,12 +55,17 @@ class Runner:
     requires: tuple[str, ...] = ()
     """Modules that this Python must be able to import."""
 
+    @property
+    def isolated(self) -> bool:
+        """Its programs run in an environment of their own, into which oppa is only linked."""
+        return self.python != Path(sys.executable)
+
     def argv(self, *, nproc: int, folder: Path) -> list[str]:
         """The command line of one rank, or of all when `command` is given; a runner that is not `in_process` has one."""
         assert not self.in_process
         if not self.command:
-            return [sys.executable, "-P", str(self.program)]
-        words = {"python": sys.executable, "program": self.program, "nproc": nproc, "folder": folder}
+            return [str(self.python), "-P", str(self.program)]
+        words = {"python": self.python, "program": self.program, "nproc": nproc, "folder": folder}
         return [word.format(**words) for word in self.command]
 
 
@@ -66,7 +74,7 @@ def load_runner(folder: Path) -> Runner:
 
     Raises:
         InputError: an unknown key, a value of the wrong kind, a program that does not exist.
-        EnvironmentLackingError: a module or command that is not installed.
+        EnvironmentLackingError: a module or command that is not installed, or an environment that is not made.
     """
     path = folder / MANIFEST
     try:
@@ -78,6 +86,8 @@ def load_runner(folder: Path) -> Runner:
     _check_keys(path, values)
     runner = _runner(folder.resolve(), values)
     _check_start(path, runner)
+    if own := environments.environment(runner.folder):
+        runner = dataclasses.replace(runner, python=own.require())
     _check_installed(runner)
     return runner
 
@@ -131,7 +141,7 @@ def _check_in_process(path: Path, runner: Runner) -> None:
 
 def _check_installed(runner: Runner) -> None:
     lacking = [module for module in runner.requires if importlib.util.find_spec(module) is None]
-    if lacking:
+    if lacking and not runner.isolated:
         hint = f"install it beside oppa: `{sys.executable} -m pip install {' '.join(lacking)}`"
         raise EnvironmentLackingError(f"the runner `{runner.name}` needs the module `{lacking[0]}`, which is not installed", hint=hint)
     if runner.in_process:

@@ -6,6 +6,7 @@ import pytest
 
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError
+from oppa.trials import environments
 from oppa.trials.runner import load_runner
 
 
@@ -21,8 +22,15 @@ def load(tmp_path):
 
 
 @pytest.mark.parametrize("name", catalog.names("runners"))
-def test_every_runner_of_the_catalog_loads(name):
-    assert load_runner(catalog.find("runners", name)).name == name
+def test_every_runner_of_the_catalog_loads_or_names_the_command_that_makes_its_environment(name):
+    folder = catalog.find("runners", name)
+    own = environments.environment(folder)
+    if own is None or own.state == "ready":
+        assert load_runner(folder).name == name
+    else:
+        with pytest.raises(EnvironmentLackingError) as error:
+            load_runner(folder)
+        assert f"`oppa env create {name}`" in error.value.hint
 
 
 def test_a_program_is_started_once_per_rank(load, tmp_path):

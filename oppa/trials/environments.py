@@ -1,0 +1,239 @@
+"""The environments that runners bring along: declared beside the program, made before any trial, never changed by one.
+
+A runner's folder that holds an `environment.toml` is run by an interpreter of its own, as frameworks pin what oppa or another framework
+needs in other versions. An environment's name carries the hash of its declaration: who changes a pin gets another environment.
+
+    imports = ["torch", "deepspeed"]       what must be importable for the environment to count as made
+    warm_up = "warm_up.py"                 run once at the end, so that nothing is compiled inside a trial
+    [[step]]                               one call of pip each, in this order
+    packages = ["deepspeed==0.19.8"]
+    options = ["--no-deps"]
+    environment = { DS_BUILD_OPS = "0" }
+
+Environments lie below OPPA_ENVIRONMENTS, else in the user's cache folder. TORCH_INDEX, where it is set, is the index that torch comes from.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+import oppa
+from oppa import catalog
+from oppa.errors import EnvironmentLackingError, InputError
+from oppa.problem.declaration import Table, parse, validate
+from oppa.trials import logs
+
+DECLARATION = "environment.toml"
+RECORD = "oppa.json"
+LOG = "oppa.log"
+
+Words = Annotated[list[str], Field(min_length=1)]
+State = Literal["ready", "missing", "incomplete"]
+
+
+class StepTable(Table):
+    """`[[step]]`: packages that one call of pip installs."""
+
+    packages: Words
+    options: list[str] = Field(default_factory=list)
+    environment: dict[str, str] = Field(default_factory=dict)
+
+
+class DeclarationTable(Table):
+    """A whole `environment.toml`."""
+
+    imports: Words
+    warm_up: str | None = None
+    step: Annotated[list[StepTable], Field(min_length=1)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """A runner's own interpreter: where it lies once it is made."""
+
+    runner: Path
+    """The folder of the runner that declares it."""
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The runner's."""
+        return self.runner.name
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.path / "bin" / "python"
+
+    @property
+    def state(self) -> State:
+        """Whether it can be used; `incomplete` where making it was broken off."""
+        if (self.path / RECORD).is_file() and self.python.exists():
+            return "ready"
+        return "incomplete" if self.path.exists() else "missing"
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Versions by name, as they were installed; empty unless it is ready."""
+        found: dict[str, str] = json.loads((self.path / RECORD).read_text())["packages"] if self.state == "ready" else {}
+        return found
+
+    @property
+    def earlier(self) -> list[Path]:
+        """What was made for other declarations of this runner."""
+        return sorted(path for path in self.path.parent.glob(f"{self.name}-*/") if path != self.path)
+
+    def require(self) -> Path:
+        """Its interpreter; raises EnvironmentLackingError, with the command that makes it, where there is none."""
+        if self.state != "ready":
+            was = "was not made to its end" if self.state == "incomplete" else "is not made"
+            hint = f"make it: `oppa env create {_spelled(self.runner)}`"
+            raise EnvironmentLackingError(f"the environment of the runner `{self.name}` {was}", hint=hint)
+        return self.python
+
+
+def environment(runner: Path) -> Environment | None:
+    """The environment that a runner's folder declares; None where its program runs beside oppa."""
+    declaration = runner / DECLARATION
+    if not declaration.is_file():
+        return None
+    return Environment(runner=runner, path=home() / f"{runner.name}-{_fingerprint(declaration)}")
+
+
+def known() -> list[Environment]:
+    """Those of the catalog's runners."""
+    found = (environment(catalog.find("runners", name)) for name in catalog.names("runners"))
+    return [each for each in found if each is not None]
+
+
+def home() -> Path:
+    """The folder of all environments: OPPA_ENVIRONMENTS, else `oppa/environments` in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("OPPA_ENVIRONMENTS") or cache / "oppa" / "environments").absolute()
+
+
+def create(wanted: Environment, tell: Callable[[str], None]) -> None:
+    """Make an environment, or leave it as it is where it is ready; what was left half made is removed first.
+
+    Args:
+        tell: Called with what is done next.
+
+    Raises:
+        InputError: its declaration is wrong.
+        EnvironmentLackingError: a step failed. The log lies in the environment's folder; the next call begins anew.
+    """
+    declared = _declaration(wanted.runner)
+    with _alone(wanted, tell):
+        if wanted.state == "ready":
+            return
+        shutil.rmtree(wanted.path, ignore_errors=True)
+        tell(f"an interpreter in {wanted.path}")
+        _run(wanted, [sys.executable, "-m", "venv", str(wanted.path)], "making an interpreter")
+        for step in declared.step:
+            tell(f"installing {', '.join(step.packages)}")
+            _run(wanted, _pip(wanted, step), f"installing {step.packages[0]}", step.environment)
+        _warm_up(wanted, declared, tell)
+        record = {"runner": str(wanted.runner), "python": sys.version.split()[0], "packages": _installed(wanted)}
+        draft = wanted.path / f"{RECORD}.new"
+        draft.write_text(json.dumps(record, indent=1) + "\n")
+        draft.replace(wanted.path / RECORD)
+
+
+def remove(wanted: Environment) -> list[Path]:
+    """Remove an environment and all that was made for earlier declarations of its runner; what was removed."""
+    there = [path for path in (wanted.path, *wanted.earlier) if path.exists()]
+    for path in there:
+        shutil.rmtree(path)
+    return there
+
+
+def variables(python: Path, packages: Path) -> dict[str, str]:
+    """What a program in an environment is started with: the environment's commands, and oppa itself from the folder `packages`.
+
+    oppa is not installed there: a link to the package that runs now is all a program needs, as it imports torch's side of oppa alone.
+    """
+    packages.mkdir(exist_ok=True)
+    link = packages / "oppa"
+    if not link.exists():
+        link.symlink_to(Path(oppa.__file__).resolve().parent, target_is_directory=True)
+    commands = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
+    return {"PATH": commands, "VIRTUAL_ENV": str(python.parent.parent), "PYTHONPATH": str(packages)}
+
+
+def _declaration(runner: Path) -> DeclarationTable:
+    path = runner / DECLARATION
+    declared = validate(DeclarationTable, parse(path.read_text(), source=str(path), error=InputError), error=InputError)
+    if declared.warm_up and not (runner / declared.warm_up).is_file():
+        raise InputError(f'`{path}`: `warm_up = "{declared.warm_up}"` does not exist', hint=f"write `{runner / declared.warm_up}`")
+    return declared
+
+
+def _fingerprint(declaration: Path) -> str:
+    """Of what is declared, and of the Python that it is made with."""
+    made_with = f"{sys.version} {sys.base_prefix}".encode()
+    return hashlib.sha256(declaration.read_bytes() + made_with).hexdigest()[:8]
+
+
+def _pip(wanted: Environment, step: StepTable) -> list[str]:
+    index = os.environ.get("TORCH_INDEX")
+    from_index = ["--index-url", index] if index and any(package.startswith("torch==") for package in step.packages) else []
+    quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar=off"]
+    return [str(wanted.python), "-m", "pip", "install", *quiet, *from_index, *step.options, *step.packages]
+
+
+def _warm_up(wanted: Environment, declared: DeclarationTable, tell: Callable[[str], None]) -> None:
+    started = {**variables(wanted.python, wanted.path / "packages"), "OMP_NUM_THREADS": "1"}
+    started["PYTHONPATH"] = os.pathsep.join([str(catalog.root() / "runners"), started["PYTHONPATH"]])
+    tell(f"importing {', '.join(declared.imports)}")
+    if declared.warm_up:
+        _run(wanted, [str(wanted.python), "-P", str(wanted.runner / declared.warm_up)], "warming it up", started)
+    _run(wanted, [str(wanted.python), "-P", "-c", f"import {', '.join(declared.imports)}"], "importing what it is for", started)
+
+
+def _installed(wanted: Environment) -> dict[str, str]:
+    command = [str(wanted.python), "-m", "pip", "list", "--format=json", "--disable-pip-version-check"]
+    listed: list[dict[str, Any]] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {package["name"]: package["version"] for package in listed}
+
+
+def _run(wanted: Environment, command: list[str], doing: str, more: dict[str, str] | None = None) -> None:
+    """Run a command to its end, its words into the log; raises EnvironmentLackingError with the last of them where it fails."""
+    wanted.path.mkdir(parents=True, exist_ok=True)
+    log = wanted.path / LOG
+    with log.open("ab") as output:
+        output.write(f"$ {' '.join(command)}\n".encode())
+        output.flush()
+        ended = subprocess.run(command, env={**os.environ, **(more or {})}, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    if ended.returncode:
+        *_, words = ["it said nothing", *logs.last_words(log).splitlines()]
+        message = f"{doing} for the runner `{wanted.name}` failed with exit code {ended.returncode}: {words}"
+        raise EnvironmentLackingError(message, hint=f"read `{log}`; then `oppa env create {_spelled(wanted.runner)}` begins anew")
+
+
+@contextlib.contextmanager
+def _alone(wanted: Environment, tell: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of an environment; wait for whoever makes it."""
+    home().mkdir(parents=True, exist_ok=True)
+    with (home() / f"{wanted.path.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell("waiting for another process that makes it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _spelled(runner: Path) -> str:
+    """How a user names the runner."""
+    return runner.name if runner.parent == catalog.root() / "runners" else str(runner)
