@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DONE := .venv/.installed
 
-.PHONY: help setup tune test check faults bench lint wheel clean
+.PHONY: help setup tune test check environments faults bench lint wheel clean
 
 help: ## What there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
@@ -24,7 +24,11 @@ tune: setup ## Tune the example job on this machine's CPUs: a new study each tim
 test: setup ## The tests
 	$(BIN)/python -m pytest
 
-check: setup lint test wheel ## What continuous integration runs
+check: setup lint environments test wheel ## What continuous integration runs
+
+environments: setup ## Make the environments of DeepSpeed's and ColossalAI's runners, some minutes each
+	$(BIN)/oppa env create deepspeed
+	$(BIN)/oppa env create colossalai
 
 lint: setup ## Format, lint, strict types, import contracts
 	$(BIN)/ruff format --check .

@@ -2,34 +2,53 @@
 
     trial = report.open_trial()              # None outside a trial
     ...
-    if trial and not trial.step(step_time_s, memory_bytes=peak, loss=loss):    # rank 0, after each optimizer step
-        break                                # oppa asks to stop (tell the other ranks)
+    if trial and not trial.step(step_time_s, memory_bytes=peak, loss=loss):    # every rank, after each optimizer step
+        break                                # the trial is over: all ranks are told so behind the same step
 
-oppa puts this folder on PYTHONPATH and names the trial's folder in OPPA_TRIAL.
+oppa puts this folder on PYTHONPATH and names the trial's folder in OPPA_TRIAL. Which rank this is says RANK, as torchrun sets it.
 """
 
 import json
 import os
+import sys
 import time
 import traceback
 from pathlib import Path
 
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_cpu.cpp", "std::bad_alloc")
+
 
 class Trial:
-    """The folder of one trial, as the program sees it."""
+    """The folder of one trial, as one rank of the program sees it."""
 
-    def __init__(self, folder):
-        self.folder = Path(folder)
+    def __init__(self, folder, *, rank=0, world=1):
+        self.folder, self.rank, self.world = Path(folder), rank, world
         self.spec = json.loads((self.folder / "trial.json").read_text())
         self.next_step = 0
 
     def step(self, step_time_s, *, memory_bytes=None, **facts):
-        """Report one optimizer step (seconds; peak bytes, maximum over ranks); False when oppa asks to stop here."""
-        line = {"step": self.next_step, "step_time_s": step_time_s, "memory_bytes": memory_bytes, **facts}
-        self.next_step += 1
-        with (self.folder / "measurements.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        return not self.stop_requested()
+        """End one optimizer step, which rank 0 reports (seconds; peak bytes, maximum over ranks); False when it was the last one.
+
+        Where oppa asks to stop, rank 0 writes down that the next step is the last, before it begins that step. No rank can end a step that
+        rank 0 has not begun, so all find it written in time, without a message.
+        """
+        step, self.next_step = self.next_step, self.next_step + 1
+        if self.rank == 0:
+            line = {"step": step, "step_time_s": step_time_s, "memory_bytes": memory_bytes, **facts}
+            with (self.folder / "measurements.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        return self.next_step < self.spec["steps"] and step < self._last_step(step)
+
+    def _last_step(self, step):
+        """The number of the last step, as far as it is known now."""
+        if self.world == 1:
+            return step if self.stop_requested() else step + 1
+        name = self.folder / "last_step"
+        if self.rank == 0 and self.stop_requested() and not name.exists():
+            draft = self.folder / ".last_step"
+            draft.write_text(str(step + 1))
+            draft.rename(name)
+        return int(name.read_text()) if name.exists() else step + 1
 
     def stop_requested(self):
         """Whether oppa asked the trial to end at a step boundary."""
@@ -52,6 +71,28 @@ class Trial:
 
 
 def open_trial():
-    """The trial that this process belongs to, or None."""
+    """The trial that this process is a rank of, or None; from now on an error that nobody catches is told to oppa, too."""
     folder = os.environ.get("OPPA_TRIAL")
-    return Trial(folder) if folder else None
+    if not folder:
+        return None
+    trial = Trial(folder, rank=int(os.environ.get("RANK", "0")), world=int(os.environ.get("WORLD_SIZE", "1")))
+    shown = sys.excepthook
+
+    def tell(kind, error, trace):
+        shown(kind, error, trace)
+        if isinstance(error, Exception):
+            trial.end("out_of_memory" if ran_out_of_memory(error) else "failed", rank=trial.rank, error=error)
+
+    sys.excepthook = tell
+    return trial
+
+
+def ran_out_of_memory(error):
+    """Whether an allocation failed, whichever library says so, in `error` or what caused it."""
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return True
+        if isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY):
+            return True
+        error = error.__cause__
+    return False

@@ -58,7 +58,8 @@ def _learned(study: "Study", problem: "Problem") -> "Learned":
 def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
     from oppa.tuning.result import current, to_json
 
-    result = to_json(study, current(study.trials(), problem.candidates(), problem.limits.repeats), None)
+    finding = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
+    result = to_json(study, problem, finding, None)
     if learned:
         result["surrogate"] = {quantity: dataclasses.asdict(each) for quantity, each in learned.items()}
     typer.echo(json.dumps(result, indent=1))
@@ -82,6 +83,7 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     from oppa.cli import style
     from oppa.cli.summary import print_finding
     from oppa.report.study import facts, ranked
+    from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import current
 
     trials = study.trials()
@@ -97,8 +99,8 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
         outcome, memory = style.outcome(trial.outcome), style.memory(trial.memory_bytes)
         table.add_row(str(trial.id), trial.configuration.id, outcome, speed, predicted, memory)
     style.out().print(summary, table)
-    if finding := current(trials, problem.candidates(), problem.limits.repeats):
-        print_finding(finding, console=style.out())
+    if finding := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
+        print_finding(finding, equivalence(study, finding, problem), console=style.out())
 
 
 def _print_learned(learned: "Learned") -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.study import Study, Trial
     from oppa.trials.wire import Outcome
+    from oppa.tuning.equivalence import Equivalence
+    from oppa.tuning.hand_over import HandOver
     from oppa.tuning.result import Finding
     from oppa.tuning.verification import Gain, Interval
 
@@ -42,12 +44,29 @@ def job_line(problem: "Problem") -> str:
     return f"[bold]job[/]    {escape(problem.name)}: {job(problem)}"
 
 
-def print_finding(finding: "Finding", *, why_ended: str = "", script: Path | None = None, console: "Console | None" = None) -> None:
-    """The winner, the second, the default, what the winner gains over them, and the command that runs it; to stderr unless told."""
+def print_finding(
+    finding: "Finding",
+    learned: "Equivalence | None",
+    *,
+    why_ended: str = "",
+    handed: "HandOver | None" = None,
+    console: "Console | None" = None,
+) -> None:
+    """The winner and what it was compared with, gains, whether it learns the same, and what runs it; to stderr unless told."""
+    from oppa.report.words import equivalent
+
     lines = [f"\n{why_ended}" if why_ended else "", *_contenders(finding), *_comparisons(finding)]
-    if script:
-        lines += [f"[bold]run it[/]   {escape(str(script))}"]
+    lines += [f"[bold]learns[/]   {equivalent(learned, finding)}"] if learned else []
+    lines += _handed(handed) if handed else []
     (console or style.err()).print("\n".join(lines))
+
+
+def _handed(handed: "HandOver") -> list[str]:
+    """The command that runs it, and in whose words it is there."""
+    run = [f"[bold]run it[/]   {escape(str(handed.script))}"] if handed.script else []
+    readme = escape(str(handed.folder / "README.md"))
+    others = f"; not {', '.join(handed.refused)}: {readme} says why" if handed.refused else f": {readme}"
+    return [*run, f"[bold]export[/]   {', '.join(handed.exported) or 'nothing'}{others}"]
 
 
 def nothing_feasible(study: "Study", problem: "Problem") -> OppaError:
@@ -99,23 +118,33 @@ def _contenders(finding: "Finding") -> list[str]:
     if second is not None:
         rows += [("second", second, lead.other if lead else None)]
     if default is not None and default.configuration != best.configuration:
-        rows += [("default", default, gain.other if gain else None)]
+        rows += [(finding.usual, default, gain.other if gain else None)]
     cells = [(trial.configuration.id, *_speed(trial, finding, interval), style.memory(trial.memory_bytes)) for _, trial, interval in rows]
     id_, value, spread, _ = (max(map(len, column)) for column in zip(*cells, strict=True))
     return [
-        f"[bold]{name:<7}[/]  [cyan]{cell[0]:<{id_}}[/]   {cell[1]:>{value}} steps/s{cell[2]:<{spread}}   peak {cell[3]}"
+        f"[bold]{name:<8}[/] [cyan]{cell[0]:<{id_}}[/]   {cell[1]:>{value}} steps/s{cell[2]:<{spread}}   peak {cell[3]}"
         for (name, *_), cell in zip(rows, cells, strict=True)
     ]
 
 
 def _comparisons(finding: "Finding") -> list[str]:
-    """By how much the winner leads the second, and what it gains over the default."""
+    """By how much the winner leads the second, and what it gains over the default or the baseline."""
     lead = [_compared("lead", finding, finding.lead)] if finding.lead and _second(finding) else []
+    said = [*_failure(finding), *lead]
     if finding.default is None:
-        return [*lead, "[bold]gain[/]     unknown: no default configuration fits"]
+        return [*said, "[bold]gain[/]     unknown: no default configuration fits"]
     if finding.default.configuration == finding.best.configuration:
-        return [*lead, "[bold]gain[/]     none: nothing that was tried is faster than the default configuration"]
-    return [*lead, _compared("gain", finding, finding.gain)]
+        return [*said, f"[bold]gain[/]     none: nothing that was tried is faster than {finding.usual_in_words}"]
+    return [*said, _compared("gain", finding, finding.gain)]
+
+
+def _failure(finding: "Finding") -> list[str]:
+    """How the baseline failed, and what stands in for it."""
+    failed = finding.failure
+    if failed is None:
+        return []
+    ended = f"{style.outcome(failed.outcome)} in trial {failed.id}"
+    return [f"[bold]baseline[/] [cyan]{failed.configuration.id}[/]   {ended}; the default stands in for it"]
 
 
 def _second(finding: "Finding") -> "Trial | None":

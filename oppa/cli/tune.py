@@ -33,10 +33,12 @@ DESIGNER = f"One of {', '.join(designers.DESIGNERS)}."
 TASK = "Which of the tasks of JOB, a search space file with `\\[replay]`: its trials are answered from a table of measurements."
 TABLE = "Those measurements, instead of the table that the file names below OPPA_DATA."
 RUNNER = "Run the trials with this runner instead of the job file's."
+COMMAND = "Your own launch line, such as `torchrun --nproc-per-node {devices} train.py --micro-batch {micro_batch}`."
 
 
 def tune(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (`oppa init` writes one).", show_default=False)],
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=COMMAND)] = None,
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
     designer: Annotated[str, typer.Option(metavar="NAME", help=DESIGNER)] = designers.DEFAULT,
     trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
@@ -58,7 +60,9 @@ def tune(
 
     if runner and (task or table):
         raise InputError(f"`--runner {runner}` has no part in a replay", hint="leave it out, or `--task`")
-    problem, imitator = _question(job, task, table) if task or table else (load_job(job, runner_name=runner), None)
+    if command and (task or table):
+        raise InputError(f"the command `{shlex.join(command)}` has no part in a replay", hint="leave it out, or `--task`")
+    problem, imitator = _question(job, task, table) if task or table else (load_job(job, runner_name=runner, argv=command or ()), None)
     limits = problem.limits
     if trials is not None:
         limits = dataclasses.replace(limits, trials=trials)
@@ -113,9 +117,10 @@ def _sitting(
     from oppa.report.record import provenance
     from oppa.study import Study
     from oppa.trials.host import require_devices
-    from oppa.trials.runner import load_runner
+    from oppa.trials.runner import load_runner, require_program
     from oppa.trials.sweep import sweep
-    from oppa.tuning.export import write_best
+    from oppa.tuning.equivalence import equivalence
+    from oppa.tuning.hand_over import write_best
     from oppa.tuning.result import to_json
 
     designers.require_designer(choice.name)
@@ -124,6 +129,8 @@ def _sitting(
         raise InputError("there is nothing to replay", hint="name a search space file with `[replay]`, and one of its tasks: `--task`")
     if not runner.in_process:
         require_devices(problem.cluster)
+    if problem.command:
+        require_program(problem.command, problem.space)
     candidates = problem.candidates()
     folder = named or new_folder(problem.name)
     interruption = Interruption()
@@ -133,9 +140,10 @@ def _sitting(
         print_problem(problem, candidates, study)
         finding, why_ended = _search_and_verify(study, problem, candidates, runner, choice, interruption, imitator)
         if finding is None:
-            return to_json(study, None, why_ended), nothing_feasible(study, problem)
-        print_finding(finding, why_ended=why_ended, script=write_best(study, problem, finding.best))
-        return to_json(study, finding, why_ended), None
+            return to_json(study, problem, None, why_ended), nothing_feasible(study, problem)
+        learned = equivalence(study, finding, problem)
+        print_finding(finding, learned, why_ended=why_ended, handed=write_best(study, problem, finding.best))
+        return to_json(study, problem, finding, why_ended), None
 
 
 def _search_and_verify(
@@ -185,5 +193,12 @@ def _trials(runner: "Runner", problem: "Problem", study: "Study", seed: int, imi
 
 def _again(folder: Path) -> str:
     """The command line that goes on with this study."""
-    named = any(word == "--study" or word.startswith("--study=") for word in sys.argv)
-    return shlex.join(["oppa", *sys.argv[1:], *([] if named else ["--study", str(folder)])])
+    own, dashes, command = _cut(sys.argv[1:])
+    named = any(word == "--study" or word.startswith("--study=") for word in own)
+    return shlex.join(["oppa", *own, *([] if named else ["--study", str(folder)]), *dashes, *command])
+
+
+def _cut(words: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """What stands before `--`, that itself, and what stands behind it."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at : at + 1], words[at + 1 :]

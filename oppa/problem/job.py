@@ -1,20 +1,30 @@
 """Reads `job.toml`: what to train, on what, within which limits; every mistake is named with what to write instead."""
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from oppa import catalog
 from oppa.errors import InputError, JobError, nearest
+from oppa.problem.baseline import declared as declared_baseline
+from oppa.problem.command import Command
 from oppa.problem.declaration import parse, validate
 from oppa.problem.emptiness import require_some
-from oppa.problem.job_file import JobFile, SpaceTable
+from oppa.problem.job_file import CommandTable, JobFile, SpaceTable
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.space_file import narrow, read_space
 
+COMMAND = "command"
+"""The runner of the user's own launch line."""
 
-def load_job(path: Path, *, runner_name: str | None = None) -> Problem:
-    """The problem that a job file describes, with at least one valid configuration; `runner_name` goes before the file's own.
+
+def load_job(path: Path, *, runner_name: str | None = None, argv: Sequence[str] = ()) -> Problem:
+    """The problem that a job file describes, with at least one valid configuration.
+
+    Args:
+        runner_name: Goes before the file's own.
+        argv: The launch line of the user's own program, before that of the file's `[command]`.
 
     Raises:
         JobError: for whatever is wrong in it.
@@ -24,11 +34,12 @@ def load_job(path: Path, *, runner_name: str | None = None) -> Problem:
     if "replay" in declared:
         raise JobError(f"`{path.name}` is a search space file, whose tasks are replayed", hint="name one: `oppa tune FILE --task NAME`")
     job = validate(JobFile, declared, error=JobError)
-    model, cluster, training = job.model.record(), job.cluster.record(), job.training.record(path.parent)
-    named_here = job.runner.name if runner_name is None else runner_name
+    model, cluster, training = job.model.record(path.parent), job.cluster.record(), job.training.record(path.parent)
+    command = _command(job, argv, path.parent, runner_name)
+    named_here = COMMAND if command else job.runner.name if runner_name is None else runner_name
     runner = catalog.find("runners", named_here, beside=path.parent if runner_name is None else None)
     facts = facts_of(model, job.batch.global_batch, cluster, training)
-    space = _space(job.space, facts, runner=runner, folder=path.parent)
+    space = _space(job.space, facts, runner=runner, folder=path.parent, said=command.parameters if command else None)
     require_some(space)
     return Problem(
         name=job.name or path.stem,
@@ -36,15 +47,30 @@ def load_job(path: Path, *, runner_name: str | None = None) -> Problem:
         global_batch=job.batch.global_batch,
         cluster=cluster,
         runner=runner,
+        command=command,
         training=training,
         space=space,
         limits=job.limits.record(),
         strategy=job.designer.record(),
+        baseline=declared_baseline(space, job.baseline) if job.baseline is not None else None,
     )
 
 
-def _space(table: SpaceTable, facts: Facts, *, runner: Path, folder: Path) -> SearchSpace:
-    """The search space that the job names, else the runner's; narrowed by the job and to what the runner honours."""
+def _command(job: JobFile, argv: Sequence[str], folder: Path, runner_name: str | None) -> Command | None:
+    """The user's own launch line, where there is one."""
+    table = job.command or (CommandTable() if argv else None)
+    if table is None:
+        if runner_name == COMMAND or (runner_name is None and job.runner.name == COMMAND):
+            raise JobError("there is no command to run", hint="give it behind `--`, or as `argv = [...]` in [command]")
+        return None
+    named = runner_name or (job.runner.name if "name" in job.runner.model_fields_set else COMMAND)
+    if named != COMMAND:
+        raise JobError(f"the runner `{named}` has no part in a command of your own", hint="leave out one of them")
+    return table.record(argv, folder)
+
+
+def _space(table: SpaceTable, facts: Facts, *, runner: Path, folder: Path, said: Collection[str] | None) -> SearchSpace:
+    """The search space that the job names, else the runner's; narrowed by the job and to what the runner honours, or the command says."""
     declared = _runner(runner)
     name = table.name or str(declared.get("search_space", ""))
     if not name:
@@ -54,7 +80,8 @@ def _space(table: SpaceTable, facts: Facts, *, runner: Path, folder: Path) -> Se
         )
     file = catalog.find("search_spaces", name, beside=folder if table.name else runner)
     space = read_space(_read(file), name=file.stem, facts=facts)
-    return narrow(space, table.parameters, honoured=declared.get("parameters", space.names), runner=runner.name)
+    honoured = declared.get("parameters", space.names) if said is None else said
+    return narrow(space, table.parameters, honoured=honoured, runner=runner.name)
 
 
 def _runner(folder: Path) -> dict[str, Any]:

@@ -1,14 +1,21 @@
 """The tables of `job.toml`, each with the record that it stands for. Defaults live in the records."""
 
 import dataclasses
+import functools
+import importlib.util
+import math
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
-from oppa.errors import JobError, nearest
+from oppa import catalog
+from oppa.errors import EnvironmentLackingError, InputError, JobError, nearest
 from oppa.problem.cluster import Cluster, Link
-from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive, Seconds, Table, listing, spell
+from oppa.problem.command import Argument, Command, ConfigFile, Steps
+from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive, Seconds, Table, listing, parse, spell
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
@@ -37,10 +44,13 @@ class ModelTable(Table):
     causal: bool | None = None
     experts: Count | None = None
     experts_per_token: Count | None = None
+    entry_point: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
 
-    def record(self) -> Model:
-        """The model meant; raises JobError where dimensions lack or do not fit together."""
+    def record(self, folder: Path = Path()) -> Model:
+        """The model meant; an entry point is looked for in `folder` first. Raises JobError for dimensions that lack or do not fit."""
         given = self.model_dump(exclude_none=True, exclude={"preset"})
+        if self.entry_point is not None:
+            given["entry_point"] = f"{folder.resolve()}:{self.entry_point}"
         if self.preset is None:
             model = Model(**_complete(given))
         elif self.preset in PRESETS:
@@ -99,6 +109,85 @@ class RunnerTable(Table):
     """`[runner]`."""
 
     name: str = Field(default="torch", min_length=1)
+
+
+class ConfigFileTable(Table):
+    """`[command.files.NAME]`."""
+
+    path: str
+    keys: dict[str, str | dict[str, dict[str, Any]]]
+
+
+class StepsTable(Table):
+    """`[command.steps]`: the name of a known program's output, or a pattern."""
+
+    format: str | None = None
+    pattern: str | None = None
+    out_of_memory: str | None = None
+
+    def record(self) -> Steps:
+        """The pattern meant; raises JobError where it is none, or two."""
+        if (self.format is None) == (self.pattern is None):
+            raise JobError("`[command.steps]` needs either `format` or `pattern`", hint=f"known formats: {', '.join(formats())}")
+        if self.format is not None and self.format not in formats():
+            raise JobError(f'`[command.steps]`: `format = "{self.format}"` is not known', hint=nearest(self.format, formats()))
+        pattern = self.pattern or formats()[str(self.format)]
+        return Steps(pattern=pattern, **({"out_of_memory": self.out_of_memory} if self.out_of_memory else {}))
+
+
+class CommandTable(Table):
+    """`[command]`: the user's own launch line."""
+
+    argv: list[str] = Field(default_factory=list)
+    arguments: dict[str, list[str] | dict[str, list[str]]] = Field(default_factory=dict)
+    files: dict[str, ConfigFileTable] = Field(default_factory=dict)
+    steps: StepsTable | None = None
+
+    def record(self, argv: Sequence[str], folder: Path) -> Command:
+        """The command meant, `argv` before the table's own; files are relative to the job's folder. Raises JobError where it is wrong."""
+        if not (argv or self.argv):
+            raise JobError("`[command]` has no words to start", hint="add `argv = [...]`, or give them behind `--`")
+        command = Command(
+            argv=tuple(argv or self.argv),
+            arguments=tuple(_argument(parameter, words) for parameter, words in self.arguments.items()),
+            files=tuple(_config_file(name, file, folder) for name, file in self.files.items()),
+            steps=self.steps.record() if self.steps else None,
+        )
+        command.check()
+        return command
+
+
+def _argument(parameter: str, words: list[str] | dict[str, list[str]]) -> Argument:
+    if isinstance(words, list):
+        return Argument(parameter=parameter, words=tuple(words))
+    return Argument(parameter=parameter, by_value={value: tuple(said) for value, said in words.items()})
+
+
+_WRITERS = {".json": None, ".yaml": None, ".yml": None, ".toml": "tomlkit"}
+"""Kinds of configuration files, and the extra package that it takes to rewrite one (runners/command/rewriting.py)."""
+
+
+def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:
+    path = (folder / table.path).resolve()
+    if not path.is_file():
+        raise JobError(f'`[command.files.{name}]`: `path = "{table.path}"` is no file', hint="name it relative to the job file")
+    if path.suffix not in _WRITERS:
+        raise JobError(f'`[command.files.{name}]`: `path = "{table.path}"` is of no known kind', hint=f"known are {', '.join(_WRITERS)}")
+    if (package := _WRITERS[path.suffix]) and importlib.util.find_spec(package) is None:
+        hint = f"`{sys.executable} -m pip install 'oppa[command]'`"
+        raise EnvironmentLackingError(f"rewriting `{table.path}` needs the package `{package}`, which is not installed", hint=hint)
+    if strange := [key for key, to in table.keys.items() if isinstance(to, dict) and len(to) != 1]:
+        raise JobError(
+            f"`[command.files.{name}]`: `{strange[0]}` depends on one parameter", hint="as { zero_stage = { 2 = false, 3 = true } }"
+        )
+    return ConfigFile(name=name, path=str(path), keys=table.keys)
+
+
+@functools.cache
+def formats() -> dict[str, str]:
+    """Patterns of programs whose output is known, by name."""
+    file = catalog.root() / "runners" / "command" / "formats.toml"
+    return {name: entry["pattern"] for name, entry in parse(file.read_text(), source=file.name, error=InputError).items()}
 
 
 class SpaceTable(Table):
@@ -170,10 +259,13 @@ class JobFile(Table):
     batch: BatchTable
     cluster: ClusterTable
     runner: RunnerTable = RunnerTable()
+    command: CommandTable | None = None
     space: SpaceTable = SpaceTable()
     training: TrainingTable = TrainingTable()
     limits: LimitsTable = LimitsTable()
     designer: DesignerTable = DesignerTable()
+    baseline: dict[str, Any] | None = None
+    """The configuration that the user runs at present."""
 
 
 def _complete(given: dict[str, Any]) -> dict[str, Any]:
@@ -194,6 +286,10 @@ def _check_dimensions(model: Model) -> None:
     if model.experts_per_token > model.experts:
         message = f"`experts_per_token = {model.experts_per_token}` is more than `experts = {model.experts}`"
         raise JobError(message, hint=f"use at most {model.experts}")
+    if model.patch and math.isqrt(model.seq_len - 1) ** 2 != model.seq_len - 1:
+        fitting = math.isqrt(model.seq_len - 1) ** 2 + 1
+        message = f"`seq_len = {model.seq_len}` is no square of patches and a class token"
+        raise JobError(message, hint=f"use {fitting}, or another square and 1")
     if model.learned_positions and model.seq_len > model.learned_positions:
         message = f"`seq_len = {model.seq_len}` is more than `learned_positions = {model.learned_positions}`"
         raise JobError(message, hint=f"use at most {model.learned_positions}")

@@ -39,6 +39,8 @@ class Model:
     causal: bool = True
     experts: int = 1
     experts_per_token: int = 1
+    entry_point: str = ""
+    """`folder:module:name` of somebody's own module (oppa.training.parts), of which the dimensions tell the cost model; empty: none."""
 
     @property
     def head_dim(self) -> int:

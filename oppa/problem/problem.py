@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from oppa import catalog
 from oppa.problem.cluster import Cluster, Link
+from oppa.problem.command import Command
+from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.training import Limits, Strategy, Training
@@ -27,10 +29,14 @@ class Problem:
     cluster: Cluster
     runner: Path
     """The runner's folder."""
+    command: Command | None = None
+    """The user's own launch line, where the runner is to start that."""
     training: Training
     space: SearchSpace
     limits: Limits
     strategy: Strategy = dataclasses.field(default_factory=Strategy)
+    baseline: Configuration | None = None
+    """What the user runs at present: the first trial, and what the winner is compared with instead of the default."""
 
     def candidates(self) -> "Candidates":
         """Every valid configuration."""
@@ -55,10 +61,12 @@ class Problem:
             "global_batch": self.global_batch,
             "cluster": dataclasses.asdict(self.cluster),
             "runner": self.runner.name if self.runner.parent == catalog.root() / "runners" else str(self.runner),
+            **({"command": dataclasses.asdict(self.command)} if self.command else {}),
             "training": dataclasses.asdict(self.training),
             "space": self.space.to_dict(),
             "limits": dataclasses.asdict(self.limits),
             "strategy": dataclasses.asdict(self.strategy),
+            **({"baseline": self.baseline.to_dict()} if self.baseline else {}),
         }
 
     @classmethod
@@ -72,10 +80,12 @@ class Problem:
             global_batch=values["global_batch"],
             cluster=cluster,
             runner=catalog.find("runners", values["runner"]),
+            command=Command.from_dict(values["command"]) if values.get("command") else None,
             training=training,
             space=SearchSpace.from_dict(values["space"], facts),
             limits=Limits(**values["limits"]),
             strategy=Strategy(**values["strategy"]),
+            baseline=Configuration.from_dict(values["baseline"]) if values.get("baseline") else None,
         )
 
 
@@ -89,6 +99,7 @@ def facts_of(model: Model, global_batch: int, cluster: Cluster, training: Traini
         **{name: getattr(cluster, name) for name in sizes},
         "global_batch": global_batch,
         "precision": training.precision,
+        "own_module": bool(model.entry_point),
     }
 
 

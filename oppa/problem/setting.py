@@ -40,7 +40,7 @@ def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
         InputError: it names no parameter, or a value that is none of the parameter's, or an id with a hash that nothing has.
     """
     if "=" in text:
-        setting = dict(_entry(part.strip(), candidates.space) for part in text.split(","))
+        setting = values_of(text, candidates.space)
         return setting, matching(candidates, setting)
     if (told := spelled_out(text)) is None:
         raise InputError(f"`{text}` is no configuration", hint="write `dp=2,tp=1`, or an id that `oppa space` lists")
@@ -51,6 +51,11 @@ def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
         hint = nearest(text, [candidates.configuration(int(index)).id for index in alike])
         raise InputError(f"no configuration of the space has the id `{text}`", hint=hint)
     return setting, named
+
+
+def values_of(text: str, space: SearchSpace) -> Setting:
+    """The values that `dp=2,tp=1` says; raises InputError as `find` does."""
+    return dict(_entry(part.strip(), space) for part in text.split(","))
 
 
 def matching(candidates: Candidates, setting: Setting) -> NDArray[np.intp]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
+from oppa import catalog
 from oppa.errors import JobError, SpaceError, nearest
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.declaration import Count, Table, listing, parse, spell, validate
@@ -50,8 +51,10 @@ class SpaceTable(Table):
     """A whole search space file."""
 
     description: str = ""
+    extends: str | None = None
+    """A space of the catalog to begin with: a parameter told again replaces the one there, constraints add up."""
     balanced_stages: bool = False
-    parameters: dict[str, ParameterTable]
+    parameters: dict[str, ParameterTable] = Field(default_factory=dict)
     constraint: list[ConstraintTable] = Field(default_factory=list)
     replay: dict[str, Any] = Field(default_factory=dict)
     """What the columns of a table of measurements mean (oppa.simulator.replay_file)."""
@@ -70,7 +73,7 @@ def read_space(text: str, *, name: str, facts: Facts) -> SearchSpace:
 
 
 def _read_space(text: str, name: str, facts: Facts) -> SearchSpace:
-    table = validate(SpaceTable, parse(text, source=name, error=SpaceError), error=SpaceError)
+    table = _table(text, name)
     _check_names(table.parameters)
     domains = {key: _domain(key, entry, facts) for key, entry in table.parameters.items()}
     kinds = kinds_of({key: values[0] for key, values in domains.items()}, facts)
@@ -80,6 +83,15 @@ def _read_space(text: str, name: str, facts: Facts) -> SearchSpace:
     space = SearchSpace(name=name, parameters=parameters, constraints=constraints, facts=facts, balanced_stages=table.balanced_stages)
     _check_order(space)
     return space
+
+
+def _table(text: str, name: str) -> SpaceTable:
+    table = validate(SpaceTable, parse(text, source=name, error=SpaceError), error=SpaceError)
+    if table.extends is None:
+        return table
+    first = _table(catalog.find("search_spaces", table.extends).read_text(), table.extends)
+    both = {"parameters": {**first.parameters, **table.parameters}, "constraint": [*first.constraint, *table.constraint]}
+    return table.model_copy(update={**both, "balanced_stages": table.balanced_stages or first.balanced_stages})
 
 
 def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collection[str], runner: str) -> SearchSpace:

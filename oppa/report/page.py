@@ -33,6 +33,7 @@ from oppa.study import Study, Trial
 from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.runner import load_runner
 from oppa.tuning.designers.oppa import fitted
+from oppa.tuning.equivalence import equivalence
 from oppa.tuning.interpretation import interpretations
 from oppa.tuning.result import Finding, current
 from oppa.units import format_bytes, format_number, format_seconds, format_uncertain
@@ -79,7 +80,7 @@ def render(study: Study, problem: Problem) -> str:
     running = study.running()  # before the trials: what ends in between is in both, and lost in neither
     trials, candidates = study.trials(), problem.candidates()
     ended = {trial.id for trial in trials}
-    finding = current(trials, candidates, problem.limits.repeats)
+    finding = current(trials, candidates, problem.limits.repeats, problem.baseline)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     imitated = load_runner(problem.runner).in_process
     facts = {
@@ -96,7 +97,7 @@ def render(study: Study, problem: Problem) -> str:
         "spent_s": sum(trial.seconds for trial in trials) if imitated else study.spent_s(),
         "running": [lease for lease in running if lease.trial not in ended],
         "finding": finding,
-        "verdicts": words.verdicts(finding, trials) if finding else [],
+        "verdicts": words.verdicts(finding, trials, equivalence(study, finding, problem)) if finding else [],
         "differences": differences(finding, problem) if finding else [],
         "launch": _launch(study),
         "progress": charts.best_so_far(trials, imitated=imitated),

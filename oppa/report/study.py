@@ -25,7 +25,7 @@ def sections(trials: Sequence[Trial], *, candidates: int) -> list[Section]:
         Section(title="Summary", text=f"{candidates} valid configurations.", columns=("fact", "value"), rows=facts(trials)),
         Section(
             title="Verification",
-            text="Repeats of the winner, the second and the default configuration, in turn.",
+            text="Repeats of the winner, the second, and the default configuration or the baseline, in turn.",
             columns=COLUMNS,
             rows=[row(trial) for trial in trials if trial.purpose == VERIFICATION],
         ),

@@ -8,6 +8,7 @@ from oppa.report.sensitivity import Sensitivity
 from oppa.report.study import each_once, tied
 from oppa.study import Trial
 from oppa.study.records import SEARCH
+from oppa.tuning.equivalence import Equivalence
 from oppa.tuning.result import Finding, rates
 from oppa.tuning.verification import Gain, Interval
 from oppa.units import format_number, format_uncertain
@@ -33,9 +34,9 @@ def _intervals(finding: Finding) -> dict[Configuration, Interval]:
     return found
 
 
-def verdicts(finding: Finding, trials: Sequence[Trial]) -> list[str]:
-    """What the winner gains over the default, how far it leads the second, and how many are as fast as can be told."""
-    said = [_gain(finding), _lead(finding)]
+def verdicts(finding: Finding, trials: Sequence[Trial], learned: Equivalence | None = None) -> list[str]:
+    """What the winner gains over the default or the baseline, whether it learns the same, and how many are as fast as can be told."""
+    said = [_gain(finding), _failure(finding), _lead(finding), f"It learns {equivalent(learned, finding)}." if learned else ""]
     if finding.missing(2):
         said.append("Not verified yet: these are single trials. Running oppa tune again with this study repeats the contenders in turn.")
     feasible = each_once([trial for trial in trials if trial.purpose == SEARCH])
@@ -45,12 +46,28 @@ def verdicts(finding: Finding, trials: Sequence[Trial]) -> list[str]:
     return [sentence for sentence in said if sentence]
 
 
+def equivalent(learned: Equivalence, finding: Finding) -> str:
+    """Whether the winner's losses are those of what it is compared with."""
+    tolerance = f"tolerance {learned.tolerance:g}"
+    if learned.holds:
+        return f"as {finding.usual_in_words} does: losses of {learned.steps} steps agree to {learned.deviation:.0e} ({tolerance})"
+    where = f"by {learned.deviation:.2g} at step {learned.at_step} ({tolerance})"
+    return f"not as {finding.usual_in_words} does: losses differ {where}; look at what your program makes of the configuration"
+
+
 def _gain(finding: Finding) -> str:
     if finding.default is None:
         return "The gain over the default configuration is unknown: none that fits was measured."
     if finding.default.configuration == finding.best.configuration:
-        return "This is the default configuration: nothing that was tried is faster."
-    return f"Against the default configuration: {_compared(finding.gain, finding)}." if finding.gain else ""
+        return f"This is {finding.usual_in_words}: nothing that was tried is faster."
+    return f"Against {finding.usual_in_words}: {_compared(finding.gain, finding)}." if finding.gain else ""
+
+
+def _failure(finding: Finding) -> str:
+    if finding.failure is None:
+        return ""
+    ended = f"{finding.failure.configuration.id}, ended in trial {finding.failure.id}: {finding.failure.outcome.replace('_', ' ')}"
+    return f"The baseline, {ended}. The default configuration stands in for it."
 
 
 def _lead(finding: Finding) -> str:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from oppa.errors import EnvironmentLackingError, InputError, nearest
+from oppa.problem.command import Command, names_in
 from oppa.problem.configuration import PARAMETERS
+from oppa.problem.space import SearchSpace
 from oppa.trials import environments
 
 MANIFEST = "runner.toml"
@@ -90,6 +92,23 @@ def load_runner(folder: Path) -> Runner:
         runner = dataclasses.replace(runner, python=own.require())
     _check_installed(runner)
     return runner
+
+
+def require_program(command: Command, space: SearchSpace) -> None:
+    """Refuse a launch line that no trial could start, or that has no words for a value that is searched.
+
+    Raises:
+        EnvironmentLackingError: the program is not installed.
+        JobError: a value without words.
+    """
+    program = command.argv[0]
+    if not any(names_in(program)) and shutil.which(program) is None:
+        raise EnvironmentLackingError(
+            f"the command starts `{program}`, which is not installed", hint="install it, or put its folder on PATH"
+        )
+    for parameter in space.parameters:
+        for value in {*parameter.choices, parameter.default}:
+            command.require_words(parameter.name, value)
 
 
 def _check_keys(path: Path, values: dict[str, Any]) -> None:

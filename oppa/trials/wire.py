@@ -4,6 +4,7 @@ trial.json           written by oppa before the start: what to run (TrialSpec)
 measurements.jsonl   appended by rank 0, one line per optimizer step, as it happens (Measurement)
 outcome.json         written once, by the first rank that can tell why the trial ended (Report)
 stop                 made by oppa: rank 0 looks for it at each step boundary and tells the others
+last_step            written by rank 0 of a program that has no other way to tell them: the number of the last step
 stdout.log, stderr.log
 """
 
@@ -16,12 +17,13 @@ from typing import Any, Literal, Self
 
 from oppa.errors import MeasurementError
 from oppa.problem.cluster import Cluster, Link
+from oppa.problem.command import Command
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.problem.training import Training
 
-SPEC, MEASUREMENTS, REPORT, STOP = "trial.json", "measurements.jsonl", "outcome.json", "stop"
+SPEC, MEASUREMENTS, REPORT, STOP, LAST_STEP = "trial.json", "measurements.jsonl", "outcome.json", "stop", "last_step"
 
 Outcome = Literal["completed", "terminated_early", "out_of_memory", "failed", "timed_out", "interrupted"]
 """How a trial can end. `terminated_early` is the designer's choice, `interrupted` the user's."""
@@ -39,6 +41,8 @@ class TrialSpec:
     training: Training
     steps: int
     memory_limit_enforced: bool = True
+    command: Command | None = None
+    """What the runner `command` is to start."""
 
     @classmethod
     def of(cls, problem: Problem, configuration: Configuration, *, study: str, trial: int, steps: int) -> Self:
@@ -51,6 +55,7 @@ class TrialSpec:
             cluster=problem.cluster,
             training=problem.training,
             steps=steps,
+            command=problem.command,
         )
 
     def write(self, folder: Path) -> None:
@@ -70,6 +75,7 @@ class TrialSpec:
                 "model": Model(**values["model"]),
                 "cluster": Cluster(**{**values["cluster"], **links}),
                 "training": Training(**values["training"]),
+                "command": Command.from_dict(values["command"]) if values.get("command") else None,
             }
         )
 

@@ -64,7 +64,7 @@ class Explanation:
 
 def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate: int, trials: Sequence[Trial]) -> Explanation:
     """What a fitted designer, and the trials that it learned from, tell of a candidate."""
-    configuration, finding = candidates.configuration(candidate), current(trials, candidates, problem.limits.repeats)
+    configuration, finding = candidates.configuration(candidate), current(trials, candidates, problem.limits.repeats, problem.baseline)
     own = _own(trials, configuration)
     tried = next((trial for trial in reversed(own) if trial.feasible), own[-1] if own else None)
     repeats = finding.repeats_of(tried) if finding and tried and finding.repeats_of(finding.best) else ()

@@ -10,10 +10,12 @@ from typing import Any
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
 from oppa.tuning.calibration import track_record
 from oppa.tuning.designer import Designer, Observation, standings
+from oppa.tuning.equivalence import equivalence
 from oppa.tuning.search import Sitting
 from oppa.tuning.verification import Gain, gain
 
@@ -25,13 +27,17 @@ BASELINES = 6
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The winner, and what it was measured against; None where there is no such configuration."""
+    """The winner, and what it was measured against: the user's baseline, else the default; None where there is no such configuration."""
 
     best: Trial
     default: Trial | None
     runner_up: Trial | None
     repeats: Mapping[Configuration, tuple[Trial, ...]]
     """Of every contender, those that ran to their end; in the order in which they take turns."""
+    baseline: Configuration | None = None
+    """What the user runs at present."""
+    failure: Trial | None = None
+    """How that failed, where the default stands in for it."""
 
     @property
     def pairing(self) -> str:
@@ -39,8 +45,18 @@ class Finding:
         return pairing_of(self.repeats)
 
     @property
+    def usual(self) -> str:
+        """What the winner is compared with: `baseline`, or `default`."""
+        return "baseline" if self.default and self.default.configuration == self.baseline else "default"
+
+    @property
+    def usual_in_words(self) -> str:
+        """The same for a sentence."""
+        return {"baseline": "the baseline", "default": "the default configuration"}[self.usual]
+
+    @property
     def gain(self) -> Gain | None:
-        """The winner over the default; None where they are the same, or have fewer than two repeats each."""
+        """The winner over the default or the baseline; None where they are the same, or have fewer than two repeats each."""
         return self._over(self.default)
 
     @property
@@ -67,12 +83,12 @@ class Finding:
 
 def find_winner(sitting: Sitting, candidates: Candidates, designer: Designer) -> Finding | None:
     """Find a default that fits, then repeat it, the fastest and the second until the winner is proved; None if nothing fits."""
-    study, repeats = sitting.study, sitting.problem.limits.repeats
+    study, repeats, baseline = sitting.study, sitting.problem.limits.repeats, sitting.problem.baseline
     while True:
         study.recover()
         trials, running = study.trials(), study.running()
-        finding = current(trials, candidates, repeats)
-        if (default := untried_default(trials, candidates)) is not None:
+        finding = current(trials, candidates, repeats, baseline)
+        if (default := untried_default(trials, candidates, baseline)) is not None:
             due, purpose, pairing = candidates.configuration(default), BASELINE, None
         elif finding is None or (repeat := finding.missing(repeats)) is None:
             return finding
@@ -86,11 +102,11 @@ def find_winner(sitting: Sitting, candidates: Candidates, designer: Designer) ->
             sitting.run(lease)
 
 
-def untried_default(trials: Sequence[Trial], candidates: Candidates) -> int | None:
+def untried_default(trials: Sequence[Trial], candidates: Candidates, baseline: Configuration | None = None) -> int | None:
     """The next configuration that might be the default; None once one was measured, or too many were not."""
     tried = _tries(trials, candidates)
     spent = sum(trial.purpose == BASELINE for own in tried.values() for trial in own)
-    for candidate in map(int, candidates.default_order()):
+    for candidate in usual_order(candidates, baseline):
         if candidate not in tried:
             return candidate if spent < BASELINES else None
         if any(map(_measured, tried[candidate])):
@@ -98,24 +114,41 @@ def untried_default(trials: Sequence[Trial], candidates: Candidates) -> int | No
     return None
 
 
-def current(trials: Sequence[Trial], candidates: Candidates, repeats: int) -> Finding | None:
+def usual_order(candidates: Candidates, baseline: Configuration | None) -> list[int]:
+    """Candidates that stand for "not tuned", in the order in which they are tried: what the user runs comes first."""
+    return [*([candidates.index_of(baseline)] if baseline else []), *map(int, candidates.default_order())]
+
+
+def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, baseline: Configuration | None = None) -> Finding | None:
     """The finding as the trials so far have it, without running anything.
 
-    The two fastest and the default contend, each by its last trial; those that fail when run again are dropped. The winner is the fastest
-    in the repeats, once there are enough of them.
+    The two fastest and the default, or the baseline where one runs, contend, each by its last trial; those that fail when run again are
+    dropped. The winner is the fastest in the repeats, once there are enough of them.
     """
     tried = {candidate: own for candidate, own in _tries(trials, candidates).items() if not _dropped(trials, own[0].configuration)}
     ranked = standings(Observation.of(trial, candidates) for own in tried.values() for trial in own)
     fastest = [next(trial for trial in reversed(tried[candidate]) if trial.feasible) for candidate in ranked]
     if not fastest:
         return None
-    default = next(
-        (trial for index in candidates.default_order() for trial in reversed(tried.get(int(index), ())) if _measured(trial)), None
-    )
+    usual = usual_order(candidates, baseline)
+    default = next((trial for index in usual for trial in reversed(tried.get(index, ())) if _measured(trial)), None)
     contenders = {trial.configuration: trial for trial in (*([default] if default else []), *fastest[:2])}
     ran = _repeats(trials, contenders)
-    finding = Finding(best=fastest[0], default=default, runner_up=fastest[1] if len(fastest) > 1 else None, repeats=ran)
+    finding = Finding(
+        best=fastest[0],
+        default=default,
+        runner_up=fastest[1] if len(fastest) > 1 else None,
+        repeats=ran,
+        baseline=baseline,
+        failure=_failure(trials, baseline) if default is None or default.configuration != baseline else None,
+    )
     return finding if finding.missing(repeats) else _judged(finding, contenders)
+
+
+def _failure(trials: Sequence[Trial], baseline: Configuration | None) -> Trial | None:
+    """The last trial of the baseline that measured nothing."""
+    failed = [trial for trial in trials if trial.configuration == baseline and trial.counts and not _measured(trial)]
+    return failed[-1] if failed else None
 
 
 def _judged(finding: Finding, contenders: Mapping[Configuration, Trial]) -> Finding:
@@ -154,26 +187,30 @@ def _dropped(trials: Sequence[Trial], configuration: Configuration) -> bool:
     return "out_of_memory" in failed or len(failed) >= STRIKES
 
 
-def to_json(study: Study, finding: Finding | None, why_ended: str | None) -> dict[str, Any]:
+def to_json(study: Study, problem: Problem, finding: Finding | None, why_ended: str | None) -> dict[str, Any]:
     """The result for machines, as `oppa tune --json` prints it; null where there is none."""
-    trials = study.trials()
+    trials, learned = study.trials(), equivalence(study, finding, problem)
     listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in (VERIFICATION, BASELINE, SEARCH)}
     same = finding is not None and finding.default is not None and finding.default.configuration == finding.best.configuration
+    usual = {finding.usual: _summary(finding, finding.default)} if finding and finding.default else {}
     compared, lead, predicted = finding and finding.gain, finding and finding.lead, track_record(trials)
     return {
         "study": str(study.folder),
         "ended": why_ended,
         "best": finding and _summary(finding, finding.best),
-        "default": finding and finding.default and _summary(finding, finding.default),
+        "default": usual.get("default"),
+        "baseline": usual.get("baseline"),
+        "baseline_failure": finding and finding.failure and trial_json(finding.failure),
         "runner_up": finding and finding.runner_up and _summary(finding, finding.runner_up),
         "gain": compared.ratio.value if compared else 1.0 if same else None,
         "gain_interval": [compared.ratio.low, compared.ratio.high] if compared else None,
         "tied": compared.tied if compared else True if same else None,
         "lead": lead.ratio.value if lead else None,
         "lead_interval": [lead.ratio.low, lead.ratio.high] if lead else None,
+        "equivalence": learned and {"holds": learned.holds, **dataclasses.asdict(learned)},
         "predicted": predicted and dataclasses.asdict(predicted),
         "verification": listed[VERIFICATION],
-        "baseline": listed[BASELINE],
+        "default_trials": listed[BASELINE],
         "trials": listed[SEARCH],
     }
 

@@ -6,7 +6,7 @@ Several processes may search one study at once: the study's leases keep them apa
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Protocol
 
@@ -138,7 +138,7 @@ def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: R
             designer.update(new)
         learned |= {trial.id for trial in trials}
         taken = {observation.candidate for observation in seen} | {candidates.index_of(lease.configuration) for lease in running}
-        candidate = None if reason else designer.suggest(taken)
+        candidate = None if reason else _next(sitting.problem, candidates, designer, taken)
         if candidate is not None:
             prediction = designer.predict(candidate)
             configuration = candidates.configuration(candidate)
@@ -152,6 +152,13 @@ def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: R
             sitting.wait()
         else:
             return reason or _exhausted(len(taken), len(candidates))
+
+
+def _next(problem: Problem, candidates: Candidates, designer: Designer, taken: Set[int]) -> int | None:
+    """The next candidate: what the user runs at present comes first, whoever designs."""
+    if problem.baseline is not None and (baseline := candidates.index_of(problem.baseline)) not in taken:
+        return baseline
+    return designer.suggest(taken)
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:

@@ -1,19 +1,29 @@
-"""What a trial promises, whoever runs it: processes that act out a script, the simulator, or a table of measurements."""
+"""What a trial promises, whoever runs it: frameworks, a command of the user's, processes that act out a script, imitations.
+
+What takes processes holds for runners that start some: a rank that is killed or hangs, and nobody who survives.
+"""
 
 import dataclasses
 import functools
 import json
+import os
+import signal
+import sys
 
 import pytest
 
 from oppa import catalog
+from oppa.errors import EnvironmentLackingError, JobError
+from oppa.problem.cluster import Cluster
+from oppa.problem.command import Command
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
+from oppa.problem.model import Model
 from oppa.problem.training import Limits
 from oppa.simulator.replay import Noise, Record, Replay
 from oppa.simulator.simulator import Simulator
 from oppa.simulator.trial import ImitatedTrials
-from oppa.trials import wire
+from oppa.trials import processes, wire
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
@@ -21,25 +31,75 @@ from oppa.trials.wire import TrialSpec
 from tests.trials.conftest import SCRIPT_RUNNER, STUDY, script_spec
 
 STEPS = 8
-LIMITS = Limits(trial_time_s=1000, grace_s=1)
+LIMITS = Limits(trial_time_s=60, grace_s=1)
+IMITATED = dataclasses.replace(LIMITS, trial_time_s=10_000)  # on a clock that costs nothing
 FITS = Configuration(dp=2, global_batch=8, micro_batch=1)
 TOO_LARGE = Configuration(dp=2, global_batch=8, micro_batch=4)
+TINY = Model(layers=4, hidden=64, heads=4, kv_heads=4, ffn=128, vocab=256, seq_len=32)
+LARGE = dataclasses.replace(TINY, hidden=256, ffn=512)
+"""Some 40 MB of weights, gradients and moments."""
+FRAMEWORKS = ("torch", "deepspeed", "colossalai")
+LOSSES_AGREE = 1e-5
+"""Relative, over the first steps in fp32: what reordered sums make of it; tests/training and tests/runners measure it layout by layout."""
+
+COMMAND = """
+import sys, time
+import report, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+trial = report.open_trial()
+if "{memory}" in sys.argv:
+    raise MemoryError("as much as it wanted")
+for step in range(int(sys.argv[1])):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    time.sleep(0.05)
+    if not trial.step(0.05, loss=total.item() / (step + 1), memory_bytes=1 << 20):
+        break
+"""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Case:
-    """A runner, a trial that runs and one that is out of memory."""
+    """A runner, a trial that runs, one that is out of memory, and one that runs for long."""
 
+    name: str
     run: object
     fits: TrialSpec
     too_large: TrialSpec
-    wall_clock: bool = False
+    endless: TrialSpec
+    launcher: LocalLauncher | None = None
+    """Of those that start processes."""
+
+    @property
+    def limits(self):
+        return LIMITS if self.launcher else IMITATED
+
+
+def framework(name):
+    """One of the frameworks' runners on two CPU ranks."""
+    launcher = launched(catalog.find("runners", name))
+    cluster = Cluster(devices_per_host=2, memory_limit_bytes=1 << 30)
+    fits = dataclasses.replace(script_spec(""), configuration=FITS, model=TINY, cluster=cluster, steps=STEPS)
+    large = dataclasses.replace(fits, model=LARGE, cluster=dataclasses.replace(cluster, memory_limit_bytes=8 << 20))
+    return Case(name, functools.partial(run_trial, launcher), fits, large, dataclasses.replace(fits, steps=5000), launcher)
+
+
+def command(folder):
+    """A program of the user's, under torchrun."""
+    launcher = launched(catalog.find("runners", "command"))
+    (folder / "program.py").write_text(COMMAND)
+    started = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices}", str(folder / "program.py"))
+    fits = dataclasses.replace(script_spec(""), command=Command(argv=(*started, "{steps}")), steps=STEPS)
+    large = dataclasses.replace(fits, command=Command(argv=(*started, "{steps}", "{{memory}}")))
+    return Case("command", functools.partial(run_trial, launcher), fits, large, dataclasses.replace(fits, steps=5000), launcher)
 
 
 def scripted():
-    launcher = LocalLauncher(load_runner(SCRIPT_RUNNER), study=STUDY, grace_s=1)
-    specs = [script_spec(script, steps=STEPS) for script in (f"steps {STEPS} 0.01", "memory")]
-    return Case(functools.partial(run_trial, launcher), *specs, wall_clock=True), launcher.close
+    launcher = launched(SCRIPT_RUNNER)
+    specs = [
+        script_spec(script, steps=steps) for script, steps in ((f"steps {STEPS} 0.01", STEPS), ("memory", STEPS), ("steps 900 0.1", 900))
+    ]
+    return Case("script", functools.partial(run_trial, launcher), *specs, launcher)
 
 
 def simulated():
@@ -47,54 +107,76 @@ def simulated():
     simulator, candidates = Simulator.of(problem), problem.candidates()
     fits = {simulator.fits(candidates.configuration(i)): i for i in range(0, len(candidates), 50)}
     spec = functools.partial(TrialSpec.of, problem, study=STUDY, trial=0, steps=STEPS)
-    return Case(ImitatedTrials(simulator, seed=0), *(spec(candidates.configuration(fits[each])) for each in (True, False))), None
+    runs, fails = (spec(candidates.configuration(fits[each])) for each in (True, False))
+    return Case("simulated", ImitatedTrials(simulator, seed=0), runs, fails, dataclasses.replace(runs, steps=900))
 
 
 def replayed():
     records = {FITS: Record(outcome="completed", steps_per_s=5.0, memory_bytes=1 << 20), TOO_LARGE: Record(outcome="out_of_memory")}
-    specs = [dataclasses.replace(script_spec(steps=STEPS), configuration=each) for each in (FITS, TOO_LARGE)]
-    return Case(ImitatedTrials(Replay(records=records, noise=Noise()), seed=0), *specs), None
+    runs, fails = (dataclasses.replace(script_spec(steps=STEPS), configuration=each) for each in (FITS, TOO_LARGE))
+    trials = ImitatedTrials(Replay(records=records, noise=Noise()), seed=0)
+    return Case("replay", trials, runs, fails, dataclasses.replace(runs, steps=900))
 
 
-@pytest.fixture(params=[scripted, simulated, replayed], ids=lambda make: make.__name__, scope="module")
-def case(request):
-    made, close = request.param()
-    yield made
-    if close:
-        close()
+def launched(folder):
+    """A launcher for a runner; skips loudly where its environment is not made."""
+    try:
+        return LocalLauncher(load_runner(folder), study=STUDY, grace_s=1)
+    except EnvironmentLackingError as error:
+        pytest.skip(f"{error.message}: {error.hint}")
+
+
+@pytest.fixture(params=[*FRAMEWORKS, "command", "script", "simulated", "replay"], scope="module")
+def case(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    made = {"command": lambda: command(folder), "script": scripted, "simulated": simulated, "replay": replayed}
+    case = made[request.param]() if request.param in made else framework(request.param)
+    yield case
+    if case.launcher:
+        case.launcher.close()
+
+
+@pytest.fixture
+def processes_of(case):
+    """The ranks of the trial that runs now: what has no child itself."""
+    if case.launcher is None:
+        pytest.skip(f"{case.name} starts no process")
+
+    def leaves():
+        return [each for each in processes.descendants(os.getpid()) if not processes.descendants(each.pid)]
+
+    return leaves
 
 
 def test_a_trial_runs_to_its_end(case, tmp_path) -> None:
     told = []
-    result = case.run(tmp_path, case.fits, limits=LIMITS, on_step=told.append)
-    assert (result.outcome, result.steps, result.cause) == ("completed", STEPS, "")
+    result = case.run(tmp_path, case.fits, limits=case.limits, on_step=told.append)
+    assert (result.outcome, result.steps, result.cause) == ("completed", STEPS, ""), result.traceback
     assert result.estimate.steps_per_s > 0 and result.memory_bytes > 0 and result.seconds >= sum(result.step_times_s) > 0
     assert [measurement.step_time_s for measurement in told] == list(result.step_times_s)
 
 
 def test_its_folder_tells_what_ran_and_how_long_it_took(case, tmp_path) -> None:
-    result = case.run(tmp_path, case.fits, limits=LIMITS)
+    result = case.run(tmp_path, case.fits, limits=case.limits)
     assert TrialSpec.read(tmp_path) == case.fits
     lines = [json.loads(line) for line in (tmp_path / wire.MEASUREMENTS).read_text().splitlines()]
     assert [line["step_time_s"] for line in lines] == list(result.step_times_s)
 
 
 def test_a_judge_ends_it_early(case, tmp_path) -> None:
-    slow = case.fits if not case.wall_clock else script_spec(f"steps {STEPS} 0.2", steps=STEPS)
-    result = case.run(tmp_path, slow, limits=LIMITS, judge=lambda times: len(times) >= 3)
-    assert result.outcome == "terminated_early" and 3 <= result.steps < STEPS
+    result = case.run(tmp_path, case.endless, limits=case.limits, judge=lambda times: len(times) >= 3)
+    assert result.outcome == "terminated_early" and 3 <= result.steps < case.endless.steps
 
 
 def test_what_is_out_of_memory_says_so(case, tmp_path) -> None:
-    result = case.run(tmp_path, case.too_large, limits=LIMITS)
+    result = case.run(tmp_path, case.too_large, limits=case.limits)
     assert (result.outcome, result.steps, result.estimate) == ("out_of_memory", 0, None)
     assert result.cause and result.seconds > 0
 
 
 def test_a_trial_that_takes_too_long_is_timed_out(case, tmp_path) -> None:
-    slow = case.fits if not case.wall_clock else script_spec(f"steps {STEPS} 5", steps=STEPS)
-    result = case.run(tmp_path, slow, limits=dataclasses.replace(LIMITS, trial_time_s=1.0))
-    assert result.outcome == "timed_out" and "longer than its limit of 1 s" in result.cause and result.steps < STEPS
+    result = case.run(tmp_path, case.endless, limits=dataclasses.replace(case.limits, trial_time_s=1.0))
+    assert result.outcome == "timed_out" and "longer than its limit of 1 s" in result.cause and result.steps < case.endless.steps
 
 
 def test_what_a_tick_raises_is_passed_on(case, tmp_path) -> None:
@@ -102,4 +184,64 @@ def test_what_a_tick_raises_is_passed_on(case, tmp_path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        case.run(tmp_path, case.fits, limits=LIMITS, on_tick=tick)
+        case.run(tmp_path, case.fits, limits=case.limits, on_tick=tick)
+
+
+def test_steps_are_told_in_order_as_they_come(case, tmp_path):
+    told = []
+    case.run(tmp_path, case.fits, limits=case.limits, on_step=told.append)
+    assert [measurement.step for measurement in told] == list(range(STEPS))
+
+
+def test_a_rank_that_is_killed_ends_the_trial_and_the_next_one_runs(case, processes_of, tmp_path):
+    def kill(measurement):
+        if measurement.step == 2:
+            os.kill(max(processes_of(), key=lambda each: each.started).pid, signal.SIGKILL)
+
+    result = case.run(tmp_path / "killed", case.endless, limits=case.limits, on_step=kill)
+    assert (result.outcome, result.steps >= 3) == ("failed", True) and result.cause
+    assert case.run(tmp_path / "next", case.fits, limits=case.limits).outcome == "completed"
+
+
+def test_a_rank_that_hangs_is_noticed_and_nothing_survives(case, processes_of, tmp_path):
+    hanging = []
+
+    def stop(measurement):
+        if measurement.step == 2:
+            hanging.append(max(processes_of(), key=lambda each: each.started))
+            os.kill(hanging[0].pid, signal.SIGSTOP)
+
+    result = case.run(tmp_path / "hangs", case.endless, limits=case.limits, on_step=stop, hang_s=2.0)
+    assert result.outcome == "timed_out" and result.cause.startswith("hang: nothing for")
+    assert not processes.is_living(hanging[0])
+    assert case.run(tmp_path / "next", case.fits, limits=case.limits).outcome == "completed"
+
+
+def test_a_trial_that_is_repeated_has_the_same_losses(case, tmp_path):
+    first, second = (case.run(tmp_path / name, case.fits, limits=case.limits).losses for name in ("first", "second"))
+    assert first == second
+    if case.name in FRAMEWORKS:
+        assert len(first) == STEPS and first[-1] < first[0]
+
+
+@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name != "torch"])
+def test_losses_agree_across_frameworks(name, tmp_path):
+    """The same model, data and seed."""
+    losses = []
+    for each in ("torch", name):
+        case = framework(each)
+        losses.append(case.run(tmp_path / each, case.fits, limits=case.limits).losses)
+        case.launcher.close()
+    assert losses[1] == pytest.approx(losses[0], rel=LOSSES_AGREE)
+
+
+@pytest.mark.parametrize("name", [*FRAMEWORKS, "command"])
+@pytest.mark.parametrize(("given", "message"), [("micro_bach = [1, 2]", "micro_bach"), ("ep = [1, 7]", "ep")])
+def test_a_parameter_that_a_runner_does_not_know_is_refused(name, given, message, tmp_path):
+    argv = ["train", "{micro_batch}"] if name == "command" else []
+    (tmp_path / "job.toml").write_text(
+        f'[model]\npreset = "tiny-4m"\n[batch]\nglobal_batch = 8\n[cluster]\ndevices_per_host = 4\nmemory_limit = "1 GiB"\n'
+        f'[runner]\nname = "{name}"\n[space.parameters]\n{given}\n'
+    )
+    with pytest.raises(JobError, match=message):
+        load_job(tmp_path / "job.toml", argv=argv)

@@ -41,6 +41,15 @@ def test_a_model_may_be_given_by_its_dimensions(write_job: WriteJob) -> None:
     assert (model.name, model.kv_heads, model.experts) == ("custom", 4, 1)
 
 
+def test_an_entry_point_is_looked_for_beside_the_job_and_refuses_what_needs_a_cut_through_a_block(
+    write_job: WriteJob, tmp_path: Path
+) -> None:
+    problem = load_job(write_job((PRESET, PRESET + '\nentry_point = "mine.model:Mixer"')))
+    assert problem.model.entry_point == f"{tmp_path}:mine.model:Mixer"
+    candidates = problem.candidates()
+    assert len(candidates) > 0 and (candidates.column("tp") == 1).all() and (candidates.column("recompute") != "selective").all()
+
+
 def test_training_and_limits_are_read(write_job: WriteJob, tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     training = TRAINING + 'precision = "bf16"\nseed = 3\ncorpus = "text"\n'
@@ -96,6 +105,8 @@ MISTAKES = {
     "kv_heads": (PRESET, PRESET + "\nkv_heads = 3", "`kv_heads = 3` does not divide `heads = 8`", "use one of 1, 2, 4, 8"),
     "experts": (PRESET, PRESET + "\nexperts_per_token = 2", "`experts_per_token = 2` is more than `experts = 1`", "use at most 1"),
     "positions": (PRESET, 'preset = "bert-base"\nseq_len = 513', "`seq_len = 513` is more than `learned_positions = 512`", "at most 512"),
+    "patches": (PRESET, 'preset = "vit-base"\nseq_len = 196', "`seq_len = 196` is no square of patches and a class token", "use 170"),
+    "entry point": (PRESET, PRESET + '\nentry_point = "mine.py"', '`entry_point = "mine.py"`', ""),
     "precision": (TRAINING, TRAINING + "precision = 'fp8'", '`precision = "fp8"` is not legal', 'use one of "fp32" or "bf16"'),
     "learning rate": (TRAINING, TRAINING + "learning_rate = inf", "`learning_rate = Infinity` is not finite", "finite"),
     "corpus": (TRAINING, TRAINING + "corpus = 'no'", '`corpus = "no"` is no folder', "relative to the job file"),

@@ -7,7 +7,9 @@ import pytest
 
 from oppa import catalog
 from oppa.errors import JobError, SpaceError
+from oppa.problem.candidates import enumerate_candidates
 from oppa.problem.configuration import PARAMETERS
+from oppa.problem.presets import PRESETS
 from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.space_file import divisors, narrow, read_space
 
@@ -52,12 +54,28 @@ def test_the_paper_s_space_has_all_of_table_1(framework_space: Callable[..., Sea
         assert (space[bucket].values[0], space[bucket].values[-1]) == (1, 4096)
 
 
+def test_torch_has_every_family_and_shares_experts_out_over_replicas(framework_space: Callable[..., SearchSpace]) -> None:
+    for model in PRESETS:
+        candidates = enumerate_candidates(framework_space("torch", model=model))
+        assert len(candidates) > 0
+        assert (candidates.column("dp") % candidates.column("ep") == 0).all()
+        assert (candidates.column("ep").max() > 1) == (PRESETS[model].experts > 1)
+
+
 def test_a_space_says_how_its_framework_cuts_stages(framework_space: Callable[..., SearchSpace], make_facts: MakeFacts) -> None:
     assert framework_space("nanotron").balanced_stages and not framework_space("torch").balanced_stages
     space = framework_space("nanotron")
     assert SearchSpace.from_dict(json.loads(json.dumps(space.to_dict())), space.facts) == space
     with pytest.raises(SpaceError, match="`balanced_stages = 1` is not true or false"):
         read_space("balanced_stages = 1\n" + MINIMAL, name="mine", facts=make_facts())
+
+
+def test_a_space_may_extend_another(framework_space: Callable[..., SearchSpace]) -> None:
+    """A parameter told again replaces the one there; all constraints hold."""
+    first, space = framework_space("colossalai"), framework_space("colossalai-llama")
+    assert space["ep"].values == (1,) and space.names == first.names
+    assert all(space[name] == first[name] for name in set(first.names) - {"ep"})
+    assert space.constraints[: len(first.constraints)] == first.constraints and len(space.constraints) == len(first.constraints) + 5
 
 
 def test_a_range_has_its_powers_and_the_default(make_facts: MakeFacts) -> None:

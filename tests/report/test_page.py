@@ -104,9 +104,9 @@ def test_every_trial_is_in_the_page(page, study) -> None:
 
 
 def test_numbers_agree_with_oppas_own_json(page, study, problem) -> None:
-    known = to_json(study, current(study.trials(), problem.candidates(), problem.limits.repeats), None)
+    known = to_json(study, problem, current(study.trials(), problem.candidates(), problem.limits.repeats), None)
     rows = {int(row[0]): row for row in page.rows}
-    for trial in [*known["trials"], *known["baseline"], *known["verification"]]:
+    for trial in [*known["trials"], *known["default_trials"], *known["verification"]]:
         cells = rows[trial["id"]]
         assert cells[4].split(" ± ")[0] == ("" if trial["steps_per_s"] is None else format_number(trial["steps_per_s"]))
         assert cells[7] == format_number(trial["seconds"])

@@ -94,6 +94,23 @@ def test_the_winner_is_the_fastest_in_the_repeats_whatever_the_search_saw(record
     assert finding.lead.winner == finding.gain.winner and not finding.lead.tied
 
 
+def test_a_baseline_stands_where_the_default_would(record, default, others, candidates) -> None:
+    usual, baseline = record.search(default, 1.0), record.search(others[2], 1.2)
+    record.search(others[0], 2.0)
+    record.search(others[1], 1.5)
+    finding = current(record.trials, candidates, REPEATS, baseline.configuration)
+    assert (finding.default, finding.usual, finding.failure) == (baseline, "baseline", None)
+    assert usual.configuration not in finding.repeats
+    assert untried_default(record.trials, candidates, baseline.configuration) is None
+    record.repeat({others[0]: [2.0] * 3, others[1]: [1.5] * 3, others[2]: [1.0] * 3})
+    assert current(record.trials, candidates, REPEATS, baseline.configuration).gain.ratio.value == pytest.approx(2.0)
+
+
+def test_a_baseline_that_was_never_tried_is_looked_for_first(record, others, candidates) -> None:
+    record.search(others[0], 2.0)
+    assert untried_default(record.trials, candidates, candidates.configuration(others[1])) == others[1]
+
+
 def test_the_default_may_win(record, default, others) -> None:
     usual = record.search(default, 1.0)
     second = record.search(others[0], 3.0)
@@ -224,8 +241,8 @@ def test_the_json_has_what_was_found(record, default, others, tmp_path, problem)
         record.search(index, rate)
     record.repeat({default: [1.0, 1.01, 0.99], others[0]: [2.0, 2.01, 1.99], others[1]: [1.5, 1.51, 1.49]})
     with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
-        result = json.loads(json.dumps(to_json(study, record.finding(), "the budget is spent")))
-        nothing = to_json(study, None, None)
+        result = json.loads(json.dumps(to_json(study, problem, record.finding(), "the budget is spent")))
+        nothing = to_json(study, problem, None, None)
     assert result["best"]["steps_per_s"] == pytest.approx(2.0, rel=1e-3) and result["best"]["steps_per_s_search"] == 2.0
     assert result["gain"] == pytest.approx(2.0, rel=1e-3) and result["lead"] == pytest.approx(4 / 3, rel=1e-3)
     assert result["gain_interval"][0] < result["gain"] < result["gain_interval"][1] and result["tied"] is False

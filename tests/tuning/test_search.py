@@ -114,8 +114,8 @@ def onlooker() -> Onlooker:
 @pytest.fixture
 def sit(study, limited, onlooker):
     """At work on the study, with trials that follow a law."""
-    return lambda law=landscape, limits=LIMITS: Sitting(
-        study, dataclasses.replace(limited, limits=limits), partial(run_trial, Actors(law)), onlooker
+    return lambda law=landscape, limits=LIMITS, baseline=None: Sitting(
+        study, dataclasses.replace(limited, limits=limits, baseline=baseline), partial(run_trial, Actors(law)), onlooker
     )
 
 
@@ -212,6 +212,29 @@ def test_the_winner_is_proved_against_a_default_and_the_second(run, prove, study
     assert finding.default.configuration in finding.repeats and finding.lead is not None
     repeats = [trial for trial in study.trials() if trial.purpose == VERIFICATION]
     assert all(trial.pairing == finding.pairing and trial.prediction is not None for trial in repeats)
+
+
+def test_what_the_user_runs_is_the_first_trial_whoever_designs(sit, study, candidates, problem) -> None:
+    baseline = candidates.configuration(len(candidates) - 1)
+    sitting = sit(baseline=baseline)
+    for designer in ("random", "grid", "oppa"):
+        sitting.problem = dataclasses.replace(sitting.problem, limits=dataclasses.replace(LIMITS, trials=len(study.trials()) + 2))
+        search(sitting, candidates, make_designer(designer, problem, candidates, seed=0), make_rule("never", LIMITS))
+    tried = [trial.configuration for trial in study.trials()]
+    assert len(tried) == 6 and tried[0] == baseline and tried.count(baseline) == 1
+
+
+def test_a_baseline_that_does_not_fit_makes_way_for_the_default(sit, prove, study, candidates) -> None:
+    baseline = candidates.configuration(len(candidates) - 1)
+
+    def law(configuration):
+        return 1.0, 2 * ROOM if configuration == baseline else 1
+
+    sit(law).run(study.claim(baseline))
+    sit(law).run(study.claim(candidates.configuration(3)))
+    finding = prove("random", law=law, baseline=baseline)
+    assert (finding.usual, finding.failure.configuration, finding.failure.outcome) == ("default", baseline, "out_of_memory")
+    assert finding.default.configuration == candidates.configuration(int(candidates.default_order()[0]))
 
 
 def test_a_default_is_looked_for_until_one_fits(sit, prove, study, candidates) -> None:

@@ -1,0 +1,42 @@
+"""A plain training script, started by torchrun; the three lines that mention `trial` are all that oppa adds to it."""
+
+import argparse
+import time
+
+import report
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--global-batch", type=int, default=64)
+parser.add_argument("--micro-batch", type=int, default=8)
+parser.add_argument("--bucket-mb", type=float, default=25)
+parser.add_argument("--steps", type=int, default=100)
+options = parser.parse_args()
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+dist.init_process_group("gloo")
+accumulate = options.global_batch // (options.micro_batch * dist.get_world_size())
+model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), *(nn.Linear(512, 512) for _ in range(6)), nn.Linear(512, 10))
+model = DistributedDataParallel(model, bucket_cap_mb=options.bucket_mb)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+trial = report.open_trial()
+for _ in range(options.steps):
+    begin = time.monotonic()
+    total = torch.zeros(())
+    batch, labels = torch.randn(options.global_batch, 256), torch.randint(10, (options.global_batch,))
+    for index in range(accumulate):
+        model.require_backward_grad_sync = index == accumulate - 1
+        own = slice(first := (dist.get_rank() * accumulate + index) * options.micro_batch, first + options.micro_batch)
+        loss = nn.functional.cross_entropy(model(batch[own]), labels[own]) / accumulate
+        loss.backward()
+        total += loss.detach() / dist.get_world_size()
+    optimizer.step()
+    optimizer.zero_grad()
+    dist.all_reduce(total)
+    if trial and not trial.step(time.monotonic() - begin, loss=total.item()):
+        break
+dist.destroy_process_group()

@@ -1,0 +1,97 @@
+"""A configuration that is given whole, or in part: `[baseline]` of a job file, or what a framework's own file says.
+
+What is left out follows: tp and pp are 1, dp is what they leave of the devices, everything else stands at its default.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from oppa.errors import InputError, nearest
+from oppa.problem.configuration import Configuration
+from oppa.problem.declaration import listing, spell
+from oppa.problem.emptiness import is_empty
+from oppa.problem.setting import obstacles
+from oppa.problem.space import DERIVED, Parameter, SearchSpace, Value
+
+ROUNDED = ("dp_bucket_mb", "zero_bucket_mb")
+"""Sizes of buckets: a file has any number of elements, the space a few sizes, and the nearest is meant."""
+
+
+def complete(space: SearchSpace, given: Mapping[str, Value]) -> Configuration:
+    """The configuration that values mean; not necessarily a legal one.
+
+    Raises:
+        InputError: without a micro-batch, which nothing else tells.
+    """
+    if "micro_batch" not in given:
+        raise InputError("the micro-batch is not known", hint="say `micro_batch`, in sequences per rank")
+    defaults = {parameter.name: parameter.default for parameter in space.parameters}
+    tp, pp = int(given.get("tp", 1)), int(given.get("pp", 1))
+    layout = {"tp": tp, "pp": pp, "dp": max(1, int(space.facts["devices"]) // (tp * pp))}
+    known = {name: value for name, value in given.items() if name in space.names}
+    return Configuration.from_dict({**defaults, **layout, "global_batch": space.facts["global_batch"], **known})
+
+
+def at_rest(space: SearchSpace, configuration: Configuration) -> Configuration:
+    """The same run in the space's words: what does not matter stands at its default, and sizes of buckets are legal ones."""
+    values: dict[str, Any] = {"global_batch": configuration.global_batch}
+    for parameter in space.parameters:
+        columns = {**space.facts, **values, DERIVED: configuration.num_microbatches}
+        matters = parameter.when is None or bool(parameter.when(columns))
+        values[parameter.name] = _nearest(parameter, getattr(configuration, parameter.name)) if matters else parameter.default
+    return Configuration.from_dict(values)
+
+
+def require_legal(space: SearchSpace, configuration: Configuration) -> Configuration:
+    """The configuration; raises InputError that names what it violates where it is not among the candidates."""
+    setting = {name: getattr(configuration, name) for name in space.names}
+    for name, value in setting.items():
+        if value not in space[name].values:
+            raise InputError(f"`{name} = {spell(value)}` is not legal", hint=f"use one of {listing(space[name].values)}")
+    if not _is_candidate(space, configuration):
+        reasons = [f"{each.why}\n  {each.rule}   here {each.here}" for each in obstacles(space, setting)]
+        message = "\n".join([f"`{configuration.id}` is not in the search space", *reasons])
+        raise InputError(message, hint="change it, or the choices under [space.parameters]; `oppa why JOB SETTING` tells more")
+    return configuration
+
+
+def _is_candidate(space: SearchSpace, configuration: Configuration) -> bool:
+    """Whether a configuration is among the candidates, without enumerating them."""
+    values = {name: getattr(configuration, name) for name in space.names}
+    if space.listed is not None:
+        return tuple(values.values()) in space.listed
+    alone = space
+    for name, value in values.items():
+        alone = alone.searching(name, value)
+    searched = all(value in (*space[name].choices, space[name].default) for name, value in values.items())
+    return searched and at_rest(space, configuration) == configuration and not is_empty(alone)
+
+
+def declared(space: SearchSpace, table: Mapping[str, object]) -> Configuration:
+    """What a table `[baseline]` of parameters means; raises InputError for an unknown name, and for what is not legal."""
+    for name, value in table.items():
+        if name == "global_batch" and value == space.facts["global_batch"]:
+            continue
+        if name not in space.names:
+            raise InputError(f"`[baseline]` has no parameter `{name}`", hint=nearest(name, space.names))
+        if not any(type(value) is type(known) and value == known for known in space[name].values):
+            raise InputError(f"`[baseline]`: `{name} = {spell(value)}` is not legal", hint=f"use one of {listing(space[name].values)}")
+    try:
+        return require_legal(space, complete(space, {name: value for name, value in table.items() if isinstance(value, Value)}))
+    except InputError as error:
+        raise type(error)(f"`[baseline]`: {error.message}", hint=error.hint) from None
+
+
+def table(space: SearchSpace, configuration: Configuration) -> str:
+    """The table `[baseline]` that means a configuration: its layout, and what does not stand at its default."""
+    shown = [name for name in space.names if name in ("dp", "tp", "pp", "micro_batch")]
+    shown += [name for name in space.names if name not in shown and getattr(configuration, name) != space[name].default]
+    return "[baseline]\n" + "".join(f"{name} = {spell(getattr(configuration, name))}\n" for name in shown)
+
+
+def _nearest(parameter: Parameter, value: Value) -> Value:
+    """The legal size of a bucket that is nearest, as a ratio; any other value as it is."""
+    if parameter.name not in ROUNDED or isinstance(value, str) or value <= 0:
+        return value
+    sizes = [float(known) for known in parameter.values if not isinstance(known, str)]
+    return parameter.values[min(range(len(sizes)), key=lambda at: max(sizes[at] / value, value / sizes[at]))]

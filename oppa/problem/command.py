@@ -1,0 +1,232 @@
+"""The user's own launch line: a template that every trial fills in with its configuration.
+
+argv        words, never a shell string; `{tp}` stands for a parameter of the configuration, or for one of NAMES
+arguments   what is appended to it for a parameter: words, or other words for each of its values
+files       configuration files, of which a trial gets a copy, `{NAME}`, with some keys rewritten: to a template, or to a choice such as
+            `{ zero_stage = { 2 = false, 3 = true } }`
+steps       how the program's output tells of its steps, where it does not report them itself
+"""
+
+import dataclasses
+import re
+import string
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from oppa.errors import JobError, nearest
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import PARAMETERS, Configuration
+from oppa.problem.model import Model
+from oppa.problem.training import Training
+
+DERIVED = ("num_microbatches", "devices")
+TOKENS = ("tokens_per_microbatch", "tokens_per_step")
+"""Sequences of `micro_batch` and of `global_batch`, in tokens."""
+IMPLY_MICRO_BATCH = {"num_microbatches", "tokens_per_microbatch"}
+ABOUT = {
+    Cluster: ("hosts", "devices_per_host"),
+    Model: ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "experts"),
+    Training: ("precision", "learning_rate", "seed"),
+}
+GIVEN = ("steps", "folder")
+"""Optimizer steps of the trial, and its folder."""
+NAMES = (*PARAMETERS, *DERIVED, *TOKENS, *(name for names in ABOUT.values() for name in names), *GIVEN)
+
+Value = int | float | str | bool
+Values = Mapping[str, Value]
+Choice = dict[str, dict[str, Value]]
+"""One parameter, and what each of its values stands for."""
+UNITS = {"s": 1.0, "ms": 1e-3}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """What a parameter adds to the command: `words` whatever its value, or those of `by_value`."""
+
+    parameter: str
+    words: tuple[str, ...] = ()
+    by_value: dict[str, tuple[str, ...]] | None = None
+
+    def said(self, values: Values) -> tuple[str, ...]:
+        """The words for the parameter's value; raises JobError where there are none."""
+        if self.by_value is None:
+            return self.words
+        value = _spelled(values[self.parameter])
+        if value not in self.by_value:
+            hint = f"add `{value} = [...]` to it, or leave the value out of [space.parameters]"
+            raise JobError(f"`[command.arguments.{self.parameter}]` has no words for `{value}`", hint=hint)
+        return self.by_value[value]
+
+    @property
+    def templates(self) -> Iterator[str]:
+        """All its words."""
+        yield from self.words
+        for words in (self.by_value or {}).values():
+            yield from words
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFile:
+    """A configuration file of the program, and the keys that a trial rewrites: `optimizer.zero.stage` to a template or a choice."""
+
+    name: str
+    path: str
+    keys: dict[str, str | Choice]
+
+    def rewritten(self, values: Values) -> dict[str, Value]:
+        """Every key with its value; raises JobError where a choice has none."""
+        return {key: _chosen(key, to, values) if isinstance(to, dict) else value_of(to, values) for key, to in self.keys.items()}
+
+    @property
+    def choices(self) -> Iterator[Choice]:
+        """Those of its keys that are set to one."""
+        return (to for to in self.keys.values() if isinstance(to, dict))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """How lines of output tell of steps: a pattern with named groups.
+
+    `s` or `ms` is the time of a step; without them it is the time between two lines. `step` counts the optimizer steps done; without it
+    each line is one. `loss` and `memory_gib` are passed on. A line that matches `out_of_memory` says why the program fails.
+    """
+
+    pattern: str
+    out_of_memory: str = "OutOfMemoryError|out of memory|can't allocate memory"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A launch line as a template."""
+
+    argv: tuple[str, ...]
+    arguments: tuple[Argument, ...] = ()
+    files: tuple[ConfigFile, ...] = ()
+    steps: Steps | None = None
+
+    @property
+    def parameters(self) -> set[str]:
+        """The parameters of a configuration that it says anything of: only they can be tuned. The number of ranks says `dp`."""
+        named = {name for template in self._templates for name in names_in(template)}
+        named |= {argument.parameter for argument in self.arguments}
+        named |= {parameter for file in self.files for choice in file.choices for parameter in choice}
+        implied = {"micro_batch"} if named & IMPLY_MICRO_BATCH else set()
+        return (named & set(PARAMETERS)) | implied | {"dp", "global_batch"}
+
+    def check(self) -> None:
+        """Raise JobError for a placeholder that nothing fills in, or a pattern that says nothing of steps."""
+        for template in self._templates:
+            _check_template(template, {*NAMES, *(file.name for file in self.files)})
+        for argument in self.arguments:
+            if argument.parameter not in PARAMETERS:
+                raise JobError(
+                    f"`[command.arguments]`: unknown parameter `{argument.parameter}`", hint=nearest(argument.parameter, PARAMETERS)
+                )
+        if self.steps is not None:
+            _check_pattern("pattern", self.steps.pattern)
+            _check_pattern("out_of_memory", self.steps.out_of_memory)
+
+    def require_words(self, parameter: str, value: Value) -> None:
+        """Raise JobError if it should say a parameter's value, and has no words for it."""
+        for argument in self.arguments:
+            if argument.parameter == parameter:
+                argument.said({parameter: value})
+        for key, to in (entry for file in self.files for entry in file.keys.items()):
+            if isinstance(to, dict) and parameter in to:
+                _chosen(key, to, {parameter: value})
+
+    def words(self, values: Values, copies: Mapping[str, Path]) -> list[str]:
+        """The launch line for a configuration.
+
+        Args:
+            copies: Where the rewritten configuration files lie, by name.
+        """
+        said = [*self.argv, *(word for argument in self.arguments for word in argument.said(values))]
+        known = {name: _spelled(value) for name, value in values.items()} | {name: str(path) for name, path in copies.items()}
+        return [word.format_map(known) for word in said]
+
+    @property
+    def _templates(self) -> Iterator[str]:
+        yield from self.argv
+        for argument in self.arguments:
+            yield from argument.templates
+        for file in self.files:
+            yield from (to for to in file.keys.values() if isinstance(to, str))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `dataclasses.asdict`, from JSON."""
+        arguments = (
+            Argument(
+                parameter=each["parameter"],
+                words=tuple(each["words"]),
+                by_value=None if each["by_value"] is None else {value: tuple(words) for value, words in each["by_value"].items()},
+            )
+            for each in values["arguments"]
+        )
+        return cls(
+            argv=tuple(values["argv"]),
+            arguments=tuple(arguments),
+            files=tuple(ConfigFile(**file) for file in values["files"]),
+            steps=Steps(**values["steps"]) if values["steps"] else None,
+        )
+
+
+def values_of(configuration: Configuration, model: Model, cluster: Cluster, training: Training, *, steps: int, folder: Path) -> Values:
+    """What a template may name, for one trial."""
+    records = {Cluster: cluster, Model: model, Training: training}
+    about = {name: getattr(records[kind], name) for kind, names in ABOUT.items() for name in names}
+    derived = {name: getattr(configuration, name) for name in DERIVED}
+    tokens = dict(zip(TOKENS, (size * model.seq_len for size in (configuration.micro_batch, configuration.global_batch)), strict=True))
+    return {**configuration.to_dict(), **derived, **tokens, **about, "steps": steps, "folder": str(folder)}
+
+
+def value_of(template: str, values: Values) -> Value:
+    """What a key of a configuration file is set to: the value itself where the template is one placeholder, else text."""
+    names = list(names_in(template))
+    if len(names) == 1 and template == f"{{{names[0]}}}":
+        return values[names[0]]
+    return template.format_map({name: _spelled(value) for name, value in values.items()})
+
+
+def names_in(template: str) -> Iterator[str]:
+    """The placeholders of a template; `{{` and `}}` are braces."""
+    return (name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
+
+
+def _chosen(key: str, choice: Choice, values: Values) -> Value:
+    ((parameter, by_value),) = choice.items()
+    value = _spelled(values[parameter])
+    if value not in by_value:
+        hint = f"add `{value} = ...` to it, or leave the value out of [space.parameters]"
+        raise JobError(f"`{key}`: nothing is said for `{parameter} = {value}`", hint=hint)
+    return by_value[value]
+
+
+def _check_parameter(where: str, parameter: str) -> None:
+    if parameter not in PARAMETERS:
+        raise JobError(f"`{where}`: unknown parameter `{parameter}`", hint=nearest(parameter, PARAMETERS))
+
+
+def _check_template(template: str, known: Iterable[str]) -> None:
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise JobError(f"`{template}`: {error}", hint="write {{ and }} for braces") from None
+    for _, name, form, conversion in parts:
+        if name is not None and (name not in known or form or conversion):
+            hint = f"{nearest(name, known)}; write {{{{ and }}}} for braces"
+            raise JobError(f"`{template}`: nothing is known as `{{{name}}}`", hint=hint)
+
+
+def _check_pattern(key: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise JobError(f"`[command.steps]`: `{key} = '{pattern}'` is no regular expression: {error}") from None
+
+
+def _spelled(value: Value) -> str:
+    """As programs read it: `true`, not `True`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,46 @@
+"""Configurations in the words of frameworks: a module for each format, which writes its files and reads them back."""
+
+from oppa.errors import InputError, nearest
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.tuning.formats import accelerate, colossalai, deepspeed, megatron, megatron_bridge, torchrun, torchtitan
+from oppa.tuning.formats.format import Format, require_expressible
+
+FORMATS: dict[str, Format] = {
+    "torchrun": torchrun,
+    "deepspeed": deepspeed,
+    "colossalai": colossalai,
+    "megatron": megatron,
+    "megatron-bridge": megatron_bridge,
+    "torchtitan": torchtitan,
+    "accelerate": accelerate,
+}
+
+
+def format_named(name: str) -> Format:
+    """A format by its name; raises InputError where there is none."""
+    if name not in FORMATS:
+        raise InputError(f"`{name}` is no format", hint=nearest(name, FORMATS))
+    return FORMATS[name]
+
+
+def export(name: str, problem: Problem, configuration: Configuration) -> dict[str, str]:
+    """Files that start a job with a configuration, by name.
+
+    Raises:
+        InputError: for a parameter or a value that the format cannot express. Nothing is ever dropped.
+    """
+    made = format_named(name)
+    require_expressible(problem, configuration, expresses=made.EXPRESSES, target=made.NAME)
+    return made.export(problem, configuration)
+
+
+def exports(problem: Problem, configuration: Configuration) -> dict[str, dict[str, str] | InputError]:
+    """The files of every format, or why it cannot express the configuration."""
+    found: dict[str, dict[str, str] | InputError] = {}
+    for name in FORMATS:
+        try:
+            found[name] = export(name, problem, configuration)
+        except InputError as error:
+            found[name] = error
+    return found

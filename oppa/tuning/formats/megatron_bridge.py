@@ -1,0 +1,92 @@
+"""Megatron-Bridge: `pretrain.py` takes one of its recipes and sets what oppa chose.
+
+Names: megatron/bridge/training/config.py, and ModelParallelConfig, TransformerConfig and DistributedDataParallelConfig of
+megatron-core 0.16.
+"""
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.problem.space import Value
+from oppa.tuning.formats import launch, megatron, source
+from oppa.tuning.formats.format import Files, Reading, elements, is_knob, mebibytes, only
+
+NAME = "Megatron-Bridge"
+PROGRAM = "pretrain.py"
+FILES = (PROGRAM, launch.SCRIPT)
+EXPRESSES = megatron.EXPRESSES
+
+_NAMES = {
+    "model.tensor_model_parallel_size": "tp",
+    "model.pipeline_model_parallel_size": "pp",
+    "model.expert_model_parallel_size": "ep",
+    "train.micro_batch_size": "micro_batch",
+    "train.global_batch_size": "global_batch",
+    "ddp.overlap_grad_reduce": "overlap_zero_comm",
+    "ddp.overlap_param_gather": "overlap_zero_allgather",
+}
+_SOURCE = '''\
+"""Made by oppa: {name} with {id}."""
+
+import os
+
+from megatron.bridge import recipes
+from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.pretrain import pretrain
+
+
+def parallel(config):
+    """The configuration of a recipe, as it runs fastest."""
+{assignments}
+    return config
+
+
+if __name__ == "__main__":
+    pretrain(config=parallel(getattr(recipes, os.environ["RECIPE"])()), forward_step_func=forward_step)
+'''
+
+
+def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
+    """The files; raises InputError as Megatron-LM's do."""
+    megatron.check(problem, configuration, target=NAME)
+    text = _SOURCE.format(name=problem.name, id=configuration.id, assignments=source.assignments(values(problem, configuration)))
+    body = (
+        f': "${{RECIPE:?a recipe, such as llama32_1b_pretrain_config}}"\nexport RECIPE\nexec {launch.torchrun(problem)} "$here/{PROGRAM}"'
+    )
+    usage = "       with RECIPE=, a function of megatron.bridge.recipes"
+    return {PROGRAM: text, launch.SCRIPT: launch.script(problem, configuration, usage=usage, body=body)}
+
+
+def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
+    """What is set, by path; all that a recipe may have otherwise."""
+    c, interleaved = configuration, configuration.schedule == "interleaved"
+    found: dict[str, object] = {path: getattr(c, name) for path, name in _NAMES.items()}
+    found |= {
+        "model.seq_length": problem.model.seq_len,
+        "dataset.seq_length": problem.model.seq_len,
+        "model.virtual_pipeline_model_parallel_size": c.model_chunks if interleaved else None,
+        "model.overlap_p2p_comm": c.overlap_p2p if interleaved else False,
+        "model.batch_p2p_comm": not (c.overlap_p2p and interleaved),  # the two exclude each other
+        "model.sequence_parallel": c.ep > 1 and c.tp > 1,
+        "model.recompute_granularity": None if c.recompute == "none" else c.recompute,
+        "model.recompute_method": "uniform" if c.recompute == "full" else None,
+        "model.recompute_num_layers": 1 if c.recompute == "full" else None,
+        "ddp.use_distributed_optimizer": bool(c.zero_stage),
+        "optimizer.use_distributed_optimizer": bool(c.zero_stage),
+        "comm_overlap": None,  # it would set the overlaps of `ddp` by rules of its own
+    }
+    if is_knob(problem, "dp_bucket_mb") and c.overlap_zero_comm:
+        found["ddp.bucket_size"] = elements(c.dp_bucket_mb, size=megatron.GRADIENT_BYTES)
+    return found
+
+
+def parse(problem: Problem, files: Files) -> Reading:
+    """What a program's source assigns."""
+    given = source.assigned(only(files, ".py"))
+    settings: dict[str, Value] = {name: given[path] for path, name in _NAMES.items() if path in given}
+    settings["zero_stage"] = int(given.get("ddp.use_distributed_optimizer", False))
+    if chunks := given.get("model.virtual_pipeline_model_parallel_size"):
+        settings |= {"schedule": "interleaved", "model_chunks": chunks, "overlap_p2p": given.get("model.overlap_p2p_comm", False)}
+    settings["recompute"] = given.get("model.recompute_granularity") or "none"
+    if "ddp.bucket_size" in given:
+        settings["dp_bucket_mb"] = mebibytes(given["ddp.bucket_size"], size=megatron.GRADIENT_BYTES)
+    return Reading(settings=settings)

@@ -1,0 +1,64 @@
+"""torchrun and a program that reads `trial.json`: the job's own runner, started as a trial is, without oppa watching.
+
+All parameters are in that file; see `oppa.trials.wire`.
+"""
+
+import dataclasses
+import json
+import shlex
+import sys
+
+from oppa.errors import InputError
+from oppa.problem.configuration import PARAMETERS, Configuration
+from oppa.problem.problem import Problem
+from oppa.trials.runner import Runner, load_runner
+from oppa.trials.wire import SPEC, TrialSpec
+from oppa.tuning.formats import launch
+from oppa.tuning.formats.format import Files, Reading, only
+
+NAME = "torchrun"
+FILES = (SPEC, launch.SCRIPT)
+EXPRESSES = PARAMETERS
+STEPS = 100
+
+_BODY = """\
+mkdir -p "$here/runs"
+run=$(mktemp -d "$here/runs/$(date +%Y%m%d-%H%M%S)-XXXX")
+sed "s/\\"steps\\": [0-9]*/\\"steps\\": ${{1:-{steps}}}/" "$here/trial.json" > "$run/trial.json"
+echo "run: $run"
+export OPPA_TRIAL="$run" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" PYTHONPATH={path}"${{PYTHONPATH:+:$PYTHONPATH}}"
+{exports}exec {command}"""
+_NOTE = "Each run gets a folder of its own: one line per step in measurements.jsonl, the end in outcome.json."
+
+
+def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
+    """The files; raises InputError for a runner that is imitated, which has no program."""
+    runner = load_runner(problem.runner)
+    if runner.in_process:
+        raise InputError(
+            f"the runner `{runner.name}` has no program that torchrun could start", hint="use another format, or another runner"
+        )
+    spec = TrialSpec.of(problem, configuration, study="", trial=0, steps=STEPS)
+    body = _BODY.format(
+        steps=STEPS,
+        path=shlex.quote(str(runner.folder.parent)),
+        exports="".join(f"export {name}={shlex.quote(value)}\n" for name, value in runner.environment.items()),
+        command=_command(runner, problem),
+    )
+    usage = f"[STEPS]          default: {STEPS} optimizer steps"
+    run = launch.script(problem, configuration, usage=usage, body=body, notes=(_NOTE,))
+    return {SPEC: json.dumps(dataclasses.asdict(spec), indent=1) + "\n", launch.SCRIPT: run}
+
+
+def parse(problem: Problem, files: Files) -> Reading:
+    """What a trial's file says."""
+    return Reading(settings=json.loads(only(files, ".json"))["configuration"])
+
+
+def _command(runner: Runner, problem: Problem) -> str:
+    """The runner's own command, else torchrun of this Python; `$run` is the run's folder in the script."""
+    if not runner.command:
+        words = launch.torchrun(problem).removeprefix("torchrun ")
+        return f"{shlex.quote(sys.executable)} -P -m torch.distributed.run {words} {shlex.quote(str(runner.program))}"
+    values = {"python": sys.executable, "program": str(runner.program), "nproc": str(problem.cluster.devices), "folder": "$run"}
+    return " ".join('"$run"' if word == "{folder}" else shlex.quote(word.format(**values)) for word in runner.command)

@@ -1,0 +1,116 @@
+"""torchtitan since 2026: a Python function that returns the `Trainer.Config`; batches are counted in tokens.
+
+Names: torchtitan/config/parallelism.py (commit 15e2431), torchtitan/config/training.py (f204eb6), torchtitan/config/README.md.
+"""
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.problem.space import Value
+from oppa.tuning.formats import launch, source
+from oppa.tuning.formats.format import Files, Reading, inexpressible, only
+
+NAME = "torchtitan"
+RECIPE = "oppa_recipe.py"
+FILES = (RECIPE, launch.SCRIPT)
+EXPRESSES = ["pp", "ep", "zero_stage", "schedule", "model_chunks", "recompute"]
+
+SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "interleaved-zb": "InterleavedZeroBubble",
+    "zb-v": "ZBVZeroBubble",
+}
+RESHARD = {2: "never", 3: "always"}
+CHECKPOINTING = {"none": None, "selective": "<SelectiveAC.Config()>", "full": "<FullAC.Config()>"}
+
+_SOURCE = '''\
+"""Made by oppa: {name} with {id}."""
+
+import importlib
+import os
+
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+from torchtitan.trainer import Trainer
+
+
+def fastest() -> Trainer.Config:
+    """The configuration named by BASE (`module:function`), as it runs fastest."""
+    module, _, function = os.environ["BASE"].partition(":")
+    config = getattr(importlib.import_module(module), function)()
+{assignments}
+    return config
+'''
+
+
+def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
+    """The files; raises InputError for ZeRO 1, and for experts beside replicas."""
+    c = configuration
+    if c.zero_stage == 1:
+        raise inexpressible(NAME, c, "zero_stage", hint="it replicates (0) or shards by FSDP2 (2 and 3)")
+    if c.ep > 1 and c.dp > 1 and c.zero_stage == 0:
+        raise inexpressible(NAME, c, "ep", beside="zero_stage", hint="experts take their ranks from those that shard")
+    text = _SOURCE.format(name=problem.name, id=c.id, assignments=source.assignments(values(problem, c)))
+    start = f'exec {launch.torchrun(problem)} -m torchtitan.train --module {RECIPE.removesuffix(".py")} --config fastest "$@"'
+    base = ': "${BASE:?a configuration, such as torchtitan.models.llama3.config_registry:llama3_8b}"\nexport BASE'
+    body = f'{base}\nexport PYTHONPATH="$here${{PYTHONPATH:+:$PYTHONPATH}}"\n{start}'
+    usage = "       with BASE=, the `module:function` of a configuration of the model"
+    return {RECIPE: text, launch.SCRIPT: launch.script(problem, c, usage=usage, body=body)}
+
+
+def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
+    """What is set, by path."""
+    c, tokens = configuration, problem.model.seq_len
+    sharded = c.zero_stage >= 2
+    found: dict[str, object] = {
+        "parallelism.data_parallel_replicate_degree": 1 if sharded else c.dp,
+        "parallelism.data_parallel_shard_degree": c.dp if sharded else 1,
+        "parallelism.fsdp_reshard_after_forward": RESHARD.get(c.zero_stage, "default"),
+        "parallelism.tensor_parallel_degree": c.tp,
+        "parallelism.pipeline_parallel_degree": c.pp,
+        "parallelism.expert_parallel_degree": c.ep,
+        "training.num_tokens_per_microbatch_per_dp_rank": c.micro_batch * tokens,
+        "training.num_tokens_per_train_step": c.global_batch * tokens,
+        "training.max_context_length": tokens,
+        "activation_checkpoint": CHECKPOINTING[c.recompute],
+    }
+    if c.pp > 1:
+        found |= {
+            "parallelism.pipeline_parallel_schedule": SCHEDULES[c.schedule],
+            "parallelism.pipeline_parallel_layers_per_stage": problem.model.layers // (c.pp * c.model_chunks),
+            "parallelism.pipeline_parallel_first_stage_less_layers": 0,
+            "parallelism.pipeline_parallel_last_stage_less_layers": 0,
+            "parallelism.num_pp_microbatches": c.num_microbatches,
+        }
+    return found
+
+
+def parse(problem: Problem, files: Files) -> Reading:
+    """What a recipe's source assigns."""
+    given = source.assigned(only(files, ".py"))
+    degrees = {name: given.get(f"parallelism.{name}", 1) for name in ("data_parallel_shard_degree", "pipeline_parallel_degree")}
+    settings: dict[str, Value] = {
+        "tp": given.get("parallelism.tensor_parallel_degree", 1),
+        "pp": degrees["pipeline_parallel_degree"],
+        "ep": given.get("parallelism.expert_parallel_degree", 1),
+        "zero_stage": _stage(degrees["data_parallel_shard_degree"], given.get("parallelism.fsdp_reshard_after_forward", "default")),
+        "recompute": _recompute(given.get("activation_checkpoint")),
+    }
+    for name, path in (("micro_batch", "num_tokens_per_microbatch_per_dp_rank"), ("global_batch", "num_tokens_per_train_step")):
+        if (tokens := given.get(f"training.{path}")) is not None:
+            settings[name] = tokens // problem.model.seq_len
+    if settings["pp"] != 1:
+        named = {theirs: ours for ours, theirs in SCHEDULES.items()}
+        settings["schedule"] = named[given.get("parallelism.pipeline_parallel_schedule", "1F1B")]
+        if layers := given.get("parallelism.pipeline_parallel_layers_per_stage"):
+            settings["model_chunks"] = problem.model.layers // (degrees["pipeline_parallel_degree"] * layers)
+    return Reading(settings=settings)
+
+
+def _stage(shards: int, reshard: str) -> int:
+    """FSDP2 that keeps the weights after the forward pass is ZeRO 2; one rank shards nothing."""
+    return 0 if shards == 1 else 2 if reshard == "never" else 3
+
+
+def _recompute(expression: str | None) -> str:
+    return next((ours for ours, theirs in CHECKPOINTING.items() if theirs and expression and theirs.strip("<>") == expression), "none")

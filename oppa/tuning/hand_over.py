@@ -1,0 +1,97 @@
+"""Hands over the winner: the study's `best/` folder, with a script that starts the job, and the same in the words of frameworks."""
+
+import dataclasses
+import shlex
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.study import Study, Trial
+from oppa.study.database import disk_errors
+from oppa.trials.runner import load_runner
+from oppa.trials.wire import TrialSpec, write_json
+from oppa.tuning.formats import FORMATS, exports, torchrun
+from oppa.tuning.formats.launch import SCRIPT
+
+RUNNERS_OWN = "torchrun"
+"""The format that lies in `best/` itself."""
+
+_README = """\
+# {name}: {id}
+
+{own}
+In the words of frameworks, each folder with a `run.sh` that says how it is used:
+
+{exported}
+{refused}"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """What `best/` holds."""
+
+    folder: Path
+    script: Path | None
+    """Starts the job as its trials were; None where they were imitated."""
+    exported: tuple[str, ...]
+    refused: Mapping[str, str]
+    """Formats that cannot express the winner, each with the reason."""
+
+
+def write_best(study: Study, problem: Problem, best: Trial) -> HandOver:
+    """Write `best/`: configuration.json, trial.json, run.sh, README.md, and a folder for each format that can express the winner."""
+    folder, configuration = study.folder / "best", best.configuration
+    TrialSpec.of(problem, configuration, study=study.uuid, trial=best.id, steps=torchrun.STEPS).write(folder)
+    write_json(folder / "configuration.json", dataclasses.asdict(configuration))
+    made = {name: found for name, found in exports(problem, configuration).items() if name != RUNNERS_OWN}
+    for name, found in made.items():
+        _forget(folder / name, FORMATS[name].FILES)
+        if not isinstance(found, InputError):
+            write_files(folder / name, found)
+    refused = {name: f"{found.message}; {found.hint}" for name, found in made.items() if isinstance(found, InputError)}
+    handed = HandOver(
+        folder=folder,
+        script=_write_script(folder, problem, configuration),
+        exported=tuple(name for name in made if name not in refused),
+        refused=refused,
+    )
+    (folder / "README.md").write_text(_readme(handed, problem, configuration))
+    return handed
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write texts below a folder; scripts can be executed. Raises StudyError where that is not possible."""
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text)
+            if name == SCRIPT:
+                (folder / name).chmod(0o755)
+
+
+def _write_script(folder: Path, problem: Problem, configuration: Configuration) -> Path | None:
+    if load_runner(problem.runner).in_process:
+        return None
+    write_files(folder, {SCRIPT: torchrun.export(problem, configuration)[SCRIPT]})
+    return folder / SCRIPT
+
+
+def _forget(folder: Path, names: Collection[str]) -> None:
+    """Remove what was written for an earlier winner, and nothing else."""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _readme(handed: HandOver, problem: Problem, configuration: Configuration) -> str:
+    script = handed.script
+    return _README.format(
+        name=problem.name,
+        id=configuration.id,
+        own=f"`sh {shlex.quote(str(script))}` starts the job as its trials were.\n" if script else "Its trials were imitated.\n",
+        exported="\n".join(f"- `{name}/`" for name in handed.exported),
+        refused="\nNot these:\n\n" + "".join(f"- {why}\n" for why in handed.refused.values()) if handed.refused else "",
+    )

@@ -1,0 +1,113 @@
+"""`oppa export` and `oppa import` as a user meets them, and the way from one to the other through a study."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+DEEPSPEED = """
+[model]
+preset = "tiny-4m"
+
+[batch]
+global_batch = 32
+
+[cluster]
+devices_per_host = 8
+device = "A100-80GB"
+memory_limit = "80 GiB"
+
+[runner]
+name = "simulated"
+
+[space]
+name = "deepspeed"
+
+[training]
+precision = "bf16"
+
+[limits]
+trials = 3
+"""
+PRESENT = {
+    "train_batch_size": 32,
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_clipping": 1.0,
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": 2e8, "allgather_bucket_size": 2e8},
+}
+
+
+@pytest.fixture
+def present(oppa):
+    """A job for DeepSpeed, and what its user runs at present."""
+    (oppa.folder / "ds.toml").write_text(DEEPSPEED)
+    (oppa.folder / "ds.json").write_text(json.dumps(PRESENT))
+    return oppa
+
+
+def test_what_a_user_runs_becomes_the_baseline_that_the_winner_is_compared_with(present) -> None:
+    said = present("import", "ds.json", "--from", "deepspeed", "--job", "ds.toml", "--out", "tuned.toml")
+    assert "dp8_tp1_pp1_z2_mbs2" in said.stderr and "ignored: gradient_clipping = 1.0" in said.stderr
+    assert "rounded: zero_bucket_mb = 381.5 is 512 in the search space" in said.stderr
+    tuned = present("tune", "tuned.toml", "--study", "s", "--designer", "random", "--json")
+    result = json.loads(tuned.stdout)
+    assert result["trials"][0]["configuration"] == result["baseline"]["configuration"]
+    assert result["baseline"]["configuration"]["zero_stage"] == 2 and result["default"] is None
+    assert result["gain"] >= 1 and "baseline dp8_tp1_pp1_z2_mbs2" in tuned.stderr + present("show", "s").stdout
+    page = present("report", "s").stdout.strip()
+    assert "the baseline" in (present.folder / page).read_text()
+    assert present("export", "s", "--to", "deepspeed").returncode == 0  # the hand-over wrote the same files
+
+
+def test_the_hand_over_has_every_format_that_can_express_the_winner_and_says_why_not(present) -> None:
+    said = present("tune", "ds.toml", "--study", "s", "--designer", "random").stderr
+    best, readme = present.folder / "s" / "best", (present.folder / "s" / "best" / "README.md").read_text()
+    for name in ("deepspeed", "colossalai", "megatron", "megatron-bridge", "torchtitan", "accelerate"):
+        assert (best / name / "run.sh").exists() is (f"- `{name}/`" in readme)
+        assert (f"- `{name}/`" in readme) or "cannot express" in readme
+    assert "export   deepspeed" in said
+
+
+def test_an_import_prints_a_table_that_can_be_appended(present) -> None:
+    table = present("import", "ds.json", "--from", "deepspeed", "--job", "ds.toml").stdout
+    job = present.folder / "ds.toml"
+    job.write_text(job.read_text() + table)
+    files = json.loads(present("export", "ds.toml", "--to", "deepspeed", "--json").stdout)
+    config = json.loads(files["ds_config.json"])
+    assert config["zero_optimization"]["stage"] == 2 and config["train_micro_batch_size_per_gpu"] == 2
+
+
+def test_an_export_never_overwrites_what_differs(present) -> None:
+    export = ("export", "ds.toml", "micro_batch=2", "--to", "deepspeed")
+    written = present(*export).stdout.split()
+    assert written == ["ds-deepspeed/ds_config.json", "ds-deepspeed/run.sh"] == present(*export).stdout.split()
+    assert "exists, and differs" in present("export", "ds.toml", "micro_batch=4", "--to", "deepspeed", code=2).stderr
+    present("export", "ds.toml", "micro_batch=4", "--to", "deepspeed", "--force")
+    assert json.loads((present.folder / written[0]).read_text())["train_micro_batch_size_per_gpu"] == 4
+
+
+def test_bad_input_is_an_error_with_a_hint(present) -> None:
+    (present.folder / "other.json").write_text(json.dumps({**PRESENT, "train_batch_size": 64}))
+    (present.folder / "open.json").write_text("{}")
+    job = ("--from", "deepspeed", "--job", "ds.toml")
+    for arguments, words in (
+        (("export", "ds.toml"), "has many configurations"),
+        (("export", "ds.toml", "micro_batch=2", "--to", "deepsped"), "did you mean `deepspeed`?"),
+        (("export", "ds.toml", "micro_batch=2,tp=2,pp=2", "--to", "deepspeed"), "AutoTP does not work inside a PipelineModule"),
+        (("export", "ds.toml", "micro_batch=2,zero_stage=1", "--to", "torchtitan"), "torchtitan cannot express `zero_stage = 1`"),
+        (("export", "nowhere", "micro_batch=2"), "nowhere"),
+        (("import", "other.json", *job), "the file has a global batch of 64, the job of 32"),
+        (("import", "open.json", *job), "--set micro_batch=..."),
+        (("import", "nothing.json", *job), "`nothing.json` cannot be read"),
+        (("import", "ds.json", *job, "--set", "tp=2,pp=2"), "AutoTP does not work inside a PipelineModule"),
+    ):
+        said = present(*arguments, code=2).stderr
+        assert words in said and "Traceback" not in said
+
+
+def test_without_a_winner_there_is_nothing_to_export(present) -> None:
+    job = present.folder / "ds.toml"
+    job.write_text(job.read_text().replace("80 GiB", "1 MiB"))
+    present("tune", "ds.toml", "--study", "s", "--designer", "random", code=1)
+    assert "has no winner yet" in present("export", "s", "--to", "deepspeed", code=2).stderr

@@ -1,0 +1,149 @@
+"""A launch line is a template: what it may name, what it says, and what is wrong with it."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from oppa.errors import JobError, OppaError
+from oppa.problem.command import Command, value_of, values_of
+from oppa.problem.job import load_job
+from oppa.problem.job_file import formats
+
+JOB = """
+[model]
+preset = "tiny-4m"
+[batch]
+global_batch = 8
+[cluster]
+devices_per_host = 4
+memory_limit = "1 GiB"
+"""
+ARGV = ["train", "--mbs={micro_batch}", "--accumulate", "{num_microbatches}", "{{literal}}"]
+
+
+@pytest.fixture
+def load(tmp_path):
+    def write_and_load(more="", argv=()):
+        (tmp_path / "job.toml").write_text(JOB + more)
+        return load_job(tmp_path / "job.toml", argv=argv)
+
+    return write_and_load
+
+
+def words(problem, *, copies=None, **choice):
+    candidates = problem.candidates()
+    every = (candidates.configuration(index) for index in range(len(candidates)))
+    configuration = next(each for each in every if all(getattr(each, key) == value for key, value in choice.items()))
+    values = values_of(configuration, problem.model, problem.cluster, problem.training, steps=5, folder=Path("/trial"))
+    return problem.command.words(values, copies or {})
+
+
+def test_words_are_filled_in_and_nothing_is_split(load):
+    problem = load(argv=[*ARGV, "a b"])
+    assert words(problem, micro_batch=2) == ["train", "--mbs=2", "--accumulate", "1", "{literal}", "a b"]
+
+
+def test_only_what_it_says_is_searched(load):
+    space = load(argv=ARGV).space
+    assert {parameter.name for parameter in space.parameters if len(parameter.choices) > 1} == {"dp", "micro_batch"}
+    assert {configuration.dp for configuration in map(load(argv=ARGV).candidates().configuration, range(2))} == {4}
+    with pytest.raises(JobError, match="the runner `command` does not honour `recompute`"):
+        load('[space.parameters]\nrecompute = ["none", "full"]', argv=ARGV)
+
+
+def test_the_job_file_may_hold_it(load):
+    problem = load('[command]\nargv = ["train", "{tp}"]')
+    assert problem.runner.name == "command" and problem.command.argv == ("train", "{tp}")
+    assert load('[command]\nargv = ["train", "{tp}"]', argv=["other"]).command.argv == ("other",)
+
+
+def test_a_parameter_appends_words_or_those_of_its_value(load):
+    more = """
+[command]
+argv = ["train"]
+[command.arguments]
+tp = ["--tp", "{tp}"]
+zero_stage = { 0 = [], 1 = ["--use-distributed-optimizer"] }
+[space.parameters]
+zero_stage = [0, 1]
+"""
+    assert words(load(more), tp=2, pp=1, zero_stage=1) == ["train", "--tp", "2", "--use-distributed-optimizer"]
+    assert words(load(more), tp=4) == ["train", "--tp", "4"]
+
+
+def test_booleans_are_spelled_as_programs_read_them(load):
+    assert words(load(argv=["train", "{overlap_p2p}", "{pp}"]), pp=4, overlap_p2p=True) == ["train", "true", "4"]
+
+
+def test_a_key_is_set_to_a_value_of_its_kind_or_to_text():
+    values = {"tp": 2, "overlap_p2p": True, "dp_bucket_mb": 25.0}
+    assert [value_of(each, values) for each in ("{tp}", "{overlap_p2p}", "{dp_bucket_mb}", "tp{tp}")] == [2, True, 25.0, "tp2"]
+
+
+def test_a_command_survives_json(load, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    files = '[command.files.config]\npath = "config.json"\nkeys = { "a.b" = "{tp}" }\n[command.steps]\nformat = "megatron"'
+    problem = load('[command]\nargv = ["train", "{config}"]\narguments.tp = { 1 = [], 2 = ["x"], 4 = ["y"] }\n' + files)
+    assert Command.from_dict(json.loads(json.dumps(dataclasses.asdict(problem.command)))) == problem.command
+    again = type(problem).from_dict(json.loads(json.dumps(problem.to_dict())))
+    assert again == problem and again.fingerprint == problem.fingerprint
+
+
+def test_another_command_is_another_study(load):
+    assert load(argv=["train", "{tp}"]).fingerprint != load(argv=["train", "{tp}", "--fast"]).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("more", "argv", "message", "hint"),
+    [
+        ("", ["train", "{micro_bach}"], "nothing is known as `{micro_bach}`", "did you mean `micro_batch`?"),
+        ("", ["train", "{tp:03d}"], "nothing is known as `{tp}`", "braces"),
+        ("", ["train", "{tp"], "`{tp`: ", "braces"),
+        ("", ["train", "{tp.__class__}"], "nothing is known", ""),
+        ("[command]\n", [], "`[command]` has no words to start", "behind `--`"),
+        ('[runner]\nname = "command"\n', [], "there is no command to run", "behind `--`"),
+        ('[runner]\nname = "torch"\n', ["train"], "the runner `torch` has no part in a command", "leave out"),
+        ("[command.arguments]\nmicro_bach = []\n", ["train"], "unknown parameter `micro_bach`", "did you mean `micro_batch`?"),
+        ("[command.steps]\n", ["train"], "needs either `format` or `pattern`", "torchtitan"),
+        ('[command.steps]\nformat = "megatrn"\n', ["train"], '`format = "megatrn"` is not known', "did you mean `megatron`?"),
+        ('[command.steps]\npattern = "("\n', ["train"], "is no regular expression", ""),
+        ('[command.files.a]\npath = "no.json"\nkeys = {}\n', ["train"], '`path = "no.json"` is no file', "relative"),
+        ('[command.files.a]\npath = "job.ini"\nkeys = {}\n', ["train"], '`path = "job.ini"` is no file', "relative"),
+    ],
+)
+def test_what_is_wrong_is_said(load, more, argv, message, hint):
+    with pytest.raises(OppaError) as error:
+        load(more, argv=argv)
+    assert message in error.value.message and hint in error.value.hint
+
+
+def test_every_known_format_is_a_pattern_with_groups():
+    assert {"megatron", "torchtitan", "hf-trainer", "lightning"} <= formats().keys()
+
+
+def test_a_key_may_be_chosen_by_a_parameter(load, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    keys = 'keys = { "a.b" = "{tp}", "reshard" = { zero_stage = { 2 = false, 3 = true } } }'
+    problem = load(
+        f'[command]\nargv = ["train"]\n[command.files.config]\npath = "config.json"\n{keys}\n[space.parameters]\nzero_stage = [2, 3]'
+    )
+    (file,) = problem.command.files
+    assert file.rewritten({"tp": 2, "zero_stage": 3}) == {"a.b": 2, "reshard": True}
+    assert {"tp", "zero_stage"} <= problem.command.parameters
+    with pytest.raises(JobError, match="`reshard`: nothing is said for `zero_stage = 1`"):
+        problem.command.require_words("zero_stage", 1)
+
+
+@pytest.mark.parametrize("page", sorted((Path(__file__).parents[2] / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_every_job_in_the_tutorials_loads_and_has_words_for_all_it_searches(page, tmp_path):
+    jobs = [block.partition("```")[0] for block in page.read_text().split("```toml\n")[1:] if "[model]" in block]
+    (tmp_path / "accelerate.yaml").write_text("{}")
+    for job in jobs:
+        (tmp_path / "job.toml").write_text(job)
+        problem = load_job(tmp_path / "job.toml")
+        for parameter in problem.space.parameters:
+            for value in parameter.choices:
+                problem.command.require_words(parameter.name, value)
+        assert len(problem.candidates()) > 3

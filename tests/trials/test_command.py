@@ -1,0 +1,179 @@
+"""The user's own program as a trial: started as it stands, its steps reported or read from what it prints."""
+
+import dataclasses
+import json
+import sys
+import textwrap
+
+import pytest
+
+from oppa import catalog
+from oppa.errors import EnvironmentLackingError, JobError
+from oppa.problem.command import Argument, Command, ConfigFile, Steps
+from oppa.problem.job import load_job
+from oppa.problem.job_file import formats
+from oppa.problem.training import Limits
+from oppa.trials.local import LocalLauncher
+from oppa.trials.runner import load_runner, require_program
+from oppa.trials.trial import run_trial
+from tests.trials.conftest import STUDY, script_spec
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    with LocalLauncher(load_runner(catalog.find("runners", "command")), study=STUDY, grace_s=1) as launcher:
+        yield launcher
+
+
+@pytest.fixture
+def act(launcher, tmp_path):
+    """Run a program's text as a trial; `words` come behind it."""
+
+    def run(program, *words, steps=4, pattern=None, files=(), ranks=1, **watching):
+        (tmp_path / "program.py").write_text(textwrap.dedent(program))
+        how = Steps(pattern=pattern) if pattern else None
+        start = [sys.executable]
+        if ranks > 1:
+            start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices}"]
+        command = Command(argv=(*start, str(tmp_path / "program.py"), *words), files=tuple(files), steps=how)
+        spec = dataclasses.replace(script_spec(steps=steps, ranks=ranks), command=command)
+        return run_trial(launcher, tmp_path / "trial", spec, limits=Limits(trial_time_s=60, grace_s=1), **watching)
+
+    return run
+
+
+REPORTING = """
+    import sys, time, report
+    trial = report.open_trial()
+    for step in range(int(sys.argv[1])):
+        time.sleep(0.01)
+        if not trial.step(0.01, loss=float(step), memory_bytes=7):
+            break
+    print("took", step + 1, *sys.argv[2:])
+"""
+
+
+def test_a_program_that_reports_is_started_as_it_stands(act, tmp_path):
+    result = act(REPORTING, "{steps}", "{micro_batch}", "a b", "{{}}")
+    assert (result.outcome, result.steps, result.losses, result.memory_bytes) == ("completed", 4, (0, 1, 2, 3), 7)
+    assert "took 4 1 a b {}" in (tmp_path / "trial" / "stdout.log").read_text()
+
+
+def test_a_program_that_would_go_on_is_told_when_the_trial_is_over(act, tmp_path):
+    assert act(REPORTING, "1000").outcome == "completed"
+    assert "took 4" in (tmp_path / "trial" / "stdout.log").read_text()
+
+
+def test_a_judge_ends_it_early(act):
+    result = act(REPORTING, "1000", steps=900, judge=lambda times: len(times) >= 3)
+    assert result.outcome == "terminated_early" and 3 <= result.steps < 100
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        ("MemoryError()", "out_of_memory"),
+        ("type('OutOfMemoryError', (RuntimeError,), {})('CUDA')", "out_of_memory"),
+        ("OSError(5)", "failed"),
+    ],
+)
+def test_an_error_that_nobody_catches_is_told(act, error, outcome):
+    result = act(f"import report\ntrial = report.open_trial()\nraise {error}")
+    assert (result.outcome, result.rank) == (outcome, 0) and error.partition("(")[0].split("'")[0] and result.traceback
+
+
+PRINTING = """
+    import sys, time
+    for step in range(1000):
+        time.sleep(0.02)
+        print(f"step {step}: took 20.0 ms, loss 2.5", flush=True)
+"""
+
+
+def test_steps_are_read_from_what_it_prints_and_it_is_ended_once_there_are_enough(act):
+    result = act(PRINTING, pattern=r"took (?P<ms>[\d.]+) ms, loss (?P<loss>[\d.]+)")
+    assert (result.outcome, result.steps, set(result.step_times_s), set(result.losses)) == ("completed", 4, {0.02}, {2.5})
+
+
+def test_without_a_time_the_clock_counts(act):
+    result = act(PRINTING, pattern=r"step (?P<step>\d+):")
+    assert result.outcome == "completed" and all(0.015 < each < 0.5 for each in result.step_times_s[1:])
+
+
+def test_a_progress_bar_that_shows_a_step_again_counts_it_once(act):
+    bar = r"""
+        import sys, time
+        for step in range(1, 1000):
+            time.sleep(0.01)
+            sys.stderr.write(f"\rEpoch 0:   1%|#  | {step}/1000 [00:01<00:10,  8.30it/s]" * 2)
+    """
+    assert act(bar, pattern=formats()["lightning"]).steps == 4
+
+
+def test_a_judge_ends_a_program_that_knows_nothing_of_oppa(act):
+    result = act(PRINTING, steps=900, pattern=r"took (?P<ms>[\d.]+) ms", judge=lambda times: len(times) >= 3)
+    assert result.outcome == "terminated_early" and result.steps < 100
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "cause"),
+    [
+        ("print('torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB'); sys.exit(1)", "out_of_memory", "Tried 2 GiB"),
+        ("sys.exit(3)", "failed", "exited with code 3"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "failed", "killed by SIGKILL"),
+        ("sys.exit(0)", "failed", "ended after 1 of 4 steps"),
+    ],
+)
+def test_how_such_a_program_fails_is_told(act, end, outcome, cause):
+    result = act(f"import sys\nprint('took 20.0 ms')\n{end}", pattern=r"took (?P<ms>[\d.]+) ms")
+    assert result.outcome == outcome and cause in result.cause
+
+
+@pytest.mark.parametrize("kind", ["json", "yaml", "toml"])
+def test_a_configuration_file_is_copied_with_its_keys_rewritten(act, tmp_path, kind):
+    content = {"json": '{"a": {"b": 1}, "kept": 3}', "yaml": "a: {b: 1}\nkept: 3\n", "toml": "kept = 3 # why\n[a]\nb = 1\n"}[kind]
+    (tmp_path / f"config.{kind}").write_text(content)
+    file = ConfigFile(name="config", path=str(tmp_path / f"config.{kind}"), keys={"a.b": "{micro_batch}", "new.c": "mbs{micro_batch}"})
+    parse = {"json": "json.load(f)", "yaml": "yaml.safe_load(f)", "toml": "tomllib.load(f)"}[kind]
+    module = {"json": "json", "yaml": "yaml", "toml": "tomllib"}[kind]
+    program = f"import {module}, json, sys\nwith open(sys.argv[1], 'rb') as f: print(json.dumps({parse}))\n"
+    act(program, "{config}", files=[file])
+    told = (tmp_path / "trial" / "stdout.log").read_text().splitlines()[-1]
+    assert json.loads(told) == {"a": {"b": 1}, "kept": 3, "new": {"c": "mbs1"}}
+    assert (tmp_path / f"config.{kind}").read_text() == content
+
+
+GANG = """
+    import os, time, report
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    trial = report.open_trial()
+    for step in range(1000):
+        dist.all_reduce(torch.ones(1))
+        time.sleep(0.01)
+        if not trial.step(0.01):
+            break
+    print(f"rank {dist.get_rank()} took {step + 1}")
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("judge", [None, lambda times: len(times) >= 3], ids=["all its steps", "ended early"])
+def test_all_ranks_end_behind_the_same_step_without_a_message(act, tmp_path, judge):
+    result = act(GANG, ranks=3, steps=5 if judge is None else 900, judge=judge)
+    assert result.outcome == ("completed" if judge is None else "terminated_early")
+    told = [line for line in (tmp_path / "trial" / "stdout.log").read_text().splitlines() if line.startswith("rank")]
+    assert len(told) == 3 and {line.split()[-1] for line in told} == {str(result.steps)}
+
+
+def test_what_cannot_be_started_is_refused_before_any_trial(tmp_path):
+    (tmp_path / "job.toml").write_text(
+        '[model]\npreset = "tiny-4m"\n[batch]\nglobal_batch = 8\n[cluster]\ndevices_per_host = 4\nmemory_limit = "1 GiB"\n'
+    )
+    problem = load_job(tmp_path / "job.toml", argv=["no-such-program", "{recompute}"])
+    with pytest.raises(EnvironmentLackingError, match="starts `no-such-program`, which is not installed"):
+        require_program(problem.command, problem.space)
+    argument = Argument(parameter="recompute", by_value={"none": (), "full": ("--recompute",)})
+    with pytest.raises(JobError, match=r"`\[command.arguments.recompute\]` has no words for `selective`"):
+        require_program(Command(argv=("true",), arguments=(argument,)), problem.space)

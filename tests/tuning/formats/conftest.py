@@ -1,0 +1,64 @@
+"""A job in each framework's search space, and the interpreters in which the frameworks themselves can be asked."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oppa.problem.baseline import at_rest, complete
+from oppa.problem.job import load_job
+from oppa.trials import environments
+from oppa.tuning.formats import FORMATS
+
+JOB = """
+name = "llama"
+model = {{preset = "{model}"}}
+batch = {{global_batch = {batch}}}
+cluster = {{devices_per_host = {devices}, hosts = {hosts}, device = "H100", memory_limit = "80 GiB"}}
+runner = {{name = "{runner}"}}
+training = {{precision = "{precision}"}}
+{rest}
+"""
+
+
+@pytest.fixture(scope="session")
+def problem_of(tmp_path_factory):
+    """A job of eight H100 in the search space of a framework."""
+
+    def make(space, *, model="tiny-4m", batch=64, devices=8, hosts=1, precision="bf16", runner="simulated", rest=""):
+        path: Path = tmp_path_factory.mktemp("job") / "job.toml"
+        searched = "" if runner != "simulated" else f'space = {{name = "{space}"}}\n'
+        values = {"model": model, "batch": batch, "devices": devices, "hosts": hosts, "precision": precision, "runner": runner}
+        path.write_text(JOB.format(**values, rest=searched + rest))
+        return load_job(path)
+
+    return make
+
+
+def read_back(name, problem, files):
+    """The configuration that files mean, in the problem's space."""
+    return at_rest(problem.space, complete(problem.space, FORMATS[name].parse(problem, files).settings))
+
+
+def ask(module: str, program: str, *arguments: object) -> object:
+    """What a program prints as JSON where a framework is installed: its own environment, or that of OPPA_FRAMEWORKS, or this one.
+
+    Skips the test, with what to do, where none has it.
+    """
+    made = [str(each.python) for each in environments.known() if each.name == module and each.state == "ready"]
+    pythons = [*made, *filter(None, [os.environ.get("OPPA_FRAMEWORKS")]), sys.executable]
+    having = next((python for python in pythons if _has(python, module)), "")
+    if not having:
+        pytest.skip(f"{module} is not installed: `oppa env create {module}`, or OPPA_FRAMEWORKS=/path/to/a/python that has it")
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([having, "-c", program, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def _has(python: str, module: str) -> bool:
+    search = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module.partition('.')[0]!r}) is None)"
+    return subprocess.run([python, "-c", search], capture_output=True).returncode == 0

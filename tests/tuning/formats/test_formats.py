@@ -1,0 +1,125 @@
+"""Laws of every format: what it writes reads back as the same configuration, and what it cannot express it names."""
+
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from oppa.errors import InputError
+from oppa.problem.configuration import PARAMETERS, Configuration
+from oppa.tuning.formats import FORMATS, export
+from tests.tuning.formats.conftest import read_back
+
+SPACES = ("deepspeed", "colossalai", "megatron", "torch")
+OWN = {"deepspeed": "deepspeed", "colossalai": "colossalai", "megatron": "megatron", "megatron-bridge": "megatron"}
+"""The format of each space's own framework."""
+SOME = 200
+
+
+def some(problem):
+    """Candidates all over the space, and layouts with everything else at its default."""
+    candidates = problem.candidates()
+    plain = np.flatnonzero(candidates.deviations(besides=("dp", "tp", "pp", "zero_stage", "micro_batch")) == 0)
+    indices = {*range(0, len(candidates), max(1, len(candidates) // SOME)), *plain[:: max(1, len(plain) // SOME)].tolist()}
+    return [candidates.configuration(index) for index in sorted(indices)]
+
+
+def attempts(name, problem):
+    """Each configuration with its files, or with the error that says why not."""
+    for configuration in some(problem):
+        try:
+            yield configuration, export(name, problem, configuration), None
+        except InputError as error:
+            yield configuration, {}, error
+
+
+def at(**values):
+    return Configuration(**{"global_batch": 64, "micro_batch": 2, "dp": 8, **values})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"torchrun"}))
+def test_what_is_exported_reads_back_as_the_same(name, space, problem_of) -> None:
+    problem, written = problem_of(space), 0
+    for configuration, files, error in attempts(name, problem):
+        if error is None:
+            assert read_back(name, problem, files) == configuration, files
+            written += 1
+        else:
+            named = re.match(r"[\w-]+ cannot express `(\w+) = ", error.message)
+            assert named and named[1] in PARAMETERS and error.hint
+    assert written
+
+
+@pytest.mark.parametrize(("space", "name"), [(space, name) for name, space in OWN.items()])
+def test_a_framework_expresses_the_whole_of_its_own_space(space, name, problem_of) -> None:
+    refused = [str(error) for _, _, error in attempts(name, problem_of(space)) if error]
+    assert all("zero_bucket_mb = 1`" in message for message in refused)  # ColossalAI's buckets are whole millions of elements
+
+
+def test_torchrun_hands_every_parameter_to_the_jobs_own_runner(problem_of) -> None:
+    problem = problem_of("torch", runner="torch")
+    for configuration in some(problem)[::20]:
+        files = export("torchrun", problem, configuration)
+        assert read_back("torchrun", problem, files) == configuration
+        assert "torch.distributed.run --standalone --nproc-per-node 8" in files["run.sh"]
+    with pytest.raises(InputError, match="has no program"):
+        export("torchrun", problem_of("torch"), at())
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_what_is_written_is_shell_python_and_toml_as_it_says(name, hosts, problem_of) -> None:
+    problem = problem_of("torch", runner="torch", devices=8 // hosts, hosts=hosts)
+    files = export(name, problem, at(zero_stage=0))
+    for file, text in files.items():
+        if file.endswith(".py"):
+            compile(text, file, "exec")
+        elif file.endswith(".sh"):
+            assert subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True).returncode == 0
+    assert ("NODE_RANK" in files["run.sh"]) is (hosts > 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "values", "parameter"),
+    [
+        ("deepspeed", "torch", {"dp": 4, "pp": 2, "schedule": "zb-v", "model_chunks": 2}, "model_chunks"),
+        ("deepspeed", "torch", {"dp": 2, "pp": 2, "tp": 2}, "tp"),
+        ("deepspeed", "torch", {"recompute": "selective"}, "recompute"),
+        ("deepspeed", "torch", {"dp_bucket_mb": 100}, "dp_bucket_mb"),
+        ("colossalai", "torch", {"dp": 4, "pp": 2, "schedule": "zb-v", "model_chunks": 2}, "schedule"),
+        ("colossalai", "torch", {"zero_stage": 3}, "zero_stage"),
+        ("colossalai", "colossalai", {"zero_stage": 1, "zero_bucket_mb": 1}, "zero_bucket_mb"),
+        ("megatron", "torch", {"zero_stage": 2}, "zero_stage"),
+        ("megatron", "torch", {"dp": 4, "pp": 2, "schedule": "gpipe"}, "schedule"),
+        ("megatron-bridge", "torch", {"zero_stage": 3}, "zero_stage"),
+        ("torchtitan", "torch", {"zero_stage": 1}, "zero_stage"),
+        ("torchtitan", "torch", {"dp_bucket_mb": 1}, "dp_bucket_mb"),
+        ("accelerate", "torch", {"dp": 4, "pp": 2}, "pp"),
+        ("accelerate", "torch", {"zero_stage": 1}, "zero_stage"),
+        ("accelerate", "torch", {"dp": 4, "tp": 2}, "zero_stage"),
+        ("accelerate", "deepspeed", {"dp": 4, "tp": 2, "zero_bucket_mb": 954}, "tp"),
+    ],
+)
+def test_what_a_format_lacks_is_an_error_that_names_the_parameter(name, space, values, parameter, problem_of) -> None:
+    with pytest.raises(InputError, match=f"cannot express `{parameter} = ") as caught:
+        export(name, problem_of(space), at(**values))
+    assert caught.value.hint
+
+
+def test_what_no_one_chose_is_no_reason_to_refuse(problem_of) -> None:
+    """A bucket at DistributedDataParallel's default is not a choice that torchtitan would lose."""
+    assert export("torchtitan", problem_of("torch"), at(dp_bucket_mb=25))
+
+
+def test_an_unknown_format_names_the_nearest(problem_of) -> None:
+    with pytest.raises(InputError, match="no format") as caught:
+        export("megatron-brige", problem_of("torch"), at())
+    assert "megatron-bridge" in caught.value.hint
+
+
+def test_models_that_pretrain_gpt_cannot_train_are_refused(problem_of) -> None:
+    with pytest.raises(InputError, match="cannot train `vit-base`"):
+        export("megatron", problem_of("megatron", model="vit-base"), at(dp_bucket_mb=153, zero_bucket_mb=25))

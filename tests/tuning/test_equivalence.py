@@ -1,0 +1,69 @@
+"""Whether two configurations learn the same is said of their losses, step by step."""
+
+import json
+import math
+
+import pytest
+
+from oppa.problem.configuration import PARAMETERS
+from oppa.report.words import equivalent
+from oppa.study import Study
+from oppa.study.records import VERIFICATION
+from oppa.trials.trial import TrialResult
+from oppa.tuning.equivalence import LEARNED, TOLERANCE, compare, equivalence, losses
+from oppa.tuning.result import Finding
+
+
+def test_equal_losses_are_equivalent():
+    found = compare([3.0, 2.0, 1.0], [3.0, 2.0, 1.0], reference="dp4", precision="fp32")
+    assert found.holds and (found.deviation, found.steps) == (0.0, 3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_largest_relative_difference_decides(precision):
+    limit = TOLERANCE[precision]
+    within = compare([4.0, 2.0], [4.0, 2.0 * (1 - 0.9 * limit)], reference="dp4", precision=precision)
+    beyond = compare([4.0, 2.0], [4.0 * (1 - 1.1 * limit), 2.0], reference="dp4", precision=precision)
+    assert within.holds and within.at_step == 1
+    assert not beyond.holds and beyond.at_step == 0
+
+
+def test_a_loss_that_is_no_number_differs():
+    found = compare([3.0, math.nan, 1.0], [3.0, 2.0, 1.5], reference="dp4", precision="bf16")
+    assert not found.holds and found.at_step == 1
+
+
+def test_what_reports_no_losses_cannot_be_compared():
+    assert compare([], [3.0], reference="dp4", precision="fp32") is None
+
+
+def test_losses_are_read_from_the_trial_folder(tmp_path):
+    lines = [{"step": 0, "step_time_s": 1.0, "loss": 3.5}, {"step": 1, "step_time_s": 1.0}, {"step": 2, "step_time_s": 1.0, "loss": 3.25}]
+    (tmp_path / "measurements.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert losses(tmp_path) == [3.5, 3.25]
+    assert losses(tmp_path / "gone") == []
+
+
+def test_no_parameter_of_a_configuration_but_the_fixed_batch_may_change_what_is_learned():
+    assert set(LEARNED) & set(PARAMETERS) == {"global_batch"}
+
+
+@pytest.mark.parametrize(("drift", "holds"), [(1e-6, True), (0.1, False)])
+def test_the_winner_is_compared_with_what_the_user_runs_by_their_last_repeats(tmp_path, problem, drift, holds):
+    candidates = problem.candidates()
+    usual, best = (candidates.configuration(index) for index in candidates.default_order()[:2])
+    with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
+        repeats = {}
+        for number, configuration in enumerate((usual, best)):
+            lease = study.claim(configuration, purpose=VERIFICATION, pairing="them")
+            folder = study.folder / "trials" / lease.folder_name
+            folder.mkdir(parents=True)
+            off = 1 + drift * number
+            (folder / "measurements.jsonl").write_text(json.dumps({"step": 0, "step_time_s": 1.0, "loss": 3.5 * off}) + "\n")
+            study.finish(lease, TrialResult(outcome="completed", step_times_s=(1.0,), seconds=1.0))
+            repeats[configuration] = (study.trials()[-1],)
+        finding = Finding(best=repeats[best][0], default=repeats[usual][0], runner_up=None, repeats=repeats)
+        found = equivalence(study, finding, problem)
+    assert found.holds is holds and found.reference == usual.id
+    words = equivalent(found, finding)
+    assert words.startswith("as the default configuration does" if holds else "not as the default configuration does")
