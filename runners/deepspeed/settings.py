@@ -1,0 +1,64 @@
+"""What DeepSpeed is told: its JSON, derived from a configuration; and which configurations it cannot run. Without DeepSpeed.
+
+Found by running DeepSpeed 0.19.8: whatever is not refused here trains the same model (tests/runners/test_deepspeed.py).
+"""
+
+from oppa.errors import InputError
+
+_BYTES_PER_ELEMENT = {"fp32": 4, "bf16": 2}
+
+# Which of the model's linear layers AutoTP cuts, and how: by itself it looks for the names of Hugging Face's models.
+_CUTS = [
+    {"patterns": [r".*\.attention\.(query|key|value)\.weight", r".*\.feed_forward\.(gate|up)\.weight"], "partition_type": "column"},
+    {"patterns": [r".*\.attention\.output\.weight", r".*\.feed_forward\.down\.weight"], "partition_type": "row"},
+    {"patterns": [r".*\.head\.weight"], "partition_type": "column", "gather_output": True},
+]
+
+
+def settings(configuration, precision):
+    """DeepSpeed's configuration. It multiplies up the global batch itself, which is wrong with AutoTP, but used for nothing."""
+    parallel = {"tensor_parallel": _tensor_parallel(configuration.tp)} if configuration.tp > 1 else {}
+    return {
+        "train_micro_batch_size_per_gpu": configuration.micro_batch,
+        "gradient_accumulation_steps": configuration.num_microbatches,
+        "zero_optimization": _zero(configuration, precision),
+        "bf16": {"enabled": precision == "bf16"},
+        "gradient_clipping": 0.0,  # its default is 1
+        # torch's own AdamW, as under every other runner; DeepSpeed's would be compiled when the trial starts.
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": 2**31,
+        **parallel,
+    }
+
+
+def _zero(configuration, precision):
+    elements = round(configuration.zero_bucket_mb * 2**20 / _BYTES_PER_ELEMENT[precision])
+    return {
+        "stage": configuration.zero_stage,
+        "reduce_bucket_size": elements,
+        "allgather_bucket_size": elements,
+        "overlap_comm": configuration.overlap_zero_comm,
+    }
+
+
+def _tensor_parallel(size):
+    return {"autotp_size": size, "partition_config": {"use_default_specs": False, "layer_specs": _CUTS}}
+
+
+def require_runnable(configuration, layers):
+    """Refuse a configuration that DeepSpeed or this runner cannot run; raises InputError with the rule that is broken."""
+    pp, replicas = configuration.pp, configuration.dp * configuration.micro_batch
+    rules = {
+        "dp * micro_batch does not divide global_batch": configuration.global_batch % replicas == 0,
+        f"a stage holds at least one of {layers} layers": pp <= layers,
+        "AutoTP does not work inside a PipelineModule: tp or pp is 1": pp == 1 or configuration.tp == 1,
+        "PipelineModule refuses ZeRO 2 and 3": pp == 1 or configuration.zero_stage <= 1,
+        "PipelineModule has one schedule, 1f1b": pp == 1 or configuration.schedule == "1f1b",
+        "a rank has one stage: model_chunks is 1": configuration.model_chunks == 1,
+        "experts are not distributed: ep is 1": configuration.ep == 1,
+        "recompute is none or full": configuration.recompute in ("none", "full"),
+    }
+    for rule, holds in rules.items():
+        if not holds:
+            raise InputError(f"DeepSpeed cannot run `{configuration.id}`: {rule}")
