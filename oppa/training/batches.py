@@ -1,34 +1,58 @@
-"""Bytes of text as tokens: which sequences a step trains on depends on (seed, step) alone, whatever the layout."""
+"""What a step trains on depends on (seed, step) alone, whatever the layout: bytes of text as tokens.
+
+A language model predicts the next byte, an encoder the ones that are masked.
+"""
 
 import dataclasses
 import sysconfig
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from oppa.errors import InputError
 from oppa.problem.model import Model
+from oppa.training.tensor_parallel import IGNORED
+
+MASK = 256
+"""The token behind the 256 bytes that stands for what an encoder has to predict."""
+MASKED = 0.15
+"""Share of a sequence that is masked (BERT, Devlin et al. 2019, section 3.1)."""
 
 _ENOUGH_BYTES = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
-    """Sequences and, one token ahead, what to predict; both (b, s)."""
+    """What a model is shown and what it is to predict, sequence by sequence or image by image: (b, ...) each."""
 
-    tokens: Tensor
+    inputs: Tensor
     targets: Tensor
+
+    @property
+    def tokens(self) -> Tensor:
+        """The inputs of a model that reads text (b, s)."""
+        return self.inputs
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`."""
-        return Batch(self.tokens.to(device), self.targets.to(device))
+        return Batch(self.inputs.to(device), self.targets.to(device))
+
+
+class Source(Protocol):
+    """What to train on."""
+
+    def batch(self, step: int, sequences: range) -> Batch:
+        """The sequences of these numbers in the global batch of `step`."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Text to train on, one byte a token."""
+    """Text to train on, one byte a token; what to predict is one token ahead."""
 
     text: Tensor
     seq_len: int
@@ -49,11 +73,46 @@ class Corpus:
 
     def batch(self, step: int, sequences: range) -> Batch:
         """The sequences of these numbers in the global batch of `step`."""
-        generator = torch.Generator().manual_seed(self.seed << 32 | step)
-        # Drawn in sequence: a longer global batch begins with the shorter one's sequences.
-        starts = torch.randint(len(self.text) - self.seq_len, (sequences.stop,), generator=generator)[sequences.start :]
+        starts = drawn(len(self.text) - self.seq_len, sequences, seed=self.seed, step=step)
         windows = self.text[starts.unsqueeze(1) + torch.arange(self.seq_len + 1)].long()
         return Batch(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Masked:
+    """The same text for an encoder: of each sequence some bytes are masked, and only these are predicted.
+
+    As many in every sequence, so that a mean over micro-batches is the mean over all of them.
+    """
+
+    corpus: Corpus
+
+    @classmethod
+    def load(cls, folder: str, model: Model, *, seed: int) -> "Masked":
+        """As `Corpus.load`; raises InputError too for a vocabulary without a token for the mask."""
+        if model.vocab <= MASK:
+            raise InputError(f"`vocab = {model.vocab}` has no token for the mask of an encoder", hint=f"use a vocab of at least {MASK + 1}")
+        return cls(Corpus.load(folder, model, seed=seed))
+
+    def batch(self, step: int, sequences: range) -> Batch:
+        """The sequences of these numbers in the global batch of `step`."""
+        tokens = self.corpus.batch(step, sequences).inputs
+        masked = torch.zeros_like(tokens, dtype=torch.bool)
+        for row, sequence in zip(masked, sequences, strict=True):
+            row[self._places(step, sequence)] = True
+        return Batch(tokens.masked_fill(masked, MASK), tokens.masked_fill(~masked, IGNORED))
+
+    def _places(self, step: int, sequence: int) -> Tensor:
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.corpus.seed}/{step}/{sequence}".encode()))
+        return torch.randperm(self.corpus.seq_len, generator=generator)[: max(1, round(MASKED * self.corpus.seq_len))]
+
+
+def drawn(choices: int, sequences: range, *, seed: int, step: int) -> Tensor:
+    """A number below `choices` for each of these sequences of a step's global batch."""
+    # The generator keeps 32 bits of its seed: one seed's steps meet another's only behind a million.
+    generator = torch.Generator().manual_seed((step + 1_000_003 * seed) % 2**32)
+    # Drawn in sequence: a longer global batch begins with the shorter one's sequences.
+    return torch.randint(choices, (sequences.stop,), generator=generator)[sequences.start :]
 
 
 def _read(files: Iterable[Path]) -> bytearray:

@@ -18,6 +18,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from oppa.problem.configuration import Configuration
+from oppa.training.experts import Experts
 from oppa.training.mesh import Axis, Mesh
 from oppa.training.model import Stage
 from oppa.training.rules import splits_backward
@@ -25,19 +26,36 @@ from oppa.training.rules import splits_backward
 
 def shard(stage: Stage, configuration: Configuration, mesh: Mesh) -> None:
     """Split a stage that is still on the meta device over the replicas, in place, where the ZeRO stage asks for it."""
+    for block in stage.blocks.values():
+        shard_module(block, configuration, mesh)
+    shard_module(stage, configuration, mesh)
+
+
+def shard_module(module: nn.Module, configuration: Configuration, mesh: Mesh) -> None:
+    """Split over the replicas what of a module is not split yet; experts, which have fewer replicas, by themselves."""
     if configuration.zero_stage < 2 or mesh.dp.group is None:
         return
-    replicas = DeviceMesh.from_group(mesh.dp.group, mesh.device.type, mesh_dim_names=("dp",))
-    reshard = configuration.zero_stage == 3
-    for block in stage.blocks.values():
-        fully_shard(block, mesh=replicas, reshard_after_forward=reshard)
-    fully_shard(stage, mesh=replicas, reshard_after_forward=reshard)
+    whole = set[nn.Parameter]()
+    for experts in (part for part in module.modules() if isinstance(part, Experts) and mesh.ep.size > 1):
+        if mesh.expert_dp.group is None:
+            whole |= set(experts.parameters())
+        elif not isinstance(experts, FSDPModule):
+            _fully_shard(experts, configuration, mesh.expert_dp, mesh.device, whole)
+    _fully_shard(module, configuration, mesh.dp, mesh.device, whole)
 
 
-def replicate(stage: Stage, configuration: Configuration, mesh: Mesh) -> nn.Module:
-    """A stage with its weights, whose backward pass averages gradients over the replicas."""
+def _fully_shard(module: nn.Module, configuration: Configuration, replicas: Axis, device: torch.device, whole: set[nn.Parameter]) -> None:
+    assert replicas.group is not None
+    ranks = DeviceMesh.from_group(replicas.group, device.type, mesh_dim_names=("dp",))
+    fully_shard(module, mesh=ranks, reshard_after_forward=configuration.zero_stage == 3, ignored_params=whole or None)
+
+
+def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh) -> nn.Module:
+    """A stage with its weights, whose backward pass averages gradients over the replicas, but for experts that are spread."""
     if configuration.zero_stage >= 2 or mesh.dp.group is None or splits_backward(configuration):
         return stage
+    spread = [name for name, _ in stage.named_parameters() if mesh.ep.size > 1 and _of_expert(name)]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, spread)
     return DistributedDataParallel(
         stage,
         process_group=mesh.dp.group,
@@ -45,17 +63,46 @@ def replicate(stage: Stage, configuration: Configuration, mesh: Mesh) -> nn.Modu
         bucket_cap_mb=configuration.dp_bucket_mb,
         gradient_as_bucket_view=True,
         init_sync=False,  # the weights are equal already
+        forward_sync_buffers=False,
     )
 
 
-def optimizer_for(stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, learning_rate: float) -> torch.optim.Optimizer:
-    """AdamW over all parameters of this rank; fused, so one pass and no temporaries."""
-    parameters = [parameter for stage in stages for parameter in stage.parameters()]
-    if configuration.zero_stage != 1 or mesh.dp.group is None:
+def optimizers_for(
+    stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, learning_rate: float
+) -> list[torch.optim.Optimizer]:
+    """AdamW over all parameters of this rank; fused, so one pass and no temporaries. Experts that are spread have one of their own."""
+    return [_optimizer(parameters, configuration, replicas, learning_rate) for parameters, replicas in _replicated(stages, mesh)]
+
+
+def _optimizer(parameters: list[nn.Parameter], configuration: Configuration, replicas: Axis, learning_rate: float) -> torch.optim.Optimizer:
+    if configuration.zero_stage != 1 or replicas.group is None:
         return torch.optim.AdamW(parameters, lr=learning_rate, fused=True)
     return ZeroRedundancyOptimizer(
-        parameters, torch.optim.AdamW, process_group=mesh.dp.group, parameters_as_bucket_view=True, lr=learning_rate, fused=True
+        parameters, torch.optim.AdamW, process_group=replicas.group, parameters_as_bucket_view=True, lr=learning_rate, fused=True
     )
+
+
+def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh) -> None:
+    """Average the gradients that neither DDP nor FSDP2 does: all under a split backward pass, else those of experts that are spread."""
+    if configuration.zero_stage >= 2:
+        return
+    for parameters, replicas in _replicated(stages, mesh):
+        by_hand = splits_backward(configuration) or replicas is not mesh.dp
+        if by_hand and replicas.group is not None:
+            average(parameters, replicas, configuration.dp_bucket_mb * 2**20)
+
+
+def _replicated(stages: Iterable[nn.Module], mesh: Mesh) -> list[tuple[list[nn.Parameter], Axis]]:
+    """The parameters of this rank, with the ranks that hold the same ones."""
+    named = [(name, parameter) for stage in stages for name, parameter in stage.named_parameters()]
+    if mesh.ep.size == 1:
+        return [([parameter for _, parameter in named], mesh.dp)]
+    dense = [parameter for name, parameter in named if not _of_expert(name)]
+    return [(dense, mesh.dp), ([parameter for name, parameter in named if _of_expert(name)], mesh.expert_dp)]
+
+
+def _of_expert(name: str) -> bool:
+    return ".experts." in name
 
 
 @contextlib.contextmanager

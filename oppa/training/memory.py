@@ -27,6 +27,7 @@ _ALLOCATOR_MESSAGES = (
     *("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory"),
     *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "'out of memory'"),  # NCCL's: Cuda failure 2 'out of memory'
 )
+_ONEDNN = "could not create a primitive"  # no room for generated code, as seen; where one is not supported, it says more
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _EXACT_BYTES, _FAST_BYTES = 256 << 10, 32 << 20
@@ -126,6 +127,21 @@ def memory_limit(limit_bytes: int | None, device: torch.device, *, held_bytes: i
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))  # before anyone handles a failure, so that it can be told
 
 
+@contextlib.contextmanager
+def beyond_the_limit(device: torch.device) -> Iterator[None]:
+    """On a CPU, raise the limit by what the block adds: threads of process groups, whose stacks no device would hold, are no tensors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if device.type == "cuda" or soft == hard:
+        yield
+        return
+    before_bytes = _data_bytes()
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft + _data_bytes() - before_bytes, hard))
+
+
 def ran_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed, here or in what caused `error` (a pipeline schedule wraps what its stages raise)."""
     for link in _chain(error):
@@ -133,7 +149,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
             return True
         if isinstance(link, OSError) and link.errno == errno.ENOMEM:
             return True
-        if isinstance(link, RuntimeError) and any(message in str(link) for message in _ALLOCATOR_MESSAGES):
+        if isinstance(link, RuntimeError) and (str(link) == _ONEDNN or any(message in str(link) for message in _ALLOCATOR_MESSAGES)):
             return True
     return False
 

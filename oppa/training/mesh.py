@@ -5,6 +5,7 @@ THE rank order, as in Megatron-LM: tensor parallel varies fastest, then data par
     rank = (pp_index * dp + dp_index) * tp + tp_index
 
 so tensor-parallel peers, which talk most, are neighbours on a host, and pipeline stages, which talk least, lie furthest apart.
+A mixture's experts are spread over `ep` data-parallel ranks that follow each other; replicas of an expert are dp / ep ranks.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """This rank's place in the job."""
+    """This rank's place in the job; `expert_dp` are the ranks that hold the same experts as this one."""
 
     rank: int
     world: int
@@ -49,6 +50,8 @@ class Mesh:
     dp: Axis
     tp: Axis
     pp: Axis
+    ep: Axis
+    expert_dp: Axis
 
 
 @contextlib.contextmanager
@@ -70,7 +73,8 @@ def open_mesh(configuration: Configuration, cluster: Cluster, *, rank: int, worl
     )
     try:
         dp, tp, pp = (_axis(ranks, rank, world) for ranks in peers(configuration, rank))
-        yield Mesh(rank=rank, world=world, device=device, dp=dp, tp=tp, pp=pp)
+        ep, expert_dp = _expert_axes(dp, configuration.ep, rank, world)
+        yield Mesh(rank=rank, world=world, device=device, dp=dp, tp=tp, pp=pp, ep=ep, expert_dp=expert_dp)
     finally:
         dist.destroy_process_group()
 
@@ -85,6 +89,14 @@ def peers(configuration: Configuration, rank: int) -> tuple[tuple[int, ...], tup
         tuple((stage * dp + replica) * tp + i for i in range(tp)),
         tuple((i * dp + replica) * tp + part for i in range(pp)),
     )
+
+
+def _expert_axes(dp: Axis, ep: int, rank: int, world: int) -> tuple[Axis, Axis]:
+    """The data-parallel ranks that share the experts out among themselves, and those that hold the same ones."""
+    if ep == 1:
+        return Axis((rank,), 0, None), dp
+    start = dp.index // ep * ep
+    return _axis(dp.ranks[start : start + ep], rank, world), _axis(dp.ranks[dp.index % ep :: ep], rank, world)
 
 
 def _axis(ranks: tuple[int, ...], rank: int, world: int) -> Axis:

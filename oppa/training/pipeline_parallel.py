@@ -1,6 +1,6 @@
 """Pipeline parallelism: which blocks a rank holds, and the schedule that runs micro-batches through its stages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,8 +18,8 @@ from torch.distributed.pipelining.stage import _PipelineStageBase
 
 from oppa.problem.configuration import Configuration
 from oppa.training.batches import Batch
+from oppa.training.family import Family
 from oppa.training.mesh import Mesh
-from oppa.training.tensor_parallel import Slice
 from oppa.trials.wire import TrialSpec
 
 SCHEDULES: dict[str, Any] = {
@@ -29,8 +29,6 @@ SCHEDULES: dict[str, Any] = {
     "interleaved-zb": ScheduleInterleavedZeroBubble,
     "zb-v": ScheduleZBVZeroBubble,
 }
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def stages_of(configuration: Configuration, pp_index: int) -> tuple[int, ...]:
@@ -50,15 +48,21 @@ def blocks_of(stage: int, configuration: Configuration, layers: int) -> range:
 class Pipeline:
     """The stages of this rank under their schedule."""
 
-    def __init__(self, modules: Sequence[nn.Module], spec: TrialSpec, mesh: Mesh, *, loss: Loss, dtype: torch.dtype) -> None:
+    def __init__(self, modules: Sequence[nn.Module], spec: TrialSpec, mesh: Mesh, family: Family) -> None:
         configuration = spec.configuration
         numbers = stages_of(configuration, mesh.pp.index)
         total = configuration.pp * configuration.model_chunks
         self._first, self._last = 0 in numbers, total - 1 in numbers
         stages: list[_PipelineStageBase] = []
         for number, module in zip(numbers, modules, strict=True):
-            inputs, outputs = _boundary(number, total, spec, mesh, dtype)
+            blocks = blocks_of(number, configuration, spec.model.layers)
+            # Told, so that no micro-batch is spent on finding out.
+            inputs, outputs = family.boundary(blocks.start), family.boundary(blocks.stop)
             stages.append(PipelineStage(module, number, total, mesh.device, inputs, outputs, group=mesh.pp.group))
+
+        def loss(output: Tensor, targets: Tensor) -> Tensor:
+            return family.loss(output, targets) / configuration.num_microbatches
+
         several = issubclass(SCHEDULES[configuration.schedule], PipelineScheduleMulti)
         # The loss is already divided by the number of micro-batches: nothing to scale afterwards.
         self._schedule: PipelineScheduleSingle | PipelineScheduleMulti = SCHEDULES[configuration.schedule](
@@ -68,17 +72,6 @@ class Pipeline:
     def forward_backward(self, batch: Batch) -> Tensor | None:
         """Accumulate gradients of this replica's share of the batch; its mean loss, on the rank of the last stage."""
         losses: list[Tensor] = []
-        tokens = (batch.tokens,) if self._first else ()
-        self._schedule.step(*tokens, target=batch.targets if self._last else None, losses=losses, return_outputs=False)
+        inputs = (batch.inputs,) if self._first else ()
+        self._schedule.step(*inputs, target=batch.targets if self._last else None, losses=losses, return_outputs=False)
         return torch.stack([loss.detach() for loss in losses]).sum() if self._last else None
-
-
-def _boundary(number: int, total: int, spec: TrialSpec, mesh: Mesh, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """What a stage receives and sends, as meta tensors, so that no micro-batch is spent on finding out."""
-    batch = (spec.configuration.micro_batch, spec.model.seq_len)
-    rows = len(Slice(mesh.tp.index, mesh.tp.size).of(spec.model.vocab))
-    with torch.device("meta"):
-        tokens = torch.empty(batch, dtype=torch.long)
-        residual = torch.empty(*batch, spec.model.hidden, dtype=dtype, requires_grad=True)
-        logits = torch.empty(*batch, rows, dtype=dtype, requires_grad=True)
-    return tokens if number == 0 else residual, logits if number == total - 1 else residual

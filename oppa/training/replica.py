@@ -1,78 +1,67 @@
-"""What one rank holds of the model, ready to take optimizer steps: its stages, their optimizer, and how micro-batches run."""
+"""What one rank holds of the model, ready to take optimizer steps: its stages, their optimizers, and how micro-batches run."""
 
 import torch
 from torch import Tensor, nn
 
 from oppa.problem.configuration import Configuration
 from oppa.training.batches import Batch
-from oppa.training.data_parallel import accumulating, average, optimizer_for, replicate, shard
+from oppa.training.data_parallel import accumulating, average_rest, optimizers_for, replicate
+from oppa.training.family import Family, Transformer
 from oppa.training.mesh import Mesh
-from oppa.training.model import Stage
-from oppa.training.pipeline_parallel import Loss, Pipeline, blocks_of, stages_of
-from oppa.training.rules import require_schedulable, require_supported, splits_backward
-from oppa.training.tensor_parallel import Slice, cross_entropy
-from oppa.training.weights import materialise
+from oppa.training.own_module import OwnModule
+from oppa.training.pipeline_parallel import Pipeline, blocks_of, stages_of
+from oppa.training.rules import require_buildable, require_schedulable
+from oppa.training.tied import TiedWeights
 from oppa.trials.wire import TrialSpec
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Replica:
     """This rank's part of the model and its optimizer; raises InputError for a model or a configuration beyond this core."""
 
     def __init__(self, spec: TrialSpec, mesh: Mesh) -> None:
-        require_supported(spec.model, mesh.tp.size)
+        require_buildable(spec.model, spec.configuration)
         require_schedulable(spec.configuration, spec.model.layers)
         self._configuration, self._mesh = spec.configuration, mesh
-        dtype = _DTYPES[spec.training.precision]
-        tp = Slice(mesh.tp.index, mesh.tp.size, mesh.tp.group)
-        self._modules = [_stage(number, spec, mesh, tp, dtype) for number in stages_of(spec.configuration, mesh.pp.index)]
-        self._optimizer = optimizer_for(self._modules, spec.configuration, mesh, spec.training.learning_rate)
-
-        def loss(logits: Tensor, targets: Tensor) -> Tensor:
-            # Divided here, so that gradients and losses of micro-batches simply add up to the mean.
-            return cross_entropy(logits, targets, spec.model.vocab, tp) / spec.configuration.num_microbatches
-
+        family: Family = OwnModule(spec, mesh) if spec.model.entry_point else Transformer(spec, mesh)
+        numbers = stages_of(spec.configuration, mesh.pp.index)
+        stages = [family.stage(blocks_of(number, spec.configuration, spec.model.layers)) for number in numbers]
+        self._modules = [replicate(stage, spec.configuration, mesh) for stage in stages]
+        self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training.learning_rate)
+        self._tied = TiedWeights(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
         self._passes: Pipeline | _Accumulation
         if spec.configuration.pp > 1:
-            self._passes = Pipeline(self._modules, spec, mesh, loss=loss, dtype=dtype)
+            self._passes = Pipeline(self._modules, spec, mesh, family)
         else:
-            self._passes = _Accumulation(self._modules[0], spec.configuration, loss)
+            self._passes = _Accumulation(self._modules[0], spec.configuration, family)
 
     def step(self, batch: Batch) -> Tensor | None:
         """One optimizer step on this replica's share of the global batch; its mean loss, where the last stage is."""
         loss = self._passes.forward_backward(batch)
-        if splits_backward(self._configuration) and self._mesh.dp.group is not None and self._configuration.zero_stage < 2:
-            parameters = (parameter for module in self._modules for parameter in module.parameters())
-            average(parameters, self._mesh.dp, self._configuration.dp_bucket_mb * 2**20)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        average_rest(self._modules, self._configuration, self._mesh)
+        if self._tied is not None:
+            self._tied.sum_gradients()
+        for optimizer in self._optimizers:
+            optimizer.step()
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
         return loss
 
 
 class _Accumulation:
     """Micro-batches one after the other on a rank that holds all layers."""
 
-    def __init__(self, module: nn.Module, configuration: Configuration, loss: Loss) -> None:
-        self._module, self._configuration, self._loss = module, configuration, loss
+    def __init__(self, module: nn.Module, configuration: Configuration, family: Family) -> None:
+        self._module, self._configuration, self._family = module, configuration, family
 
     def forward_backward(self, batch: Batch) -> Tensor:
         """Accumulate gradients of this replica's share of the batch; its mean loss."""
-        total = torch.zeros((), device=batch.tokens.device)
+        total = torch.zeros((), device=batch.inputs.device)
         size = self._configuration.micro_batch
-        for start in range(0, len(batch.tokens), size):
-            tokens, targets = batch.tokens[start : start + size], batch.targets[start : start + size]
-            with accumulating(self._module, self._configuration, last=start + size == len(batch.tokens)):
-                loss = self._loss(self._module(tokens), targets)
+        for start in range(0, len(batch.inputs), size):
+            inputs, targets = batch.inputs[start : start + size], batch.targets[start : start + size]
+            with accumulating(self._module, self._configuration, last=start + size == len(batch.inputs)):
+                # Divided, so that gradients and losses of micro-batches simply add up to the mean.
+                loss = self._family.loss(self._module(inputs), targets) / self._configuration.num_microbatches
                 loss.backward()
             total += loss.detach()
         return total
-
-
-def _stage(number: int, spec: TrialSpec, mesh: Mesh, tp: Slice, dtype: torch.dtype) -> nn.Module:
-    blocks = blocks_of(number, spec.configuration, spec.model.layers)
-    with torch.device("meta"):
-        stage = Stage(spec.model, blocks, tp, recompute=spec.configuration.recompute, dtype=dtype)
-    shard(stage, spec.configuration, mesh)
-    materialise(stage, seed=spec.training.seed, layers=spec.model.layers, device=mesh.device)
-    return replicate(stage, spec.configuration, mesh)

@@ -3,6 +3,8 @@
 Found by running: under torch 2.13 everything else trains the same model (tests/training/test_layouts.py).
 """
 
+import math
+
 from oppa.errors import InputError, nearest
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -11,24 +13,69 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved", "interleaved-zb", "zb-v")
 
 
 def require_supported(model: Model, tp: int = 1) -> None:
-    """Refuse a model that this core cannot build.
+    """Refuse a model that is not like Llama: what runners of other frameworks can take over from this core.
 
     Raises:
         InputError: names the first property that is out of reach, and what to set instead.
     """
     wanted = {"gated": True, "biases": False, "qkv_bias": False, "tied": False, "norm": "rms", "learned_positions": 0}
-    wanted |= {"token_types": 0, "patch": 0, "causal": True, "experts": 1}
+    wanted |= {"token_types": 0, "patch": 0, "causal": True, "experts": 1, "entry_point": ""}
     for name, value in wanted.items():
         if (given := getattr(model, name)) != value:
             raise InputError(
-                f"the torch runner cannot build a model with `{name} = {given}`",
-                hint=f"set `{name} = {value}`, or use a runner for your framework",
+                f"this runner cannot build a model with `{name} = {given}`",
+                hint=f"set `{name} = {value}`, or use the runner `torch`, or one for your framework",
             )
+    require_divisible(model, tp)
+
+
+def require_buildable(model: Model, configuration: Configuration) -> None:
+    """Refuse a model that this core cannot build, or cannot cut as the configuration says.
+
+    Raises:
+        InputError: says which rule is broken.
+    """
+    if model.entry_point:
+        rules = _own_rules(configuration)
+    else:
+        rules = _image_rules(model) if model.patch else {}
+        require_divisible(model, configuration.tp)
+    rules |= _expert_rules(model, configuration)
+    for rule, holds in rules.items():
+        if not holds:
+            raise InputError(f"`{configuration.id}` of the model `{model.name}` cannot be built", hint=rule)
+
+
+def require_divisible(model: Model, tp: int) -> None:
+    """Raise InputError for what does not divide into tensor-parallel parts, or into pairs for rotary positions."""
     for name in ("heads", "kv_heads", "ffn"):
         if getattr(model, name) % tp:
             raise InputError(f"`tp = {tp}` does not divide `{name} = {getattr(model, name)}`", hint="use a smaller tp")
-    if model.hidden % (2 * model.heads):
+    if model.hidden % (2 * model.heads) and not model.learned_positions:
         raise InputError(f"`hidden = {model.hidden}` is no even number per head of `heads = {model.heads}`", hint="use another hidden")
+
+
+def _own_rules(configuration: Configuration) -> dict[str, bool]:
+    return {
+        "a module of one's own needs tp == 1: nobody knows how it is cut": configuration.tp == 1,
+        "a module of one's own needs recompute 'none' or 'full': nobody knows its attention": configuration.recompute != "selective",
+    }
+
+
+def _image_rules(model: Model) -> dict[str, bool]:
+    return {
+        "a ViT needs causal == false: its class token comes first": not model.causal,
+        "a ViT needs tied == false and token_types == 0: it has no tokens": not model.tied and not model.token_types,
+        "a ViT needs a seq_len of a square and 1: patches and the class token": math.isqrt(model.seq_len - 1) ** 2 == model.seq_len - 1,
+    }
+
+
+def _expert_rules(model: Model, configuration: Configuration) -> dict[str, bool]:
+    return {
+        "ep must divide experts": model.experts % configuration.ep == 0,
+        "ep must divide dp: experts are spread over data-parallel ranks": configuration.dp % configuration.ep == 0,
+        "a module of one's own needs ep == 1: nobody knows its experts": configuration.ep == 1 or not model.entry_point,
+    }
 
 
 def require_schedulable(configuration: Configuration, layers: int) -> None:

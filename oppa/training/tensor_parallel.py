@@ -8,7 +8,8 @@ pipeline schedule, which DTensor parameters do not, and skip DTensor's dispatch.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slice:
-    """The part of a tensor-parallel group that this rank holds: number `index` of `size`."""
+    """The part that this rank of a group holds, of what tensor parallelism cuts or of the experts: number `index` of `size`."""
 
     index: int = 0
     size: int = 1
@@ -64,32 +65,57 @@ def reduce_from(x: Tensor, tp: Slice) -> Tensor:
     return x if tp.size == 1 else _ReduceFrom.apply(x, tp.group)  # type: ignore[no-untyped-call]
 
 
-class SplitLinear(nn.Linear):
-    """A linear layer of which this rank holds `part` of the weight's dimension `dim`."""
+Draw = Callable[[str, Sequence[int]], Tensor]
+"""The whole tensor of a global name and a shape, as every layout begins with it."""
 
-    def __init__(self, full_shape: tuple[int, int], dim: int, tp: Slice) -> None:
+
+@runtime_checkable
+class Sliced(Protocol):
+    """A module of whose tensors this rank holds parts."""
+
+    def local(self, name: str, draw: Draw) -> Tensor:
+        """This rank's part of the tensor with this global name."""
+        ...
+
+
+class SplitLinear(nn.Linear):
+    """A linear layer of which this rank holds `part` of the weight's dimension `dim`; a bias is split with its outputs or whole."""
+
+    def __init__(self, full_shape: tuple[int, int], dim: int, tp: Slice, *, bias: bool = False) -> None:
         self.part = tp.of(full_shape[dim])
         outputs, inputs = (len(self.part) if axis == dim else length for axis, length in enumerate(full_shape))
-        super().__init__(inputs, outputs, bias=False)
+        super().__init__(inputs, outputs, bias=bias)
         self.full_shape, self.dim, self.tp = full_shape, dim, tp
+
+    def local(self, name: str, draw: Draw) -> Tensor:
+        """This rank's part of the weight or the bias."""
+        whole = draw(name, self.full_shape if name.endswith(".weight") else self.full_shape[:1])
+        return whole.narrow(self.dim, self.part.start, len(self.part)) if self.dim < whole.dim() else whole
 
 
 class ColumnLinear(SplitLinear):
     """Split over its outputs; its input must have passed `copy_to`."""
 
-    def __init__(self, inputs: int, outputs: int, tp: Slice) -> None:
-        super().__init__((outputs, inputs), 0, tp)
+    def __init__(self, inputs: int, outputs: int, tp: Slice, *, bias: bool = False) -> None:
+        super().__init__((outputs, inputs), 0, tp, bias=bias)
 
 
 class RowLinear(SplitLinear):
-    """Split over its inputs; sums its output over the group."""
+    """Split over its inputs; sums its output over the group, and then adds its bias, once."""
 
-    def __init__(self, inputs: int, outputs: int, tp: Slice) -> None:
-        super().__init__((outputs, inputs), 1, tp)
+    def __init__(self, inputs: int, outputs: int, tp: Slice, *, bias: bool = False) -> None:
+        super().__init__((outputs, inputs), 1, tp, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (..., inputs of this rank) to (..., outputs)."""
-        return reduce_from(super().forward(x), self.tp)
+        if self.tp.size == 1:
+            return super().forward(x)
+        out = reduce_from(F.linear(x, self.weight), self.tp)
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+
+IGNORED = -100
+"""A target that is none, as torch's own cross entropy has it."""
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice) -> Tensor:
@@ -97,7 +123,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice) -> Ten
 
     Args:
         logits: Shape (..., rows of this rank).
-        targets: Token ids below `vocab`, shape (...).
+        targets: Token ids below `vocab`, or IGNORED, shape (...).
         vocab: Rows over all ranks.
         tp: Which slice this rank holds.
     """
@@ -112,4 +138,6 @@ def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice) -> Ten
     local = targets - part.start
     here = (local >= 0) & (local < len(part))
     chosen = shifted.gather(-1, local.clamp(0, len(part) - 1).unsqueeze(-1)).squeeze(-1)
-    return (partition.log() - reduce_from(chosen * here, tp)).mean()
+    each = partition.log() - reduce_from(chosen * here, tp)
+    counted = targets != IGNORED
+    return (each * counted).sum() / counted.sum()

@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from oppa.training.batches import Batch, Corpus
+from oppa.training.batches import Batch
 from oppa.training.memory import PeakMemory, exact_pages, memory_limit
 from oppa.training.mesh import Mesh
+from oppa.training.sources import source_of
 from oppa.trials.wire import Measurement, TrialSpec
 
 
@@ -48,19 +49,19 @@ def _steps(build: Build, spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Itera
     The warm-up, which counts as the first step, is two optimizer steps: one whose memory is measured, under a loose limit; and one, now
     that all that stays is there, in which the limit is as hard as an accelerator's. On a CPU the timed steps run without one.
     """
-    corpus = Corpus.load(spec.training.corpus, spec.model, seed=spec.training.seed)
+    source = source_of(spec)
     share = spec.configuration.global_batch // mesh.dp.size
     sequences = range(mesh.dp.index * share, (mesh.dp.index + 1) * share)
     limit_bytes = spec.cluster.memory_limit_bytes if spec.memory_limit_enforced else None
     with exact_pages(mesh.device):
         with peak.watch(), memory_limit(limit_bytes, mesh.device, room=True):
             replica = build(spec, mesh)
-            first = time.monotonic(), replica.step(corpus.batch(0, sequences).to(mesh.device))
+            first = time.monotonic(), replica.step(source.batch(0, sequences).to(mesh.device))
         with memory_limit(limit_bytes, mesh.device, held_bytes=peak.held_bytes):
-            replica.step(corpus.batch(1, sequences).to(mesh.device))
+            replica.step(source.batch(1, sequences).to(mesh.device))
     yield first
     for step in range(1, spec.steps):
-        yield time.monotonic(), replica.step(corpus.batch(step + 1, sequences).to(mesh.device))
+        yield time.monotonic(), replica.step(source.batch(step + 1, sequences).to(mesh.device))
 
 
 def _agree(mesh: Mesh, loss: Tensor | None, peak_bytes: int, stop_requested: Callable[[], bool]) -> tuple[float, int, bool]:

@@ -1,34 +1,37 @@
 """Initial weights that depend on (seed, global name, full shape) alone, so that every layout starts from the same model."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from oppa.training.tensor_parallel import SplitLinear
+from oppa.training.tensor_parallel import Sliced
 
 
 def materialise(stage: nn.Module, *, seed: int, layers: int, device: torch.device) -> None:
     """Allocate a stage built on the meta device and fill it; no more than one whole tensor exists at a time."""
+
+    def draw(name: str, shape: Sequence[int]) -> Tensor:
+        return initial(name, shape, seed=seed, layers=layers, device=device)
+
     stage.to_empty(device=device)
     for name, parameter in stage.named_parameters():
         owner = stage.get_submodule(name.rpartition(".")[0])
-        if isinstance(owner, SplitLinear):
-            whole = initial(name, owner.full_shape, seed=seed, layers=layers, device=device)
-            whole = whole.narrow(owner.dim, owner.part.start, len(owner.part))
-        else:
-            whole = initial(name, parameter.shape, seed=seed, layers=layers, device=device)
-        fill(parameter.detach(), whole)
+        fill(parameter.detach(), owner.local(name, draw) if isinstance(owner, Sliced) else draw(name, parameter.shape))
 
 
-def initial(name: str, shape: Iterable[int], *, seed: int, layers: int, device: torch.device) -> Tensor:
-    """The whole tensor called `name`: ones for norms; else normal, narrower where a layer adds to the residual stream (GPT-2)."""
+def initial(name: str, shape: Sequence[int], *, seed: int, layers: int, device: torch.device) -> Tensor:
+    """The whole tensor called `name`; of experts, whose number follows a slash, one.
+
+    Zeros for biases, ones for norms; else normal, narrower where a layer adds to the residual stream (GPT-2).
+    """
     weight = torch.empty(tuple(shape), device=device)
+    kind = name.partition("/")[0]
     if weight.dim() == 1:
-        return weight.fill_(1.0)
-    residual = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
+        return weight.fill_(0.0 if kind.endswith("bias") else 1.0)
+    residual = kind.endswith(("attention.output.weight", "feed_forward.down.weight", "experts.down.weight"))
     generator = torch.Generator(device).manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
     return weight.normal_(0.0, 0.02 / (2 * layers) ** 0.5 if residual else 0.02, generator=generator)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from oppa.training.memory import allocation_failure, ran_out_of_memory
+from oppa.training.memory import allocation_failure, beyond_the_limit, memory_limit, ran_out_of_memory
 
 NCCL = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\n"
 UNHANDLED = NCCL + "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure {}"
@@ -17,6 +17,7 @@ MEMORY = [
     OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
     RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes."),
+    RuntimeError("could not create a primitive"),
     torch.AcceleratorError("CUDA error: out of memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     dist.DistBackendError(UNHANDLED.format("2 'out of memory'")),
@@ -26,6 +27,7 @@ OTHERS = [
     RuntimeError("CUDA error: an illegal memory access was encountered"),
     dist.DistBackendError(UNHANDLED.format("1 'invalid argument'")),
     dist.DistNetworkError("Connection reset by peer"),
+    RuntimeError("could not create a primitive descriptor for the matmul primitive."),
     ValueError("out of memory"),
 ]
 
@@ -45,4 +47,18 @@ def test_other_failures_are_not_want_of_memory(error: Exception) -> None:
 
 def test_what_could_not_be_allocated_is_named_where_it_is_known() -> None:
     assert allocation_failure(MEMORY[2]) == "cannot allocate 2.00 GiB"
-    assert allocation_failure(MEMORY[4]) == "an allocation failed"
+    assert allocation_failure(MEMORY[5]) == "an allocation failed"
+
+
+def test_what_lies_beyond_the_limit_leaves_room_for_the_rest() -> None:
+    device, large = torch.device("cpu"), 64 << 20
+    with memory_limit(large // 2, device):
+        with pytest.raises(RuntimeError) as raised:
+            torch.empty(large, dtype=torch.uint8)
+        assert ran_out_of_memory(raised.value)
+        with beyond_the_limit(device):
+            kept = torch.empty(large, dtype=torch.uint8)
+        torch.empty(large // 4, dtype=torch.uint8)
+        with pytest.raises(RuntimeError):
+            torch.empty(large, dtype=torch.uint8)
+    assert kept.nbytes == large

@@ -1,0 +1,139 @@
+"""One layer of a transformer, cut into tensor-parallel slices: attention and a feed-forward network, each behind a norm.
+
+Norms stand before what they normalise, in every family; BERT had them behind: the same weights and operations, harder to train.
+
+Notation (b sequences, s tokens, h hidden, d width of a head):
+    x              residual stream                                             (b, s, h)
+    rotation       cosines, sines, per token; None where positions are learned 2 x (s, d/2)
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from oppa.problem.model import Model
+from oppa.training.experts import Mixture
+from oppa.training.tensor_parallel import ColumnLinear, RowLinear, Slice, copy_to
+
+Rotation = tuple[Tensor, Tensor] | None
+
+
+class RMSNorm(nn.Module):
+    """Divides by the root mean square over the hidden dimension, in float32."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(hidden))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape unchanged."""
+        return F.rms_norm(x.float(), self.weight.shape, self.weight, eps=1e-5).to(x.dtype)
+
+
+class LayerNorm(nn.Module):
+    """Subtracts the mean over the hidden dimension and divides by the standard deviation, in float32."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.empty(hidden)), nn.Parameter(torch.empty(hidden))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape unchanged."""
+        return F.layer_norm(x.float(), self.weight.shape, self.weight, self.bias, eps=1e-5).to(x.dtype)
+
+
+def norm_of(model: Model) -> nn.Module:
+    """The norm that the model has everywhere."""
+    return LayerNorm(model.hidden) if model.norm == "layer" else RMSNorm(model.hidden)
+
+
+class Attention(nn.Module):
+    """Self-attention over this rank's heads."""
+
+    def __init__(self, model: Model, tp: Slice) -> None:
+        super().__init__()
+        self.tp, self.head_dim, self.causal = tp, model.head_dim, model.causal
+        self.grouped = model.kv_heads != model.heads
+        biased = model.biases or model.qkv_bias
+        self.query = ColumnLinear(model.hidden, model.heads * model.head_dim, tp, bias=biased)
+        self.key = ColumnLinear(model.hidden, model.kv_heads * model.head_dim, tp, bias=biased)
+        self.value = ColumnLinear(model.hidden, model.kv_heads * model.head_dim, tp, bias=biased)
+        self.output = RowLinear(model.heads * model.head_dim, model.hidden, tp, bias=model.biases)
+
+    def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
+        """Shape (b, s, h) unchanged."""
+        x = copy_to(x, self.tp)
+        query, key, value = (layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        query, key = rotate(query, rotation), rotate(key, rotation)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal, enable_gqa=self.grouped)
+        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return out
+
+
+class FeedForward(nn.Module):
+    """SwiGLU, or GELU without a gate, over this rank's share of the inner width."""
+
+    def __init__(self, model: Model, tp: Slice) -> None:
+        super().__init__()
+        self.tp = tp
+        self.gate = ColumnLinear(model.hidden, model.ffn, tp, bias=model.biases) if model.gated else None
+        self.up = ColumnLinear(model.hidden, model.ffn, tp, bias=model.biases)
+        self.down = RowLinear(model.ffn, model.hidden, tp, bias=model.biases)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (b, s, h) unchanged."""
+        x = copy_to(x, self.tp)
+        out: Tensor = self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+class Block(nn.Module):
+    """One layer; `recompute` forgets activations of the attention (`selective`) or of all (`full`) until the backward pass.
+
+    A mixture's experts are spread over `ep`; `micro_batches` of them make a step.
+    """
+
+    def __init__(self, model: Model, tp: Slice, recompute: str, ep: Slice, micro_batches: int) -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.attention_norm, self.attention = norm_of(model), Attention(model, tp)
+        self.feed_forward_norm = norm_of(model)
+        self.feed_forward = Mixture(model, tp, ep, micro_batches) if model.experts > 1 else FeedForward(model, tp)
+
+    def forward(self, x: Tensor, *rotation: Tensor) -> Tensor:
+        """Shape (b, s, h) unchanged; cosines and sines where positions are rotary."""
+        turned = (rotation[0], rotation[1]) if rotation else None
+        return later(self._layer, x, turned) if self.recompute == "full" else self._layer(x, turned)
+
+    def _layer(self, x: Tensor, rotation: Rotation) -> Tensor:
+        x = x + (later(self._attend, x, rotation) if self.recompute == "selective" else self._attend(x, rotation))
+        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return out
+
+    def _attend(self, x: Tensor, rotation: Rotation) -> Tensor:
+        out: Tensor = self.attention(self.attention_norm(x), rotation)
+        return out
+
+
+def rotation_of(length: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary angles (Su et al. 2021, base 10,000), each (length, head_dim / 2)."""
+    frequencies = 10_000.0 ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
+    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequencies)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Turn each pair of coordinates (i, i + d/2) by its token's angle; x is (b, heads, s, d)."""
+    if rotation is None:
+        return x
+    cosines, sines = rotation
+    left, right = x.float().chunk(2, dim=-1)
+    return torch.cat((left * cosines - right * sines, left * sines + right * cosines), dim=-1).to(x.dtype)
+
+
+def later(function: object, *arguments: object) -> Tensor:
+    """Call `function` now, and again in the backward pass, instead of keeping its activations."""
+    # No dropout anywhere: the random state need not be kept.
+    out: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return out

@@ -1,0 +1,78 @@
+"""What the first stage makes of a batch: tokens or image patches as vectors, with learned positions where the model has them.
+
+Notation (b sequences, s tokens, h hidden, p side of a patch):
+    tokens    ids below the vocabulary                     (b, s)
+    images    square, three channels                       (b, 3, p sqrt(s - 1), p sqrt(s - 1))
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oppa.problem.model import Model
+from oppa.training.tensor_parallel import ColumnLinear, Draw, Slice, reduce_from
+
+
+class TokenEmbedding(nn.Embedding):
+    """A row per token, plus one per position and one per token type.
+
+    Whole on every tensor-parallel rank; a tied one is also the output head, and therefore split over the vocabulary like any head.
+    """
+
+    def __init__(self, model: Model, tp: Slice) -> None:
+        self.part = tp.of(model.vocab) if model.tied else range(model.vocab)
+        super().__init__(len(self.part), model.hidden)
+        self.vocab, self.tp = model.vocab, tp
+        self.positions = _rows(model.learned_positions, model.hidden)
+        self.token_types = _rows(model.token_types, model.hidden)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Shape (b, s) to (b, s, h)."""
+        x = super().forward(tokens) if len(self.part) == self.vocab else self._split(tokens)
+        if self.token_types is not None:
+            length, types = tokens.shape[1], len(self.token_types)
+            # As many segments as types, as if the sequence were that many sentences of one length.
+            x = x + self.token_types[torch.arange(length, device=tokens.device) * types // length]
+        return x if self.positions is None else x + self.positions[: x.shape[1]]
+
+    def local(self, name: str, draw: Draw) -> Tensor:
+        """This rank's rows of the tokens' vectors; all others are whole."""
+        if not name.endswith(".weight"):
+            return draw(name, self.get_parameter(name.rpartition(".")[2]).shape)
+        return draw(name, (self.vocab, self.embedding_dim)).narrow(0, self.part.start, len(self.part))
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        local = tokens - self.part.start
+        here = (local >= 0) & (local < len(self.part))
+        rows = super().forward(local.clamp(0, len(self.part) - 1))
+        return reduce_from(rows * here.unsqueeze(-1), self.tp)
+
+
+class TiedHead(ColumnLinear):
+    """The output head of a last stage that has no embedding: a copy of the first stage's, whose gradients are summed with it."""
+
+    def local(self, name: str, draw: Draw) -> Tensor:
+        """This rank's rows of the embedding."""
+        return super().local(name.replace("head", "embedding"), draw)
+
+
+class PatchEmbedding(nn.Module):
+    """A vector per patch, after one of its own for the whole image (ViT, Dosovitskiy et al. 2021, eq. 1)."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.patch = model.patch
+        self.projection = nn.Linear(3 * model.patch**2, model.hidden)
+        self.class_token = nn.Parameter(torch.empty(1, model.hidden))
+        self.positions = _rows(model.learned_positions, model.hidden)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Shape (b, 3, side, side) to (b, s, h)."""
+        patches = F.unfold(images, self.patch, stride=self.patch).transpose(1, 2)
+        x = self.projection(patches)
+        x = torch.cat((self.class_token.to(x.dtype).expand(len(x), 1, -1), x), dim=1)
+        return x if self.positions is None else x + self.positions[: x.shape[1]]
+
+
+def _rows(count: int, hidden: int) -> nn.Parameter | None:
+    return nn.Parameter(torch.empty(count, hidden)) if count else None

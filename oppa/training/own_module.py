@@ -1,0 +1,76 @@
+"""Somebody's own module, made of the parts that its entry point returns (`oppa.training.parts`), under every layout but TP's."""
+
+import zlib
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from oppa.training.data_parallel import shard_module
+from oppa.training.family import DTYPES
+from oppa.training.mesh import Mesh
+from oppa.training.parts import parts_of
+from oppa.training.sources import source_of
+from oppa.trials.wire import TrialSpec
+
+
+class OwnStage(nn.Module):
+    """Consecutive blocks, and what stands before or behind them; inputs become `dtype` between stages."""
+
+    def __init__(self, *, recompute: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.recompute, self.dtype = recompute, dtype
+        self.embedding: nn.Module | None = None
+        self.blocks = nn.ModuleDict()
+        self.head: nn.Module | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the embedding or a block takes, to what a block or the head returns."""
+        with torch.autocast(x.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            if self.embedding is not None:
+                x = self.embedding(x)
+            for block in self.blocks.values():
+                x = checkpoint(block, x, use_reentrant=False) if self.recompute == "full" else block(x)
+            return x.to(self.dtype) if self.head is None else self.head(x)
+
+
+class OwnModule:
+    """The family of one module."""
+
+    def __init__(self, spec: TrialSpec, mesh: Mesh) -> None:
+        self._spec, self._mesh, self._parts = spec, mesh, parts_of(spec.model)
+        self._dtype = DTYPES[spec.training.precision]
+        self.loss = self._parts.loss
+
+    def stage(self, blocks: range) -> OwnStage:
+        """These consecutive blocks with their weights, sharded one by one: no more than one whole block exists at a time."""
+        stage = OwnStage(recompute=self._spec.configuration.recompute, dtype=self._dtype)
+        if blocks.start == 0:
+            stage.embedding = self._made("embed")
+        for index in blocks:
+            block = self._made("block", index)
+            shard_module(block, self._spec.configuration, self._mesh)
+            stage.blocks[str(index)] = block
+        if blocks.stop == self._spec.model.layers:
+            stage.head = self._made("head")
+        shard_module(stage, self._spec.configuration, self._mesh)
+        return stage
+
+    def boundary(self, block: int) -> Tensor:
+        """What the parts before it make of a batch, found out without computing it."""
+        size, layers = self._spec.configuration.micro_batch, self._spec.model.layers
+        x = source_of(self._spec).batch(0, range(size)).inputs.to("meta")
+        with torch.device("meta"), torch.no_grad():
+            if block > 0:
+                x = self._parts.embed()(x)
+            for index in range(min(block, layers)):
+                x = self._parts.block(index)(x)
+            if block == layers:
+                x = self._parts.head()(x)
+        return x.to(self._dtype).requires_grad_() if block > 0 else x
+
+    def _made(self, part: str, *index: int) -> nn.Module:
+        torch.manual_seed(zlib.crc32(f"{self._spec.training.seed}/{part}{index}".encode()))
+        with torch.device(self._mesh.device):
+            module: nn.Module = getattr(self._parts, part)(*index)
+        return module

@@ -1,0 +1,32 @@
+"""Which data a model is trained on: what its family needs, or what a module brings along."""
+
+from oppa.training.batches import Batch, Corpus, Masked, Source
+from oppa.training.images import Digits
+from oppa.training.parts import Parts, parts_of
+from oppa.trials.wire import TrialSpec
+
+
+class OwnData:
+    """The data that a module brings along."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def batch(self, step: int, sequences: range) -> Batch:
+        """The sequences of these numbers in the global batch of `step`."""
+        return Batch(*getattr(self._parts, "batch")(step, sequences))  # noqa: B009 - it is optional, so no protocol has it
+
+
+def source_of(spec: TrialSpec) -> Source:
+    """The data of a trial: a module's own, images for a ViT, masked text for an encoder, else text.
+
+    Raises:
+        InputError: if the model cannot be trained on it.
+        EnvironmentLackingError: if the package lacks that has it.
+    """
+    model, seed = spec.model, spec.training.seed
+    if model.entry_point and hasattr(parts := parts_of(model), "batch"):
+        return OwnData(parts)
+    if model.patch:
+        return Digits.load(model, seed=seed)
+    return (Corpus if model.causal else Masked).load(spec.training.corpus, model, seed=seed)

@@ -1,0 +1,42 @@
+"""A tied embedding under pipeline parallelism: the first stage embeds with it, the last one holds a copy as its output head.
+
+Both begin with the same weights and get the sum of both gradients, so they stay equal (Megatron-LM does it the same way).
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from oppa.training.memory import beyond_the_limit
+from oppa.training.mesh import Mesh
+
+
+class TiedWeights:
+    """The copies of the embedding on this rank: none, one, or, where a schedule returns to the first rank, both."""
+
+    def __init__(self, stages: Sequence[nn.Module], mesh: Mesh) -> None:
+        names = ("embedding.weight", "head.weight")
+        named = [entry for stage in stages for entry in stage.named_parameters()]
+        self._copies = [parameter for name, parameter in named if name.removeprefix("module.") in names]
+        self._ends: dist.ProcessGroup | None = None
+        if len(self._copies) == 1:
+            with beyond_the_limit(mesh.device):
+                self._ends = dist.new_group([mesh.pp.ranks[0], mesh.pp.ranks[-1]], use_local_synchronization=True)
+
+    def sum_gradients(self) -> None:
+        """Give each copy the gradients of both."""
+        gradients = [_local(copy) for copy in self._copies]
+        if len(gradients) == 2:
+            gradients[0] += gradients[1]
+            gradients[1].copy_(gradients[0])
+        elif gradients:
+            dist.all_reduce(gradients[0], group=self._ends)
+
+
+def _local(copy: nn.Parameter) -> Tensor:
+    gradient: torch.Tensor | None = copy.grad
+    assert gradient is not None
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

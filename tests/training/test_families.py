@@ -1,0 +1,125 @@
+"""Every family is built as described, and every layout of it trains the same model as one process."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.problem.presets import PRESETS
+from oppa.training.model import Stage
+from oppa.training.rules import require_buildable
+from oppa.training.tensor_parallel import Slice
+from tests.training.conftest import ROOT, TINY, Trials
+
+BERT_LIKE = {"norm": "layer", "gated": False, "biases": True, "causal": False}
+FAMILIES = {
+    "encoder": dataclasses.replace(TINY, layers=4, vocab=261, tied=True, learned_positions=40, token_types=2, **BERT_LIKE),
+    "vit": dataclasses.replace(TINY, layers=4, vocab=11, seq_len=17, patch=3, learned_positions=17, **BERT_LIKE),
+    "tied": dataclasses.replace(TINY, layers=4, vocab=259, tied=True, qkv_bias=True, kv_heads=2),
+    "mixture": dataclasses.replace(TINY, layers=4, experts=4, experts_per_token=2),
+    "switch": dataclasses.replace(TINY, layers=4, experts=6, gated=False, biases=True),
+    "own": dataclasses.replace(TINY, layers=4, entry_point=f"{ROOT / 'examples'}:own_module:Mixer"),
+}
+"""Vocabularies are odd, so that tp cuts unevenly; `switch` has one choice per token, and biases; `own` is the example's module."""
+
+TOLERANCE = 1e-5
+"""As in test_layouts; relative."""
+
+
+def configured(**values: object) -> Configuration:
+    return Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 2, **values})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def alone(trials: Trials) -> dict[str, list[float]]:
+    return {name: trials(configured(micro_batch=8), model).losses for name, model in FAMILIES.items()}
+
+
+EVERYWHERE = [
+    {"dp": 2, "zero_stage": 1, "recompute": "full", "micro_batch": 1},
+    {"dp": 4, "zero_stage": 2},
+    {"dp": 2, "zero_stage": 3},
+    {"tp": 2, "recompute": "selective"},
+    {"pp": 2},
+    {"pp": 2, "schedule": "zb-v", "model_chunks": 2},
+    {"dp": 2, "pp": 2, "zero_stage": 2, "schedule": "interleaved", "model_chunks": 2},
+    {"dp": 2, "tp": 2, "zero_stage": 3, "micro_batch": 4},
+]
+SPREAD = [
+    {"dp": 2, "ep": 2, "zero_stage": 1, "recompute": "full"},
+    {"dp": 2, "ep": 2, "zero_stage": 2},
+    {"dp": 4, "ep": 2, "micro_batch": 1},
+    {"dp": 4, "ep": 2, "zero_stage": 3, "recompute": "full"},
+    {"dp": 2, "ep": 2, "tp": 2},
+    {"dp": 2, "ep": 2, "pp": 2, "zero_stage": 3},
+    {"dp": 2, "ep": 2, "pp": 2, "zero_stage": 1, "schedule": "interleaved-zb", "model_chunks": 2},
+]
+
+
+def name_of(values: dict[str, object]) -> str:
+    return configured(**values).id
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", EVERYWHERE, ids=name_of)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_trains_the_same_under_every_layout(
+    family: str, values: dict[str, object], trials: Trials, alone: dict[str, list[float]]
+) -> None:
+    if family == "own" and ("tp" in values or values.get("recompute") == "selective"):
+        pytest.skip("refused, see test_refusals")
+    assert trials(configured(**values), FAMILIES[family]).losses == pytest.approx(alone[family], rel=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", SPREAD, ids=name_of)
+@pytest.mark.parametrize("family", ["mixture", "switch"])
+def test_experts_may_be_spread(family: str, values: dict[str, object], trials: Trials, alone: dict[str, list[float]]) -> None:
+    assert trials(configured(**values), FAMILIES[family]).losses == pytest.approx(alone[family], rel=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loss_falls_and_bf16_follows_fp32(family: str, trials: Trials, alone: dict[str, list[float]]) -> None:
+    longer = trials(configured(micro_batch=8), FAMILIES[family], steps=16).losses
+    assert min(longer[-4:]) < longer[0] - 0.1
+    for values in ({"micro_batch": 8}, {"dp": 2, "pp": 2}):
+        # Twice the tolerance of test_layouts: a router may decide otherwise, and a ViT has a loss per image, not per token.
+        assert trials(configured(**values), FAMILIES[family], precision="bf16").losses == pytest.approx(alone[family], rel=2e-2)
+
+
+MODELS = [*PRESETS.values(), *(dataclasses.replace(model, name=name) for name, model in FAMILIES.items() if not model.entry_point)]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_a_module_has_as_many_weights_as_its_model(model: Model) -> None:
+    with torch.device("meta"):
+        stage = Stage(model, range(model.layers), Slice())
+    assert sum(parameter.numel() for parameter in stage.parameters()) == model.parameter_count
+
+
+REFUSED = [
+    ("mixture", {"dp": 4, "ep": 3}, "divide experts"),
+    ("mixture", {"dp": 2, "ep": 4}, "divide dp"),
+    ("encoder", {"tp": 8}, "tp"),
+    ("own", {"tp": 2}, "tp == 1"),
+    ("own", {"dp": 2, "ep": 2}, "ep"),
+    ("own", {"recompute": "selective"}, "recompute"),
+]
+
+
+@pytest.mark.parametrize(("family", "values", "reason"), REFUSED)
+def test_refusals(family: str, values: dict[str, object], reason: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        require_buildable(FAMILIES[family], configured(**values))
+    assert reason in refusal.value.message + refusal.value.hint
+
+
+@pytest.mark.parametrize("change", [{"causal": True}, {"tied": True}, {"token_types": 2}, {"seq_len": 18}])
+def test_a_vit_that_is_none_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(InputError) as refusal:
+        require_buildable(dataclasses.replace(FAMILIES["vit"], **change), configured())  # type: ignore[arg-type]
+    assert next(iter(change)) in refusal.value.hint

@@ -1,0 +1,86 @@
+"""What a step trains on depends on (seed, step, sequence) alone, and is what the family needs."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from oppa.errors import InputError
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.problem.training import Training
+from oppa.training.batches import MASK, Source
+from oppa.training.images import Digits
+from oppa.training.sources import source_of
+from oppa.training.tensor_parallel import IGNORED
+from oppa.trials.wire import TrialSpec
+from tests.training.conftest import TINY
+
+ENCODER = dataclasses.replace(TINY, vocab=257, causal=False)
+VIT = dataclasses.replace(TINY, vocab=10, causal=False, patch=4, seq_len=17)
+
+
+def source(model: Model, *, seed: int = 0) -> Source:
+    configuration, cluster = Configuration(dp=1, global_batch=8, micro_batch=8), Cluster(devices_per_host=1, memory_limit_bytes=1)
+    return source_of(
+        TrialSpec(study="tests", trial=1, configuration=configuration, model=model, cluster=cluster, training=Training(seed=seed), steps=1)
+    )
+
+
+@pytest.mark.parametrize("model", [TINY, ENCODER, VIT], ids=["text", "masked", "images"])
+def test_a_sequence_is_the_same_in_every_share_of_the_batch(model: Model) -> None:
+    whole, part, other = source(model).batch(3, range(8)), source(model).batch(3, range(5, 7)), source(model).batch(4, range(8))
+    assert torch.equal(whole.inputs[5:7], part.inputs) and torch.equal(whole.targets[5:7], part.targets)
+    assert not torch.equal(whole.inputs, other.inputs)
+    assert not torch.equal(whole.inputs, source(model, seed=1).batch(3, range(8)).inputs)
+
+
+def test_an_encoder_predicts_what_is_masked_and_nothing_else() -> None:
+    text, masked = source(TINY).batch(0, range(8)).inputs, source(ENCODER).batch(0, range(8))
+    hidden = masked.inputs == MASK
+    assert torch.equal(masked.targets[hidden], text[hidden]) and torch.equal(masked.inputs[~hidden], text[~hidden])
+    assert (masked.targets[~hidden] == IGNORED).all()
+    assert hidden.sum(1).tolist() == [round(0.15 * TINY.seq_len)] * 8
+
+
+def test_digits_fill_the_image_that_the_model_takes() -> None:
+    batch = source(VIT).batch(0, range(8))
+    assert batch.inputs.shape == (8, 3, 16, 16) and batch.inputs.min() >= -1 and batch.inputs.max() <= 1
+    assert set(Digits.load(VIT, seed=0).digits.tolist()) == set(range(10))
+
+
+@pytest.mark.parametrize(
+    "model", [dataclasses.replace(ENCODER, vocab=256), dataclasses.replace(VIT, vocab=9), dataclasses.replace(TINY, vocab=9)]
+)
+def test_too_small_a_vocabulary_is_refused(model: Model) -> None:
+    with pytest.raises(InputError, match="vocab"):
+        source(model)
+
+
+OWN = """
+import torch
+class Parts:
+    def __init__(self, model): self.length = model.seq_len
+    def embed(self): ...
+    def block(self, index): ...
+    def head(self): ...
+    def loss(self, output, targets): ...
+    def batch(self, step, sequences): return torch.full((len(sequences), self.length), step), torch.tensor(list(sequences))
+class Headless(Parts):
+    head = property()
+"""
+
+
+def test_a_module_may_bring_its_own_data(tmp_path: Path) -> None:
+    (tmp_path / "with_data.py").write_text(OWN)
+    batch = source(dataclasses.replace(TINY, entry_point=f"{tmp_path}:with_data:Parts")).batch(3, range(5, 7))
+    assert batch.inputs.tolist() == [[3] * TINY.seq_len] * 2 and batch.targets.tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(("name", "said"), [("Party", "is not there"), ("Headless", "no `head`")])
+def test_an_entry_point_without_its_parts_is_refused(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "lacking.py").write_text(OWN)
+    with pytest.raises(InputError, match=said):
+        source(dataclasses.replace(TINY, entry_point=f"{tmp_path}:lacking:{name}"))
