@@ -1,0 +1,31 @@
+"""ColossalAI's HybridParallelPlugin as a trial: one process per rank."""
+
+import functools
+import sys
+from pathlib import Path
+
+import rank
+
+sys.path.insert(0, str(Path(__file__).parent))  # what lies beside this file; the program may be imported from elsewhere
+
+import importing
+from colossalai.accelerator import set_accelerator
+
+with importing.undemanding():
+    import cpu_shim
+    from hybrid import Hybrid
+
+
+def build(spec, mesh):
+    """This rank's part of the model."""
+    if mesh.device.type == "cpu":
+        cpu_shim.install()
+    else:
+        set_accelerator(mesh.device.type)
+    return Hybrid(spec, mesh)
+
+
+run = functools.partial(rank.run, build)
+
+if __name__ == "__main__":
+    rank.main(build)
