@@ -180,9 +180,9 @@ def _declaration(runner: Path) -> DeclarationTable:
 
 
 def _fingerprint(declaration: Path) -> str:
-    """Of what is declared, and of the Python that it is made with."""
-    made_with = f"{sys.version} {sys.base_prefix}".encode()
-    return hashlib.sha256(declaration.read_bytes() + made_with).hexdigest()[:8]
+    """Of what is declared, comments aside, and of the Python that it is made with."""
+    declared = parse(declaration.read_text(), source=str(declaration), error=InputError)
+    return hashlib.sha256(json.dumps([declared, sys.version, sys.base_prefix], sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _pip(wanted: Environment, step: StepTable) -> list[str]:

@@ -203,17 +203,18 @@ def test_a_rank_that_is_killed_ends_the_trial_and_the_next_one_runs(case, proces
     assert case.run(tmp_path / "next", case.fits, limits=case.limits).outcome == "completed"
 
 
-def test_a_rank_that_hangs_is_noticed_and_nothing_survives(case, processes_of, tmp_path):
+def test_ranks_that_hang_are_noticed_and_nothing_survives(case, processes_of, tmp_path):
     hanging = []
 
     def stop(measurement):
         if measurement.step == 2:
-            hanging.append(max(processes_of(), key=lambda each: each.started))
-            os.kill(hanging[0].pid, signal.SIGSTOP)
+            hanging.extend(processes_of())
+            for each in hanging:
+                os.kill(each.pid, signal.SIGSTOP)
 
     result = case.run(tmp_path / "hangs", case.endless, limits=case.limits, on_step=stop, hang_s=2.0)
     assert result.outcome == "timed_out" and result.cause.startswith("hang: nothing for")
-    assert not processes.is_living(hanging[0])
+    assert hanging and not any(map(processes.is_living, hanging))
     assert case.run(tmp_path / "next", case.fits, limits=case.limits).outcome == "completed"
 
 

@@ -91,7 +91,8 @@ def test_what_cannot_be_imported_is_not_made(declare):
 def test_another_declaration_is_another_environment_and_removing_takes_both(declare):
     first = declare()
     create(first)
-    second = declare(more="# pinned otherwise")
+    assert declare(more="# a comment").path == first.path
+    second = declare(more='warm_up = "train.py"')
     assert (first.path != second.path, second.state, second.earlier) == (True, "missing", [first.path])
     assert environments.remove(second) == [first.path] and first.state == "missing"
 
