@@ -37,7 +37,10 @@ class Trial:
             line = {"step": step, "step_time_s": step_time_s, "memory_bytes": memory_bytes, **facts}
             with (self.folder / "measurements.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
-        return self.next_step < self.spec["steps"] and step < self._last_step(step)
+        goes_on = self.next_step < self.spec["steps"] and step < self._last_step(step)
+        if self.rank == 0 and not goes_on:
+            self.end("completed")
+        return goes_on
 
     def _last_step(self, step):
         """The number of the last step, as far as it is known now."""

@@ -36,7 +36,7 @@ def _intervals(finding: Finding) -> dict[Configuration, Interval]:
 
 def verdicts(finding: Finding, trials: Sequence[Trial], learned: Equivalence | None = None) -> list[str]:
     """What the winner gains over the default or the baseline, whether it learns the same, and how many are as fast as can be told."""
-    said = [_gain(finding), _failure(finding), _lead(finding), f"It learns {equivalent(learned, finding)}." if learned else ""]
+    said = [_gain(finding), _failure(finding), _lead(finding), _learning(learned, finding) if learned else ""]
     if finding.missing(2):
         said.append("Not verified yet: these are single trials. Running oppa tune again with this study repeats the contenders in turn.")
     feasible = each_once([trial for trial in trials if trial.purpose == SEARCH])
@@ -53,6 +53,11 @@ def equivalent(learned: Equivalence, finding: Finding) -> str:
         return f"as {finding.usual_in_words} does: losses of {learned.steps} steps agree to {learned.deviation:.0e} ({tolerance})"
     where = f"by {learned.deviation:.2g} at step {learned.at_step} ({tolerance})"
     return f"not as {finding.usual_in_words} does: losses differ {where}; look at what your program makes of the configuration"
+
+
+def _learning(learned: Equivalence, finding: Finding) -> str:
+    said = equivalent(learned, finding)
+    return f"It learns {said}." if learned.holds else f"Mind what it learns: {said}."
 
 
 def _gain(finding: Finding) -> str:

@@ -163,10 +163,12 @@ def variables(python: Path, packages: Path) -> dict[str, str]:
 
     oppa is not installed there: a link to the package that runs now is all a program needs, as it imports torch's side of oppa alone.
     """
+    link, ours = packages / "oppa", Path(oppa.__file__).resolve().parent
     packages.mkdir(exist_ok=True)
-    link = packages / "oppa"
-    if not link.exists():
-        link.symlink_to(Path(oppa.__file__).resolve().parent, target_is_directory=True)
+    if link.resolve() != ours:
+        draft = packages / f".oppa.{os.getpid()}"
+        draft.symlink_to(ours, target_is_directory=True)
+        draft.replace(link)
     commands = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
     return {"PATH": commands, "VIRTUAL_ENV": str(python.parent.parent), "PYTHONPATH": str(packages)}
 

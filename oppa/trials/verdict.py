@@ -64,6 +64,10 @@ def verdict(
         signs.append(Sign(time=first.time, verdict=ended))
     if must_end is not None:
         signs.append(must_end)
+    if report is not None and report.outcome == "completed" and report.time is not None:
+        signs = [
+            sign for sign in signs if sign.time < report.time
+        ]  # how a program that has done its steps falls apart tells nothing of them
     if signs:
         return min(signs, key=lambda sign: sign.time).verdict
     if steps >= wanted:

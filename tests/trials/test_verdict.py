@@ -24,6 +24,14 @@ def test_all_steps_and_a_clean_end_is_complete():
     assert judge(*CLEAN) == Verdict(outcome="completed")
 
 
+def test_what_happens_once_a_program_has_done_its_steps_is_no_failure():
+    done = Report(outcome="completed", time=9.0)
+    assert judge(ended(1, signal=6), ended(0, code=0), report=done) == Verdict(outcome="completed")
+    assert judge(ended(1, signal=6), report=done, steps=3, asked_to_stop=True).outcome == "terminated_early"
+    assert judge(ended(1, signal=6, time=8.0), report=done).cause == "rank 1 was killed by SIGABRT"
+    assert judge(ended(0, code=1), report=done, steps=3).outcome == "failed"
+
+
 def test_a_clean_end_too_soon_is_early_only_if_we_asked():
     assert judge(*CLEAN, steps=3, asked_to_stop=True).outcome == "terminated_early"
     assert judge(*CLEAN, steps=3) == Verdict(outcome="failed", cause="ended after 3 of 5 steps", traceback="words")

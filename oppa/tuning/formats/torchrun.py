@@ -5,12 +5,15 @@ All parameters are in that file; see `oppa.trials.wire`.
 
 import dataclasses
 import json
+import os
 import shlex
-import sys
+from pathlib import Path
 
 from oppa.errors import InputError
+from oppa.problem.command import values_of
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.problem import Problem
+from oppa.trials.environments import environment, variables
 from oppa.trials.runner import Runner, load_runner
 from oppa.trials.wire import SPEC, TrialSpec
 from oppa.tuning.formats import launch
@@ -24,10 +27,12 @@ STEPS = 100
 _BODY = """\
 mkdir -p "$here/runs"
 run=$(mktemp -d "$here/runs/$(date +%Y%m%d-%H%M%S)-XXXX")
-sed "s/\\"steps\\": [0-9]*/\\"steps\\": ${{1:-{steps}}}/" "$here/trial.json" > "$run/trial.json"
+sed "s/\\"steps\\": [0-9][0-9]*/\\"steps\\": ${{1:-{steps}}}/" "$here/trial.json" > "$run/trial.json"
 echo "run: $run"
 export OPPA_TRIAL="$run" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" PYTHONPATH={path}"${{PYTHONPATH:+:$PYTHONPATH}}"
 {exports}exec {command}"""
+_STEPS, _FOLDER = "\0steps", "\0folder"
+"""What the script knows when it runs, in words that it quotes now."""
 _NOTE = "Each run gets a folder of its own: one line per step in measurements.jsonl, the end in outcome.json."
 
 
@@ -41,9 +46,9 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     spec = TrialSpec.of(problem, configuration, study="", trial=0, steps=STEPS)
     body = _BODY.format(
         steps=STEPS,
-        path=shlex.quote(str(runner.folder.parent)),
+        path=shlex.quote(os.pathsep.join(_paths(runner))),
         exports="".join(f"export {name}={shlex.quote(value)}\n" for name, value in runner.environment.items()),
-        command=_command(runner, problem),
+        command=_users_own(problem, configuration) if problem.command and not problem.command.files else _command(runner, problem),
     )
     usage = f"[STEPS]          default: {STEPS} optimizer steps"
     run = launch.script(problem, configuration, usage=usage, body=body, notes=(_NOTE,))
@@ -55,10 +60,27 @@ def parse(problem: Problem, files: Files) -> Reading:
     return Reading(settings=json.loads(only(files, ".json"))["configuration"])
 
 
+def _paths(runner: Runner) -> list[str]:
+    """Where a runner's programs find `report`, and oppa where they run in an environment of their own."""
+    found = [str(runner.folder.parent)]
+    if own := environment(runner.folder):
+        found.append(variables(own.python, own.path / "packages")["PYTHONPATH"])
+    return found
+
+
+def _users_own(problem: Problem, configuration: Configuration) -> str:
+    """The user's launch line as it stands, from the folder in which it was tuned."""
+    assert problem.command is not None
+    values = values_of(configuration, problem.model, problem.cluster, problem.training, steps=0, folder=Path(_FOLDER))
+    quoted = shlex.join(problem.command.words({**values, "steps": _STEPS}, {}))
+    words = quoted.replace(_STEPS, f"'\"${{1:-{STEPS}}}\"'").replace(_FOLDER, "'\"$run\"'")
+    return f'sh -c \'cd "$0" && exec "$@"\' {shlex.quote(str(Path.cwd()))} {words}'
+
+
 def _command(runner: Runner, problem: Problem) -> str:
-    """The runner's own command, else torchrun of this Python; `$run` is the run's folder in the script."""
+    """The runner's own command, else torchrun of its Python; `$run` is the run's folder in the script."""
     if not runner.command:
         words = launch.torchrun(problem).removeprefix("torchrun ")
-        return f"{shlex.quote(sys.executable)} -P -m torch.distributed.run {words} {shlex.quote(str(runner.program))}"
-    values = {"python": sys.executable, "program": str(runner.program), "nproc": str(problem.cluster.devices), "folder": "$run"}
+        return f"{shlex.quote(str(runner.python))} -P -m torch.distributed.run {words} {shlex.quote(str(runner.program))}"
+    values = {"python": str(runner.python), "program": str(runner.program), "nproc": str(problem.cluster.devices), "folder": "$run"}
     return " ".join('"$run"' if word == "{folder}" else shlex.quote(word.format(**values)) for word in runner.command)

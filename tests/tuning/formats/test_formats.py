@@ -1,12 +1,16 @@
 """Laws of every format: what it writes reads back as the same configuration, and what it cannot express it names."""
 
+import dataclasses
+import json
 import re
 import subprocess
 
 import numpy as np
 import pytest
 
+from oppa import catalog
 from oppa.errors import InputError
+from oppa.problem.command import Command
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.tuning.formats import FORMATS, export
 from tests.tuning.formats.conftest import read_back
@@ -67,6 +71,17 @@ def test_torchrun_hands_every_parameter_to_the_jobs_own_runner(problem_of) -> No
         assert "torch.distributed.run --standalone --nproc-per-node 8" in files["run.sh"]
     with pytest.raises(InputError, match="has no program"):
         export("torchrun", problem_of("torch"), at())
+
+
+def test_torchrun_starts_a_program_of_the_users_own_as_it_stands(problem_of, tmp_path) -> None:
+    command = Command(argv=("echo", "{micro_batch}", "a b", "--steps={steps}", "{{}}"))
+    problem = dataclasses.replace(problem_of("torch", runner="torch"), runner=catalog.find("runners", "command"), command=command)
+    for name, text in export("torchrun", problem, at()).items():
+        (tmp_path / name).write_text(text)
+    told = subprocess.run(["sh", str(tmp_path / "run.sh"), "7"], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert told[-1] == "2 a b --steps=7 {}"
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "trial.json").read_text())["steps"] == 7
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
