@@ -45,6 +45,21 @@ def best_after(run: Run, seconds: float) -> float:
     return ended[-1] if ended else 0.0
 
 
+def untuned(runs: Iterable[Run]) -> dict[str, float]:
+    """What a job runs at, task by task, if nobody tunes it: the first configuration that ran of those that `random` took, median."""
+    firsts: dict[str, list[float]] = {}
+    for run in runs:
+        if run.designer == "random":
+            firsts.setdefault(run.task, []).append(next((share for share in run.best_at if share > 0), 0.0))
+    return {task: statistics.median(shares) for task, shares in firsts.items()}
+
+
+def break_even_s(run: Run, tuned_s: float, share: float) -> float:
+    """When tuning for so long, and then training, has overtaken training at `share` of the best from the start; inf: never."""
+    best, best_s = best_after(run, tuned_s), min(tuned_s, run.seconds[-1])
+    return best * best_s / (best - share) if best > share else math.inf
+
+
 def summary(runs: Iterable[Run], trials: int) -> dict[str, float]:
     """One designer over tasks and seeds."""
     runs = list(runs)

@@ -15,7 +15,7 @@ import pytest
 from oppa import catalog
 from oppa.bench.play import play
 from oppa.bench.runs import Log, Run
-from oppa.bench.scores import best_at, best_peer, ratio, seconds_to, summary, to_json, trials_to
+from oppa.bench.scores import best_at, best_peer, break_even_s, ratio, seconds_to, summary, to_json, trials_to, untuned
 from oppa.bench.search import Comparison, compare
 from oppa.bench.search_page import page, write_page
 from oppa.bench.tasks import load_suite
@@ -264,3 +264,19 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return ""
+
+
+@pytest.mark.parametrize(
+    ("best", "share", "expected"),
+    [((0.5, 1.0), 0.5, 240.0), ((0.0, 0.8), 0.4, 240.0), ((0.4, 0.4), 0.4, math.inf), ((0.0, 0.0), 0.0, math.inf)],
+)
+def test_tuning_pays_once_its_steps_overtake_those_of_a_job_that_nobody_tunes(best, share, expected) -> None:
+    run = run_of(best, (60.0, 120.0))  # then 1.0 (T - 120) = 0.5 T
+    assert break_even_s(run, 1200.0, share) == pytest.approx(expected)
+
+
+def test_an_untuned_job_runs_what_random_found_to_run_first() -> None:
+    runs = [
+        run_of(best, (1.0, 2.0), designer=name) for best, name in (((0.0, 0.3), "random"), ((0.5, 0.9), "random"), ((1.0, 1.0), "oppa"))
+    ]
+    assert untuned(runs) == {"a": pytest.approx(0.4)}
