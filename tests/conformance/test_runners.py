@@ -143,7 +143,8 @@ def processes_of(case):
         pytest.skip(f"{case.name} starts no process")
 
     def leaves():
-        return [each for each in processes.descendants(os.getpid()) if not processes.descendants(each.pid)]
+        own = processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == STUDY)
+        return [each for each in own if not processes.descendants(each.pid)]
 
     return leaves
 
