@@ -8,8 +8,11 @@ from pathlib import Path
 from oppa import catalog
 from oppa.trials import environments, processes
 from oppa.trials.quota import CpuGroups
-from oppa.trials.runner import Runner
+from oppa.trials.runner import Runner, command_path
 from oppa.trials.wire import TrialSpec
+
+TORCHRUN_RANKS = "PET_NPROC_PER_NODE"
+"""What torchrun reads where its `--nproc-per-node` is not given."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]
     return {
         **os.environ,
         **threads,
+        "PATH": command_path(),
         "PYTHONUNBUFFERED": "1",
         **own,
         **runner.environment,
@@ -60,7 +64,8 @@ def place(runner: Runner, spec: TrialSpec, folder: Path, *, warm: bool, rendezvo
     argv = None if warm else runner.argv(nproc=world, folder=folder)
     names = [[str(group)] for group in groups.ranks] if groups else [[]] * world
     if runner.command:
-        return [Placement(rank=None, world=world, argv=argv, environment={"OPPA_TRIAL": str(folder)}, groups=names[0])]
+        told = {"OPPA_TRIAL": str(folder), TORCHRUN_RANKS: str(spec.cluster.devices_per_host)}
+        return [Placement(rank=None, world=world, argv=argv, environment=told, groups=names[0])]
     common = {
         "OPPA_TRIAL": str(folder),
         "OPPA_RENDEZVOUS": f"file://{rendezvous}",

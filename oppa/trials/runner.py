@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import os
 import shutil
 import sys
 import tomllib
@@ -94,6 +95,11 @@ def load_runner(folder: Path) -> Runner:
     return runner
 
 
+def command_path() -> str:
+    """Where commands are looked for: in PATH, then beside this Python, where torchrun lies if torch is installed with oppa."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+
+
 def require_program(command: Command, space: SearchSpace) -> None:
     """Refuse a launch line that no trial could start, or that has no words for a value that is searched.
 
@@ -102,7 +108,7 @@ def require_program(command: Command, space: SearchSpace) -> None:
         JobError: a value without words.
     """
     program = command.argv[0]
-    if not any(names_in(program)) and shutil.which(program) is None:
+    if not any(names_in(program)) and shutil.which(program, path=command_path()) is None:
         raise EnvironmentLackingError(
             f"the command starts `{program}`, which is not installed", hint="install it, or put its folder on PATH"
         )

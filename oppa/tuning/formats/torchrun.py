@@ -14,6 +14,7 @@ from oppa.problem.command import values_of
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.problem import Problem
 from oppa.trials.environments import environment, variables
+from oppa.trials.placement import TORCHRUN_RANKS
 from oppa.trials.runner import Runner, load_runner
 from oppa.trials.wire import SPEC, TrialSpec
 from oppa.tuning.formats import launch
@@ -47,7 +48,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     body = _BODY.format(
         steps=STEPS,
         path=shlex.quote(os.pathsep.join(_paths(runner))),
-        exports="".join(f"export {name}={shlex.quote(value)}\n" for name, value in runner.environment.items()),
+        exports="".join(f"export {name}={shlex.quote(value)}\n" for name, value in _exports(runner, problem).items()),
         command=_users_own(problem, configuration) if problem.command and not problem.command.files else _command(runner, problem),
     )
     usage = f"[STEPS]          default: {STEPS} optimizer steps"
@@ -58,6 +59,12 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 def parse(problem: Problem, files: Files) -> Reading:
     """What a trial's file says."""
     return Reading(settings=json.loads(only(files, ".json"))["configuration"])
+
+
+def _exports(runner: Runner, problem: Problem) -> dict[str, str]:
+    """Environment variables of a runner, and of a command that may be torchrun without a number of ranks."""
+    ranks = {TORCHRUN_RANKS: str(problem.cluster.devices_per_host)} if runner.command else {}
+    return {**runner.environment, **ranks}
 
 
 def _paths(runner: Runner) -> list[str]:
