@@ -33,7 +33,7 @@ DESIGNER = f"One of {', '.join(designers.DESIGNERS)}."
 TASK = "Which of the tasks of JOB, a search space file with `\\[replay]`: its trials are answered from a table of measurements."
 TABLE = "Those measurements, instead of the table that the file names below OPPA_DATA."
 RUNNER = "Run the trials with this runner instead of the job file's."
-COMMAND = "Your own launch line, such as `torchrun --nproc-per-node {devices} train.py --micro-batch {micro_batch}`."
+COMMAND = "Your own launch line, such as `torchrun train.py --micro-batch {micro_batch}`."
 
 
 def tune(
