@@ -12,6 +12,7 @@ import ctypes
 import errno
 import re
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -36,6 +37,8 @@ _EXACT_BYTES, _FAST_BYTES = 256 << 10, 32 << 20
 
 _SLACK, _SLACK_BYTES = 0.25, 64 << 20
 # While the profiler runs, its records need room too; only what is far beyond the limit fails already then.
+
+_PAUSES, _PAUSE_S = 4, 0.005
 
 
 class PeakMemory:
@@ -63,6 +66,7 @@ class PeakMemory:
         try:
             yield
         finally:
+            _let_threads_settle()
             results = _disable_profiler()
         events = [(event.start_ns(), event.name(), event.nbytes()) for event in results.events()]  # type: ignore[attr-defined]
         self._peak_bytes = _peak(events)
@@ -73,6 +77,15 @@ class PeakMemory:
     def bytes(self) -> int:
         """The peak so far."""
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else self._peak_bytes
+
+
+def _let_threads_settle() -> None:
+    """Let gloo's threads tell the profiler of what they have ended; one that does once it has stopped crashes the process (5 of 200 runs).
+
+    They do so a moment after whoever waited has gone on. Several short pauses, as a CPU quota may let this thread run first after one.
+    """
+    for _ in range(_PAUSES):
+        time.sleep(_PAUSE_S)
 
 
 def _peak(events: list[tuple[int, str, int]]) -> int:
