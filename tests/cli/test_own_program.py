@@ -1,0 +1,71 @@
+"""A program of one's own, from the launch line to the script that starts the winner."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+JOB = """
+[model]
+preset = "tiny-1m"
+[batch]
+global_batch = 8
+[cluster]
+devices_per_host = 1
+memory_limit = "1 GiB"
+[command.steps]
+pattern = "step took (?P<ms>[0-9.]+) ms, loss (?P<loss>[0-9.]+)"
+[space.parameters]
+micro_batch = [1, 2, 4]
+[limits]
+trials = 3
+q_min = 2
+q_max = 4
+"""
+PROGRAM = """
+import sys, time
+for step in range(int(sys.argv[2])):
+    time.sleep(0.01)
+    print(f"step took {40 / int(sys.argv[1])} ms, loss {3 / (step + 1)}", flush=True)
+"""
+COMMAND = ("--", sys.executable, "program.py", "{micro_batch}", "1000")
+
+
+@pytest.fixture
+def own(oppa):
+    """`oppa` in a folder with such a job and program."""
+    (oppa.folder / "own.toml").write_text(JOB)
+    (oppa.folder / "program.py").write_text(PROGRAM)
+    return oppa
+
+
+@pytest.mark.slow
+def test_it_is_tuned_as_it_stands_and_its_winner_starts_with_one_command(own) -> None:
+    ended = own("tune", "own.toml", "--study", "s", "--json", *COMMAND)
+    result = json.loads(ended.stdout)
+    assert result["best"]["configuration"]["micro_batch"] == 4
+    assert result["equivalence"]["holds"] and result["equivalence"]["deviation"] == 0
+    assert "learns   as the default configuration does" in ended.stderr
+    script = (own.folder / "s" / "best" / "run.sh").read_text()
+    assert f"{sys.executable} program.py 4 1000" in script
+    started = subprocess.Popen(["sh", str(own.folder / "s" / "best" / "run.sh")], stdout=subprocess.PIPE, text=True)
+    lines = [started.stdout.readline() for _ in range(2)]
+    started.kill()
+    started.communicate()
+    assert lines[1].startswith("step took 10.0 ms")
+
+
+@pytest.mark.slow
+def test_a_study_goes_on_with_the_same_command_and_refuses_another(own) -> None:
+    own("tune", "own.toml", "--study", "s", "--trials", 1, *COMMAND)
+    more = json.loads(own("tune", "own.toml", "--study", "s", "--trials", 2, "--json", *COMMAND).stdout)
+    assert len(more["trials"]) == 2
+    refused = own("tune", "own.toml", "--study", "s", *COMMAND[:-1], "2000", code=2)
+    assert "study" in refused.stderr
+
+
+def test_a_command_that_is_not_installed_is_said_before_any_trial(own) -> None:
+    refused = own("tune", "own.toml", "--study", "s", "--", "no-such-program", "{micro_batch}", code=3)
+    assert "`no-such-program`, which is not installed" in refused.stderr
+    assert not (own.folder / "s").exists()
