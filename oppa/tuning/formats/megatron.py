@@ -1,6 +1,6 @@
 """Megatron-LM (core 0.16): the options of `pretrain_gpt.py`, in a file that a shell reads.
 
-Options: megatron/training/arguments.py. A bucket is counted in fp32 elements, and there is one alone without the overlap.
+A bucket is counted in fp32 elements, and there is one alone without the overlap.
 """
 
 import re

@@ -77,7 +77,7 @@ MEGATRON_LM = """
     --untie-embeddings-and-output-weights --num-experts --moe-router-topk --bf16 --lr --seed --train-iters --mock-data
     --tokenizer-type --vocab-size
 """
-"""github.com/NVIDIA/Megatron-LM: megatron/training/arguments.py of core_v0.16.0, and its examples."""
+"""Names of options as Megatron-LM's examples and users' launch scripts have them; its parser comes with no package that could be asked."""
 INTERLEAVED = {"dp": 2, "pp": 2, "tp": 2, "schedule": "interleaved", "model_chunks": 2, "overlap_p2p": True}
 
 
