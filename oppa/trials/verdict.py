@@ -59,15 +59,11 @@ def verdict(
     signs = []
     if report is not None and report.outcome != "completed":
         signs.append(Sign(time=-math.inf if report.time is None else report.time, verdict=_reported(report)))
-    if first is not None:
+    if first is not None and not _had_done_its_steps(report, first):
         ended = _ended_abnormally(first, steps=steps, kernel_oom=kernel_oom, last_words=last_words)
         signs.append(Sign(time=first.time, verdict=ended))
     if must_end is not None:
         signs.append(must_end)
-    if report is not None and report.outcome == "completed" and report.time is not None:
-        signs = [
-            sign for sign in signs if sign.time < report.time
-        ]  # how a program that has done its steps falls apart tells nothing of them
     if signs:
         return min(signs, key=lambda sign: sign.time).verdict
     if steps >= wanted:
@@ -75,6 +71,11 @@ def verdict(
     if asked_to_stop:
         return Verdict(outcome="terminated_early")
     return Verdict(outcome="failed", cause=f"ended after {steps} of {wanted} steps", traceback=last_words)
+
+
+def _had_done_its_steps(report: Report | None, first: ProcessExit) -> bool:
+    """How a program falls apart once it has said that it is done tells nothing of its steps."""
+    return report is not None and report.outcome == "completed" and report.time is not None and report.time <= first.time
 
 
 def _reported(report: Report) -> Verdict:
