@@ -87,8 +87,8 @@ def test_every_knob_of_zero_trains_torch_s_model(values: dict[str, object], colo
 def test_what_does_not_fit_is_out_of_memory_and_says_where(colossalai: Run) -> None:
     needed = colossalai({"pp": 2}, LARGER)
     result = colossalai({"pp": 2}, LARGER, limit_bytes=needed.memory_bytes // 2)
-    # The first stage: the last one waits for it, and never gets as far.
-    assert (result.outcome, result.rank) == ("out_of_memory", 0) and result.cause.startswith("cannot allocate")
+    # Both stages are too large; which of them is first to find out depends on who gets the processor.
+    assert (result.outcome, result.rank in (0, 1)) == ("out_of_memory", True) and result.cause.startswith("cannot allocate")
 
 
 @pytest.mark.parametrize("values", [{"micro_batch": 3}, {"recompute": "selective"}, {"dp": 2, "ep": 2}], ids=str)
