@@ -49,7 +49,7 @@ def _train(build, trial, rank, world):
     with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=rendezvous) as mesh:
         for measurement in train(build, spec, mesh, trial.stop_requested):
             if rank == 0:
-                trial.step(measurement.step_time_s, memory_bytes=measurement.memory_bytes, loss=measurement.loss)
+                trial.measured(measurement.step_time_s, memory_bytes=measurement.memory_bytes, loss=measurement.loss)
         if rank == 0:
             trial.end("completed")
 

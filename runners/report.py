@@ -32,15 +32,21 @@ class Trial:
         Where oppa asks to stop, rank 0 writes down that the next step is the last, before it begins that step. No rank can end a step that
         rank 0 has not begun, so all find it written in time, without a message.
         """
-        step, self.next_step = self.next_step, self.next_step + 1
+        step = self.next_step
         if self.rank == 0:
-            line = {"step": step, "step_time_s": step_time_s, "memory_bytes": memory_bytes, **facts}
-            with (self.folder / "measurements.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            self.measured(step_time_s, memory_bytes=memory_bytes, **facts)
+        self.next_step = step + 1
         goes_on = self.next_step < self.spec["steps"] and step < self._last_step(step)
         if self.rank == 0 and not goes_on:
             self.end("completed")
         return goes_on
+
+    def measured(self, step_time_s, *, memory_bytes=None, **facts):
+        """Report one optimizer step, and nothing else: for rank 0 of a program whose ranks agree by themselves on when to end."""
+        line = {"step": self.next_step, "step_time_s": step_time_s, "memory_bytes": memory_bytes, **facts}
+        self.next_step += 1
+        with (self.folder / "measurements.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
     def _last_step(self, step):
         """The number of the last step, as far as it is known now."""

@@ -52,10 +52,11 @@ def _question(source: Path, setting: str) -> "tuple[Problem, Configuration]":
 
     if not source.is_dir():
         problem = load_job(source)
-        if not setting and problem.baseline is None:
+        configuration = _meant(setting, problem) if setting else problem.baseline
+        if configuration is None:
             hint = f"say which: `oppa export {source} dp=2,micro_batch=4`, or a study whose winner it is"
             raise InputError(f"the job `{source}` has many configurations, and no `[baseline]`", hint=hint)
-        return problem, _meant(setting, problem) if setting else problem.baseline or _meant(setting, problem)
+        return problem, configuration
     from oppa.tuning.result import current
 
     with Study(source) as study:

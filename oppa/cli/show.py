@@ -56,10 +56,11 @@ def _learned(study: "Study", problem: "Problem") -> "Learned":
 
 
 def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
+    from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import current, to_json
 
     finding = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
-    result = to_json(study, problem, finding, None)
+    result = to_json(study, finding, None, equivalence(study, finding, problem))
     if learned:
         result["surrogate"] = {quantity: dataclasses.asdict(each) for quantity, each in learned.items()}
     typer.echo(json.dumps(result, indent=1))

@@ -140,10 +140,10 @@ def _sitting(
         print_problem(problem, candidates, study)
         finding, why_ended = _search_and_verify(study, problem, candidates, runner, choice, interruption, imitator)
         if finding is None:
-            return to_json(study, problem, None, why_ended), nothing_feasible(study, problem)
+            return to_json(study, None, why_ended), nothing_feasible(study, problem)
         learned = equivalence(study, finding, problem)
         print_finding(finding, learned, why_ended=why_ended, handed=write_best(study, problem, finding.best))
-        return to_json(study, problem, finding, why_ended), None
+        return to_json(study, finding, why_ended, learned), None
 
 
 def _search_and_verify(

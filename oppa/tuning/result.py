@@ -10,12 +10,11 @@ from typing import Any
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
-from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
 from oppa.tuning.calibration import track_record
 from oppa.tuning.designer import Designer, Observation, standings
-from oppa.tuning.equivalence import equivalence
+from oppa.tuning.equivalence import Equivalence
 from oppa.tuning.search import Sitting
 from oppa.tuning.verification import Gain, gain
 
@@ -187,9 +186,9 @@ def _dropped(trials: Sequence[Trial], configuration: Configuration) -> bool:
     return "out_of_memory" in failed or len(failed) >= STRIKES
 
 
-def to_json(study: Study, problem: Problem, finding: Finding | None, why_ended: str | None) -> dict[str, Any]:
+def to_json(study: Study, finding: Finding | None, why_ended: str | None, learned: Equivalence | None = None) -> dict[str, Any]:
     """The result for machines, as `oppa tune --json` prints it; null where there is none."""
-    trials, learned = study.trials(), equivalence(study, finding, problem)
+    trials = study.trials()
     listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in (VERIFICATION, BASELINE, SEARCH)}
     same = finding is not None and finding.default is not None and finding.default.configuration == finding.best.configuration
     usual = {finding.usual: _summary(finding, finding.default)} if finding and finding.default else {}

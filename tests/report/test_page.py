@@ -104,7 +104,7 @@ def test_every_trial_is_in_the_page(page, study) -> None:
 
 
 def test_numbers_agree_with_oppas_own_json(page, study, problem) -> None:
-    known = to_json(study, problem, current(study.trials(), problem.candidates(), problem.limits.repeats), None)
+    known = to_json(study, current(study.trials(), problem.candidates(), problem.limits.repeats), None)
     rows = {int(row[0]): row for row in page.rows}
     for trial in [*known["trials"], *known["default_trials"], *known["verification"]]:
         cells = rows[trial["id"]]

@@ -241,8 +241,8 @@ def test_the_json_has_what_was_found(record, default, others, tmp_path, problem)
         record.search(index, rate)
     record.repeat({default: [1.0, 1.01, 0.99], others[0]: [2.0, 2.01, 1.99], others[1]: [1.5, 1.51, 1.49]})
     with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
-        result = json.loads(json.dumps(to_json(study, problem, record.finding(), "the budget is spent")))
-        nothing = to_json(study, problem, None, None)
+        result = json.loads(json.dumps(to_json(study, record.finding(), "the budget is spent")))
+        nothing = to_json(study, None, None)
     assert result["best"]["steps_per_s"] == pytest.approx(2.0, rel=1e-3) and result["best"]["steps_per_s_search"] == 2.0
     assert result["gain"] == pytest.approx(2.0, rel=1e-3) and result["lead"] == pytest.approx(4 / 3, rel=1e-3)
     assert result["gain_interval"][0] < result["gain"] < result["gain_interval"][1] and result["tied"] is False
