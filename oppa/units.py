@@ -51,6 +51,15 @@ def format_bytes(count: float) -> str:
     return f"{count:.3g} TiB"
 
 
+def format_bandwidth(bytes_per_s: float) -> str:
+    """A link's bandwidth for people: `200 Mbit/s`."""
+    bits_per_s = bytes_per_s * 8
+    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if bits_per_s >= size:
+            return f"{bits_per_s / size:.3g} {prefix}bit/s"
+    return f"{bits_per_s:.3g} bit/s"
+
+
 def format_number(value: float) -> str:
     """Three digits, and all digits before the point."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"  # which would write 100 as `100.`

@@ -5,7 +5,8 @@ that calls the program's `run(folder, rank, world) -> exit code`; without (a col
 
 It is told over the socket CONTROL, one JSON message per packet, and tells what happens:
 
-    <- {"gang": 1, "folder": ..., "ranks": [{"rank": 0, "world": 4, "argv": [...] or null, "environment": {...}, "groups": [...]}, ...]}
+    <- {"gang": 1, "folder": of the trial, "logs": folder, "ranks": [{"rank": 0, "world": 4, "argv": [...] or null, "environment": {...},
+        "groups": [...]}, ...]}
     -> {"event": "started", "gang": 1, "pid": of this parent}
     -> {"event": "exit", "gang": 1, "rank": 0, "code": 0 or null, "signal": null or 9, "time": unix seconds}
     -> {"event": "failed", "gang": 1 (null: the import), "cause": ..., "traceback": ...}
@@ -74,7 +75,7 @@ class Parent:
         own_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
-            become_rank(self, own_pid, Path(gang["folder"]), rank)
+            become_rank(self, own_pid, gang, rank)
         handle = os.pidfd_open(pid)
         self.selector.register(handle, selectors.EVENT_READ, lambda: self.ended(gang["gang"], rank["rank"], pid, handle))
 
@@ -87,14 +88,14 @@ class Parent:
         self.tell("exit", gang=gang, rank=rank, code=code, signal=number, time=time.time())
 
 
-def become_rank(parent, parent_pid, folder, rank):
+def become_rank(parent, parent_pid, gang, rank):
     """What the forked child does, to its end."""
     code = 1
     try:
-        settle(parent, parent_pid, folder, rank)
+        settle(parent, parent_pid, Path(gang["logs"]), rank)
         if rank["argv"]:
             os.execvpe(rank["argv"][0], rank["argv"], os.environ)
-        code = call(parent.program, folder, rank["rank"], rank["world"])
+        code = call(parent.program, Path(gang["folder"]), rank["rank"], rank["world"])
     except BaseException:  # noqa: BLE001 - a fork must not run on as a second parent
         traceback.print_exc()
     finally:
@@ -103,7 +104,7 @@ def become_rank(parent, parent_pid, folder, rank):
         os._exit(code)
 
 
-def settle(parent, parent_pid, folder, rank):
+def settle(parent, parent_pid, logs, rank):
     """A session, an environment, logs and a CPU quota of the rank's own; nothing of the parent's but its memory."""
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -117,7 +118,7 @@ def settle(parent, parent_pid, folder, rank):
     for group in rank["groups"]:
         Path(group, "cgroup.procs").write_text("0")
     for name, descriptor in (("stdout.log", 1), ("stderr.log", 2)):
-        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), descriptor)
+        os.dup2(os.open(logs / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), descriptor)
     os.environ.update(rank["environment"])
 
 

@@ -53,15 +53,19 @@ class Trial:
         if self.world == 1:
             return step if self.stop_requested() else step + 1
         name = self.folder / "last_step"
-        if self.rank == 0 and self.stop_requested() and not name.exists():
+        if self.rank == 0 and self.stop_requested() and not self._lists("last_step"):
             draft = self.folder / ".last_step"
             draft.write_text(str(step + 1))
             draft.rename(name)
-        return int(name.read_text()) if name.exists() else step + 1
+        return int(name.read_text()) if self._lists("last_step") else step + 1
 
     def stop_requested(self):
         """Whether oppa asked the trial to end at a step boundary."""
-        return (self.folder / "stop").exists()
+        return self._lists("stop")
+
+    def _lists(self, name):
+        """Whether the folder has such a file. A network file system remembers what was missing, and looks again where a folder is read."""
+        return self.folder / name in self.folder.iterdir()
 
     def end(self, outcome="completed", *, cause="", rank=None, error=None):
         """Say how the trial ended: `completed`, `out_of_memory` or `failed`. The first rank that says so is believed."""

@@ -15,14 +15,23 @@ def test_sizes_are_in_bytes(text: str, count: int) -> None:
     assert units.parse_bytes(text) == count
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("3 us", 3e-6), ("85 ms", 0.085), ("10 min", 600), ("1.5 h", 5400), ("2d", 172800)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("3 us", 3e-6), ("1ms", 1e-3), ("85 ms", 0.085), ("10 min", 600), ("1.5 h", 5400), ("2d", 172800)]
+)
 def test_durations_are_in_seconds(text: str, seconds: float) -> None:
     assert units.parse_seconds(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(("text", "bytes_per_s"), [("25 GB/s", 25e9), ("200 Mbit", 25e6), ("1 GiB/s", 2**30), ("8 bit", 1)])
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"), [("25 GB/s", 25e9), ("200 Mbit", 25e6), ("200mbit", 25e6), ("25 MB/s", 25e6), ("1 GiB/s", 2**30), ("8 bit", 1)]
+)
 def test_bandwidths_are_in_bytes_per_second(text: str, bytes_per_s: float) -> None:
     assert units.parse_bandwidth(text) == pytest.approx(bytes_per_s)
+
+
+@pytest.mark.parametrize("text", ["8 bit/s", "1.5 kbit/s", "200 Mbit/s", "12.5 Gbit/s"])
+def test_a_printed_bandwidth_reads_back(text: str) -> None:
+    assert units.format_bandwidth(units.parse_bandwidth(text.removesuffix("/s"))) == text
 
 
 @pytest.mark.parametrize("text", ["", "80", "GiB", "80 gigabytes", "-1 GiB", "1 2 GiB", "nan GiB", "80 s", "80 GiB/s"])

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli import bench, doctor, env, export, import_, init, predict, report, show, space, tune, why
+from oppa.cli import bench, doctor, env, export, import_, init, netlab, predict, report, show, space, tune, why
 from oppa.cli.failure import exit_code, print_error
 from oppa.errors import OppaError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-for command in (tune.tune, show.show, report.report, why.why, space.space, predict.predict, init.init, doctor.doctor):
+for command in (tune.tune, show.show, report.report, why.why, space.space, predict.predict, init.init, doctor.doctor, netlab.netlab):
     app.command()(command)
 app.command()(export.export)
 app.command("import")(import_.import_)

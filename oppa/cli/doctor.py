@@ -9,9 +9,10 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the check
     """Look at this machine: what can run here, and what is missing."""
     from oppa.cli import style
     from oppa.errors import EnvironmentLackingError
-    from oppa.trials.host import checks
+    from oppa.places import checks as places
+    from oppa.trials import host
 
-    found = list(checks())
+    found = [*host.checks(), *places.checks()]
     if as_json:
         import dataclasses
         import json

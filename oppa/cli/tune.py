@@ -16,6 +16,7 @@ from oppa.tuning import designers
 
 if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
+    from oppa.places.engine import Request
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
     from oppa.simulator.imitation import Imitator
@@ -33,6 +34,12 @@ DESIGNER = f"One of {', '.join(designers.DESIGNERS)}."
 TASK = "Which of the tasks of JOB, a search space file with `\\[replay]`: its trials are answered from a table of measurements."
 TABLE = "Those measurements, instead of the table that the file names below OPPA_DATA."
 RUNNER = "Run the trials with this runner instead of the job file's."
+LAUNCHER = (
+    "Where trials run: `local`, `slurm` (inside the allocation that oppa is started in, else in one that it asks for), or `auto`: on the"
+    " hosts that oppa was given."
+)
+PARALLEL = "Trials side by side, on hosts of their own: as many as Slurm's allocation has hosts for, unless given."
+SBATCH = "A word for the sbatch with which `--launcher slurm` asks for hosts, such as `--partition=gpu`. Repeat it for more."
 COMMAND = "Your own launch line, such as `torchrun train.py --micro-batch {micro_batch}`."
 
 
@@ -46,6 +53,9 @@ def tune(
     task: Annotated[str | None, typer.Option(metavar="NAME", help=TASK)] = None,
     table: Annotated[Path | None, typer.Option(metavar="CSV", help=TABLE)] = None,
     runner: Annotated[str | None, typer.Option(metavar="NAME|FOLDER", help=RUNNER)] = None,
+    launcher: Annotated[str, typer.Option(metavar="NAME", help=LAUNCHER)] = "auto",
+    parallel: Annotated[int | None, typer.Option(min=1, help=PARALLEL)] = None,
+    sbatch: Annotated[list[str] | None, typer.Option(metavar="WORD", help=SBATCH)] = None,
     transfer: Annotated[Path | None, typer.Option(metavar="STUDY", help=TRANSFER)] = None,
     seed: Annotated[int, typer.Option(help="Of the designer's random choices.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
@@ -55,6 +65,7 @@ def tune(
     Ctrl-C stops it, the same command with --study goes on. Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment
     lacking, 130 interrupted.
     """
+    from oppa.places.engine import Request
     from oppa.problem.job import load_job
     from oppa.units import parse_seconds
 
@@ -69,7 +80,9 @@ def tune(
     if time is not None:
         limits = dataclasses.replace(limits, wall_time_s=parse_seconds(time))
     problem = dataclasses.replace(problem, limits=limits)
-    result, error = _sitting(problem, study, _Choice(designer, seed, transfer), imitator)
+    request = Request(launcher=launcher, parallel=parallel, options=tuple(sbatch or ()))
+    wishes = _Wishes(designer=designer, seed=seed, transfer=transfer, request=request, imitator=imitator)
+    result, error = _sitting(problem, study, wishes)
     if as_json:
         import json
 
@@ -78,22 +91,25 @@ def tune(
         raise error
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Choice:
-    """The designer that the user wants."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Wishes:
+    """How the user wants the problem worked on."""
 
-    name: str
+    designer: str
     seed: int
     transfer: Path | None
+    request: "Request"
+    imitator: "Imitator | None"
+    """What answers trials where they are replayed."""
 
-    def designer(self, problem: "Problem", candidates: "Candidates") -> "Designer":
-        """It, ready to work; raises InputError where a study to transfer from is missing or foreign."""
+    def make_designer(self, problem: "Problem", candidates: "Candidates") -> "Designer":
+        """The designer, ready to work; raises InputError where a study to transfer from is missing or foreign."""
         beliefs = None
         if self.transfer:
             from oppa.tuning.transfer import beliefs_of
 
             beliefs = beliefs_of(self.transfer, problem)
-        return designers.make_designer(self.name, problem, candidates, seed=self.seed, beliefs=beliefs)
+        return designers.make_designer(self.designer, problem, candidates, seed=self.seed, beliefs=beliefs)
 
 
 def _question(file: Path, name: str | None, table: Path | None) -> "tuple[Problem, Imitator]":
@@ -108,27 +124,24 @@ def _question(file: Path, name: str | None, table: Path | None) -> "tuple[Proble
     return tasks[name].problem, tasks[name].imitator
 
 
-def _sitting(
-    problem: "Problem", named: Path | None, choice: _Choice, imitator: "Imitator | None"
-) -> tuple[dict[str, Any], OppaError | None]:
+def _sitting(problem: "Problem", named: Path | None, wishes: _Wishes) -> tuple[dict[str, Any], OppaError | None]:
     """Work on a study until it is done; the result, and the error if nothing is feasible."""
     from oppa.cli.summary import new_folder, nothing_feasible, print_finding, print_problem
     from oppa.cli.watch import Interruption
     from oppa.report.record import provenance
     from oppa.study import Study
-    from oppa.trials.host import require_devices
     from oppa.trials.runner import load_runner, require_program
     from oppa.trials.sweep import sweep
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.hand_over import write_best
     from oppa.tuning.result import to_json
 
-    designers.require_designer(choice.name)
+    designers.require_designer(wishes.designer)
     runner = load_runner(problem.runner)
-    if runner.name == "replay" and imitator is None:
+    if runner.name == "replay" and wishes.imitator is None:
         raise InputError("there is nothing to replay", hint="name a search space file with `[replay]`, and one of its tasks: `--task`")
     if not runner.in_process:
-        require_devices(problem.cluster)
+        wishes = dataclasses.replace(wishes, request=wishes.request.resolve(problem.cluster))
     if problem.command:
         require_program(problem.command, problem.space)
     candidates = problem.candidates()
@@ -136,9 +149,9 @@ def _sitting(
     interruption = Interruption()
     with Study.create(folder, problem.to_dict(), problem.fingerprint) as study, interruption.caught():
         sweep(study.uuid)
-        study.sit_down({**provenance(), "designer": choice.name, "seed": str(choice.seed)})
+        study.sit_down({**provenance(), "designer": wishes.designer, "seed": str(wishes.seed)})
         print_problem(problem, candidates, study)
-        finding, why_ended = _search_and_verify(study, problem, candidates, runner, choice, interruption, imitator)
+        finding, why_ended = _search_and_verify(study, problem, candidates, runner, wishes, interruption)
         if finding is None:
             return to_json(study, None, why_ended), nothing_feasible(study, problem)
         learned = equivalence(study, finding, problem)
@@ -147,13 +160,7 @@ def _sitting(
 
 
 def _search_and_verify(
-    study: "Study",
-    problem: "Problem",
-    candidates: "Candidates",
-    runner: "Runner",
-    choice: _Choice,
-    interruption: "Interruption",
-    imitator: "Imitator | None",
+    study: "Study", problem: "Problem", candidates: "Candidates", runner: "Runner", wishes: _Wishes, interruption: "Interruption"
 ) -> "tuple[Finding | None, str]":
     from oppa.cli import style
     from oppa.cli.watch import make_watcher
@@ -161,41 +168,48 @@ def _search_and_verify(
     from oppa.tuning.search import Sitting, search
     from oppa.tuning.stopping import make_rule
 
-    with _trials(runner, problem, study, choice.seed, imitator) as run_trial:
-        designer = choice.designer(problem, candidates)
-        rule = make_rule(problem.strategy.stopping or designers.STOPPING.get(choice.name, "never"), problem.limits)
-        with make_watcher(study, interruption, problem.limits) as watcher:
-            sitting = Sitting(study, problem, run_trial, watcher, imitated=runner.in_process)
-            try:
+    try:
+        with _trials(runner, problem, study, wishes, interruption) as run_trial:
+            designer = wishes.make_designer(problem, candidates)
+            rule = make_rule(problem.strategy.stopping or designers.STOPPING.get(wishes.designer, "never"), problem.limits)
+            with make_watcher(study, interruption, problem) as watcher:
+                sitting = Sitting(study, problem, run_trial, watcher, imitated=runner.in_process)
                 why_ended = search(sitting, candidates, designer, rule)
                 return find_winner(sitting, candidates, designer), why_ended
-            except KeyboardInterrupt:
-                style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {_again(study.folder)}", markup=False)
-                raise
+    except KeyboardInterrupt:
+        again = shlex.join(["oppa", *_again(study.folder)])
+        style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {again}", markup=False)
+        raise
 
 
 @contextlib.contextmanager
-def _trials(runner: "Runner", problem: "Problem", study: "Study", seed: int, imitator: "Imitator | None") -> Iterator["RunTrial"]:
-    """What runs the trials of a runner: processes on this host, the simulator, or the imitator of what is replayed."""
+def _trials(runner: "Runner", problem: "Problem", study: "Study", wishes: _Wishes, interruption: "Interruption") -> Iterator["RunTrial"]:
+    """What runs the trials of a runner: processes on hosts, the simulator, or the imitator of what is replayed."""
     if runner.in_process:
         from oppa.simulator.simulator import Simulator
         from oppa.simulator.trial import ImitatedTrials
 
-        yield ImitatedTrials(imitator or Simulator.of(problem), seed=seed)
+        yield ImitatedTrials(wishes.imitator or Simulator.of(problem), seed=wishes.seed)
         return
-    from oppa.trials.local import LocalLauncher
+    from oppa.places.companions import companions
+    from oppa.places.engine import open_engine
     from oppa.trials.trial import run_trial
 
-    with LocalLauncher(runner, study=study.uuid, grace_s=problem.limits.grace_s) as launcher:
+    grace_s, cluster = problem.limits.grace_s, problem.cluster
+    with (
+        open_engine(wishes.request, cluster, study.folder, name=problem.name, grace_s=grace_s, on_tick=interruption.check) as engine,
+        engine.launcher(runner, study=study.uuid, grace_s=grace_s) as launcher,
+        companions(engine, _again(study.folder), study.folder, grace_s=grace_s),
+    ):
         launcher.prepare()  # its imports run beside ours
         yield functools.partial(run_trial, launcher)
 
 
-def _again(folder: Path) -> str:
-    """The command line that goes on with this study."""
+def _again(folder: Path) -> list[str]:
+    """What behind `oppa` goes on with this study."""
     own, dashes, command = _cut(sys.argv[1:])
     named = any(word == "--study" or word.startswith("--study=") for word in own)
-    return shlex.join(["oppa", *own, *([] if named else ["--study", str(folder)]), *dashes, *command])
+    return [*own, *([] if named else ["--study", str(folder)]), *dashes, *command]
 
 
 def _cut(words: list[str]) -> tuple[list[str], list[str], list[str]]:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from oppa.cli import style
-from oppa.problem.training import Limits
+from oppa.problem.problem import Problem
 from oppa.study import Lease, Study
 from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
 from oppa.trials.throughput import estimate
@@ -22,9 +22,10 @@ from oppa.units import format_seconds
 
 REFRESH_S = 0.2
 CAUSE_WIDTH = 70
-MARKS = {SEARCH: " ", BASELINE: "○", VERIFICATION: "✓"}
-AGAIN = "↻"
-"""A search trial of what was searched before."""
+NEW, AGAIN, PRESENT, DEFAULT, REPEAT = " ", "↻", "●", "○", "✓"
+"""Marks of trials: of the search, for the first time and again; the user's own baseline; one for the default; one that verifies."""
+MARKS = {SEARCH: NEW, BASELINE: DEFAULT, VERIFICATION: REPEAT}
+WORDS = {NEW: "", AGAIN: "again ", PRESENT: "the baseline, ", DEFAULT: "looking for the default, ", REPEAT: "verifying "}
 
 
 class Interruption:
@@ -58,9 +59,10 @@ class Interruption:
 class PlainWatcher:
     """One line per trial that ended."""
 
-    def __init__(self, study: Study, interruption: Interruption) -> None:
+    def __init__(self, study: Study, interruption: Interruption, problem: Problem) -> None:
         self._study = study
         self._interruption = interruption
+        self._baseline = problem.baseline
         self._best: tuple[float, str] | None = None
         self._searched = {trial.configuration for trial in study.trials() if trial.purpose == SEARCH and trial.counts}
         for trial in study.trials():
@@ -93,11 +95,16 @@ class PlainWatcher:
         improved = counts and self._improves(measured.steps_per_s if measured else None, lease.configuration.id)
         speed = style.rate(measured.steps_per_s, measured.variance**0.5) + " steps/s" if measured else ""
         rest = f"{speed:<22}{style.memory(result.memory_bytes):>9}" if result.outcome in MEASURED else _one_line(result.cause)
-        kind = AGAIN if lease.purpose == SEARCH and lease.configuration in self._searched else MARKS[lease.purpose]
+        kind = self._mark(lease)  # before this trial is among them
         self._searched |= {lease.configuration} if lease.purpose == SEARCH else set()
         outcome = style.outcome(result.outcome) + " " * (17 - len(result.outcome))
         mark = "   [bold green]best so far[/]" if improved else ""
         return f"{lease.trial:4} {kind} {lease.configuration.id:<36} {outcome}{rest}{mark}"
+
+    def _mark(self, lease: Lease) -> str:
+        if lease.purpose == SEARCH and lease.configuration in self._searched:
+            return AGAIN
+        return PRESENT if lease.purpose != VERIFICATION and lease.configuration == self._baseline else MARKS[lease.purpose]
 
     def _improves(self, steps_per_s: float | None, name: str) -> bool:
         if steps_per_s is None or (self._best and steps_per_s <= self._best[0]):
@@ -109,9 +116,9 @@ class PlainWatcher:
 class LiveWatcher(PlainWatcher):
     """The trials' lines scroll by; below them the running trial, the incumbent and the budget are kept up to date."""
 
-    def __init__(self, study: Study, interruption: Interruption, *, trials: int | None, wall_time_s: float | None) -> None:
-        super().__init__(study, interruption)
-        self._budget = trials, wall_time_s
+    def __init__(self, study: Study, interruption: Interruption, problem: Problem) -> None:
+        super().__init__(study, interruption, problem)
+        self._budget = problem.limits.trials, problem.limits.wall_time_s
         self._live = Live(console=style.err(), auto_refresh=False, transient=True)
         self._drawn_at = 0.0
         self._lease: Lease | None = None
@@ -161,12 +168,13 @@ class LiveWatcher(PlainWatcher):
         return [*rows, ("budget", self._budget_text())]
 
     def _trial_text(self) -> str:
-        if self._lease is None:
+        lease = self._lease
+        if lease is None:
             return "choosing the next configuration"
         seconds = format_seconds(time.monotonic() - self._started_at)
         speed = f"   {style.rate(estimate(self._times).steps_per_s)} steps/s" if len(self._times) > 1 else ""
-        what = {SEARCH: "", BASELINE: "looking for the default, ", VERIFICATION: "verifying "}[self._lease.purpose]
-        return f"{self._lease.trial}  {what}[cyan]{self._lease.configuration.id}[/]   step {len(self._times)}{speed}   {seconds}"
+        what = f"{WORDS[self._mark(lease)]}[cyan]{lease.configuration.id}[/]"
+        return f"{lease.trial}  {what}   step {len(self._times)}{speed}   {seconds}"
 
     def _budget_text(self) -> str:
         trials, wall_time_s = self._budget
@@ -183,8 +191,6 @@ def _one_line(text: str) -> str:
     return words if len(words) <= CAUSE_WIDTH else f"{words[: CAUSE_WIDTH - 1]}…"
 
 
-def make_watcher(study: Study, interruption: Interruption, limits: Limits) -> PlainWatcher:
+def make_watcher(study: Study, interruption: Interruption, problem: Problem) -> PlainWatcher:
     """The live view on a terminal, plain lines anywhere else."""
-    if style.err().is_terminal:
-        return LiveWatcher(study, interruption, trials=limits.trials, wall_time_s=limits.wall_time_s)
-    return PlainWatcher(study, interruption)
+    return (LiveWatcher if style.err().is_terminal else PlainWatcher)(study, interruption, problem)

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError, JobError, nearest
+from oppa.problem.allocation import ALLOCATION, read_allocation
 from oppa.problem.cluster import Cluster, Link
 from oppa.problem.command import Argument, Command, ConfigFile, Steps
 from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive, Seconds, Table, listing, parse, spell
@@ -81,8 +82,8 @@ class LinkTable(Table):
 class ClusterTable(Table):
     """`[cluster]`."""
 
-    hosts: Count = 1
-    devices_per_host: Count
+    hosts: Count | Literal["allocation"] = 1
+    devices_per_host: Count | Literal["allocation"]
     device: str = Field(default="CPU", min_length=1)
     memory_limit: Bytes
     cpus_per_device: Positive | None = None
@@ -90,18 +91,19 @@ class ClusterTable(Table):
     inter_host: LinkTable | None = None
 
     def record(self) -> Cluster:
-        """The cluster meant; raises JobError for a CPU quota on other devices."""
+        """The cluster meant; raises JobError for a CPU quota on other devices, or an allocation where there is none."""
         device = "CPU" if self.device.upper() == "CPU" else self.device
         if device != "CPU" and self.cpus_per_device is not None:
             raise JobError(f'`cpus_per_device` is for CPUs, and `device = "{device}"`', hint="leave it out")
+        given = read_allocation(on_cuda=device != "CPU") if ALLOCATION in (self.hosts, self.devices_per_host) else None
         return Cluster(
-            hosts=self.hosts,
-            devices_per_host=self.devices_per_host,
+            hosts=given.hosts if given and self.hosts == ALLOCATION else int(self.hosts),
+            devices_per_host=given.devices_per_host if given and self.devices_per_host == ALLOCATION else int(self.devices_per_host),
             device=device,
             memory_limit_bytes=self.memory_limit,
-            cpus_per_device=self.cpus_per_device,
+            cpus_per_device=self.cpus_per_device or (given.cpus_per_device if given else None),
             intra_host=self.intra_host.record() if self.intra_host else None,
-            inter_host=self.inter_host.record() if self.inter_host else None,
+            inter_host=self.inter_host.record() if self.inter_host else given.link if given else None,
         )
 
 

@@ -20,8 +20,18 @@ class Guard:
     """
 
     def __init__(
-        self, name: str, command: list[str], *, environment: Mapping[str, str], grace_s: float, pass_fds: Iterable[int], log: Path
+        self,
+        name: str,
+        command: list[str],
+        *,
+        environment: Mapping[str, str],
+        grace_s: float,
+        log: Path,
+        pass_fds: Iterable[int] = (),
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | None = None,
     ) -> None:
+        """`stdin`, `stdout`: descriptors for the command; without them it reads nothing and prints to `log`."""
         processes.adopt_orphans()
         self._name = name
         self._grace_s = grace_s
@@ -33,8 +43,8 @@ class Guard:
                 env={**environment, processes.LAUNCHER_TAG: self._tag},
                 pass_fds=(theirs.fileno(), *pass_fds),
                 start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdin=stdin,
+                stdout=output if stdout is None else stdout,
                 stderr=output,
             )
 

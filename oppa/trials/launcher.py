@@ -2,6 +2,8 @@
 
 import dataclasses
 import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +43,8 @@ class Exit:
     processes: tuple[ProcessExit, ...] = ()
     failure: str = ""
     """Why the launcher could not run them to their end, if it could not."""
+    revoked: str = ""
+    """Why the devices were taken away from us meanwhile, if they were: nothing of that is the configuration's fault."""
     traceback: str = ""
 
     @property
@@ -61,6 +65,9 @@ class RunningTrial(Protocol):
 
 class Launcher(Protocol):
     """Starts trials, one after the other."""
+
+    def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
+        """Hold the devices that a trial needs; while they cannot be had, wait and call `on_tick`."""
 
     def start(self, folder: Path, spec: TrialSpec) -> RunningTrial:
         """Start the trial that lies in `folder`; what goes wrong with it from then on is told by `poll`, not raised.

@@ -6,12 +6,16 @@ import math
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
 from oppa.trials import claims, devices, logs, placement
+from oppa.trials.exclusion import exclusive
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.parent import RankParent
+from oppa.trials.placement import Seat
 from oppa.trials.quota import CpuGroups, quotas_lacking
 from oppa.trials.runner import Runner
 from oppa.trials.wire import REPORT, TrialSpec
@@ -54,8 +58,12 @@ class LocalLauncher:
         with contextlib.suppress(OSError):  # it is tried again by the first `start`, which tells
             self._ready_parent()
 
-    def start(self, folder: Path, spec: TrialSpec) -> "LocalTrial":
-        """Start the trial that lies in `folder`, once nothing is left of the one before.
+    def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
+        """Hold this host's devices: two trials that share them measure each other."""
+        return exclusive(spec.cluster, on_tick)
+
+    def start(self, folder: Path, spec: TrialSpec, seat: Seat | None = None) -> "LocalTrial":
+        """Start the trial that lies in `folder`, or this host's part of it, once nothing is left of the one before.
 
         Raises:
             OSError: if the host refuses a process, a file or a control group. Nothing of the trial is left.
@@ -64,16 +72,19 @@ class LocalLauncher:
         parent.end_ranks(self._grace_s)
         self._check_devices(spec)
         self._gangs += 1
-        groups = placement.cpu_groups(self._runner, spec) if self._can_limit(spec) else None
-        rendezvous = self._folder / f"rendezvous-{self._gangs}"
+        seat = seat or Seat(rendezvous=f"file://{self._folder / f'rendezvous-{self._gangs}'}", port=placement.free_port())
+        groups = placement.cpu_groups(self._runner, spec, seat) if self._can_limit(spec) else None
+        folder = folder.resolve()
+        words = logs.folder(folder, seat.index)
         try:
-            places = placement.place(self._runner, spec, folder.resolve(), warm=self._warm, rendezvous=rendezvous, groups=groups)
-            parent.start(self._gangs, folder.resolve(), places)
+            words.mkdir(exist_ok=True)
+            places = placement.place(self._runner, spec, folder, seat, warm=self._warm, groups=groups)
+            parent.start(self._gangs, folder, places, words)
         except OSError:
             if groups is not None:
                 groups.close()
             raise
-        return LocalTrial(self, parent, folder, gang=self._gangs, size=len(places), groups=groups, grace_s=self._runner.grace_s)
+        return LocalTrial(self, parent, folder, words, gang=self._gangs, size=len(places), groups=groups, grace_s=self._runner.grace_s)
 
     def drop_parent(self) -> None:
         """End the parent of the ranks and all below it; the next trial gets a new one."""
@@ -123,6 +134,7 @@ class LocalTrial:
         launcher: LocalLauncher,
         parent: RankParent,
         folder: Path,
+        words: Path,
         *,
         gang: int,
         size: int,
@@ -133,6 +145,7 @@ class LocalTrial:
         self._parent = parent
         self._gang = gang
         self._folder = folder
+        self._words = words
         self._size = size
         self._groups = groups
         self._grace_s = grace_s
@@ -191,4 +204,4 @@ class LocalTrial:
 
     def _trim_logs(self, over_bytes: int = 0) -> None:
         for name in (logs.STDOUT, logs.STDERR):
-            logs.trim(self._folder / name, over_bytes=over_bytes)
+            logs.trim(self._words / name, over_bytes=over_bytes)

@@ -8,6 +8,11 @@ RUNAWAY_BYTES = 64 << 20
 """A log this long is cut while it is still written, and may lose what is written at that moment; others are cut once that has ended."""
 
 
+def folder(trial: Path, host: int) -> Path:
+    """Where a host's ranks write: hosts that append to one file over a network lose lines."""
+    return trial / f"host{host}" if host else trial
+
+
 def trim(path: Path, *, cap_bytes: int = CAP_BYTES, over_bytes: int = 0) -> None:
     """Cut out the middle of a log that is longer than both."""
     if not path.exists() or path.stat().st_size <= max(cap_bytes, over_bytes):

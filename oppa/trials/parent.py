@@ -35,11 +35,11 @@ class RankParent:
                 "the parent of the ranks", command, environment=environment, grace_s=grace_s, pass_fds=[theirs.fileno()], log=log
             )
 
-    def start(self, gang: int, folder: Path, places: list[Placement]) -> None:
-        """Ask for a gang of ranks; the events tell what became of it."""
+    def start(self, gang: int, folder: Path, places: list[Placement], words: Path) -> None:
+        """Ask for a gang of ranks, whose logs lie in `words`; the events tell what became of it."""
         try:
             ranks = [dataclasses.asdict(place) for place in places]
-            self._control.send(json.dumps({"gang": gang, "folder": str(folder), "ranks": ranks}).encode())
+            self._control.send(json.dumps({"gang": gang, "folder": str(folder), "logs": str(words), "ranks": ranks}).encode())
         except BrokenPipeError:
             return  # it is dead, which `ended` tells
 

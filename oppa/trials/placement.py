@@ -16,6 +16,27 @@ TORCHRUN_RANKS = "PET_NPROC_PER_NODE"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One host's part in a trial: the ranks `index * devices_per_host` and following, as many as the host has devices."""
+
+    index: int = 0
+    hosts: int = 1
+    rendezvous: str
+    """Where the ranks meet, as torch's `init_method`."""
+    master: str = "127.0.0.1"
+    """The address of the host of rank 0."""
+    port: int
+    """For programs that know no rendezvous by file."""
+    interface: str = ""
+    """The network interface that leads to the other hosts."""
+
+    def ranks(self, spec: TrialSpec) -> range:
+        """Those of the trial that this host runs."""
+        world, here = spec.configuration.devices, spec.cluster.devices_per_host
+        return range(world) if self.hosts == 1 else range(self.index * here, min((self.index + 1) * here, world))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """One process to start, as `runners/parent.py` is told of it."""
 
@@ -46,41 +67,57 @@ def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]
         **runner.environment,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         processes.STUDY_TAG: study,
-        processes.TUNER_TAG: str(processes.this_process()),
+        processes.TUNER_TAG: processes.tuner_tag(),
     }
 
 
-def cpu_groups(runner: Runner, spec: TrialSpec) -> CpuGroups | None:
+def cpu_groups(runner: Runner, spec: TrialSpec, seat: Seat) -> CpuGroups | None:
     """A CPU group per process, if the cluster asks for quotas; the processes of a `command` share one."""
-    cpus, world = spec.cluster.cpus_per_device, spec.configuration.devices
+    cpus, count = spec.cluster.cpus_per_device, len(seat.ranks(spec))
     if cpus is None:
         return None
-    return CpuGroups(spec.study, ranks=1, cpus=cpus * world) if runner.command else CpuGroups(spec.study, ranks=world, cpus=cpus)
+    return CpuGroups(spec.study, ranks=1, cpus=cpus * count) if runner.command else CpuGroups(spec.study, ranks=count, cpus=cpus)
 
 
-def place(runner: Runner, spec: TrialSpec, folder: Path, *, warm: bool, rendezvous: Path, groups: CpuGroups | None) -> list[Placement]:
+def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bool, groups: CpuGroups | None) -> list[Placement]:
     """The processes of a trial on this host: one per rank, or the one command that starts them."""
-    world = spec.configuration.devices
-    argv = None if warm else runner.argv(nproc=world, folder=folder)
-    names = [[str(group)] for group in groups.ranks] if groups else [[]] * world
+    world, ranks = spec.configuration.devices, seat.ranks(spec)
+    argv = None if warm else runner.argv(nproc=len(ranks), folder=folder)
+    names = [[str(group)] for group in groups.ranks] if groups else [[]] * len(ranks)
+    told = {"OPPA_TRIAL": str(folder), **_interfaces(seat)}
     if runner.command:
-        told = {"OPPA_TRIAL": str(folder), TORCHRUN_RANKS: str(spec.cluster.devices_per_host)}
-        return [Placement(rank=None, world=world, argv=argv, environment=told, groups=names[0])]
+        return [Placement(rank=None, world=world, argv=argv, environment=told | _torchrun(seat, spec), groups=names[0])]
     common = {
-        "OPPA_TRIAL": str(folder),
-        "OPPA_RENDEZVOUS": f"file://{rendezvous}",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        **told,
+        "OPPA_RENDEZVOUS": seat.rendezvous,
+        "MASTER_ADDR": seat.master,
+        "MASTER_PORT": str(seat.port),
         "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(len(ranks)),
+        "GROUP_RANK": str(seat.index),
     }
-    own = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
-    return [Placement(rank=rank, world=world, argv=argv, environment=own[rank], groups=names[rank]) for rank in range(world)]
+    own = [{**common, "RANK": str(rank), "LOCAL_RANK": str(local)} for local, rank in enumerate(ranks)]
+    return [Placement(rank=rank, world=world, argv=argv, environment=own[local], groups=names[local]) for local, rank in enumerate(ranks)]
 
 
-def _free_port() -> int:
-    """For programs that know no rendezvous by file; another process may take it first."""
+def _torchrun(seat: Seat, spec: TrialSpec) -> dict[str, str]:
+    """What torchrun reads where its options are not given: PET_ and an option's name."""
+    ranks = {TORCHRUN_RANKS: str(spec.cluster.devices_per_host)}
+    if seat.hosts == 1:
+        return ranks
+    hosts = {"PET_NNODES": seat.hosts, "PET_NODE_RANK": seat.index, "PET_MASTER_ADDR": seat.master, "PET_MASTER_PORT": seat.port}
+    return ranks | {name: str(value) for name, value in hosts.items()}
+
+
+def _interfaces(seat: Seat) -> dict[str, str]:
+    """gloo otherwise looks up the host's own name, which may be unknown or lie on a slow interface; the user's word goes first."""
+    name = "GLOO_SOCKET_IFNAME"
+    return {name: seat.interface} if seat.interface and name not in os.environ else {}
+
+
+def free_port() -> int:
+    """A port of this host that is free now; another process may take it first."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("", 0))
         port: int = probe.getsockname()[1]
         return port

@@ -57,6 +57,11 @@ def this_process() -> Process:
     return stat.process
 
 
+def tuner_tag() -> str:
+    """This process as the processes that it starts name it, on whichever host they are."""
+    return f"{os.uname().nodename}/{this_process()}"
+
+
 def is_living(process: Process) -> bool:
     """Whether exactly this process still runs; a zombie does not."""
     stat = _stat(process.pid)

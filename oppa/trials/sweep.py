@@ -1,5 +1,6 @@
 """What a tuner left behind that was killed together with its shim: found at the next start by its tags, and ended."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -32,5 +33,7 @@ def left_behind(study: str) -> set[Process]:
 
 
 def _is_dead(tuner: str) -> bool:
-    pid, _, started = tuner.partition(":")
-    return pid.isdigit() and started.isdigit() and not processes.is_living(Process(int(pid), int(started)))
+    """Known of this host's own tuners alone."""
+    host, _, process = tuner.rpartition("/")
+    pid, _, started = process.partition(":")
+    return host == os.uname().nodename and pid.isdigit() and started.isdigit() and not processes.is_living(Process(int(pid), int(started)))

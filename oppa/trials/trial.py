@@ -9,7 +9,6 @@ from pathlib import Path
 from oppa.errors import MeasurementError
 from oppa.problem.training import Limits
 from oppa.trials import logs, wire
-from oppa.trials.exclusion import exclusive
 from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.throughput import Estimate, estimate
 from oppa.trials.verdict import Verdict, kernel_oom_kills, verdict
@@ -70,7 +69,8 @@ def run_trial(
     with writable(folder):
         _clear(folder)
         spec.write(folder)
-    with exclusive(spec.cluster, on_tick):
+        (folder / wire.MEASUREMENTS).touch()  # what was missing once may stay unseen for seconds on a network file system
+    with launcher.devices(spec, on_tick):
         watch = Watch(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, judge=judge, on_step=on_step)
         result = _result(watch, _run(launcher, folder, spec, watch, grace_s=limits.grace_s, on_tick=on_tick))
     if result.outcome == "failed":

@@ -54,6 +54,8 @@ def verdict(
         last_words: The end of stderr, shown where nothing better is known.
     """
     first = exit.first_abnormal
+    if exit.revoked:
+        return Verdict(outcome="interrupted", cause=exit.revoked)
     if exit.failure:
         return Verdict(outcome="failed", cause=f"launch failure: {exit.failure}", traceback=exit.traceback)
     signs = []

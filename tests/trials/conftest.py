@@ -1,11 +1,15 @@
 """A runner that acts out a script, real launchers for it, and a trial in one call."""
 
+import contextlib
 import dataclasses
+import os
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from oppa.places import agent
+from oppa.places.hosts import HostsLauncher
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -19,7 +23,7 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 SCRIPT_RUNNER = Path(__file__).parent / "runners" / "script"
-STUDY = "00000000-test-of-trials"
+STUDY = f"{os.getpid():08x}-test-of-trials"
 
 
 def script_spec(script="steps 4 0.01", *, ranks=2, steps=4, **cluster):
@@ -44,10 +48,33 @@ def script_runner():
     return load_runner(SCRIPT_RUNNER)
 
 
-@pytest.fixture(scope="module", params=["warm", "cold", "command"])
+class TwoHosts:
+    """This machine, twice."""
+
+    addresses = ("127.0.0.1", "127.0.0.1")
+
+    def devices(self, spec, on_tick):
+        return contextlib.nullcontext()
+
+    def commands(self, task):
+        return [["env", f"{agent.HOST}={host}", *task.argv] for host in range(2)]
+
+    def revoked(self):
+        return ""
+
+    def kill(self):
+        pass
+
+
+@pytest.fixture(scope="module", params=["warm", "cold", "command", "hosts"])
 def launcher(request):
     """One launcher for all the bad trials of a module: each must leave it fit for the next."""
     runner = load_runner(SCRIPT_RUNNER)
+    if request.param == "hosts":
+        with HostsLauncher(runner, TwoHosts(), study=STUDY, grace_s=1) as launcher:
+            launcher.kind = "hosts"
+            yield launcher
+        return
     if request.param == "command":
         runner = dataclasses.replace(runner, command=("{python}", "{program}"), warm=False)
     with LocalLauncher(runner, study=STUDY, grace_s=1, warm=request.param == "warm") as launcher:
@@ -61,6 +88,8 @@ def act(launcher, tmp_path):
 
     def run(script, *, ranks=2, steps=4, trial_time_s=30, folder=tmp_path, cluster=None, **watching):
         spec = script_spec(script, ranks=ranks, steps=steps, **(cluster or {}))
+        if launcher.kind == "hosts":
+            spec = dataclasses.replace(spec, cluster=dataclasses.replace(spec.cluster, hosts=2, devices_per_host=-(-ranks // 2)))
         limits = Limits(trial_time_s=trial_time_s, grace_s=1)
         return run_trial(launcher, folder, spec, limits=limits, **watching)
 

@@ -1,5 +1,6 @@
 """A launcher that cannot start a trial fails that trial, and not the study."""
 
+import contextlib
 import errno
 import os
 
@@ -10,6 +11,9 @@ from oppa.trials.trial import run_trial
 
 class Exhausted:
     """A launcher on a host that has no process to give."""
+
+    def devices(self, spec, on_tick):
+        return contextlib.nullcontext()
 
     def start(self, folder, spec):
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))

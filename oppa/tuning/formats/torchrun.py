@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import shlex
+import sys
 from pathlib import Path
 
 from oppa.errors import InputError
@@ -48,7 +49,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     body = _BODY.format(
         steps=STEPS,
         path=shlex.quote(os.pathsep.join(_paths(runner))),
-        exports="".join(f"export {name}={shlex.quote(value)}\n" for name, value in _exports(runner, problem).items()),
+        exports="".join(f"export {name}={value}\n" for name, value in _exports(runner, problem).items()),
         command=_users_own(problem, configuration) if problem.command and not problem.command.files else _command(runner, problem),
     )
     usage = f"[STEPS]          default: {STEPS} optimizer steps"
@@ -62,9 +63,10 @@ def parse(problem: Problem, files: Files) -> Reading:
 
 
 def _exports(runner: Runner, problem: Problem) -> dict[str, str]:
-    """Environment variables of a runner, and of a command that may be torchrun without a number of ranks."""
-    ranks = {TORCHRUN_RANKS: str(problem.cluster.devices_per_host)} if runner.command else {}
-    return {**runner.environment, **ranks}
+    """Environment variables of a runner, and of a command that may be torchrun: without a number of ranks, and on no PATH but ours."""
+    found = {name: shlex.quote(value) for name, value in runner.environment.items()}
+    found |= {TORCHRUN_RANKS: str(problem.cluster.devices_per_host)} if runner.command else {}
+    return found | ({"PATH": f'"$PATH":{shlex.quote(str(Path(sys.executable).parent))}'} if problem.command else {})
 
 
 def _paths(runner: Runner) -> list[str]:

@@ -1,0 +1,147 @@
+"""`oppa netlab -- COMMAND`: this machine plays several hosts, joined by a real slow link."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from oppa.errors import InputError
+
+if TYPE_CHECKING:
+    from oppa.places.netlab import Netlab
+    from oppa.problem.cluster import Link
+    from oppa.trials.quota import CpuGroups
+
+COMMAND = "What every rank runs; or `oppa ...`, which places ranks itself."
+BANDWIDTH = "Of each host's line, for all that it sends, and as much for all that it receives: `200mbit`, `25 MB/s`."
+LATENCY = "Of the link, one way: with `1ms` a packet and its answer take 2 ms."
+CPUS = "A CPU quota for each rank, in cores, so that a rank is a device; none unless given."
+GRACE_S = 5.0
+"""From being asked to end until being killed."""
+
+
+def netlab(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help=COMMAND, show_default=False)],
+    bandwidth: Annotated[str, typer.Option(metavar="RATE", help=BANDWIDTH)],
+    latency: Annotated[str, typer.Option(metavar="DURATION", help=LATENCY)],
+    hosts: Annotated[int, typer.Option(min=1, max=254, help="How many hosts this machine plays.")] = 2,
+    ranks_per_host: Annotated[int, typer.Option(min=1, help="How many ranks run on each.")] = 1,
+    cpus_per_rank: Annotated[float | None, typer.Option(metavar="CORES", help=CPUS)] = None,
+) -> None:
+    """Run a command on several hosts that this machine plays, joined by a real slow link.
+
+    COMMAND is started once per rank, with torchrun's variables, on the rank's host: a network namespace, in which packets to other hosts
+    really wait. Lines of several ranks are told apart by `\\[rank 0]`. A rank that fails ends the others. oppa itself (`-- oppa tune ...`)
+    is started once and outside the hosts, which OPPA_NETLAB tells it: it places its ranks itself.
+
+    Linux only, as root; nothing is left behind. Carrying 200 Mbit/s takes about 0.15 cores, 1 Gbit/s 0.25. Exit codes: that of the first
+    rank that fails (128 + signal where it was killed), 2 wrong input, 3 environment lacking, 130 interrupted.
+    """
+    from oppa.places.netlab import Netlab
+
+    link = _link(bandwidth, latency)
+    _check(command, cpus_per_rank)
+    with Netlab(hosts, link) as lab:
+        _announce(lab, link, ranks_per_host, cpus_per_rank)
+        if _is_oppa(command):
+            _become(command, lab, link, ranks_per_host=ranks_per_host, cpus_per_rank=cpus_per_rank)
+        code = _run(command, lab, ranks_per_host, cpus_per_rank)
+    raise typer.Exit(128 - code if code < 0 else code)
+
+
+def _link(bandwidth: str, latency: str) -> "Link":
+    from oppa.problem.cluster import Link
+    from oppa.units import parse_bandwidth, parse_seconds
+
+    link = Link(bandwidth_bytes_per_s=parse_bandwidth(bandwidth), latency_s=parse_seconds(latency))
+    if link.bandwidth_bytes_per_s == 0:
+        raise InputError(f"nothing passes a link of `--bandwidth {bandwidth}`", hint="more than 0, such as `200mbit`")
+    return link
+
+
+def _check(command: list[str], cpus_per_rank: float | None) -> None:
+    """Refuse what cannot be started; raises InputError."""
+    if shutil.which(command[0]) is None:
+        raise InputError(f"there is no program `{command[0]}`", hint="is it on PATH, and executable?")
+    if cpus_per_rank is not None and not 0 < cpus_per_rank < float("inf"):
+        raise InputError(f"`--cpus-per-rank {cpus_per_rank:g}` is no share of the cores", hint="more than 0, such as `0.5`")
+
+
+def _announce(lab: "Netlab", link: "Link", ranks_per_host: int, cpus_per_rank: float | None) -> None:
+    from oppa.places.netlab import netlab_lacking
+    from oppa.units import format_bandwidth, format_seconds
+
+    what = f"{format_bandwidth(link.bandwidth_bytes_per_s)}, {format_seconds(link.latency_s)} one way"
+    _say(f"emulated hosts: {len(lab.hosts)} (from {lab.hosts[0].address} on), ranks per host: {ranks_per_host}, link: {what}")
+    for lacking in netlab_lacking(cpus_per_rank=cpus_per_rank):
+        _say(f"warning: {lacking}")
+
+
+def _is_oppa(command: list[str]) -> bool:
+    name = Path(command[0]).name
+    return name == "oppa" or (name.startswith("python") and command[1:3] == ["-m", "oppa"])
+
+
+def _become(command: list[str], lab: "Netlab", link: "Link", *, ranks_per_host: int, cpus_per_rank: float | None) -> NoReturn:
+    """Execute oppa in place of this process: the terminal, the signals and the exit code are its own, and the hosts end with it."""
+    from oppa.places.emulated_host import INTERFACE
+
+    told = {
+        "hosts": [{"address": host.address, "namespace": str(host.namespace)} for host in lab.hosts],
+        "interface": INTERFACE,
+        "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+        "latency_s": link.latency_s,
+        "ranks_per_host": ranks_per_host,
+        "cpus_per_rank": cpus_per_rank,
+    }
+    os.execvpe(command[0], command, {**os.environ, "OPPA_NETLAB": json.dumps(told)})
+
+
+def _run(command: list[str], lab: "Netlab", ranks_per_host: int, cpus_per_rank: float | None) -> int:
+    """How the first rank that failed ended, else 0."""
+    from oppa.places.emulated_ranks import EmulatedRanks
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
+    ranks = len(lab.hosts) * ranks_per_host
+    with (
+        _quotas(ranks, cpus_per_rank) as groups,
+        EmulatedRanks(lab, command, ranks_per_host=ranks_per_host, groups=groups, grace_s=GRACE_S) as running,
+    ):
+        return running.wait(_print if ranks > 1 else _print_plainly)
+
+
+@contextlib.contextmanager
+def _quotas(ranks: int, cpus_per_rank: float | None) -> "Iterator[CpuGroups | None]":
+    """A CPU group per rank, where that is asked for and can be had."""
+    from oppa.trials import quota
+
+    if cpus_per_rank is None or quota.quotas_lacking():
+        yield None
+        return
+    quota.remove_abandoned("netlab")
+    groups = quota.CpuGroups("netlab", ranks=ranks, cpus=cpus_per_rank)
+    try:
+        yield groups
+    finally:
+        groups.close()
+
+
+def _print(rank: int, stream: int, line: bytes) -> None:
+    _print_plainly(rank, stream, b"[rank %d] %b" % (rank, line))
+
+
+def _print_plainly(_rank: int, stream: int, line: bytes) -> None:
+    file = (sys.stdout if stream == 1 else sys.stderr).buffer
+    file.write(line)
+    file.flush()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Where trials run beyond this host: allocations of Slurm, and hosts that one machine plays."""

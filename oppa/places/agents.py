@@ -1,0 +1,131 @@
+"""The tuner's side of `agent.py`: the agents of all hosts of a job, below guards of ours, and what they tell."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oppa.trials import logs
+from oppa.trials.guard import Guard
+
+READY_S = 120.0
+"""An agent imports oppa, from a file system that may be slow."""
+ANSWER_S = 20.0
+POLL_S = 0.005
+
+Event = dict[str, Any]
+
+
+class Agents:
+    """Agents of all hosts: started by one command for all (srun), or by one for each."""
+
+    def __init__(self, commands: Sequence[list[str]], *, hosts: int, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
+        self._hosts = hosts
+        self._log = log
+        self._streams = [_Stream(command, environment=environment, grace_s=grace_s, log=log) for command in commands]
+        self._heard: list[Event] = []
+        self._ready = False
+
+    def wait_ready(self, on_tick: Callable[[], None] = lambda: None) -> None:
+        """Return when the agents of all hosts have said that they are ready; raises OSError if one never will."""
+        if not self._ready:
+            self._await("ready", self._hosts, READY_S, on_tick)
+            self._ready = True
+
+    def ask_port(self) -> int:
+        """A port of the first host that is free now; raises OSError if it does not answer."""
+        self.tell(do="port")
+        return int(self._await("port", 1, ANSWER_S)[0]["port"])
+
+    def tell(self, **said: Any) -> None:
+        """Say the same to all; one that is gone is noticed by `ended`."""
+        for stream in self._streams:
+            stream.write((json.dumps(said) + "\n").encode())
+
+    def events(self) -> list[Event]:
+        """What they have told since the last call; never blocks."""
+        heard, self._heard = [*self._heard, *(event for stream in self._streams for event in stream.read())], []
+        return heard
+
+    def ended(self) -> str:
+        """How one of the commands ended, if one did; empty while all run."""
+        return next((how for stream in self._streams if (how := stream.ended())), "")
+
+    def all_ended(self, gang: int, within_s: float) -> bool:
+        """Whether all hosts say, in time, that nothing is left of a trial."""
+        try:
+            self._await("ended", self._hosts, within_s, gang=gang)
+        except OSError:
+            return False
+        return True
+
+    def last_words(self) -> str:
+        """The end of what they printed beside events."""
+        return logs.last_words(self._log)
+
+    def close(self) -> None:
+        """End them, and all that they have started."""
+        for stream in self._streams:
+            stream.hang_up()
+        for stream in self._streams:
+            stream.close()
+
+    def _await(self, kind: str, count: int, within_s: float, on_tick: Callable[[], None] = lambda: None, **wanted: Any) -> list[Event]:
+        """The answers of so many hosts; other events stay for `events`."""
+        found: list[Event] = []
+        deadline = time.monotonic() + within_s
+        while True:
+            others: list[Event] = []
+            for event in self.events():
+                (found if event["event"] == kind and wanted.items() <= event.items() else others).append(event)
+            self._heard = others
+            if len(found) >= count:
+                return found
+            if how := self.ended():
+                raise OSError(f"{how}: {self.last_words() or 'without a word'}")
+            if time.monotonic() > deadline:
+                missing = sorted(set(range(self._hosts)) - {event["host"] for event in found})
+                raise OSError(f"no answer from host {missing[0]} within {within_s:g} s: {self.last_words() or 'without a word'}")
+            on_tick()
+            time.sleep(POLL_S)
+
+
+class _Stream:
+    """A command below a guard, with its stdin and stdout in our hands."""
+
+    def __init__(self, command: list[str], *, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
+        theirs_in, self._in = os.pipe()
+        self._out, theirs_out = os.pipe()
+        try:
+            self._guard = Guard(
+                "the agents", command, environment=environment, grace_s=grace_s, log=log, stdin=theirs_in, stdout=theirs_out
+            )
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        os.set_blocking(self._out, False)
+        self._rest = b""
+
+    def write(self, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._in, data)
+
+    def read(self) -> list[Event]:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._out, 1 << 16):
+                self._rest += data
+        *lines, self._rest = self._rest.split(b"\n")
+        return [json.loads(line) for line in lines if line.startswith(b"{")]
+
+    def ended(self) -> str:
+        return self._guard.ended()
+
+    def hang_up(self) -> None:
+        os.close(self._in)
+
+    def close(self) -> None:
+        self._guard.close()
+        os.close(self._out)

@@ -1,0 +1,160 @@
+"""A host that this machine plays: a network namespace without a name, and in it a TUN device, whose packets `emulated_link` carries.
+
+Linux alone, as root. A namespace lasts while a process is in it or holds it open, a device while one holds it open: nothing is left behind,
+however these processes end.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from oppa.errors import EnvironmentLackingError
+
+INTERFACE = "oppa0"
+"""The name of the device, on every host."""
+
+_TUN = Path("/dev/net/tun")
+_OWN_NAMESPACE = "/proc/thread-self/ns/net"
+_CLONE_NEWNET = 0x40000000
+_TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+_IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x1, 0x1000, 0x4000
+_TUN_F_CSUM, _TUN_F_TSO4 = 0x1, 0x2
+_SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFTXQLEN = 0x8914, 0x8916, 0x891C, 0x8943
+_IFF_UP = 0x1
+_QUEUE_PACKETS = 10_000
+"""More than TCP has under way, so that the device drops nothing while it waits to be read."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedHost:
+    """One of several hosts that this machine plays."""
+
+    address: str
+    namespace: Path
+    """What `nsenter --net=` takes."""
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """While this lasts, what this thread opens and starts is on that host."""
+        namespace = os.open(self.namespace, os.O_RDONLY)
+        try:
+            with _away("setns", namespace, _CLONE_NEWNET):
+                yield
+        finally:
+            os.close(namespace)
+
+
+class Plug(NamedTuple):
+    """A host before anything carries its packets. Both numbers are open files."""
+
+    address: str
+    namespace: int
+    device: int
+
+    def close(self) -> None:
+        """Let go of it: it ends, unless another process holds it."""
+        os.close(self.device)
+        os.close(self.namespace)
+
+
+def make_host(number: int) -> Plug:
+    """A new host, counted from 0.
+
+    Raises:
+        EnvironmentLackingError: not Linux, not root, or the kernel or a container refuses namespaces or TUN devices.
+    """
+    _require_root()
+    address = f"10.77.0.{number + 1}"
+    privileged = "a container needs CAP_SYS_ADMIN and CAP_NET_ADMIN, such as `docker run --privileged`"
+    with _needed("network namespaces", privileged), _away("unshare", _CLONE_NEWNET), contextlib.ExitStack() as undo:
+        namespace = os.open(_OWN_NAMESPACE, os.O_RDONLY)
+        undo.callback(os.close, namespace)
+        with _needed(f"TUN devices (`{_TUN}`)", "`modprobe tun`; a container needs `--device /dev/net/tun` and CAP_NET_ADMIN"):
+            device = _open_device()
+            undo.callback(os.close, device)
+            _configure(address)
+        undo.pop_all()
+        return Plug(address, namespace, device)
+
+
+def _require_root() -> None:
+    if sys.platform != "linux":
+        raise EnvironmentLackingError(f"hosts cannot be emulated on `{sys.platform}`", hint="use Linux; a virtual machine will do")
+    if os.geteuid() != 0:
+        raise EnvironmentLackingError(f"hosts are emulated by root alone; this is user {os.geteuid()}", hint="start it with `sudo`")
+
+
+@contextlib.contextmanager
+def _needed(what: str, hint: str) -> Iterator[None]:
+    """Where the kernel refuses, say what is lacking."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentLackingError(f"{what} cannot be had here: {error.strerror}", hint=hint) from error
+
+
+@contextlib.contextmanager
+def _away(call: str, *arguments: int) -> Iterator[None]:
+    """In the network namespace that a system call leads this thread to, then back in its own; other threads never leave theirs."""
+    home = os.open(_OWN_NAMESPACE, os.O_RDONLY)
+    try:
+        _call(call, *arguments)
+        try:
+            yield
+        finally:
+            _call("setns", home, _CLONE_NEWNET)
+    finally:
+        os.close(home)
+
+
+def _call(name: str, *arguments: int) -> None:
+    """A system call that Python learned in 3.12; raises OSError."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _open_device() -> int:
+    """A TUN device in this thread's namespace, whose packets are as large as TCP makes them: cutting them would cost more than carrying."""
+    if not _TUN.exists():
+        _TUN.parent.mkdir(exist_ok=True)
+        os.mknod(_TUN, stat.S_IFCHR | 0o666, os.makedev(10, 200))
+    device = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        fcntl.ioctl(device, _TUNSETIFF, _request(INTERFACE, struct.pack("H", _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR)))
+        fcntl.ioctl(device, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)
+    except OSError:
+        os.close(device)
+        raise
+    return device
+
+
+def _configure(address: str) -> None:
+    """Bring up this thread's namespace: the loopback device, and ours with its address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for name, operation, value in (
+            ("lo", _SIOCSIFFLAGS, struct.pack("H", _IFF_UP)),
+            (INTERFACE, _SIOCSIFTXQLEN, struct.pack("i", _QUEUE_PACKETS)),
+            (INTERFACE, _SIOCSIFADDR, _internet(address)),
+            (INTERFACE, _SIOCSIFNETMASK, _internet("255.255.255.0")),
+            (INTERFACE, _SIOCSIFFLAGS, struct.pack("H", _IFF_UP)),
+        ):
+            fcntl.ioctl(control, operation, _request(name, value))
+
+
+def _request(name: str, value: bytes) -> bytes:
+    """A `struct ifreq`."""
+    return struct.pack("16s24s", name.encode(), value)
+
+
+def _internet(address: str) -> bytes:
+    """A `struct sockaddr_in`."""
+    return struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(address))

@@ -1,0 +1,207 @@
+"""Trials on several hosts: an agent on each, and one trial after the other on all of them.
+
+Where the hosts are from is a `Place`: an allocation of Slurm, or the emulated hosts of this machine.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from oppa.errors import EnvironmentLackingError
+from oppa.places.agent import Task, exit_file
+from oppa.places.agents import Agents
+from oppa.trials import claims, logs, placement
+from oppa.trials.launcher import Exit, ProcessExit
+from oppa.trials.local import LINGER_S
+from oppa.trials.runner import Runner
+from oppa.trials.wire import TrialSpec
+
+PATIENCE_S = 5.0
+"""How much longer than the grace the hosts may take to say that nothing is left."""
+SILENCE_S = 8.0
+"""A host that says nothing for so long is dead; it should every two seconds. Shorter than what is taken for a hang of the program."""
+
+
+class Place(Protocol):
+    """Hosts that a trial can have for itself."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the hosts, in the order in which ranks fill them."""
+        ...
+
+    def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
+        """Hold them; while they cannot be had, wait and call `on_tick`."""
+        ...
+
+    def commands(self, task: Task) -> list[list[str]]:
+        """What starts the agents: one command for all, or one for each host."""
+        ...
+
+    def revoked(self) -> str:
+        """Why the hosts were taken away from us; empty while we have them."""
+        ...
+
+    def kill(self) -> None:
+        """End whatever of ours still runs there, without asking it."""
+        ...
+
+
+class HostsLauncher:
+    """Starts a runner's processes on all hosts of a place."""
+
+    def __init__(self, runner: Runner, place: Place, *, study: str, grace_s: float) -> None:
+        self._place = place
+        self._study, self._runner = study, runner
+        self._grace_s = grace_s if runner.grace_s is None else runner.grace_s
+        self._folder = Path(tempfile.gettempdir(), claims.name(study))
+        self._folder.mkdir(mode=0o700)
+        self._agents: Agents | None = None
+        self._gangs = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def prepare(self) -> None:
+        """Start the agents, so that their imports overlap with what we do next."""
+        self._living_agents()
+
+    @contextlib.contextmanager
+    def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> Iterator[None]:
+        """Hold the hosts, each with an agent that is ready.
+
+        Raises:
+            EnvironmentLackingError: the hosts are gone for good, or one of them does not answer.
+        """
+        with self._place.devices(spec, on_tick):
+            try:
+                self._living_agents().wait_ready(on_tick)
+            except OSError as error:
+                self.drop_agents()
+                hosts = ", ".join(self._place.addresses)
+                hint = "once they can, run the same command again: nothing is lost"
+                raise EnvironmentLackingError(f"the hosts {hosts} cannot run trials: {error}", hint=hint) from None
+            yield
+
+    def start(self, folder: Path, spec: TrialSpec) -> "HostsTrial":
+        """Start the trial that lies in `folder`, which all hosts must see.
+
+        Raises:
+            OSError: the first host does not answer.
+        """
+        agents = self._living_agents()
+        self._gangs += 1
+        trial = HostsTrial(self, agents, self._place, folder, gang=self._gangs)
+        if not agents.ended():  # which the trial tells
+            master, port = self._place.addresses[0], agents.ask_port()
+            agents.tell(do="start", gang=self._gangs, folder=str(folder.resolve()), master=master, port=port)
+        return trial
+
+    def drop_agents(self) -> None:
+        """End the agents and all below them; the next trial gets new ones."""
+        if self._agents is not None:
+            agents, self._agents = self._agents, None
+            agents.close()
+            self._place.kill()
+
+    def close(self) -> None:
+        """End everything that was ever started here."""
+        self.drop_agents()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _living_agents(self) -> Agents:
+        if self._agents is not None and self._agents.ended():
+            self.drop_agents()
+        if self._agents is None:
+            hosts = len(self._place.addresses)
+            task = Task(runner=str(self._runner.folder), study=self._study, hosts=hosts, grace_s=self._grace_s)
+            environment = placement.environment(self._runner, self._study, packages=self._folder / "packages")
+            self._agents = Agents(
+                self._place.commands(task),
+                hosts=hosts,
+                environment=environment,
+                grace_s=self._grace_s,
+                log=self._folder / "agents.log",
+            )
+        return self._agents
+
+
+class HostsTrial:
+    """A trial that several hosts run."""
+
+    def __init__(self, launcher: HostsLauncher, agents: Agents, place: Place, folder: Path, *, gang: int) -> None:
+        self._launcher, self._agents, self._place = launcher, agents, place
+        self._folder = folder
+        self._gang = gang
+        self._exits: dict[int, Exit] = {}
+        self._heard_at = dict.fromkeys(range(len(place.addresses)), time.monotonic())
+        self._linger_until = math.inf
+
+    def poll(self) -> Exit | None:
+        """How its processes ended: those of all hosts, or of the first that failed and of those that followed until we know why."""
+        how = self._agents.ended()  # asked first: whatever was told before the end can be heard then
+        for event in self._agents.events():
+            self._hear(event)
+        if how:
+            return self._lost(how)
+        if silent := [host for host, at in self._heard_at.items() if host not in self._exits and time.monotonic() > at + SILENCE_S]:
+            return Exit(revoked=f"host {silent[0]} ({self._place.addresses[silent[0]]}) says nothing any more")
+        over = len(self._exits) == len(self._place.addresses) or time.monotonic() > self._linger_until
+        return _merged(self._exits.values()) if over else None
+
+    def end(self, grace_s: float) -> None:
+        """End whatever is left of it on any host, and return when nothing is; bring the logs of all hosts together."""
+        if not self._agents.ended():
+            self._agents.tell(do="end", gang=self._gang, grace_s=grace_s)
+        if self._agents.ended() or not self._agents.all_ended(self._gang, grace_s + PATIENCE_S):
+            self._launcher.drop_agents()
+        self._gather_logs()
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        self._heard_at[event["host"]] = time.monotonic()
+        if event["event"] != "exit" or event["gang"] != self._gang:
+            return
+        exit = self._handed_in(event["host"])
+        self._exits[event["host"]] = exit
+        if exit.failure or exit.first_abnormal:
+            self._linger_until = min(self._linger_until, time.monotonic() + LINGER_S)
+
+    def _handed_in(self, host: int) -> Exit:
+        file = exit_file(self._folder, host)
+        values = json.loads(file.read_text())
+        file.unlink()
+        return Exit(**values | {"processes": tuple(ProcessExit(**each) for each in values["processes"])})
+
+    def _lost(self, how: str) -> Exit:
+        told = _merged(self._exits.values())
+        if revoked := self._place.revoked():
+            return dataclasses.replace(told, revoked=revoked)
+        return dataclasses.replace(told, failure=told.failure or how, traceback=told.traceback or self._agents.last_words())
+
+    def _gather_logs(self) -> None:
+        """What the ranks of other hosts wrote, behind what those of the first did."""
+        for host in range(1, len(self._place.addresses)):
+            own = logs.folder(self._folder, host)
+            for name in (logs.STDOUT, logs.STDERR):
+                if words := logs.last_words(own / name, logs.CAP_BYTES // 4):
+                    with (self._folder / name).open("a") as file:
+                        file.write(f"\n--- host {host}, {self._place.addresses[host]}\n{words}\n")
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def _merged(exits: Any) -> Exit:
+    """All processes in the order in which they ended, as far as the hosts' clocks agree."""
+    ended = sorted((process for exit in exits for process in exit.processes), key=lambda process: process.time)
+    failed = next((exit for exit in exits if exit.failure), Exit())
+    return Exit(processes=tuple(ended), failure=failed.failure, traceback=failed.traceback)

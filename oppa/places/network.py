@@ -1,0 +1,32 @@
+"""This host's own place in a network, asked of the kernel."""
+
+import contextlib
+import fcntl
+import socket
+import struct
+
+_SIOCGIFADDR = 0x8915
+
+
+def address_towards(peer: str) -> str:
+    """The IPv4 address that packets to `peer`, a name or an address, carry as their source; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def interface_towards(peer: str) -> str:
+    """The network interface over which packets to `peer` leave; empty where the kernel cannot say."""
+    with contextlib.suppress(OSError):
+        here = address_towards(peer)
+        own = [name for _, name in socket.if_nameindex() if _address_of(name) == here]
+        return "lo" if here.startswith("127.") or "lo" in own else next(iter(own), "")
+    return ""
+
+
+def _address_of(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        return socket.inet_ntoa(answer[20:24])
+    return ""

@@ -1,0 +1,244 @@
+"""Slurm: what an allocation has, and a part of it as a place for trials. Asked by `scontrol`, which needs no accounting."""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from oppa.errors import EnvironmentLackingError
+from oppa.places.agent import Task
+from oppa.problem.cluster import Cluster
+from oppa.trials.wire import TrialSpec
+
+STEP_PATIENCE_S = 30
+"""A step waits this long for another's resources before it is refused."""
+POLL_S = 2.0
+HOPELESS = {
+    "AccountNotAllowed",
+    "AssociationTimeLimit",
+    "BadConstraints",
+    "InactiveLimit",
+    "InvalidAccount",
+    "InvalidQOS",
+    "JobHeldAdmin",
+    "JobHeldUser",
+    "PartitionConfig",
+    "PartitionDown",
+    "PartitionInactive",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "QOSNotAllowed",
+    "QOSTimeLimit",
+    "ReservationDeleted",
+}
+"""Reasons for which a job waits for ever."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What an allocation has of one host."""
+
+    name: str
+    address: str
+    cpus: int
+    gpus: int
+    memory_mib: int
+    """0: not limited."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Where a job is in its life: `RUNNING`, `PENDING`, ...; and why it is not further."""
+
+    name: str
+    reason: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """It will not run again."""
+        return self.name not in ("RUNNING", "PENDING", "CONFIGURING", "COMPLETING", "REQUEUED", "PREEMPTED", "SUSPENDED", "RESIZING")
+
+    def __str__(self) -> str:
+        return self.name if self.reason in ("", "None") else f"{self.name} ({self.reason})"
+
+
+def own_job(environment: Mapping[str, str] = os.environ) -> str:
+    """The job whose allocation this process is in; empty where it is in none."""
+    return environment.get("SLURM_JOB_ID", "")
+
+
+def state(job: str) -> State:
+    """Where a job is; one that Slurm has forgotten is over."""
+    try:
+        facts = _facts(ask("scontrol", "show", "job", "--oneliner", job))
+    except EnvironmentLackingError:
+        return State(name="UNKNOWN", reason="Slurm does not know it any more")
+    return State(name=facts["JobState"], reason=facts.get("Reason", ""))
+
+
+def nodes(job: str) -> tuple[Node, ...]:
+    """The hosts of a running job's allocation, in the order in which Slurm numbers them.
+
+    Raises:
+        EnvironmentLackingError: Slurm does not answer, or does not know the job.
+    """
+    detailed = ask("scontrol", "show", "job", "--details", "--oneliner", job)
+    shares = {
+        name: (_count(cpus), _gpus(gres), int(memory))
+        for listed, cpus, memory, gres in re.findall(r" Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+) GRES=(\S*)", detailed)
+        for name in _hostnames(listed)
+    }
+    return tuple(
+        Node(name=name, address=_address(name), cpus=shares[name][0], gpus=shares[name][1], memory_mib=shares[name][2])
+        for name in _hostnames(_facts(detailed)["NodeList"])
+    )
+
+
+def require_fitting(cluster: Cluster, allocated: tuple[Node, ...], job: str) -> None:
+    """Refuse a job that needs more than the allocation has.
+
+    Raises:
+        EnvironmentLackingError: more hosts, CUDA devices or CPUs.
+    """
+    if cluster.hosts > len(allocated):
+        message = f"this job needs {cluster.hosts} hosts; Slurm's job {job} has {len(allocated)}"
+        raise EnvironmentLackingError(
+            message, hint=f"ask for more (`--nodes={cluster.hosts}`), or set `hosts = {len(allocated)}` in [cluster]"
+        )
+    needed, kind, has = cluster.devices_per_host, "CUDA devices", min(node.gpus for node in allocated)
+    if not cluster.on_cuda:
+        needed, kind, has = (
+            math.ceil((cluster.cpus_per_device or 0) * cluster.devices_per_host),
+            "CPUs",
+            min(node.cpus for node in allocated),
+        )
+    if needed > has:
+        message = f"this job needs {needed} {kind} on each host; Slurm's job {job} has {has}"
+        raise EnvironmentLackingError(message, hint="ask for more (`--gpus-per-node`, `--cpus-per-task`), or change [cluster]")
+
+
+class SlurmHosts:
+    """Some hosts of an allocation as a place for trials; `share` of them go on other hosts or beside each other on the same ones."""
+
+    def __init__(self, job: str, cluster: Cluster, allocated: tuple[Node, ...], *, slot: int = 0, slots: int = 1) -> None:
+        groups = len(allocated) // cluster.hosts
+        first = slot % groups * cluster.hosts
+        self.nodes = allocated[first : first + cluster.hosts]
+        self._job, self._cluster = job, cluster
+        self._sharing = -(-slots // groups)
+        self._step = f"oppa-{os.urandom(4).hex()}"
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the hosts."""
+        return tuple(node.address for node in self.nodes)
+
+    @contextlib.contextmanager
+    def devices(self, _: TrialSpec, on_tick: Callable[[], None]) -> Iterator[None]:
+        """Slurm keeps them for us, while the job runs; one that was requeued is waited for."""
+        wait_until_running(self._job, on_tick)
+        yield
+
+    def commands(self, task: Task) -> list[list[str]]:
+        """One step with an agent on each host."""
+        count, first = len(self.nodes), self.nodes[0]
+        cuda = self._cluster.on_cuda
+        words = [
+            *(f"--jobid={self._job}", f"--job-name={self._step}", "--exact", f"--immediate={STEP_PATIENCE_S}"),
+            *(f"--nodelist={','.join(node.name for node in self.nodes)}", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
+            f"--cpus-per-task={max(1, min(node.cpus for node in self.nodes) // self._sharing)}",
+            f"--mem={first.memory_mib // self._sharing}M" if first.memory_mib and self._sharing > 1 else "--mem=0",
+            f"--gpus-per-node={self._cluster.devices_per_host}" if cuda else "--gres=none",
+            "--kill-on-bad-exit=0",
+            *(["--overlap"] if os.environ.get("SLURM_STEP_ID", "").isdigit() else []),  # a step of ours holds what we hold
+        ]
+        return [["srun", *words, *task.argv]]
+
+    def revoked(self) -> str:
+        """Preempted, requeued, cancelled, or out of time."""
+        now = state(self._job)
+        return "" if now.name == "RUNNING" else f"Slurm's job {self._job} is {now}"
+
+    def kill(self) -> None:
+        """Cancel our step, should it have outlived its srun."""
+        listed = ask("squeue", "--steps", "--noheader", f"--jobs={self._job}", "--format=%i %j", lenient=True)
+        for step, name in (line.split(maxsplit=1) for line in listed.splitlines() if " " in line.strip()):
+            if name.strip() == self._step:
+                ask("scancel", step, lenient=True)
+
+
+def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
+    """Return when the job runs, and say why it does not yet.
+
+    Raises:
+        EnvironmentLackingError: it is over, or waits for what will never be.
+    """
+    told = State(name="")
+    while (now := state(job)).name != "RUNNING":
+        if now.has_ended:
+            raise EnvironmentLackingError(f"Slurm's job {job} is over: {now}", hint="run the same command again in a new allocation")
+        if now.name == "PENDING" and now.reason in HOPELESS:
+            raise EnvironmentLackingError(f"Slurm's job {job} waits for ever: {now.reason}", hint="ask for what the partition has")
+        if now != told:
+            _log.warning("waiting for Slurm's job %s: %s", job, now)
+            told = now
+        _wait(POLL_S, on_tick)
+
+
+def ask(*argv: str, lenient: bool = False) -> str:
+    """What a command of Slurm's answers; where it fails, nothing if we are `lenient`.
+
+    Raises:
+        EnvironmentLackingError: it is not installed, or fails, with its words.
+    """
+    if shutil.which(argv[0]) is None:
+        raise EnvironmentLackingError(
+            f"`{argv[0]}` is not installed", hint="run this where Slurm's commands are, or with `--launcher local`"
+        )
+    answer = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if answer.returncode and not lenient:
+        words = (answer.stderr.strip() or f"exit code {answer.returncode}").splitlines()[-1]
+        raise EnvironmentLackingError(f"`{argv[0]}` failed: {words}", hint=f"try `{' '.join(argv)}`")
+    return answer.stdout if not answer.returncode else ""
+
+
+def _wait(seconds: float, on_tick: Callable[[], None]) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        on_tick()
+        time.sleep(0.05)
+
+
+def _facts(line: str) -> dict[str, str]:
+    """`key=value` pairs of a line; the first of a key stands."""
+    facts: dict[str, str] = {}
+    for key, value in re.findall(r"(\S+?)=(\S*)", line):
+        facts.setdefault(key, value)
+    return facts
+
+
+def _hostnames(listed: str) -> list[str]:
+    return ask("scontrol", "show", "hostnames", listed).split()
+
+
+def _address(node: str) -> str:
+    return _facts(ask("scontrol", "show", "node", "--oneliner", node)).get("NodeAddr", node)
+
+
+def _count(ids: str) -> int:
+    """How many ids `0-3,8` lists."""
+    ends = [part.split("-") for part in ids.split(",")]
+    return sum(int(part[-1]) - int(part[0]) + 1 for part in ends)
+
+
+def _gpus(gres: str) -> int:
+    """Of `gpu:a100:2(IDX:0-1),nic:1`."""
+    return sum(int(count) for count in re.findall(r"\bgpu(?::[^:,(]+)?:(\d+)", gres))

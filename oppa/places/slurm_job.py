@@ -1,0 +1,74 @@
+"""Hosts that we ask Slurm for: a batch job that does nothing but hold them, for as long as we show signs of life."""
+
+import contextlib
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from oppa.errors import EnvironmentLackingError
+from oppa.places import slurm
+from oppa.problem.cluster import Cluster
+from oppa.trials.guard import Guard
+
+ALIVE_S = 10
+GONE_S = 90
+"""Without a sign of life for this long the job ends; a network file system may show one a minute late."""
+
+_HOLD = """\
+#!/bin/sh
+# Holds hosts for `oppa tune` while that shows signs of life; its trials are steps of this job.
+while [ $(($(date +%s) - $(stat -c %Y {sign}))) -lt {gone} ]; do sleep 5; done
+"""
+_SHOW = "import sys, time, pathlib\nwhile True:\n    pathlib.Path(sys.argv[1]).touch()\n    time.sleep({alive})"
+
+
+def require_feasible(cluster: Cluster, options: Sequence[str], *, slots: int) -> None:
+    """Refuse a request that Slurm would never grant, before anything waits for it; raises EnvironmentLackingError with Slurm's reason."""
+    slurm.ask("sbatch", "--test-only", *_words(cluster, options, slots=slots), "--wrap=true")
+
+
+@contextlib.contextmanager
+def slurm_job(
+    cluster: Cluster, options: Sequence[str], *, slots: int, name: str, folder: Path, grace_s: float, on_tick: Callable[[], None]
+) -> Iterator[str]:
+    """Hosts for so many trials side by side, once Slurm gives them: the id of their job.
+
+    Args:
+        options: More words for sbatch, such as `--partition=gpu`.
+        folder: Seen by all hosts.
+
+    Raises:
+        EnvironmentLackingError: Slurm refuses, or the job waits for what will never be.
+    """
+    sign, log = folder / "slurm.alive", folder / "slurm.log"
+    sign.touch()
+    show = [sys.executable, "-I", "-S", "-c", _SHOW.format(alive=ALIVE_S), str(sign)]
+    guard = Guard("the sign of life", show, environment={}, grace_s=grace_s, log=log)
+    job = ""
+    try:
+        words = [*_words(cluster, options, slots=slots), f"--job-name=oppa-{name}", f"--output={log}", "--open-mode=append", "--requeue"]
+        job = _submit(words, _HOLD.format(sign=f"'{sign.resolve()}'", gone=GONE_S))
+        slurm.wait_until_running(job, on_tick)
+        yield job
+    finally:
+        if job:
+            slurm.ask("scancel", job, lenient=True)
+        guard.close()
+        sign.unlink(missing_ok=True)
+
+
+def _words(cluster: Cluster, options: Sequence[str], *, slots: int) -> list[str]:
+    """What the job needs; the user's own words go last, so that they count."""
+    cpus = math.ceil((cluster.cpus_per_device or 1) * cluster.devices_per_host)
+    devices = [f"--gpus-per-node={cluster.devices_per_host}"] if cluster.on_cuda else [f"--cpus-per-task={cpus}"]
+    return [f"--nodes={cluster.hosts * slots}", "--ntasks-per-node=1", *devices, *options]
+
+
+def _submit(words: Sequence[str], script: str) -> str:
+    answer = subprocess.run(["sbatch", "--parsable", *words], input=script, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        reason = (answer.stderr.strip() or f"exit code {answer.returncode}").splitlines()[-1]
+        raise EnvironmentLackingError(f"Slurm refuses the job: {reason}", hint=f"`sbatch {' '.join(words)}` was asked for")
+    return answer.stdout.strip().partition(";")[0]
