@@ -77,6 +77,9 @@ def check(problem: Problem, configuration: Configuration, *, target: str = NAME)
         raise inexpressible(target, c, "schedule", hint='it has "1f1b" and "interleaved"')
     if c.zero_stage > 1:
         raise inexpressible(target, c, "zero_stage", hint="its distributed optimizer is ZeRO 1")
+    if c.schedule == "interleaved" and c.pp == 2 and not c.overlap_p2p:
+        hint = "without the overlap two ranks would exchange several messages at once; it asserts more than two stages"
+        raise inexpressible(target, c, "overlap_p2p", beside="pp", hint=hint)
     if c.model_chunks > 1 and c.schedule != "interleaved":
         raise inexpressible(target, c, "model_chunks", beside="schedule", hint="only the interleaved schedule has several")
     if is_chosen(problem, c, "dp_bucket_mb") and not c.overlap_zero_comm:
@@ -86,12 +89,17 @@ def check(problem: Problem, configuration: Configuration, *, target: str = NAME)
         raise inexpressible(target, c, "overlap_zero_allgather", beside="overlap_zero_comm", hint=hint)
 
 
+def needs_sequence_parallel(problem: Problem, configuration: Configuration) -> bool:
+    """Megatron-core refuses to train a mixture of experts with tensor parallelism alone (MoELayer.forward)."""
+    return problem.model.experts > 1 and configuration.tp > 1
+
+
 def parallel_options(problem: Problem, configuration: Configuration) -> list[str]:
     """Those that stand for a parameter."""
     c = configuration
     options = [f"{option} {getattr(c, name)}" for option, name in NUMBERS.items() if name not in ("ep", "model_chunks")]
     options += [f"--expert-model-parallel-size {c.ep}"] if c.ep > 1 else []
-    options += ["--sequence-parallel"] if c.ep > 1 and c.tp > 1 else []  # Megatron-LM demands it of mixtures of experts
+    options += ["--sequence-parallel"] if needs_sequence_parallel(problem, c) else []
     options += ["--use-distributed-optimizer"] if c.zero_stage else []
     if c.schedule == "interleaved":
         options += [f"--num-virtual-stages-per-pipeline-rank {c.model_chunks}"]
@@ -127,7 +135,8 @@ def training_options(problem: Problem) -> list[str]:
     """Those that make it a run: precision, learning rate, and mock data; a later option goes before an earlier one."""
     training = problem.training
     half = ["--bf16"] if training.precision == "bf16" else []
-    data = ["--train-iters 100", "--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {problem.model.vocab}"]
+    vocab = problem.model.vocab - 1  # the tokenizer adds one for the end of a document
+    data = ["--train-iters 100", "--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {vocab}"]
     return [*half, f"--lr {training.learning_rate:g}", f"--seed {training.seed}", *data]
 
 

@@ -1,7 +1,7 @@
 """Megatron-Bridge: `pretrain.py` takes one of its recipes and sets what oppa chose.
 
-Names: megatron/bridge/training/config.py, and ModelParallelConfig, TransformerConfig and DistributedDataParallelConfig of
-megatron-core 0.16.
+Names: megatron/bridge/training/config.py of megatron-bridge 0.3.1, and ModelParallelConfig, TransformerConfig and
+DistributedDataParallelConfig of megatron-core 0.16, which the tests ask.
 """
 
 from oppa.problem.configuration import Configuration
@@ -66,7 +66,9 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
         "model.virtual_pipeline_model_parallel_size": c.model_chunks if interleaved else None,
         "model.overlap_p2p_comm": c.overlap_p2p if interleaved else False,
         "model.batch_p2p_comm": not (c.overlap_p2p and interleaved),  # the two exclude each other
-        "model.sequence_parallel": c.ep > 1 and c.tp > 1,
+        "model.context_parallel_size": 1,
+        "model.pipeline_model_parallel_layout": None,
+        "model.sequence_parallel": megatron.needs_sequence_parallel(problem, c),
         "model.recompute_granularity": None if c.recompute == "none" else c.recompute,
         "model.recompute_method": "uniform" if c.recompute == "full" else None,
         "model.recompute_num_layers": 1 if c.recompute == "full" else None,

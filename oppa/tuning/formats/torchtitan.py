@@ -1,7 +1,14 @@
-"""torchtitan since 2026: a Python function that returns the `Trainer.Config`; batches are counted in tokens.
+"""torchtitan since 0.3: a Python function that returns the `Trainer.Config`.
 
-Names: torchtitan/config/parallelism.py (commit 15e2431), torchtitan/config/training.py (f204eb6), torchtitan/config/README.md.
+Release 0.3.0 counts batches in sequences, and a pipeline cuts a rank's whole share of the batch into micro-batches. Later commits count
+tokens, and each micro-batch of a pipeline by itself. The function asks the configuration which of the two it is.
+
+Names: release 0.3.0, which the tests ask; torchtitan/config/parallelism.py (commit 15e2431), torchtitan/config/training.py (f204eb6).
 """
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
@@ -39,6 +46,10 @@ def fastest() -> Trainer.Config:
     module, _, function = os.environ["BASE"].partition(":")
     config = getattr(importlib.import_module(module), function)()
 {assignments}
+    if hasattr(config.training, "local_batch_size"):  # torchtitan 0.3
+{in_sequences}
+    else:
+{in_tokens}
     return config
 '''
 
@@ -50,7 +61,13 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
         raise inexpressible(NAME, c, "zero_stage", hint="it replicates (0) or shards by FSDP2 (2 and 3)")
     if c.ep > 1 and c.dp > 1 and c.zero_stage == 0:
         raise inexpressible(NAME, c, "ep", beside="zero_stage", hint="experts take their ranks from those that shard")
-    text = _SOURCE.format(name=problem.name, id=c.id, assignments=source.assignments(values(problem, c)))
+    text = _SOURCE.format(
+        name=problem.name,
+        id=c.id,
+        assignments=source.assignments(values(problem, c)),
+        in_sequences=textwrap.indent(source.assignments(in_sequences(problem, c)), "    "),
+        in_tokens=textwrap.indent(source.assignments(in_tokens(problem, c)), "    "),
+    )
     start = f'exec {launch.torchrun(problem)} -m torchtitan.train --module {RECIPE.removesuffix(".py")} --config fastest "$@"'
     base = ': "${BASE:?a configuration, such as torchtitan.models.llama3.config_registry:llama3_8b}"\nexport BASE'
     body = f'{base}\nexport PYTHONPATH="$here${{PYTHONPATH:+:$PYTHONPATH}}"\n{start}'
@@ -59,30 +76,52 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 
 
 def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
-    """What is set, by path."""
-    c, tokens = configuration, problem.model.seq_len
-    sharded = c.zero_stage >= 2
+    """What is set, by path, however batches are counted."""
+    c, sharded = configuration, configuration.zero_stage >= 2
     found: dict[str, object] = {
         "parallelism.data_parallel_replicate_degree": 1 if sharded else c.dp,
         "parallelism.data_parallel_shard_degree": c.dp if sharded else 1,
         "parallelism.fsdp_reshard_after_forward": RESHARD.get(c.zero_stage, "default"),
         "parallelism.tensor_parallel_degree": c.tp,
         "parallelism.pipeline_parallel_degree": c.pp,
+        "parallelism.context_parallel_degree": 1,
         "parallelism.expert_parallel_degree": c.ep,
-        "training.num_tokens_per_microbatch_per_dp_rank": c.micro_batch * tokens,
-        "training.num_tokens_per_train_step": c.global_batch * tokens,
-        "training.max_context_length": tokens,
         "activation_checkpoint": CHECKPOINTING[c.recompute],
     }
+    if c.ep > 1:
+        found["training.disable_cuda_graphs"] = True  # most ways to dispatch tokens talk to the CPU, and are refused with them
     if c.pp > 1:
         found |= {
             "parallelism.pipeline_parallel_schedule": SCHEDULES[c.schedule],
             "parallelism.pipeline_parallel_layers_per_stage": problem.model.layers // (c.pp * c.model_chunks),
             "parallelism.pipeline_parallel_first_stage_less_layers": 0,
             "parallelism.pipeline_parallel_last_stage_less_layers": 0,
-            "parallelism.num_pp_microbatches": c.num_microbatches,
         }
     return found
+
+
+def in_sequences(problem: Problem, configuration: Configuration) -> dict[str, object]:
+    """The batch for release 0.3.0, whose CUDA graphs know no pipelines."""
+    c = configuration
+    found: dict[str, object] = {
+        "training.local_batch_size": c.micro_batch if c.pp == 1 else c.global_batch // c.dp,
+        "training.global_batch_size": c.global_batch,
+        "training.seq_len": problem.model.seq_len,
+    }
+    if c.pp > 1:
+        found |= {"parallelism.pipeline_parallel_microbatch_size": c.micro_batch, "training.disable_cuda_graphs": True}
+    return found
+
+
+def in_tokens(problem: Problem, configuration: Configuration) -> dict[str, object]:
+    """The batch for what came after it."""
+    c, tokens = configuration, problem.model.seq_len
+    found: dict[str, object] = {
+        "training.num_tokens_per_microbatch_per_dp_rank": c.micro_batch * tokens,
+        "training.num_tokens_per_train_step": c.global_batch * tokens,
+        "training.max_context_length": tokens,
+    }
+    return found | ({"parallelism.num_pp_microbatches": c.num_microbatches} if c.pp > 1 else {})
 
 
 def parse(problem: Problem, files: Files) -> Reading:
@@ -96,15 +135,24 @@ def parse(problem: Problem, files: Files) -> Reading:
         "zero_stage": _stage(degrees["data_parallel_shard_degree"], given.get("parallelism.fsdp_reshard_after_forward", "default")),
         "recompute": _recompute(given.get("activation_checkpoint")),
     }
-    for name, path in (("micro_batch", "num_tokens_per_microbatch_per_dp_rank"), ("global_batch", "num_tokens_per_train_step")):
-        if (tokens := given.get(f"training.{path}")) is not None:
-            settings[name] = tokens // problem.model.seq_len
+    settings |= _batch(given, tokens=problem.model.seq_len)
     if settings["pp"] != 1:
         named = {theirs: ours for ours, theirs in SCHEDULES.items()}
         settings["schedule"] = named[given.get("parallelism.pipeline_parallel_schedule", "1F1B")]
         if layers := given.get("parallelism.pipeline_parallel_layers_per_stage"):
             settings["model_chunks"] = problem.model.layers // (degrees["pipeline_parallel_degree"] * layers)
     return Reading(settings=settings)
+
+
+def _batch(given: Mapping[str, Any], *, tokens: int) -> dict[str, Value]:
+    """What is said of the batch, in sequences or in tokens."""
+    piped = given.get("parallelism.pipeline_parallel_degree", 1) != 1
+    local = "parallelism.pipeline_parallel_microbatch_size" if piped else "training.local_batch_size"
+    found = {"micro_batch": given.get(local), "global_batch": given.get("training.global_batch_size")}
+    for name, path in (("micro_batch", "num_tokens_per_microbatch_per_dp_rank"), ("global_batch", "num_tokens_per_train_step")):
+        if found[name] is None and (count := given.get(f"training.{path}")) is not None:
+            found[name] = count // tokens
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _stage(shards: int, reshard: str) -> int:

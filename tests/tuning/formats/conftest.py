@@ -43,6 +43,10 @@ def read_back(name, problem, files):
     return at_rest(problem.space, complete(problem.space, FORMATS[name].parse(problem, files).settings))
 
 
+PACKAGES = {"torchtitan": "torchtitan==0.3.0 triton", "megatron.bridge": "--no-deps megatron-core==0.16.1 megatron-bridge==0.3.1"}
+"""What has a framework that is no runner's. torchtitan takes more than 1 GB; the dependencies of megatron-bridge want a GPU."""
+
+
 def ask(module: str, program: str, *arguments: object) -> object:
     """What a program prints as JSON where a framework is installed: its own environment, or that of OPPA_FRAMEWORKS, or this one.
 
@@ -52,7 +56,9 @@ def ask(module: str, program: str, *arguments: object) -> object:
     pythons = [*made, *filter(None, [os.environ.get("OPPA_FRAMEWORKS")]), sys.executable]
     having = next((python for python in pythons if _has(python, module)), "")
     if not having:
-        pytest.skip(f"{module} is not installed: `oppa env create {module}`, or OPPA_FRAMEWORKS=/path/to/a/python that has it")
+        package = PACKAGES.get(module)
+        how = f"`pip install {package}` into an environment that has torch" if package else f"`oppa env create {module}`"
+        pytest.skip(f"{module} is not installed: {how}, or OPPA_FRAMEWORKS=/path/to/a/python that has it")
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([having, "-c", program, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -60,5 +66,5 @@ def ask(module: str, program: str, *arguments: object) -> object:
 
 
 def _has(python: str, module: str) -> bool:
-    search = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module.partition('.')[0]!r}) is None)"
-    return subprocess.run([python, "-c", search], capture_output=True).returncode == 0
+    search = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"  # an error without its package
+    return subprocess.run([python, "-c", search, module], capture_output=True).returncode == 0

@@ -50,22 +50,53 @@ for name in ("hybrid_parallel_plugin", "moe_hybrid_parallel_plugin"):
             found[node.name] = [each.arg for each in init.args.args]
 print(json.dumps(found))
 """
-MEGATRON_CORE = """
-import dataclasses, json
+MEGATRON = """
+import ast, dataclasses, importlib.util, json, pathlib
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer import TransformerConfig
+bridge = pathlib.Path(importlib.util.find_spec("megatron.bridge").origin).parent  # to import it takes Transformer Engine
+def members(file, name):
+    classes = (each for each in ast.walk(ast.parse((bridge / file).read_text())) if isinstance(each, ast.ClassDef))
+    body = next(each for each in classes if each.name == name).body
+    fields = [each.target.id for each in body if isinstance(each, ast.AnnAssign)]
+    return fields + [each.name for each in body if isinstance(each, ast.FunctionDef)]  # of which some are properties
 kinds = {"ddp": DistributedDataParallelConfig, "model": TransformerConfig, "optimizer": OptimizerConfig}
-print(json.dumps({key: [field.name for field in dataclasses.fields(kind)] for key, kind in kinds.items()}))
+known = {key: [field.name for field in dataclasses.fields(kind)] for key, kind in kinds.items()}
+known["model"] += members("models/gpt_provider.py", "GPTModelProvider")
+for key, name in {"": "ConfigContainer", "train": "TrainingConfig", "dataset": "GPTDatasetConfig"}.items():
+    known[key] = members("training/config.py", name)
+print(json.dumps(known))
 """
-TORCHTITAN = {
+TORCHTITAN = """
+import json, os, sys, types
+from torchtitan.config import ConfigManager
+from torchtitan.distributed import ParallelDims
+from torchtitan.distributed.pipeline_parallel import _get_pipeline_metadata
+os.environ["BASE"], found = sys.argv[1], []
+for folder in sys.argv[2:]:
+    sys.path.insert(0, folder)
+    sys.modules.pop("oppa_recipe", None)
+    config = ConfigManager().parse_args(["--module", "oppa_recipe", "--config", "fastest"])
+    p, t = config.parallelism, config.training
+    dims = ParallelDims(dp_replicate=p.data_parallel_replicate_degree, dp_shard=p.data_parallel_shard_degree, cp=p.context_parallel_degree,
+        tp=p.tensor_parallel_degree, pp=p.pipeline_parallel_degree, ep=p.expert_parallel_degree, world_size=8)
+    piped, layers = dims.pp > 1, types.SimpleNamespace(layers=range(8))
+    ac = type(config.activation_checkpoint)._owner.__name__ if config.activation_checkpoint else None
+    found.append([dims.dp_replicate, dims.dp_shard, dims.tp, dims.pp, dims.ep, p.fsdp_reshard_after_forward, ac, t.local_batch_size,
+        t.global_batch_size, t.seq_len, _get_pipeline_metadata(dims, p, layers)[0] if piped else 1,
+        t.local_batch_size // p.pipeline_parallel_microbatch_size if piped else 1])
+print(json.dumps(found))
+"""
+TORCHTITAN_NAMES = {
     "parallelism": re.findall(
         r"\w+",
         """data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward tensor_parallel_degree
         pipeline_parallel_degree pipeline_parallel_schedule pipeline_parallel_layers_per_stage num_pp_microbatches
-        pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers expert_parallel_degree""",
+        pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers context_parallel_degree
+        expert_parallel_degree""",
     ),
-    "training": ["num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step", "max_context_length"],
+    "training": ["num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step", "max_context_length", "disable_cuda_graphs"],
 }
 """github.com/pytorch/torchtitan: torchtitan/config/parallelism.py at 15e2431, torchtitan/config/training.py at f204eb6."""
 MEGATRON_LM = """
@@ -123,12 +154,12 @@ def test_colossalais_plugins_have_these_arguments(problem_of) -> None:
 
 
 @pytest.mark.slow
-def test_megatron_core_has_the_fields_that_megatron_bridge_sets(problem_of) -> None:
-    known = ask("megatron.core", MEGATRON_CORE)
+def test_megatron_bridge_has_the_fields_that_are_set(problem_of) -> None:
+    known = ask("megatron.bridge", MEGATRON)
     values = megatron_bridge.values(problem_of("megatron"), at(**INTERLEAVED, overlap_zero_comm=True, dp_bucket_mb=256))
     for path in values:
-        part, _, name = path.partition(".")
-        assert part not in known or name == "seq_length" or name in known[part], path
+        part, _, name = path.rpartition(".")
+        assert name in known[part], path
 
 
 @pytest.mark.parametrize("values", [INTERLEAVED, {"dp": 4, "tp": 2, "ep": 2, "zero_stage": 1, "recompute": "full"}])
@@ -139,8 +170,46 @@ def test_megatron_lm_documents_every_option(values, problem_of) -> None:
     assert set(re.findall(r"--[\w-]+", text)) <= set(re.findall(r"--[\w-]+", MEGATRON_LM))
 
 
-def test_torchtitan_documents_every_name(problem_of) -> None:
-    for values in ({"dp": 4, "pp": 2, "schedule": "zb-v", "model_chunks": 2}, {"zero_stage": 3}):
-        for path in torchtitan.values(problem_of("torch"), at(**values)):
+@pytest.mark.slow
+def test_torchtitan_itself_takes_the_recipe(problem_of, tmp_path) -> None:
+    replicated, ddp_pipeline, sharded, full = (
+        {},
+        {"dp": 4, "pp": 2, "schedule": "zb-v", "model_chunks": 2},
+        {"dp": 4, "tp": 2, "zero_stage": 2, "recompute": "selective"},
+        {"dp": 2, "tp": 2, "pp": 2, "schedule": "interleaved", "model_chunks": 4, "zero_stage": 3, "recompute": "full"},
+    )
+    for index, values in enumerate((replicated, ddp_pipeline, sharded, full)):
+        (tmp_path / str(index)).mkdir()
+        (tmp_path / str(index) / torchtitan.RECIPE).write_text(export("torchtitan", problem_of("torch"), at(**values))[torchtitan.RECIPE])
+    base = "torchtitan.models.llama3.config_registry:llama3_debugmodel"
+    assert ask("torchtitan", TORCHTITAN, base, *(tmp_path / str(index) for index in range(4))) == [
+        [8, 1, 1, 1, 1, "default", None, 2, 64, 128, 1, 1],
+        [4, 1, 1, 2, 1, "default", None, 16, 64, 128, 4, 8],
+        [1, 4, 2, 1, 1, "never", "SelectiveAC", 2, 64, 128, 1, 1],
+        [1, 2, 2, 2, 1, "always", "FullAC", 32, 64, 128, 8, 16],
+    ]
+
+
+@pytest.mark.slow
+def test_torchtitan_itself_takes_the_recipe_of_a_mixture(problem_of, tmp_path) -> None:
+    problem = problem_of("torch", model="mixtral-8x7b")
+    (tmp_path / torchtitan.RECIPE).write_text(export("torchtitan", problem, at(ep=4, zero_stage=2))[torchtitan.RECIPE])
+    base = "torchtitan.models.deepseek_v3.config_registry:deepseek_v3_debugmodel"
+    (found,) = ask("torchtitan", TORCHTITAN, base, tmp_path)
+    assert found[:6] == [1, 8, 1, 1, 4, "never"]
+
+
+def test_a_mixture_under_tensor_parallelism_has_the_sequence_parallelism_that_megatron_demands(problem_of) -> None:
+    dense, mixture = problem_of("megatron"), problem_of("megatron", model="mixtral-8x7b")
+    for problem, values, demanded in ((mixture, {"dp": 4, "tp": 2}, True), (mixture, {}, False), (dense, {"dp": 4, "tp": 2}, False)):
+        chosen = at(**values, overlap_p2p=True, dp_bucket_mb=153)
+        assert ("--sequence-parallel" in export("megatron", problem, chosen)["megatron_args.sh"]) is demanded
+        assert megatron_bridge.values(problem, chosen)["model.sequence_parallel"] is demanded
+
+
+def test_torchtitan_documents_every_name_of_what_came_after_its_release(problem_of) -> None:
+    problem = problem_of("torch")
+    for values in ({"dp": 4, "pp": 2, "schedule": "zb-v", "model_chunks": 2}, {"ep": 2, "zero_stage": 3}):
+        for path in torchtitan.values(problem, at(**values)) | torchtitan.in_tokens(problem, at(**values)):
             part, _, name = path.partition(".")
-            assert part == "activation_checkpoint" or name in TORCHTITAN[part], path
+            assert part == "activation_checkpoint" or name in TORCHTITAN_NAMES[part], path
