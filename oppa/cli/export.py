@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
 
-SOURCE = "A study's folder, whose winner is exported, or a job file."
-SETTING = "Another configuration: an id, or `dp=2,micro_batch=4`, the rest at its defaults."
+SOURCE = "A study's folder, whose winner is exported, or its best/configuration.json, or a job file."
+SETTING = "Another configuration: an id, `dp=2,micro_batch=4`, the rest at its defaults, or a JSON file that holds one."
 FORMAT = "torchrun, deepspeed, colossalai, megatron, megatron-bridge, torchtitan or accelerate."
-OUT = "Where to write: STUDY/best/FORMAT, or for a job JOB-FORMAT here, unless given."
+OUT = "Where to write: FORMAT in STUDY/best or beside the JSON file, or for a job JOB-FORMAT here, unless given."
 
 
 def export(
@@ -26,6 +26,7 @@ def export(
 ) -> None:
     """Write a configuration as files of a framework; what the format cannot express is an error that names the parameter."""
     from oppa.cli import style
+    from oppa.cli.summary import file_name
     from oppa.tuning.formats import export as exported
     from oppa.tuning.hand_over import write_files
 
@@ -34,7 +35,7 @@ def export(
     if as_json:
         typer.echo(json.dumps(files, indent=1))
         return
-    folder = out or (source / "best" / to if source.is_dir() and not setting else Path(f"{problem.name}-{to}"))
+    folder = out or _folder(source, setting, f"{file_name(problem.name)}-{to}", to)
     if not force:
         _require_free(folder, files)
     write_files(folder, files)
@@ -43,39 +44,72 @@ def export(
         typer.echo(folder / name)
 
 
+def _folder(source: Path, setting: str, name: str, to: str) -> Path:
+    """Where to write unless told: with the winner that was asked for, else here under a name of its own."""
+    if _is_json(source):
+        return source.parent / to
+    return source / "best" / to if source.is_dir() and not setting else Path(name)
+
+
 def _question(source: Path, setting: str) -> "tuple[Problem, Configuration]":
     """The problem, and which of its configurations is meant."""
     from oppa.errors import InputError
     from oppa.problem.job import load_job
+
+    if source.is_dir():
+        return _of_study(source, setting)
+    if _is_json(source):
+        if setting:
+            raise InputError(f"`{source}` says which configuration is meant, and so does `{setting}`", hint="leave out one of them")
+        return _of_study(_study_around(source), str(source))
+    problem = load_job(source)
+    configuration = _meant(setting, problem) if setting else problem.baseline
+    if configuration is None:
+        hint = f"say which: `oppa export {source} dp=2,micro_batch=4`, or a study whose winner it is"
+        raise InputError(f"the job `{source}` has many configurations, and no `[baseline]`", hint=hint)
+    return problem, configuration
+
+
+def _of_study(folder: Path, setting: str) -> "tuple[Problem, Configuration]":
+    """A study's problem, and its winner unless another configuration is asked for."""
+    from oppa.errors import InputError
     from oppa.problem.problem import Problem
     from oppa.study import Study
-
-    if not source.is_dir():
-        problem = load_job(source)
-        configuration = _meant(setting, problem) if setting else problem.baseline
-        if configuration is None:
-            hint = f"say which: `oppa export {source} dp=2,micro_batch=4`, or a study whose winner it is"
-            raise InputError(f"the job `{source}` has many configurations, and no `[baseline]`", hint=hint)
-        return problem, configuration
     from oppa.tuning.result import current
 
-    with Study(source) as study:
+    with Study(folder) as study:
         problem = Problem.from_dict(study.meta["problem"])
         if setting:
             return problem, _meant(setting, problem)
         finding = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
     if finding is None:
-        raise InputError(
-            f"the study `{source}` has no winner yet", hint=f"`oppa tune` with it finds one, or say a setting: `{source} dp=2`"
-        )
+        hint = f"`oppa tune` with it finds one, or say a setting: `{folder} dp=2`"
+        raise InputError(f"the study `{folder}` has no winner yet", hint=hint)
     return problem, finding.best.configuration
 
 
+def _is_json(source: Path) -> bool:
+    return source.suffix == ".json" and not source.is_dir()
+
+
+def _study_around(file: Path) -> Path:
+    """The study that a file lies in; raises InputError where there is none."""
+    from oppa.errors import InputError
+    from oppa.study.database import FILE
+
+    for folder in file.absolute().parents:
+        if (folder / FILE).is_file():
+            return folder
+    raise InputError(f"`{file}` lies in no study, which would say its job", hint=f"name the job, too: `oppa export JOB {file}`")
+
+
 def _meant(setting: str, problem: "Problem") -> "Configuration":
-    """The configuration of a setting; raises InputError that names what it violates."""
-    from oppa.problem.baseline import complete, require_legal
+    """The configuration of a setting, or of a JSON file; raises InputError that names what it violates."""
+    from oppa.problem.baseline import complete, loaded, require_legal
     from oppa.problem.setting import find
 
+    if setting.endswith(".json"):
+        return loaded(problem.space, Path(setting))
     candidates = problem.candidates()
     asked, matches = find(setting, candidates)
     if len(matches) == 1:

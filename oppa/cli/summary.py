@@ -94,10 +94,14 @@ def _remedy(outcome: "Outcome", study: "Study", problem: "Problem") -> str:
     return f"the logs of the {outcome.replace('_', ' ')} trials are in `{study.folder / 'trials'}`"
 
 
+def file_name(name: str) -> str:
+    """A problem's name as that of a file: a task is named after a table's values, which may hold anything."""
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "study"
+
+
 def new_folder(name: str) -> Path:
     """Make the first free `studies/<name>-NNN`; tuners that start at once get one each."""
-    studies, number = Path("studies"), 1
-    name = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "study"  # a task is named after a table's values
+    studies, number, name = Path("studies"), 1, file_name(name)
     with disk_errors(studies):
         studies.mkdir(exist_ok=True)
         while True:

@@ -1,9 +1,11 @@
-"""A configuration that is given whole, or in part: `[baseline]` of a job file, or what a framework's own file says.
+"""A configuration that is given whole, or in part: `[baseline]` of a job file, JSON, or what a framework's own file says.
 
 What is left out follows: tp and pp are 1, dp is what they leave of the devices, everything else stands at its default.
 """
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from oppa.errors import InputError, nearest
@@ -67,19 +69,39 @@ def _is_candidate(space: SearchSpace, configuration: Configuration) -> bool:
     return searched and at_rest(space, configuration) == configuration and not is_empty(alone)
 
 
-def declared(space: SearchSpace, table: Mapping[str, object]) -> Configuration:
-    """What a table `[baseline]` of parameters means; raises InputError for an unknown name, and for what is not legal."""
+def declared(space: SearchSpace, table: Mapping[str, object], *, where: str = "[baseline]") -> Configuration:
+    """What a table of parameters means; raises InputError, which says `where`, for an unknown name, and for what is not legal."""
+    fixed = {name: value for name, value in complete(space, {"micro_batch": 1}).to_dict().items() if name not in space.names}
     for name, value in table.items():
-        if name == "global_batch" and value == space.facts["global_batch"]:
-            continue
-        if name not in space.names:
-            raise InputError(f"`[baseline]` has no parameter `{name}`", hint=nearest(name, space.names))
-        if not any(type(value) is type(known) and value == known for known in space[name].values):
-            raise InputError(f"`[baseline]`: `{name} = {spell(value)}` is not legal", hint=f"use one of {listing(space[name].values)}")
+        if name in fixed and value != fixed[name]:
+            hint = f"leave it out: only {', '.join(space.names)} can be chosen"
+            raise InputError(f"`{where}`: `{name} = {spell(value)}`, and here it is {spell(fixed[name])}", hint=hint)
+        if name not in (*fixed, *space.names):
+            raise InputError(f"`{where}` has no parameter `{name}`", hint=nearest(name, space.names))
+        if name in space.names and not any(type(value) is type(known) and value == known for known in space[name].values):
+            raise InputError(f"`{where}`: `{name} = {spell(value)}` is not legal", hint=f"use one of {listing(space[name].values)}")
     try:
         return require_legal(space, complete(space, {name: value for name, value in table.items() if isinstance(value, Value)}))
     except InputError as error:
-        raise type(error)(f"`[baseline]`: {error.message}", hint=error.hint) from None
+        raise type(error)(f"`{where}`: {error.message}", hint=error.hint) from None
+
+
+def loaded(space: SearchSpace, path: Path) -> Configuration:
+    """The configuration in a JSON file, such as a study's `best/configuration.json`.
+
+    Raises:
+        InputError: for a file that cannot be read or holds no configuration, and for what is not legal in this space.
+    """
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError(f"`{path}` cannot be read: {reason}", hint="name a file such as a study's `best/configuration.json`") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"`{path}` is not JSON: {error}", hint='write `{"dp": 2, "micro_batch": 4}`') from None
+    if not isinstance(values, dict):
+        raise InputError(f"`{path}` holds no configuration", hint='write `{"dp": 2, "micro_batch": 4}`')
+    return declared(space, values, where=path.name)
 
 
 def table(space: SearchSpace, configuration: Configuration) -> str:

@@ -87,6 +87,47 @@ def test_an_export_never_overwrites_what_differs(present) -> None:
     assert json.loads((present.folder / written[0]).read_text())["train_micro_batch_size_per_gpu"] == 4
 
 
+def test_a_configuration_in_json_is_exported_for_a_job_or_as_its_studys_own(present) -> None:
+    found = json.loads(present("tune", "ds.toml", "--study", "s", "--designer", "random", "--json").stdout)
+    winner = present("export", "s", "--to", "deepspeed", "--json").stdout
+    file = present.folder / "s" / "best" / "configuration.json"
+    assert present("export", file, "--to", "deepspeed", "--json").stdout == winner
+    assert present("export", "ds.toml", file, "--to", "deepspeed", "--json").stdout == winner
+    assert present("export", file, "--to", "deepspeed").stdout.split()[0] == str(file.parent / "deepspeed" / "ds_config.json")
+    other = next(trial["configuration"] for trial in found["trials"] if trial["configuration"] != found["best"]["configuration"])
+    (present.folder / "other.json").write_text(json.dumps(other))
+    exported = json.loads(present("export", "s", "other.json", "--to", "deepspeed", "--json").stdout)
+    assert json.loads(exported["ds_config.json"])["train_micro_batch_size_per_gpu"] == other["micro_batch"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot be read: No such file"),
+        ("micro_batch = 2", "is not JSON"),
+        ("[2]", "holds no configuration"),
+        ('{"micro_bach": 2}', "`c.json` has no parameter `micro_bach`\n\nhint: did you mean `micro_batch`?"),
+        ('{"micro_batch": 3}', "`micro_batch = 3` is not legal\n\nhint: use one of 1, 2, 4, 8, 16, 32"),
+        ('{"micro_batch": [2]}', "`micro_batch = [2]` is not legal"),
+        ('{"tp": 2}', "the micro-batch is not known"),
+        ('{"micro_batch": 2, "global_batch": 64}', "`global_batch = 64`, and here it is 32"),
+        ('{"micro_batch": 2, "ep": 2}', "`ep = 2`"),
+        ('{"micro_batch": 2, "tp": 2, "pp": 2}', "AutoTP does not work inside a PipelineModule"),
+    ],
+)
+def test_what_is_no_configuration_of_the_job_says_why(text, words, present) -> None:
+    if text is not None:
+        (present.folder / "c.json").write_text(text)
+    said = present("export", "ds.toml", "c.json", "--to", "deepspeed", code=2).stderr
+    assert words in said and "hint: " in said and "Traceback" not in said
+
+
+def test_a_configuration_alone_needs_a_study_around_it(present) -> None:
+    (present.folder / "c.json").write_text('{"micro_batch": 2}')
+    assert "lies in no study" in present("export", "c.json", "--to", "deepspeed", code=2).stderr
+    assert "leave out one of them" in present("export", "c.json", "micro_batch=2", code=2).stderr
+
+
 def test_bad_input_is_an_error_with_a_hint(present) -> None:
     (present.folder / "other.json").write_text(json.dumps({**PRESENT, "train_batch_size": 64}))
     (present.folder / "open.json").write_text("{}")

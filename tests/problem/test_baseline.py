@@ -1,9 +1,11 @@
 """What the user runs at present: read from a job file, completed, checked against the space, kept with the problem."""
 
+import json
+
 import pytest
 
 from oppa.errors import InputError
-from oppa.problem.baseline import at_rest, complete, require_legal, table
+from oppa.problem.baseline import at_rest, complete, loaded, require_legal, table
 from oppa.problem.declaration import parse
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
@@ -43,6 +45,15 @@ def test_the_table_of_every_candidate_means_that_candidate(job) -> None:
         assert require_legal(problem.space, complete(problem.space, values)) == configuration
 
 
+def test_the_json_of_every_candidate_means_that_candidate(job, tmp_path) -> None:
+    problem = job()
+    candidates = problem.candidates()
+    for index in range(0, len(candidates), 7):
+        configuration = candidates.configuration(index)
+        (tmp_path / "c.json").write_text(json.dumps(configuration.to_dict()))
+        assert loaded(problem.space, tmp_path / "c.json") == configuration
+
+
 @pytest.mark.parametrize(
     ("baseline", "words"),
     [
@@ -53,6 +64,7 @@ def test_the_table_of_every_candidate_means_that_candidate(job) -> None:
         ("micro_batch = 2\nzero_stage = true", "`zero_stage = true` is not legal"),
         ("micro_batch = 2\noverlap_zero_comm = true", "`overlap_zero_comm` matters only where this holds"),
         ("tp = 2", "the micro-batch is not known"),
+        ("micro_batch = 2\nglobal_batch = 8", "`global_batch = 8`, and here it is 16"),
     ],
 )
 def test_what_is_not_in_the_space_names_what_it_violates(baseline, words, job) -> None:
