@@ -49,9 +49,11 @@ class Oppa:
     def argv(self, *arguments: object) -> list[str]:
         return [sys.executable, "-m", "oppa", *map(str, arguments)]
 
-    def __call__(self, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: object, code: int = 0, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Run to the end; the exit code must be `code`."""
-        done = subprocess.run(self.argv(*arguments), cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            self.argv(*arguments), cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=timeout_s
+        )
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from oppa import catalog
+from tests.cli.conftest import Oppa
+
 JOB = """
 [model]
 preset = "tiny-1m"
@@ -69,3 +72,26 @@ def test_a_command_that_is_not_installed_is_said_before_any_trial(own) -> None:
     refused = own("tune", "own.toml", "--study", "s", "--", "no-such-program", "{micro_batch}", code=3)
     assert "`no-such-program`, which is not installed" in refused.stderr
     assert not (own.folder / "s").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # 45 s, but other tuners' trials on the same devices go first
+def test_the_example_is_tuned_from_where_it_lies_and_keeps_its_script_as_it_is(tmp_path) -> None:
+    """The command at the top of examples/own_script.toml, with fewer trials."""
+    root = catalog.root()
+    script = root / "examples" / "own_script.py"
+    before, study = script.read_bytes(), tmp_path / "s"
+    command = ("tune", "examples/own_script.toml", "--trials", 2, "--study", study, "--json", "--", "torchrun", "examples/own_script.py")
+    ended = Oppa(root)(*command, timeout_s=500)
+    result = json.loads(ended.stdout)
+    best, default = result["best"], result["default"]
+    assert best["configuration"]["micro_batch"] > default["configuration"]["micro_batch"] == 1
+    assert best["steps_per_s"] > default["steps_per_s"] and result["gain_interval"][0] < result["gain"] < result["gain_interval"][1]
+    ran = [trial["configuration"] for trial in result["verification"] if trial["outcome"] == "completed"]
+    assert ran.count(best["configuration"]) == ran.count(default["configuration"]) == 3
+    assert result["equivalence"]["holds"] and f"gain     {result['gain']:.2f}x [" in ended.stderr
+    assert script.read_bytes() == before
+    started = subprocess.run(["sh", study / "best" / "run.sh", "3"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    assert started.returncode == 0, started.stderr
+    (run,) = (study / "best" / "runs").iterdir()
+    assert len((run / "measurements.jsonl").read_text().splitlines()) == 3
