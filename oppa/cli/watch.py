@@ -13,7 +13,7 @@ from rich.text import Text
 
 from oppa.cli import style
 from oppa.problem.problem import Problem
-from oppa.study import Lease, Study
+from oppa.study import Lease, Study, Trial
 from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
 from oppa.trials.throughput import estimate
 from oppa.trials.trial import TrialResult
@@ -21,6 +21,7 @@ from oppa.trials.wire import Measurement
 from oppa.units import format_seconds
 
 REFRESH_S = 0.2
+LOOK_S = 1.0
 CAUSE_WIDTH = 70
 NEW, AGAIN, PRESENT, DEFAULT, REPEAT = " ", "↻", "●", "○", "✓"
 """Marks of trials: of the search, for the first time and again; the user's own baseline; one for the default; one that verifies."""
@@ -57,15 +58,18 @@ class Interruption:
 
 
 class PlainWatcher:
-    """One line per trial that ended."""
+    """One line per trial that ended, whichever tuner of the study ran it."""
 
     def __init__(self, study: Study, interruption: Interruption, problem: Problem) -> None:
         self._study = study
         self._interruption = interruption
         self._baseline = problem.baseline
         self._best: tuple[float, str] | None = None
-        self._searched = {trial.configuration for trial in study.trials() if trial.purpose == SEARCH and trial.counts}
-        for trial in study.trials():
+        ended = study.trials()
+        self._shown = {trial.id for trial in ended}
+        self._looked_at = time.monotonic()
+        self._searched = {trial.configuration for trial in ended if trial.purpose == SEARCH and trial.counts}
+        for trial in ended:
             if trial.purpose == SEARCH and trial.feasible:
                 self._improves(trial.steps_per_s, trial.configuration.id)
 
@@ -76,8 +80,10 @@ class PlainWatcher:
         pass
 
     def tick(self) -> None:
-        """Stop if the user asked."""
+        """Stop if the user asked; show what other tuners have done."""
         self._interruption.check()
+        if time.monotonic() - self._looked_at >= LOOK_S:
+            self._show_ended()
 
     def started(self, lease: Lease) -> None:
         """Nothing to say yet."""
@@ -87,24 +93,32 @@ class PlainWatcher:
 
     def ended(self, lease: Lease, result: TrialResult) -> None:
         """Print the trial's line."""
-        style.err().print(self._line(lease, result))
+        self._show_ended()
 
-    def _line(self, lease: Lease, result: TrialResult) -> str:
-        measured = result.estimate
-        counts = lease.purpose == SEARCH and result.outcome == "completed"
-        improved = counts and self._improves(measured.steps_per_s if measured else None, lease.configuration.id)
-        speed = style.rate(measured.steps_per_s, measured.variance**0.5) + " steps/s" if measured else ""
-        rest = f"{speed:<22}{style.memory(result.memory_bytes):>9}" if result.outcome in MEASURED else _one_line(result.cause)
-        kind = self._mark(lease)  # before this trial is among them
-        self._searched |= {lease.configuration} if lease.purpose == SEARCH else set()
-        outcome = style.outcome(result.outcome) + " " * (17 - len(result.outcome))
+    def _show_ended(self) -> list[Trial]:
+        """Print a line for each trial that has ended since the last look; those trials."""
+        self._looked_at = time.monotonic()
+        new = [trial for trial in self._study.trials() if trial.id not in self._shown]
+        for trial in new:
+            style.err().print(self._line(trial))
+        self._shown |= {trial.id for trial in new}
+        return new
+
+    def _line(self, trial: Trial) -> str:
+        counts = trial.purpose == SEARCH and trial.outcome == "completed"
+        improved = counts and self._improves(trial.steps_per_s, trial.configuration.id)
+        speed = style.rate(trial.steps_per_s, (trial.variance or 0.0) ** 0.5) + " steps/s" if trial.steps_per_s else ""
+        rest = f"{speed:<22}{style.memory(trial.memory_bytes):>9}" if trial.outcome in MEASURED else _one_line(trial.cause)
+        kind = self._mark(trial)  # before this trial is among them
+        self._searched |= {trial.configuration} if trial.purpose == SEARCH and trial.counts else set()
+        outcome = style.outcome(trial.outcome) + " " * (17 - len(trial.outcome))
         mark = "   [bold green]best so far[/]" if improved else ""
-        return f"{lease.trial:4} {kind} {lease.configuration.id:<36} {outcome}{rest}{mark}"
+        return f"{trial.id:4} {kind} {trial.configuration.id:<36} {outcome}{rest}{mark}"
 
-    def _mark(self, lease: Lease) -> str:
-        if lease.purpose == SEARCH and lease.configuration in self._searched:
+    def _mark(self, trial: Lease | Trial) -> str:
+        if trial.purpose == SEARCH and trial.configuration in self._searched:
             return AGAIN
-        return PRESENT if lease.purpose != VERIFICATION and lease.configuration == self._baseline else MARKS[lease.purpose]
+        return PRESENT if trial.purpose != VERIFICATION and trial.configuration == self._baseline else MARKS[trial.purpose]
 
     def _improves(self, steps_per_s: float | None, name: str) -> bool:
         if steps_per_s is None or (self._best and steps_per_s <= self._best[0]):
@@ -153,10 +167,14 @@ class LiveWatcher(PlainWatcher):
 
     def ended(self, lease: Lease, result: TrialResult) -> None:
         """Let its line scroll by."""
-        super().ended(lease, result)
         self._lease = None
-        self._done += lease.purpose == SEARCH
+        super().ended(lease, result)
         self._live.update(self._view(), refresh=True)
+
+    def _show_ended(self) -> list[Trial]:
+        new = super()._show_ended()
+        self._done += sum(trial.purpose == SEARCH and trial.counts for trial in new)
+        return new
 
     def _view(self) -> RenderableType:
         return Group(Text(), *(Text.from_markup(f"  [bold]{name:<8}[/]{value}") for name, value in self._rows()))
