@@ -21,11 +21,8 @@ RUNNERS_OWN = "torchrun"
 _README = """\
 # {name}: {id}
 
-{own}
-In the words of frameworks, each folder with a `run.sh` that says how it is used:
-
-{exported}
-{refused}"""
+{own}{exported}{refused}"""
+_EXPORTED = "\nIn the words of frameworks, each folder with a `run.sh` that says how it is used:\n\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +89,6 @@ def _readme(handed: HandOver, problem: Problem, configuration: Configuration) ->
         name=problem.name,
         id=configuration.id,
         own=f"`sh {shlex.quote(str(script))}` starts the job as its trials were.\n" if script else "Its trials were imitated.\n",
-        exported="\n".join(f"- `{name}/`" for name in handed.exported),
+        exported=_EXPORTED + "".join(f"- `{name}/`\n" for name in handed.exported) if handed.exported else "",
         refused="\nNot these:\n\n" + "".join(f"- {why}\n" for why in handed.refused.values()) if handed.refused else "",
     )

@@ -108,7 +108,7 @@ def untried_default(trials: Sequence[Trial], candidates: Candidates, baseline: C
     for candidate in usual_order(candidates, baseline):
         if candidate not in tried:
             return candidate if spent < BASELINES else None
-        if any(map(_measured, tried[candidate])):
+        if any(map(_measured, tried[candidate])) and not _dropped(trials, candidates.configuration(candidate)):
             break
     return None
 
