@@ -1,13 +1,14 @@
 """The one SQLite file of a study: its tables, how it is made at once or not at all, and how it is opened.
 
 Every commit is on disk before it returns (WAL, synchronous=FULL). A network file system breaks WAL's shared memory: there the
-file is opened without WAL, and by the host that made it alone.
+file is opened without WAL, and by one host alone: the one that made it, until another finds that nobody works on it any more.
 """
 
 import contextlib
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,16 +68,24 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
             _check(connection, folder)
             owner = json.loads(connection.execute("SELECT value FROM meta WHERE key = 'host'").fetchone()[0])
             if network and owner != host:
-                raise StudyError(
-                    f"`{folder}` lies on a network file system and belongs to the host `{owner}`, not to `{host}`",
-                    hint=f"run this command on `{owner}`, or give `--study` a folder on a local disk",
-                )
+                _take_over(connection, folder, owner=owner, host=host)
             connection.executescript(f"PRAGMA journal_mode={'DELETE' if network else 'WAL'}; PRAGMA synchronous=FULL;")
         except BaseException:
             connection.close()
             raise
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def _take_over(connection: sqlite3.Connection, folder: Path, *, owner: str, host: str) -> None:
+    """Make the study this host's, as after a requeue; StudyError where a tuner of its owner still holds a trial."""
+    with transaction(connection):
+        if connection.execute("SELECT 1 FROM trials WHERE outcome IS NULL AND lease_until > ?", (time.time(),)).fetchone():
+            raise StudyError(
+                f"`{folder}` lies on a network file system, and the host `{owner}` is at work on it, not `{host}`",
+                hint=f"run this command on `{owner}`, or a minute after its tuner has ended",
+            )
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'host'", (json.dumps(host),))
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Bad files and bad disks: a clear error, and nothing is lost."""
 
+import contextlib
 import sqlite3
 
 import pytest
@@ -67,12 +68,16 @@ def test_the_file_system_is_that_of_the_innermost_mount(tmp_path) -> None:
     assert database.file_system(tmp_path.parent, mounts) == "ext4"
 
 
-def test_on_a_network_file_system_one_host_owns_the_file(study, tmp_path) -> None:
-    study.close()
+def test_on_a_network_file_system_one_host_works_on_the_file(tmp_path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"server:/x {tmp_path} nfs4 rw 0 0\n")
-    owner = database.connect(study.folder, host=study.meta["host"], mounts=mounts)
-    assert owner.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
-    owner.close()
-    with pytest.raises(StudyError, match="belongs to the host"):
-        database.connect(study.folder, host="another-host", mounts=mounts)
+    with Study.create(tmp_path / "study", {}, "f") as study:
+        lease = study.claim(A)
+    with contextlib.closing(database.connect(study.folder, host=study.meta["host"], mounts=mounts)) as owner:
+        assert owner.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
+    with pytest.raises(StudyError, match=f"the host `{study.meta['host']}` is at work on it, not `another`"):
+        database.connect(study.folder, host="another", mounts=mounts)
+    with Study(study.folder) as study:
+        study.interrupt(lease, "enough")
+    with contextlib.closing(database.connect(study.folder, host="another", mounts=mounts)) as heir:
+        assert database.meta_of(heir)["host"] == "another"
