@@ -10,16 +10,36 @@ def init(
     path: Annotated[Path, typer.Argument(metavar="[JOB]", help="The file to write.")] = Path("job.toml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
-    """Write a job.toml for this machine, ready for `oppa tune`."""
+    """Write a job.toml for this machine, or for all hosts of the allocation that oppa is started in, ready for `oppa tune`."""
     from oppa.cli import style
     from oppa.errors import InputError
-    from oppa.problem.machine import suggest_job
 
     if path.exists() and not force:
         raise InputError(f"`{path}` exists", hint="name another file, or overwrite it with --force")
-    text = suggest_job()
+    text = _suggested()
     try:
         path.write_text(text)
     except OSError as error:
         raise InputError(f"`{path}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and is yours") from None
     style.err().print(f"written: {path}\n\nedit it, then\n  oppa space {path}\n  oppa tune {path}")
+
+
+def _suggested() -> str:
+    import dataclasses
+
+    from oppa.cli import style
+    from oppa.places import slurm
+    from oppa.problem.allocation import read_allocation, read_netlab
+    from oppa.problem.machine import suggest_job, this_machine
+
+    if read_netlab():
+        given, machine = read_allocation(on_cuda=False), this_machine()
+        share = dataclasses.replace(machine, cores=machine.cores / given.hosts, memory_bytes=machine.memory_bytes // given.hosts, gpus=0)
+        return suggest_job(share, hosts=given.hosts, devices=given.devices_per_host, link=given.link)
+    if job := slurm.own_job():
+        from oppa.places.survey import survey
+
+        with style.err().status(f"looking at the hosts of Slurm's job {job}"):
+            found = survey(job)
+        return suggest_job(found.machine, hosts=found.hosts, link=found.link)
+    return suggest_job()

@@ -32,13 +32,13 @@ class Agents:
     def wait_ready(self, on_tick: Callable[[], None] = lambda: None) -> None:
         """Return when the agents of all hosts have said that they are ready; raises OSError if one never will."""
         if not self._ready:
-            self._await("ready", self._hosts, READY_S, on_tick)
+            self.wait_for("ready", self._hosts, READY_S, on_tick)
             self._ready = True
 
     def ask_port(self) -> int:
         """A port of the first host that is free now; raises OSError if it does not answer."""
         self.tell(do="port")
-        return int(self._await("port", 1, ANSWER_S)[0]["port"])
+        return int(self.wait_for("port", 1, ANSWER_S)[0]["port"])
 
     def tell(self, **said: Any) -> None:
         """Say the same to all; one that is gone is noticed by `ended`."""
@@ -54,27 +54,8 @@ class Agents:
         """How one of the commands ended, if one did; empty while all run."""
         return next((how for stream in self._streams if (how := stream.ended())), "")
 
-    def all_ended(self, gang: int, within_s: float) -> bool:
-        """Whether all hosts say, in time, that nothing is left of a trial."""
-        try:
-            self._await("ended", self._hosts, within_s, gang=gang)
-        except OSError:
-            return False
-        return True
-
-    def last_words(self) -> str:
-        """The end of what they printed beside events."""
-        return logs.last_words(self._log)
-
-    def close(self) -> None:
-        """End them, and all that they have started."""
-        for stream in self._streams:
-            stream.hang_up()
-        for stream in self._streams:
-            stream.close()
-
-    def _await(self, kind: str, count: int, within_s: float, on_tick: Callable[[], None] = lambda: None, **wanted: Any) -> list[Event]:
-        """The answers of so many hosts; other events stay for `events`."""
+    def wait_for(self, kind: str, count: int, within_s: float, on_tick: Callable[[], None] = lambda: None, **wanted: Any) -> list[Event]:
+        """The answers of so many hosts; other events stay for `events`. Raises OSError if they do not come in time."""
         found: list[Event] = []
         deadline = time.monotonic() + within_s
         while True:
@@ -91,6 +72,25 @@ class Agents:
                 raise OSError(f"no answer from host {missing[0]} within {within_s:g} s: {self.last_words() or 'without a word'}")
             on_tick()
             time.sleep(POLL_S)
+
+    def all_ended(self, gang: int, within_s: float) -> bool:
+        """Whether all hosts say, in time, that nothing is left of a trial."""
+        try:
+            self.wait_for("ended", self._hosts, within_s, gang=gang)
+        except OSError:
+            return False
+        return True
+
+    def last_words(self) -> str:
+        """The end of what they printed beside events."""
+        return logs.last_words(self._log)
+
+    def close(self) -> None:
+        """End them, and all that they have started."""
+        for stream in self._streams:
+            stream.hang_up()
+        for stream in self._streams:
+            stream.close()
 
 
 class _Stream:

@@ -19,11 +19,12 @@ from oppa.trials.wire import TrialSpec
 STEP_PATIENCE_S = 30
 """A step waits this long for another's resources before it is refused."""
 POLL_S = 2.0
+SPECIAL_STEPS = 0xFFFFFFF0
+"""Numbers from here on are Slurm's own: batch, extern, interactive."""
 HOPELESS = {
     "AccountNotAllowed",
     "AssociationTimeLimit",
     "BadConstraints",
-    "InactiveLimit",
     "InvalidAccount",
     "InvalidQOS",
     "JobHeldAdmin",
@@ -36,8 +37,26 @@ HOPELESS = {
     "QOSNotAllowed",
     "QOSTimeLimit",
     "ReservationDeleted",
+    "job_requeued_in_held_state",
 }
 """Reasons for which a job waits for ever."""
+HOPELESS_S = 4.0
+"""Such a reason stands this long: right after a job was submitted, Slurm may name one for a second."""
+ENDED = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+}
+"""States from which no job comes back."""
+FORGOTTEN, SILENT = "FORGOTTEN", "SILENT"
+"""What we say ourselves: Slurm does not know the job any more; Slurm does not answer."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +83,7 @@ class State:
     @property
     def has_ended(self) -> bool:
         """It will not run again."""
-        return self.name not in ("RUNNING", "PENDING", "CONFIGURING", "COMPLETING", "REQUEUED", "PREEMPTED", "SUSPENDED", "RESIZING")
+        return self.name in ENDED or self.name == FORGOTTEN
 
     def __str__(self) -> str:
         return self.name if self.reason in ("", "None") else f"{self.name} ({self.reason})"
@@ -76,11 +95,11 @@ def own_job(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def state(job: str) -> State:
-    """Where a job is; one that Slurm has forgotten is over."""
+    """Where a job is, as far as Slurm answers."""
     try:
         facts = _facts(ask("scontrol", "show", "job", "--oneliner", job))
-    except EnvironmentLackingError:
-        return State(name="UNKNOWN", reason="Slurm does not know it any more")
+    except EnvironmentLackingError as error:
+        return State(name=FORGOTTEN if "Invalid job id" in error.message else SILENT, reason=error.message)
     return State(name=facts["JobState"], reason=facts.get("Reason", ""))
 
 
@@ -158,14 +177,14 @@ class SlurmHosts:
             f"--mem={first.memory_mib // self._sharing}M" if first.memory_mib and self._sharing > 1 else "--mem=0",
             f"--gpus-per-node={self._cluster.devices_per_host}" if cuda else "--gres=none",
             "--kill-on-bad-exit=0",
-            *(["--overlap"] if os.environ.get("SLURM_STEP_ID", "").isdigit() else []),  # a step of ours holds what we hold
+            *(["--overlap"] if _in_a_step() else []),  # which holds what we ask for
         ]
         return [["srun", *words, *task.argv]]
 
     def revoked(self) -> str:
         """Preempted, requeued, cancelled, or out of time."""
         now = state(self._job)
-        return "" if now.name == "RUNNING" else f"Slurm's job {self._job} is {now}"
+        return "" if now.name in ("RUNNING", SILENT) else f"Slurm's job {self._job} is {now}"
 
     def kill(self) -> None:
         """Cancel our step, should it have outlived its srun."""
@@ -175,21 +194,27 @@ class SlurmHosts:
                 ask("scancel", step, lenient=True)
 
 
+def _in_a_step() -> bool:
+    """Whether this process is in a step that holds devices: not in the batch script's, nor in that of an interactive shell."""
+    step = os.environ.get("SLURM_STEP_ID", "")
+    return step.isdigit() and int(step) < SPECIAL_STEPS
+
+
 def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
     """Return when the job runs, and say why it does not yet.
 
     Raises:
         EnvironmentLackingError: it is over, or waits for what will never be.
     """
-    told = State(name="")
+    told, since = State(name=""), time.monotonic()
     while (now := state(job)).name != "RUNNING":
         if now.has_ended:
             raise EnvironmentLackingError(f"Slurm's job {job} is over: {now}", hint="run the same command again in a new allocation")
-        if now.name == "PENDING" and now.reason in HOPELESS:
+        if now.name == "PENDING" and now.reason in HOPELESS and now == told and time.monotonic() > since + HOPELESS_S:
             raise EnvironmentLackingError(f"Slurm's job {job} waits for ever: {now.reason}", hint="ask for what the partition has")
         if now != told:
             _log.warning("waiting for Slurm's job %s: %s", job, now)
-            told = now
+            told, since = now, time.monotonic()
         _wait(POLL_S, on_tick)
 
 

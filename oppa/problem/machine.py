@@ -3,7 +3,9 @@
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
+from oppa.problem.cluster import Link
 from oppa.problem.presets import PRESETS
 from oppa.units import MIB, format_bytes
 
@@ -39,40 +41,51 @@ def this_machine(root: Path = _ROOT) -> Machine:
     return Machine(cores=cores, memory_bytes=memory_bytes, gpus=gpus, gpu=gpu, gpu_memory_bytes=first.total_memory)
 
 
-def suggest_job(machine: Machine | None = None) -> str:
-    """The text of a job file that `load_job` accepts, for this machine unless another is given."""
+def suggest_job(machine: Machine | None = None, *, hosts: int = 1, devices: int | None = None, link: Link | None = None) -> str:
+    """The text of a job file that `load_job` accepts, for this machine unless another is given, or for several such hosts.
+
+    `devices`: ranks of a host without GPUs; 4, or 8 where it has as many cores, unless given.
+    """
     machine = machine or this_machine()
-    return _gpu_job(machine) if machine.gpus else _cpu_job(machine)
+    return _TEMPLATE.format(
+        **(_gpu_job(machine, hosts) if machine.gpus else _cpu_job(machine, hosts, devices)), hosts=hosts, link=_link(link)
+    )
 
 
-def _cpu_job(machine: Machine) -> str:
-    devices = 8 if machine.cores >= 8 else 4
+def _link(link: Link | None) -> str:
+    if link is None:
+        return ""
+    return _LINK.format(bandwidth=f'"{link.bandwidth_bytes_per_s / 1e6:.0f} MB/s"', latency=f'"{link.latency_s * 1e6:.0f} us"')
+
+
+def _cpu_job(machine: Machine, hosts: int, devices: int | None) -> dict[str, Any]:
+    devices = devices or (8 if machine.cores >= 8 else 4)
     limit_bytes = machine.memory_bytes // 2 // devices
     quota = f"cpus_per_device = {machine.cores / devices:g}"
-    return _TEMPLATE.format(
-        machine=f"{machine.cores:g} cores, {format_bytes(machine.memory_bytes)} of memory, no GPU",
-        model=_fitting(("tiny-16m", "tiny-4m", "tiny-1m"), limit_bytes),
-        global_batch=32,
-        devices=devices,
-        device="CPU",
-        memory_limit=f'"{limit_bytes // MIB} MiB"',
-        more=f"{quota:<32}# its share of the cores, where control groups are writable\n",
-        precision="fp32",
-    )
+    return {
+        "machine": _of_each(hosts, f"{machine.cores:g} cores, {format_bytes(machine.memory_bytes)} of memory, no GPU"),
+        "model": _fitting(("tiny-16m", "tiny-4m", "tiny-1m"), limit_bytes),
+        "global_batch": max(32, hosts * devices),
+        "devices": devices,
+        "device": "CPU",
+        "memory_limit": f'"{limit_bytes // MIB} MiB"',
+        "more": f"{quota:<32}# its share of the cores, where control groups are writable\n",
+        "precision": "fp32",
+    }
 
 
-def _gpu_job(machine: Machine) -> str:
-    all_bytes = machine.gpus * machine.gpu_memory_bytes
-    return _TEMPLATE.format(
-        machine=f"{machine.gpus} x {machine.gpu}, {format_bytes(machine.gpu_memory_bytes)} each",
-        model=_fitting(("llama-2-7b", "llama-3.2-3b", "llama-3.2-1b", "tiny-64m"), all_bytes // 2),
-        global_batch=-(-32 // machine.gpus) * machine.gpus,
-        devices=machine.gpus,
-        device=machine.gpu,
-        memory_limit=f'"{machine.gpu_memory_bytes // MIB} MiB"',
-        more="",
-        precision="bf16",
-    )
+def _gpu_job(machine: Machine, hosts: int) -> dict[str, Any]:
+    all_bytes = hosts * machine.gpus * machine.gpu_memory_bytes
+    return {
+        "machine": _of_each(hosts, f"{machine.gpus} x {machine.gpu}, {format_bytes(machine.gpu_memory_bytes)} each"),
+        "model": _fitting(("llama-2-7b", "llama-3.2-3b", "llama-3.2-1b", "tiny-64m"), all_bytes // 2),
+        "global_batch": -(-32 // (hosts * machine.gpus)) * hosts * machine.gpus,
+        "devices": machine.gpus,
+        "device": machine.gpu,
+        "memory_limit": f'"{machine.gpu_memory_bytes // MIB} MiB"',
+        "more": "",
+        "precision": "bf16",
+    }
 
 
 def _fitting(presets: tuple[str, ...], memory_bytes: int) -> str:
@@ -103,6 +116,10 @@ def _memory_bytes(root: Path) -> int:
     return min([physical, *(int(word) for limit in limits for word in _words(root / limit) if word.isdigit())])
 
 
+def _of_each(hosts: int, machine: str) -> str:
+    return machine if hosts == 1 else f"{hosts} hosts of {machine}"
+
+
 def _words(path: Path) -> list[str]:
     try:
         return path.read_text().split()
@@ -110,8 +127,13 @@ def _words(path: Path) -> list[str]:
         return []
 
 
+_LINK = """
+[cluster.inter_host]            # between hosts, as it was found
+bandwidth = {bandwidth:<20}# of a host
+latency = {latency:<22}# one way
+"""
 _TEMPLATE = """\
-# Written by `oppa init` for this machine: {machine}.
+# Written by `oppa init` for what it found: {machine}.
 
 [model]
 {model}
@@ -120,11 +142,11 @@ _TEMPLATE = """\
 global_batch = {global_batch:<17}# sequences per optimizer step
 
 [cluster]
-hosts = 1
+hosts = {hosts}
 devices_per_host = {devices}
 device = "{device}"
 memory_limit = {memory_limit:<17}# of each device
-{more}
+{more}{link}
 [runner]
 name = "torch"                  # or the path of a folder with a runner.toml
 

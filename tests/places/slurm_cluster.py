@@ -14,17 +14,17 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from oppa.trials import processes
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "sinfo", "squeue")
-CGROUPS = Path("/sys/fs/cgroup")
+FREEZER = Path("/sys/fs/cgroup/freezer")
 KILL_WAIT_S = 3
 """From SIGTERM to SIGKILL, when a job is taken away."""
 REQUEUE_S = 5
 """How long a requeued job waits before it may run again; the least that Slurm allows."""
-
+T = TypeVar("T")
 
 SETTINGS = """\
 AuthType=auth/none
@@ -71,15 +71,16 @@ def slurm_lacking() -> str:
 
 def tracking_lacking() -> str:
     """Why Slurm cannot find every process of a step here; empty if it can."""
-    return "" if (CGROUPS / "freezer" / "release_agent").exists() else f"no freezer of cgroups v1 in {CGROUPS}"
+    return "" if os.access(FREEZER / "release_agent", os.W_OK) else f"no writable cgroups (v1) in {FREEZER}"
 
 
-def until(condition: Callable[[], bool], explain: Callable[[], str] = str, timeout_s: float = 30) -> None:
-    """Return once this is true; fails if that never comes."""
+def until(condition: Callable[[], T], explain: Callable[[], str] = str, timeout_s: float = 30) -> T:
+    """What the condition returns once it is true; fails if that never comes."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"this never happened\n{explain()}"
         time.sleep(0.05)
+    return found
 
 
 class SlurmCluster:
@@ -138,8 +139,12 @@ class SlurmCluster:
 
     def wait_for(self, job: str, *states: str, timeout_s: float = 30) -> dict[str, str]:
         """What `scontrol` tells of the job once it is in one of these states."""
-        until(lambda: self.job(job)["JobState"] in states, lambda: f"{self.job(job)}\n{self.output(job)}\n{self._explain()}", timeout_s)
-        return self.job(job)
+
+        def arrived() -> dict[str, str]:
+            told = self.job(job)
+            return told if told["JobState"] in states else {}
+
+        return until(arrived, lambda: f"{self.job(job)}\n{self.output(job)}\n{self._explain()}", timeout_s)
 
     def cancel(self, *jobs: str) -> None:
         """Cancel jobs, and wait until nothing of them is left; one that is over may be among them."""
@@ -211,7 +216,7 @@ class SlurmCluster:
 
     def _groups(self) -> list[Path]:
         """Our cgroups, the innermost first."""
-        return sorted((path for node in self.nodes for path in CGROUPS.glob(f"freezer/slurm_{node}/**/")), reverse=True)
+        return sorted((path for node in self.nodes for path in FREEZER.glob(f"slurm_{node}/**/")), reverse=True)
 
     def _is_ours(self, environment: Mapping[str, str]) -> bool:
         return environment.get("SLURM_CONF") == self.environment["SLURM_CONF"]

@@ -1,5 +1,6 @@
 """With cgroups a place finds every process of a step, however it hides."""
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -34,5 +35,8 @@ def test_nothing_is_left_of_a_cancelled_step(slurm, tmp_path):
 
 def named(name):
     """Processes that are called so."""
-    commands = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline"))
-    return [command for command in commands if command.startswith(name.encode())]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += [path] * path.read_bytes().startswith(name.encode())
+    return found

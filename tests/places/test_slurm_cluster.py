@@ -67,7 +67,7 @@ def test_a_request_that_no_node_can_serve_is_refused(slurm, options):
 def test_a_preempted_job_runs_again(slurm):
     script = "echo run ${SLURM_RESTART_COUNT:-0}; [ $SLURM_RESTART_COUNT ] || exec sleep 600"
     job = slurm.submit(script, "--nodes=2", "--ntasks-per-node=1")
-    slurm.wait_for(job, "RUNNING")
+    until(lambda: "run 0" in slurm.output(job))
     urgent = slurm.submit("sleep 1", "--partition=high", "--nodes=2", "--exclusive")
     slurm.wait_for(urgent, "COMPLETED")
     assert slurm.wait_for(job, "COMPLETED", timeout_s=60)["Restarts"] == "1"

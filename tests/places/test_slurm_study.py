@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from oppa.problem.job import load_job
 from oppa.study import Study
 from oppa.trials import processes
 from tests.cli.conftest import RUNNER
@@ -198,3 +199,12 @@ def test_an_allocation_that_is_larger_than_the_job_runs_trials_side_by_side(tune
     assert any(start < other < end for start, end in ends for other, _ in ends)
     assert (tuner.folder / "S" / "tuner1.log").exists()
     until(lambda: not tuner.living())
+
+
+def test_a_job_file_is_written_for_the_hosts_of_an_allocation(tuner):
+    init = f"cd {shlex.quote(str(tuner.folder))}; {sys.executable} -m oppa init found.toml; echo exit code $?"
+    tuner.finished(tuner.slurm.submit(init, *TWO_NODES))
+    cluster = load_job(tuner.folder / "found.toml").cluster
+    assert cluster.hosts == 2
+    assert cluster.inter_host.bandwidth_bytes_per_s > 1e6
+    assert 0 < cluster.inter_host.latency_s < 0.1

@@ -1,0 +1,134 @@
+"""What the hosts of an allocation have, and how fast the first two of them talk: a program on each, which measures."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from oppa.errors import EnvironmentLackingError
+from oppa.places import network, slurm
+from oppa.places.agents import Agents
+from oppa.problem.cluster import Link
+from oppa.problem.machine import Machine, this_machine
+
+PATIENCE_S = 120.0
+PINGS = 200
+STREAM_S = 2.0
+CHUNK = bytes(1 << 20)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Hosts that are alike: what each of them has is what the poorest has."""
+
+    hosts: int
+    machine: Machine
+    link: Link | None
+    """Between the first two; None where there is one."""
+
+
+def survey(job: str) -> Survey:
+    """Look at all hosts of Slurm's job, in which this process is.
+
+    Raises:
+        EnvironmentLackingError: Slurm does not answer, or a host does not.
+    """
+    allocated = slurm.nodes(job)
+    hosts = len(allocated)
+    package = Path(__file__).resolve().parents[2]
+    program = f"import sys; sys.path.insert(0, {str(package)!r}); from oppa.places import survey; survey.main()"
+    words = [f"--jobid={job}", "--overlap", f"--nodes={hosts}", f"--ntasks={hosts}", "--ntasks-per-node=1"]
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["srun", *words, sys.executable, "-P", "-c", program]
+        with contextlib.closing(
+            Agents([command], hosts=hosts, environment=os.environ, grace_s=1.0, log=Path(folder, "survey.log"))
+        ) as agents:
+            try:
+                told = agents.wait_for("machine", hosts, PATIENCE_S)
+                port = next(each["port"] for each in told if each["host"] == 0)
+                agents.tell(address=allocated[0].address, port=port)
+                link = agents.wait_for("link", 1, PATIENCE_S)[0] if hosts > 1 else None
+            except OSError as error:
+                hint = "write the job file by hand, or look at the hosts with `srun hostname`"
+                raise EnvironmentLackingError(f"the hosts of Slurm's job {job} cannot be surveyed: {error}", hint=hint) from None
+    cpus = min(node.cpus for node in allocated)
+    return Survey(
+        hosts=hosts,
+        machine=_poorest([Machine(**each["machine"]) for each in told], cpus),
+        link=Link(bandwidth_bytes_per_s=link["bandwidth_bytes_per_s"], latency_s=link["latency_s"]) if link else None,
+    )
+
+
+def _poorest(machines: list[Machine], cpus: int) -> Machine:
+    first = machines[0]
+    return dataclasses.replace(
+        first,
+        cores=min(cpus, *(machine.cores for machine in machines)),
+        memory_bytes=min(machine.memory_bytes for machine in machines),
+        gpus=min(machine.gpus for machine in machines),
+        gpu_memory_bytes=min(machine.gpu_memory_bytes for machine in machines),
+    )
+
+
+def main() -> None:
+    """What a host says: what it has; then the second, which talks to the first, how fast that is."""
+    host = int(os.environ["SLURM_PROCID"])
+    with socket.create_server(("", 0)) as server:
+        _tell(host, "machine", machine=dataclasses.asdict(this_machine()), port=server.getsockname()[1])
+        if host == 0:
+            threading.Thread(target=_answer, args=(server,), daemon=True).start()
+        first = json.loads(sys.stdin.readline())
+        if host == 1:
+            link = measure(first["address"], first["port"])
+            fabric = network.infiniband_bytes_per_s()
+            _tell(host, "link", bandwidth_bytes_per_s=max(link.bandwidth_bytes_per_s, fabric), latency_s=link.latency_s)
+        sys.stdin.read()
+
+
+def measure(address: str, port: int) -> Link:
+    """One way: the median of pings, halved, and the rate of a stream of two seconds."""
+    with socket.create_connection((address, port)) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        round_trip_s = statistics.median(_pings(line))
+        began, sent = time.monotonic(), 0
+        while time.monotonic() < began + STREAM_S:
+            line.sendall(CHUNK)
+            sent += len(CHUNK)
+        line.shutdown(socket.SHUT_WR)
+        while line.recv(1 << 16):
+            pass
+        return Link(bandwidth_bytes_per_s=sent / (time.monotonic() - began), latency_s=round_trip_s / 2)
+
+
+def _pings(line: socket.socket) -> Iterator[float]:
+    for _ in range(PINGS):
+        began = time.monotonic()
+        line.sendall(b"?")
+        line.recv(1)
+        yield time.monotonic() - began
+
+
+def _answer(server: socket.socket) -> None:
+    """To each ping a byte; then take in the stream, and close."""
+    line, _ = server.accept()
+    with line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(PINGS):
+            line.recv(1)
+            line.sendall(b"!")
+        while line.recv(1 << 20):
+            pass
+
+
+def _tell(host: int, event: str, **facts: Any) -> None:
+    sys.stdout.write(json.dumps({"event": event, "host": host, **facts}) + "\n")
+    sys.stdout.flush()
