@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DONE := .venv/.installed
 
-.PHONY: help setup tune test check environments faults bench lint wheel clean
+.PHONY: help setup tune test check environments slurm faults bench lint wheel clean
 
 help: ## What there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
@@ -29,6 +29,10 @@ check: setup lint environments test wheel ## What continuous integration runs
 environments: setup ## Make the environments of DeepSpeed's and ColossalAI's runners, some minutes each
 	$(BIN)/oppa env create deepspeed
 	$(BIN)/oppa env create colossalai
+
+slurm: ## Install Debian's Slurm, for the tests that run on a real one (as root)
+	@command -v slurmctld slurmd srun >/dev/null || PATH="$$PATH:/usr/sbin" command -v slurmctld slurmd srun >/dev/null || { \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm slurm-client munge; }
 
 lint: setup ## Format, lint, strict types, import contracts
 	$(BIN)/ruff format --check .

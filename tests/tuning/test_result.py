@@ -203,6 +203,17 @@ def test_after_some_defaults_that_do_not_fit_it_gives_up(outcome, record, candid
     assert record.next_default() is None
 
 
+def test_a_default_that_fails_when_run_again_makes_room_for_the_next(record, defaults, others) -> None:
+    record.search(others[0], 2.0)
+    record.baseline(defaults[0], 1.0)
+    assert record.next_default() is None
+    record.repeat({defaults[0]: [None], others[0]: []}, "out_of_memory")
+    assert record.next_default() == defaults[1]
+    usual = record.baseline(defaults[1], 1.5)
+    assert record.next_default() is None
+    assert record.finding().default == usual
+
+
 def test_search_trials_of_defaults_are_no_spent_looks(record, defaults) -> None:
     for index in defaults[: BASELINES + 1]:
         record.search(index, None, "out_of_memory")

@@ -4,7 +4,13 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 
 SCRIPT = "run.sh"
-RANK, ADDRESS, PORT = '"${NODE_RANK:?which host is this: 0, 1, ...}"', '"${MASTER_ADDR:?the address of host 0}"', '"${MASTER_PORT:-29500}"'
+RANK = '"${NODE_RANK:-${SLURM_NODEID:?or NODE_RANK: which host is this: 0, 1, ...}}"'
+ADDRESS = '"${MASTER_ADDR:-$(scontrol show hostnames "${SLURM_JOB_NODELIST:?or MASTER_ADDR: the address of host 0}" | head -n 1)}"'
+PORT = '"${MASTER_PORT:-29500}"'
+SEVERAL = (
+    "On Slurm: srun --nodes={hosts} --ntasks-per-node=1 sh {script}",
+    "Elsewhere: on each host, with NODE_RANK (0, 1, ...) and MASTER_ADDR set.",
+)
 
 _HEAD = """\
 #!/bin/sh
@@ -19,7 +25,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 def script(problem: Problem, configuration: Configuration, *, usage: str, body: str, notes: tuple[str, ...] = ()) -> str:
     """A script with a head that says what it is, and how it is used."""
-    said = notes if problem.cluster.hosts == 1 else (*notes, "On each host, with NODE_RANK (0, 1, ...) and MASTER_ADDR set.")
+    hosts = problem.cluster.hosts
+    said = notes if hosts == 1 else (*notes, *(line.format(hosts=hosts, script=SCRIPT) for line in SEVERAL))
     lines = "".join(f"# {line}\n" for line in said)
     ranks = problem.cluster.devices
     head = _HEAD.format(name=problem.name, id=configuration.id, ranks=ranks, script=SCRIPT, usage=usage, notes=lines)
