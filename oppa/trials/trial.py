@@ -140,5 +140,5 @@ def _check_space(folder: Path) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove what an earlier, interrupted attempt at this trial left."""
-    for name in (wire.MEASUREMENTS, wire.REPORT, wire.STOP, wire.LAST_STEP, logs.STDOUT, logs.STDERR):
+    for name in (wire.MEASUREMENTS, wire.REPORT, wire.STOP, wire.LAST_STEP, wire.REPORTER, logs.STDOUT, logs.STDERR):
         (folder / name).unlink(missing_ok=True)

@@ -5,6 +5,7 @@ measurements.jsonl   appended by rank 0, one line per optimizer step, as it happ
 outcome.json         written once, by the first rank that can tell why the trial ended (Report)
 stop                 made by oppa: rank 0 looks for it at each step boundary and tells the others
 last_step            written by rank 0 of a program that has no other way to tell them: the number of the last step
+reporter             of a command on several hosts: made by the host that reports its steps
 stdout.log, stderr.log
 """
 
@@ -24,6 +25,7 @@ from oppa.problem.problem import Problem
 from oppa.problem.training import Training
 
 SPEC, MEASUREMENTS, REPORT, STOP, LAST_STEP = "trial.json", "measurements.jsonl", "outcome.json", "stop", "last_step"
+REPORTER = "reporter"
 
 Outcome = Literal["completed", "terminated_early", "out_of_memory", "failed", "timed_out", "interrupted"]
 """How a trial can end. `terminated_early` is the designer's choice, `interrupted` the user's."""

@@ -1,7 +1,8 @@
 """The user's own launch line as a trial: fills it in, rewrites configuration files, starts it, and reads its steps where it must.
 
 A program that reports its steps itself (report.py) takes this process's place. Of another one, each line of output is held against the
-declared pattern; it is ended once it has taken the steps of the trial, or oppa has seen enough.
+declared pattern; it is ended once it has taken the steps of the trial, or oppa has seen enough. On several hosts each has one of these; the
+first that reads of a step is the one that reports.
 """
 
 import contextlib
@@ -18,19 +19,22 @@ import report
 from command.rewriting import rewrite
 
 from oppa.problem.command import UNITS, values_of
-from oppa.trials.wire import TrialSpec
+from oppa.trials.wire import REPORT, REPORTER, TrialSpec
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours and cursor movements
 GIB = 1 << 30
+LOOK_S = 0.5
 
 
 def main(folder):
     """Run the trial in `folder`; the program's exit code."""
     spec = TrialSpec.read(folder)
     values = values_of(spec.configuration, spec.model, spec.cluster, spec.training, steps=spec.steps, folder=folder)
+    host = int(os.environ.get("PET_NODE_RANK", "0"))
+    own = folder / f"host{host}" if host else folder  # as oppa.trials.logs has it
     copies = {}
     for file in spec.command.files:
-        copies[file.name] = folder / Path(file.path).name
+        copies[file.name] = own / Path(file.path).name
         rewrite(Path(file.path), copies[file.name], file.rewritten(values))
     argv = spec.command.words(values, copies)
     sys.stdout.write(f"$ {' '.join(argv)}\n")
@@ -45,6 +49,7 @@ class Follower:
 
     def __init__(self, trial, spec):
         self.trial, self.wanted = trial, spec.steps
+        self.reporting = None
         self.pattern = re.compile(spec.command.steps.pattern)
         self.out_of_memory = re.compile(spec.command.steps.out_of_memory)
         self.last_s, self.last_step = time.monotonic(), 0
@@ -55,7 +60,7 @@ class Follower:
         program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for line in lines_of(program):
             self.read(line)
-            if self.enough:
+            if self.enough or self.is_over_elsewhere():
                 program.terminate()  # what it leaves behind is ended by oppa, as after any trial
                 return 0
         code = program.wait()
@@ -83,9 +88,25 @@ class Follower:
         memory = int(float(facts["memory_gib"]) * GIB) if facts.get("memory_gib") else None
         loss = float(facts["loss"]) if facts.get("loss") else None
         self.last_s, self.last_step = now_s, step
+        if not self.reports():
+            return
         for _ in range(count):
             stop = not self.trial.step(told_s, memory_bytes=memory, loss=loss)
             self.enough = self.enough or stop or self.trial.next_step >= self.wanted
+
+    def is_over_elsewhere(self):
+        """Whether another host, which reports, has seen the last step."""
+        return not self.reporting and (self.trial.folder / REPORT).exists()
+
+    def reports(self):
+        """Whether this host is the one that reports; the first to ask is."""
+        if self.reporting is None:
+            try:
+                (self.trial.folder / REPORTER).open("x").close()
+                self.reporting = True
+            except FileExistsError:
+                self.reporting = False
+        return self.reporting
 
 
 def die_of(number):
@@ -96,14 +117,16 @@ def die_of(number):
 
 
 def lines_of(program):
-    """What a program prints on either stream, line by line as it comes (`\\r` ends one, too), and passed on."""
+    """What a program prints on either stream, line by line as it comes (`\\r` ends one, too) and passed on; at times an empty one."""
     with selectors.DefaultSelector() as selector:
         rests = {program.stdout: b"", program.stderr: b""}
         passed_on = {program.stdout: sys.stdout.buffer, program.stderr: sys.stderr.buffer}
         for stream in rests:
             selector.register(stream, selectors.EVENT_READ)
         while selector.get_map():
-            for key, _ in selector.select():
+            ready = selector.select(LOOK_S)
+            yield from [] if ready else [""]
+            for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
                 if not data:
                     selector.unregister(key.fileobj)

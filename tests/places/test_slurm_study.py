@@ -127,11 +127,23 @@ def test_a_killed_tuner_leaves_no_process(tuner):
     until(lambda: not tuner.living())
 
 
-def test_a_requeued_tuner_goes_on(tuner):
+@pytest.mark.parametrize(
+    "take_away",
+    [
+        lambda slurm, job: slurm.run("scontrol", "requeue", job),
+        lambda slurm, job: slurm.submit("sleep 1", "--partition=high", "--nodes=2", "--exclusive"),
+    ],
+    ids=["requeued", "preempted"],
+)
+def test_a_tuner_that_is_sent_back_to_the_queue_goes_on(tuner, take_away):
     job = tuner.submit()
     until(lambda: tuner.has_trials(3), lambda: tuner.slurm.output(job))
-    tuner.slurm.run("scontrol", "requeue", job)
-    until(lambda: tuner.slurm.job(job)["Restarts"] == "1" and "exit code 0" in tuner.slurm.output(job), timeout_s=120)
+    take_away(tuner.slurm, job)
+    until(
+        lambda: tuner.slurm.job(job)["Restarts"] == "1" and "exit code 0" in tuner.slurm.output(job),
+        lambda: tuner.slurm.output(job),
+        timeout_s=120,
+    )
     assert sum(trial.counts and trial.purpose == "search" for trial in tuner.trials()) == 8
 
 
