@@ -10,7 +10,7 @@ hosts of a job hear the same lines, and each answers with its own number:
     -> {"event": "port", "host": 0, "port": ...}
     -> {"event": "exit", "host": 0, "gang": 1}                                   its processes on this host have ended: see `exit0.json`
     -> {"event": "ended", "host": 0, "gang": 1}
-    -> {"event": "alive", "host": 0}                                             every few seconds while a trial runs
+    -> {"event": "alive", "host": 0, "gang": 1}                                  once it has begun, then every few seconds while it runs
 
 When stdin closes, it ends everything that it has started, and itself.
 """
@@ -33,6 +33,7 @@ from oppa.trials.local import LocalLauncher, LocalTrial
 from oppa.trials.placement import Seat, free_port
 from oppa.trials.runner import load_runner
 from oppa.trials.sweep import sweep
+from oppa.trials.verdict import kernel_oom_kills
 from oppa.trials.wire import TrialSpec, write_json
 
 POLL_S = 0.01
@@ -70,6 +71,7 @@ class Agent:
         self._trial: LocalTrial | None = None
         """Until we are asked to end it."""
         self._exited = False
+        self._oom_kills = 0
         self._alive_at = 0.0
 
     def serve(self) -> None:
@@ -84,7 +86,9 @@ class Agent:
     def _do(self, do: str, gang: int = 0, folder: str = "", master: str = "", port: int = 0, grace_s: float = 0.0) -> None:
         if do == "start":
             self._gang, self._folder, self._exited = gang, Path(folder), False
+            self._oom_kills = kernel_oom_kills()
             self._start(master, port)
+            self._alive_at = 0.0  # told at once
         elif do == "end":
             if self._trial is not None:
                 self._trial.end(grace_s)
@@ -106,12 +110,13 @@ class Agent:
         """Tell once how the trial ended; what is left of it stays until we are asked to end it."""
         if time.monotonic() > self._alive_at + ALIVE_S:
             self._alive_at = time.monotonic()
-            self._tell("alive")
+            self._tell("alive", gang=self._gang)
         if self._trial is not None and not self._exited and (exit := self._trial.poll()) is not None:
             self._tell_exit(exit)
 
     def _tell_exit(self, exit: Exit) -> None:
         self._exited = True
+        exit = dataclasses.replace(exit, kernel_oom=kernel_oom_kills() > self._oom_kills)
         write_json(exit_file(self._folder, self._host), dataclasses.asdict(exit))
         self._tell("exit", gang=self._gang)
 

@@ -101,7 +101,13 @@ class _Stream:
         self._out, theirs_out = os.pipe()
         try:
             self._guard = Guard(
-                "the agents", command, environment=environment, grace_s=grace_s, log=log, stdin=theirs_in, stdout=theirs_out
+                "the command that starts the agents",
+                command,
+                environment=environment,
+                grace_s=grace_s,
+                log=log,
+                stdin=theirs_in,
+                stdout=theirs_out,
             )
         finally:
             os.close(theirs_in)

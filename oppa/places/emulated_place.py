@@ -26,6 +26,11 @@ class EmulatedPlace:
         hosts = read_netlab()["hosts"][: cluster.hosts]
         return cls(addresses=tuple(host["address"] for host in hosts), namespaces=tuple(host["namespace"] for host in hosts))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """They have none but their addresses."""
+        return self.addresses
+
     def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
         """They share this machine's cores."""
         return exclusive(spec.cluster, on_tick)

@@ -28,6 +28,8 @@ PATIENCE_S = 5.0
 """How much longer than the grace the hosts may take to say that nothing is left."""
 SILENCE_S = 8.0
 """A host that says nothing for so long is dead; it should every two seconds. Shorter than what is taken for a hang of the program."""
+START_S = 20.0
+"""So much longer it may say nothing before it has begun: devices that are slow to release their memory are waited for."""
 
 
 class Place(Protocol):
@@ -36,6 +38,11 @@ class Place(Protocol):
     @property
     def addresses(self) -> tuple[str, ...]:
         """Of the hosts, in the order in which ranks fill them."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the hosts, for people."""
         ...
 
     def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
@@ -89,7 +96,7 @@ class HostsLauncher:
                 self._living_agents().wait_ready(on_tick)
             except OSError as error:
                 self.drop_agents()
-                hosts = ", ".join(self._place.addresses)
+                hosts = ", ".join(self._place.names)
                 hint = "once they can, run the same command again: nothing is lost"
                 raise EnvironmentLackingError(f"the hosts {hosts} cannot run trials: {error}", hint=hint) from None
             yield
@@ -124,7 +131,8 @@ class HostsLauncher:
         if self._agents is not None and self._agents.ended():
             self.drop_agents()
         if self._agents is None:
-            hosts = len(self._place.addresses)
+            hosts, log = len(self._place.addresses), self._folder / "agents.log"
+            log.unlink(missing_ok=True)  # what agents before said is not why these cannot be had
             task = Task(runner=str(self._runner.folder), study=self._study, hosts=hosts, grace_s=self._grace_s)
             environment = placement.environment(self._runner, self._study, packages=self._folder / "packages")
             self._agents = Agents(
@@ -132,7 +140,7 @@ class HostsLauncher:
                 hosts=hosts,
                 environment=environment,
                 grace_s=self._grace_s,
-                log=self._folder / "agents.log",
+                log=log,
             )
         return self._agents
 
@@ -145,7 +153,7 @@ class HostsTrial:
         self._folder = folder
         self._gang = gang
         self._exits: dict[int, Exit] = {}
-        self._heard_at = dict.fromkeys(range(len(place.addresses)), time.monotonic())
+        self._heard_at = dict.fromkeys(range(len(place.addresses)), time.monotonic() + START_S)
         self._linger_until = math.inf
 
     def poll(self) -> Exit | None:
@@ -155,27 +163,32 @@ class HostsTrial:
             self._hear(event)
         if how:
             return self._lost(how)
-        if silent := [host for host, at in self._heard_at.items() if host not in self._exits and time.monotonic() > at + SILENCE_S]:
-            return Exit(revoked=f"host {silent[0]} ({self._place.addresses[silent[0]]}) says nothing any more")
+        if silent := self._silent():
+            return Exit(revoked=f"host {self._place.names[silent[0]]} says nothing any more")
         over = len(self._exits) == len(self._place.addresses) or time.monotonic() > self._linger_until
         return _merged(self._exits.values()) if over else None
 
     def end(self, grace_s: float) -> None:
         """End whatever is left of it on any host, and return when nothing is; bring the logs of all hosts together."""
-        if not self._agents.ended():
+        fit = not self._agents.ended() and not self._silent()
+        if fit:
             self._agents.tell(do="end", gang=self._gang, grace_s=grace_s)
-        if self._agents.ended() or not self._agents.all_ended(self._gang, grace_s + PATIENCE_S):
+        if not fit or not self._agents.all_ended(self._gang, grace_s + PATIENCE_S):
             self._launcher.drop_agents()
         self._gather_logs()
 
+    def _silent(self) -> list[int]:
+        """The hosts that have not ended their part, and say nothing."""
+        return [host for host, at in self._heard_at.items() if host not in self._exits and time.monotonic() > at + SILENCE_S]
+
     def _hear(self, event: dict[str, Any]) -> None:
+        if event.get("gang") != self._gang:
+            return  # of an earlier trial
         self._heard_at[event["host"]] = time.monotonic()
-        if event["event"] != "exit" or event["gang"] != self._gang:
-            return
-        exit = self._handed_in(event["host"])
-        self._exits[event["host"]] = exit
-        if exit.failure or exit.first_abnormal:
-            self._linger_until = min(self._linger_until, time.monotonic() + LINGER_S)
+        if event["event"] == "exit":
+            exit = self._exits[event["host"]] = self._handed_in(event["host"])
+            if exit.failure or exit.first_abnormal:
+                self._linger_until = min(self._linger_until, time.monotonic() + LINGER_S)
 
     def _handed_in(self, host: int) -> Exit:
         file = exit_file(self._folder, host)
@@ -196,7 +209,7 @@ class HostsTrial:
             for name in (logs.STDOUT, logs.STDERR):
                 if words := logs.last_words(own / name, logs.CAP_BYTES // 4):
                     with (self._folder / name).open("a") as file:
-                        file.write(f"\n--- host {host}, {self._place.addresses[host]}\n{words}\n")
+                        file.write(f"\n--- host {host}, {self._place.names[host]}\n{words}\n")
             shutil.rmtree(own, ignore_errors=True)
 
 
@@ -204,4 +217,5 @@ def _merged(exits: Any) -> Exit:
     """All processes in the order in which they ended, as far as the hosts' clocks agree."""
     ended = sorted((process for exit in exits for process in exit.processes), key=lambda process: process.time)
     failed = next((exit for exit in exits if exit.failure), Exit())
-    return Exit(processes=tuple(ended), failure=failed.failure, traceback=failed.traceback)
+    oom = any(exit.kernel_oom for exit in exits)
+    return Exit(processes=tuple(ended), failure=failed.failure, traceback=failed.traceback, kernel_oom=oom)

@@ -19,6 +19,8 @@ from oppa.trials.wire import TrialSpec
 STEP_PATIENCE_S = 30
 """A step waits this long for another's resources before it is refused."""
 POLL_S = 2.0
+GONE_S = 3.0
+"""How long a step that was cancelled may stay."""
 SPECIAL_STEPS = 0xFFFFFFF0
 """Numbers from here on are Slurm's own: batch, extern, interactive."""
 HOPELESS = {
@@ -154,11 +156,17 @@ class SlurmHosts:
         self._job, self._cluster = job, cluster
         self._sharing = -(-slots // groups)
         self._step = f"oppa-{os.urandom(4).hex()}"
+        self._overlapping = _in_a_step()  # which holds what we ask for
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Of the hosts."""
         return tuple(node.address for node in self.nodes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the hosts."""
+        return tuple(node.name for node in self.nodes)
 
     @contextlib.contextmanager
     def devices(self, _: TrialSpec, on_tick: Callable[[], None]) -> Iterator[None]:
@@ -177,7 +185,7 @@ class SlurmHosts:
             f"--mem={first.memory_mib // self._sharing}M" if first.memory_mib and self._sharing > 1 else "--mem=0",
             f"--gpus-per-node={self._cluster.devices_per_host}" if cuda else "--gres=none",
             "--kill-on-bad-exit=0",
-            *(["--overlap"] if _in_a_step() else []),  # which holds what we ask for
+            *(["--overlap"] if self._overlapping else []),
         ]
         return [["srun", *words, *task.argv]]
 
@@ -187,11 +195,19 @@ class SlurmHosts:
         return "" if now.name in ("RUNNING", SILENT) else f"Slurm's job {self._job} is {now}"
 
     def kill(self) -> None:
-        """Cancel our step, should it have outlived its srun."""
+        """Cancel our step, should it have outlived its srun; what Slurm cannot end, as on a dead node, shall not keep us waiting."""
+        for step in self._steps():
+            ask("scancel", step, lenient=True)
+        deadline = time.monotonic() + GONE_S
+        while (left := self._steps()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self._overlapping = self._overlapping or bool(left)
+
+    def _steps(self) -> list[str]:
+        """Those of ours that Slurm takes for running."""
         listed = ask("squeue", "--steps", "--noheader", f"--jobs={self._job}", "--format=%i %j", lenient=True)
-        for step, name in (line.split(maxsplit=1) for line in listed.splitlines() if " " in line.strip()):
-            if name.strip() == self._step:
-                ask("scancel", step, lenient=True)
+        named = (line.split(maxsplit=1) for line in listed.splitlines() if " " in line.strip())
+        return [step for step, name in named if name.strip() == self._step]
 
 
 def _in_a_step() -> bool:

@@ -43,6 +43,8 @@ class Exit:
     processes: tuple[ProcessExit, ...] = ()
     failure: str = ""
     """Why the launcher could not run them to their end, if it could not."""
+    kernel_oom: bool = False
+    """The kernel of another host killed something for want of memory meanwhile."""
     revoked: str = ""
     """Why the devices were taken away from us meanwhile, if they were: nothing of that is the configuration's fault."""
     traceback: str = ""

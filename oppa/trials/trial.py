@@ -94,7 +94,11 @@ def _run(launcher: Launcher, folder: Path, spec: TrialSpec, watch: Watch, *, gra
     finally:
         running.end(grace_s)
     watch.look()
-    return _verdict(folder, watch, exit or Exit(), wanted=spec.steps, kernel_oom=kernel_oom_kills() > oom_kills)
+    return _verdict(folder, watch, exit or Exit(), wanted=spec.steps, kernel_oom=_any_oom(exit, oom_kills))
+
+
+def _any_oom(exit: Exit | None, before: int) -> bool:
+    return (exit is not None and exit.kernel_oom) or kernel_oom_kills() > before
 
 
 def _verdict(folder: Path, watch: Watch, exit: Exit, *, wanted: int, kernel_oom: bool) -> Verdict:

@@ -51,7 +51,7 @@ def script_runner():
 class TwoHosts:
     """This machine, twice."""
 
-    addresses = ("127.0.0.1", "127.0.0.1")
+    addresses = names = ("127.0.0.1", "127.0.0.1")
 
     def devices(self, spec, on_tick):
         return contextlib.nullcontext()

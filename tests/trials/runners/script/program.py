@@ -16,6 +16,7 @@ The script is the trial's `training.corpus`, one instruction per line. An instru
     forget          starts a grandchild in a session of its own with an empty environment
     print BYTES     fills stdout
     line TEXT       appends TEXT, with no newline, to the measurements
+    variable NAME   prints its rank and a variable of its environment
     sleep S         does nothing
 """
 
@@ -101,6 +102,9 @@ class Script:
     def do_line(self, text):
         with (self.trial.folder / "measurements.jsonl").open("a") as file:
             file.write(text)
+
+    def do_variable(self, name):
+        print(f"rank {self.rank}: {os.environ.get(name)}")
 
     def do_sleep(self, seconds):
         time.sleep(float(seconds))
