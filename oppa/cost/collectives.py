@@ -1,7 +1,8 @@
 """Operations among groups of ranks, which lie on one host or across several.
 
 Rank order: the tensor-parallel index runs fastest, then the data-parallel, then the pipeline's (oppa.training.mesh). A group whose
-members are `stride` ranks apart therefore has devices_per_host / stride of them on each host.
+members are `stride` ranks apart therefore has devices_per_host / stride of them on each host. Where hosts are not filled with whole groups,
+as 3 hosts of 4 are not with groups of 3, some are cut by the border between two hosts; the others wait for these.
 
 Notation (n rows):
     members    ranks of the group; k of them per host, on H hosts
@@ -26,9 +27,11 @@ class Group:
     hosts: Tensor
 
     @classmethod
-    def of(cls, members: Tensor, stride: Tensor, machine: Machine) -> "Group":
-        """The group of `members` ranks that are `stride` apart."""
-        per_host = torch.minimum(members, (machine.devices_per_host / stride).floor().clamp_min(1))
+    def of(cls, members: Tensor, stride: Tensor, machine: Machine, devices: Tensor) -> "Group":
+        """The group of `members` ranks that are `stride` apart, among all `devices` of a job."""
+        host, block = machine.devices_per_host, members * stride  # the ranks of so many groups, one after the other
+        cut = (devices > host) & (block < host) & (host % block > 0)
+        per_host = torch.where(cut, (members / 2).ceil(), torch.minimum(members, (host / stride).floor().clamp_min(1)))
         return cls(members, per_host, (members / per_host).ceil())
 
 

@@ -62,7 +62,7 @@ def stage_time(work: Workload, c: Coefficients) -> Tensor:
 def replica_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
     """Seconds in which data-parallel replicas exchange gradients and parameters and nothing else happens."""
     layout, machine = work.layout, work.machine
-    group = Group.of(layout.dp, layout.tp, machine)
+    group = Group.of(layout.dp, layout.tp, machine, work.devices)
     parameters = stage_parameters(work)
     gradients, weights = parameters * REDUCED_BYTES, parameters * machine.element_bytes
     more = _more_operations(work, group, gradients, c)
@@ -115,7 +115,7 @@ def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
 
 
 def _tensor_parallel_time(work: Workload, c: Coefficients) -> Tensor:
-    group = Group.of(work.layout.tp, torch.ones_like(work.layout.tp), work.machine)
+    group = Group.of(work.layout.tp, torch.ones_like(work.layout.tp), work.machine, work.devices)
     payload = work.tokens * work.shape.hidden * work.machine.element_bytes
     again = torch.where(work.layout.recompute == 2, 1.5, 1.0)
     return again * TENSOR_PARALLEL_OPERATIONS * gather_time(group, payload, work.machine, c)
@@ -123,7 +123,7 @@ def _tensor_parallel_time(work: Workload, c: Coefficients) -> Tensor:
 
 def _expert_parallel_time(work: Workload, c: Coefficients) -> Tensor:
     """Tokens go to their experts and come back, forward and backward: all-to-alls, each of which moves what a gather of them would."""
-    group = Group.of(work.layout.ep, work.layout.tp, work.machine)
+    group = Group.of(work.layout.ep, work.layout.tp, work.machine, work.devices)
     payload = work.tokens * work.shape.routed * work.shape.hidden * work.machine.element_bytes / work.layout.tp
     again = torch.where(work.layout.recompute == 2, 1.5, 1.0)
     return again * EXPERT_PARALLEL_OPERATIONS * gather_time(group, payload, work.machine, c)

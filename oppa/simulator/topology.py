@@ -69,7 +69,7 @@ class Topology:
         """The group of so many ranks, each so far from the next."""
         crossings, below = [], 1
         for link in self.links:
-            inside, here = _members(below, size, stride), _members(link.devices, size, stride)
+            inside, here = self._members(below, size, stride), self._members(link.devices, size, stride)
             if here > inside:
                 crossings.append(
                     Crossing(
@@ -84,16 +84,17 @@ class Topology:
         return Group(size=size, crossings=tuple(crossings))
 
     def hop(self, here: int, there: int, *, senders: int) -> Crossing:
-        """What a rank has to send to another, while so many ranks beginning with it do the same."""
+        """What a rank has to send to another, while so many ranks beginning with it do the same: of these, the one that goes furthest."""
         for link in self.links:
-            if here // link.devices == there // link.devices:
+            if here // link.devices == (there + senders - 1) // link.devices:
                 share = link.bandwidth_bytes_per_s / min(link.shared_by, senders)
                 return Crossing(
                     link=link.name, bandwidth_bytes_per_s=share, port_bytes_per_s=share, latency_s=link.latency_s, members_below=1
                 )
         raise AssertionError(f"rank {there} is beyond the cluster of {self.devices}")
 
-
-def _members(island: int, size: int, stride: int) -> int:
-    """How many of the group of rank 0 lie in its island."""
-    return min(size, -(-island // stride))
+    def _members(self, island: int, size: int, stride: int) -> int:
+        """How many of a group lie in an island: of one that is cut, where islands hold whole groups but are not filled with them."""
+        if (size - 1) * stride < island < self.devices and island % (size * stride):
+            return -(-size // 2)
+        return min(size, -(-island // stride))

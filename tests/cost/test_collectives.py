@@ -16,7 +16,7 @@ MACHINE = machine_of(A100, "bf16", 1)
 
 
 def group(members: int, *, stride: int = 1) -> Group:
-    return Group.of(torch.tensor([float(members)]), torch.tensor([float(stride)]), MACHINE)
+    return Group.of(*(torch.tensor([float(number)]) for number in (members, stride)), MACHINE, torch.tensor([float(members * stride)]))
 
 
 def all_reduce(members: int, payload: float, *, stride: int = 1) -> float:
