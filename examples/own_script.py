@@ -39,4 +39,6 @@ for _ in range(options.steps):
     dist.all_reduce(total)
     if trial and not trial.step(time.monotonic() - begin, loss=total.item()):
         break
+dist.barrier()
+del model, optimizer  # which hold on to the group
 dist.destroy_process_group()
