@@ -9,6 +9,7 @@ oppa puts this folder on PYTHONPATH and names the trial's folder in OPPA_TRIAL. 
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -25,6 +26,14 @@ class Trial:
         self.folder, self.rank, self.world = Path(folder), rank, world
         self.spec = json.loads((self.folder / "trial.json").read_text())
         self.next_step = 0
+
+    def require_its_ranks(self):
+        """End the program if the launch line starts more or fewer ranks than the trial is of: something else would be measured."""
+        of = math.prod(self.spec["configuration"][name] for name in ("dp", "tp", "pp"))
+        if "WORLD_SIZE" in os.environ and self.world != of:
+            cause = f"the launch line starts {self.world} ranks, and the trial is of {of}"
+            self.end("failed", cause=cause, rank=self.rank)
+            raise SystemExit(f"{cause}: torchrun wants `--nproc-per-node` {{devices_per_host}}, or none")
 
     def step(self, step_time_s, *, memory_bytes=None, **facts):
         """End one optimizer step, which rank 0 reports (seconds; peak bytes, maximum over ranks); False when it was the last one.
@@ -89,6 +98,7 @@ def open_trial():
     if not folder:
         return None
     trial = Trial(folder, rank=int(os.environ.get("RANK", "0")), world=int(os.environ.get("WORLD_SIZE", "1")))
+    trial.require_its_ranks()
     shown = sys.excepthook
 
     def tell(kind, error, trace):

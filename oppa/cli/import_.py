@@ -29,7 +29,7 @@ def import_(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the configuration and what was ignored as JSON.")] = False,
 ) -> None:
-    """Read a framework's configuration as `[baseline]` of a job: its first trial, and what the winner is compared with."""
+    """Read a framework's configuration as `\\[baseline]` of a job: its first trial, and what the winner is compared with."""
     from oppa.cli import style
     from oppa.problem.baseline import table
     from oppa.problem.job import load_job

@@ -100,6 +100,7 @@ def _become(command: list[str], lab: "Netlab", link: "Link", *, ranks_per_host: 
         "latency_s": link.latency_s,
         "ranks_per_host": ranks_per_host,
         "cpus_per_rank": cpus_per_rank,
+        "command": ["oppa", *sys.argv[1 : sys.argv.index("--") + 1]] if "--" in sys.argv else [],
     }
     os.execvpe(command[0], command, {**os.environ, "OPPA_NETLAB": json.dumps(told)})
 
@@ -108,7 +109,8 @@ def _run(command: list[str], lab: "Netlab", ranks_per_host: int, cpus_per_rank: 
     """How the first rank that failed ended, else 0."""
     from oppa.places.emulated_ranks import EmulatedRanks
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # ends as Ctrl-C does
     ranks = len(lab.hosts) * ranks_per_host
     with (
         _quotas(ranks, cpus_per_rank) as groups,
@@ -122,10 +124,10 @@ def _quotas(ranks: int, cpus_per_rank: float | None) -> "Iterator[CpuGroups | No
     """A CPU group per rank, where that is asked for and can be had."""
     from oppa.trials import quota
 
+    quota.remove_abandoned("netlab")
     if cpus_per_rank is None or quota.quotas_lacking():
         yield None
         return
-    quota.remove_abandoned("netlab")
     groups = quota.CpuGroups("netlab", ranks=ranks, cpus=cpus_per_rank)
     try:
         yield groups

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oppa.errors import InputError, OppaError, nearest
+from oppa.errors import EnvironmentLackingError, InputError, OppaError, nearest
 from oppa.tuning import designers
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ def _search_and_verify(
 ) -> "tuple[Finding | None, str]":
     from oppa.cli import style
     from oppa.cli.watch import make_watcher
+    from oppa.problem.allocation import read_netlab
     from oppa.tuning.result import find_winner
     from oppa.tuning.search import Sitting, search
     from oppa.tuning.stopping import make_rule
@@ -176,9 +177,9 @@ def _search_and_verify(
                 sitting = Sitting(study, problem, run_trial, watcher, imitated=runner.in_process)
                 why_ended = search(sitting, candidates, designer, rule)
                 return find_winner(sitting, candidates, designer), why_ended
-    except KeyboardInterrupt:
-        again = shlex.join(["oppa", *_again(study.folder)])
-        style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {again}", markup=False)
+    except (KeyboardInterrupt, EnvironmentLackingError):
+        again = shlex.join([*read_netlab().get("command", []), "oppa", *_again(study.folder)])
+        style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {again}\n", markup=False)
         raise
 
 

@@ -30,15 +30,15 @@ WORDS = {NEW: "", AGAIN: "again ", PRESENT: "the baseline, ", DEFAULT: "looking 
 
 
 class Interruption:
-    """The first SIGINT or SIGTERM is noted, and raised at the next tick; a second one at once."""
+    """The first SIGINT, SIGTERM or SIGHUP is noted, and raised at the next tick; a second one at once."""
 
     def __init__(self) -> None:
         self.asked = False
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
-        """While this lasts, both signals come here."""
-        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
+        """While this lasts, these signals come here; a terminal that closes is one of them."""
+        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             yield
         finally:

@@ -146,9 +146,16 @@ def exit_file(trial: Path, host: int) -> Path:
 
 def main() -> None:
     """Serve as the agent that the command line and the environment describe."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, _leave)
     task = Task(**json.loads(sys.argv[1]))
     host = int(os.environ.get(HOST) or os.environ["SLURM_PROCID"])
     sweep(task.study)
     with LocalLauncher(load_runner(Path(task.runner)), study=task.study, grace_s=task.grace_s) as launcher:
         Agent(task, launcher, host).serve()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what we started is being ended already
+
+
+def _leave(*_: object) -> None:
+    """Asked to end, once: end what we started, and then ourselves."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)

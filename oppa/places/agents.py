@@ -25,6 +25,7 @@ class Agents:
     def __init__(self, commands: Sequence[list[str]], *, hosts: int, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
         self._hosts = hosts
         self._log = log
+        self._grace_s = grace_s
         self._streams = [_Stream(command, environment=environment, grace_s=grace_s, log=log) for command in commands]
         self._heard: list[Event] = []
         self._ready = False
@@ -89,6 +90,9 @@ class Agents:
         """End them, and all that they have started."""
         for stream in self._streams:
             stream.hang_up()
+        deadline = time.monotonic() + self._grace_s
+        while time.monotonic() < deadline and not all(stream.ended() for stream in self._streams):
+            time.sleep(POLL_S)
         for stream in self._streams:
             stream.close()
 

@@ -40,7 +40,7 @@ class Request:
             EnvironmentLackingError: what the job needs is not here.
         """
         if self.launcher not in LAUNCHERS:
-            raise InputError(f"`--launcher {self.launcher}` is not known", hint=nearest(self.launcher, LAUNCHERS))
+            raise InputError(f"`--launcher {self.launcher}` is not known", hint=nearest(self.launcher, (AUTO, LOCAL, SLURM)))
         launcher = _usual(cluster) if self.launcher == AUTO else self.launcher
         if launcher in (LOCAL, NETLAB) and (self.parallel or 1) > 1:
             hint = "leave it out: trials that share a machine measure each other"
@@ -109,7 +109,11 @@ def open_engine(
 def _within(job: str, request: Request, cluster: Cluster) -> Engine:
     allocated = slurm.nodes(job)
     slurm.require_fitting(cluster, allocated, job)
-    tuners = request.parallel or len(allocated) // cluster.hosts
+    groups = len(allocated) // cluster.hosts
+    tuners = request.parallel or groups
+    room = groups * slurm.room(cluster, allocated)
+    if tuners > room:
+        raise EnvironmentLackingError(f"`--parallel {tuners}`: Slurm's job {job} has room for {room}", hint=f"use {room} or less")
     place = slurm.SlurmHosts(job, cluster, allocated, slot=int(os.environ.get(SLOT, "0")), slots=tuners)
     return Engine(place=place, tuners=tuners, environment={"SLURM_JOB_ID": job})
 

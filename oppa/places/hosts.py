@@ -97,7 +97,7 @@ class HostsLauncher:
             except OSError as error:
                 self.drop_agents()
                 hosts = ", ".join(self._place.names)
-                hint = "once they can, run the same command again: nothing is lost"
+                hint = "once they can, go on with the study"
                 raise EnvironmentLackingError(f"the hosts {hosts} cannot run trials: {error}", hint=hint) from None
             yield
 

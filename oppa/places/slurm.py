@@ -23,6 +23,8 @@ GONE_S = 3.0
 """How long a step that was cancelled may stay."""
 SPECIAL_STEPS = 0xFFFFFFF0
 """Numbers from here on are Slurm's own: batch, extern, interactive."""
+ASKED = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK")
+"""What the job was asked for, which srun would ask for again, and refuse beside other words."""
 HOPELESS = {
     "AccountNotAllowed",
     "AssociationTimeLimit",
@@ -146,6 +148,12 @@ def require_fitting(cluster: Cluster, allocated: tuple[Node, ...], job: str) -> 
         raise EnvironmentLackingError(message, hint="ask for more (`--gpus-per-node`, `--cpus-per-task`), or change [cluster]")
 
 
+def room(cluster: Cluster, allocated: tuple[Node, ...]) -> int:
+    """How many trials' shares the poorest host has: of its GPUs, or of its CPUs."""
+    cpus = max(1, math.ceil((cluster.cpus_per_device or 0) * cluster.devices_per_host))
+    return min(node.gpus // cluster.devices_per_host if cluster.on_cuda else node.cpus // cpus for node in allocated)
+
+
 class SlurmHosts:
     """Some hosts of an allocation as a place for trials; `share` of them go on other hosts or beside each other on the same ones."""
 
@@ -183,15 +191,17 @@ class SlurmHosts:
             *(f"--nodelist={','.join(node.name for node in self.nodes)}", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
             f"--cpus-per-task={max(1, min(node.cpus for node in self.nodes) // self._sharing)}",
             f"--mem={first.memory_mib // self._sharing}M" if first.memory_mib and self._sharing > 1 else "--mem=0",
-            f"--gpus-per-node={self._cluster.devices_per_host}" if cuda else "--gres=none",
+            f"--gpus-per-node={self._cluster.devices_per_host}" if cuda else "--gres=none",  # or a step takes all
             "--kill-on-bad-exit=0",
             *(["--overlap"] if self._overlapping else []),
         ]
-        return [["srun", *words, *task.argv]]
+        return [["env", *(f"--unset={name}" for name in ASKED), "srun", *words, *task.argv]]
 
     def revoked(self) -> str:
         """Preempted, requeued, cancelled, or out of time."""
-        now = state(self._job)
+        deadline = time.monotonic() + GONE_S
+        while (now := state(self._job)).name == "COMPLETING" and time.monotonic() < deadline:  # it soon says what of
+            time.sleep(0.2)
         return "" if now.name in ("RUNNING", SILENT) else f"Slurm's job {self._job} is {now}"
 
     def kill(self) -> None:
@@ -225,7 +235,7 @@ def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
     told, since = State(name=""), time.monotonic()
     while (now := state(job)).name != "RUNNING":
         if now.has_ended:
-            raise EnvironmentLackingError(f"Slurm's job {job} is over: {now}", hint="run the same command again in a new allocation")
+            raise EnvironmentLackingError(f"Slurm's job {job} is over: {now}", hint="what is known so far is kept in the study")
         if now.name == "PENDING" and now.reason in HOPELESS and now == told and time.monotonic() > since + HOPELESS_S:
             raise EnvironmentLackingError(f"Slurm's job {job} waits for ever: {now.reason}", hint="ask for what the partition has")
         if now != told:
@@ -246,9 +256,15 @@ def ask(*argv: str, lenient: bool = False) -> str:
         )
     answer = subprocess.run(argv, capture_output=True, text=True, check=False)
     if answer.returncode and not lenient:
-        words = (answer.stderr.strip() or f"exit code {answer.returncode}").splitlines()[-1]
+        words = reason(answer)
         raise EnvironmentLackingError(f"`{argv[0]}` failed: {words}", hint=f"try `{' '.join(argv)}`")
     return answer.stdout if not answer.returncode else ""
+
+
+def reason(answer: subprocess.CompletedProcess[str]) -> str:
+    """Why a command failed: its first line that sounds like it, else the last."""
+    lines = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
+    return next((line for line in lines if re.search("error|fatal|fail|unrecognized|invalid", line, re.IGNORECASE)), lines[-1])
 
 
 def _wait(seconds: float, on_tick: Callable[[], None]) -> None:

@@ -69,6 +69,5 @@ def _words(cluster: Cluster, options: Sequence[str], *, slots: int) -> list[str]
 def _submit(words: Sequence[str], script: str) -> str:
     answer = subprocess.run(["sbatch", "--parsable", *words], input=script, capture_output=True, text=True, check=False)
     if answer.returncode:
-        reason = (answer.stderr.strip() or f"exit code {answer.returncode}").splitlines()[-1]
-        raise EnvironmentLackingError(f"Slurm refuses the job: {reason}", hint=f"`sbatch {' '.join(words)}` was asked for")
+        raise EnvironmentLackingError(f"Slurm refuses the job: {slurm.reason(answer)}", hint=f"`sbatch {' '.join(words)}` was asked for")
     return answer.stdout.strip().partition(";")[0]

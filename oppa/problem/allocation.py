@@ -43,7 +43,7 @@ def read_allocation(*, on_cuda: bool, environment: Mapping[str, str] = os.enviro
             link=link if hosts > 1 else None,
         )
     if "SLURM_JOB_NUM_NODES" not in environment:
-        hint = "start oppa in an allocation (`salloc`, `sbatch`, `oppa netlab`), or write a number"
+        hint = "start oppa in an allocation (`salloc`, `sbatch`, `oppa netlab`), or write how many, which `--launcher slurm` then asks for"
         raise JobError(f'`"{ALLOCATION}"` in [cluster], and we were started in none', hint=hint)
     devices = _slurm_gpus(environment) if on_cuda else _slurm_tasks(environment)
     if not devices:

@@ -83,12 +83,17 @@ def _forget(folder: Path, names: Collection[str]) -> None:
         folder.rmdir()
 
 
+def _start(problem: Problem, script: Path) -> str:
+    several = f"srun --nodes={problem.cluster.hosts} --ntasks-per-node=1 " if problem.cluster.hosts > 1 else ""
+    return f"{several}sh {shlex.quote(str(script))}"
+
+
 def _readme(handed: HandOver, problem: Problem, configuration: Configuration) -> str:
     script = handed.script
     return _README.format(
         name=problem.name,
         id=configuration.id,
-        own=f"`sh {shlex.quote(str(script))}` starts the job as its trials were.\n" if script else "Its trials were imitated.\n",
+        own=f"`{_start(problem, script)}` starts the job as its trials were.\n" if script else "Its trials were imitated.\n",
         exported=_EXPORTED + "".join(f"- `{name}/`\n" for name in handed.exported) if handed.exported else "",
         refused="\nNot these:\n\n" + "".join(f"- {why}\n" for why in handed.refused.values()) if handed.refused else "",
     )

@@ -225,7 +225,7 @@ def test_a_job_file_is_written_for_the_hosts_of_an_allocation(tuner):
 def test_a_winner_on_several_hosts_starts_with_one_srun(tuner):
     tuner.rewrite(name='"torch"')
     export = f"cd {shlex.quote(str(tuner.folder))}; {sys.executable} -m oppa export job.toml dp=4,micro_batch=4 --to torchrun --out best"
-    start = "MASTER_ADDR=127.0.0.1 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 sh best/run.sh 3; echo exit code $?"
+    start = "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=2 sh best/run.sh 3; echo exit code $?"
     tuner.finished(tuner.slurm.submit(f"{export} && {start}", *TWO_NODES))
     (steps,) = (path.read_text().splitlines() for path in tuner.folder.glob("best/runs/*/measurements.jsonl"))
     assert [json.loads(line)["step"] for line in steps] == [0, 1, 2]

@@ -4,9 +4,13 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 
 SCRIPT = "run.sh"
-RANK = '"${NODE_RANK:-${SLURM_NODEID:?or NODE_RANK: which host is this: 0, 1, ...}}"'
-ADDRESS = '"${MASTER_ADDR:-$(scontrol show hostnames "${SLURM_JOB_NODELIST:?or MASTER_ADDR: the address of host 0}" | head -n 1)}"'
-PORT = '"${MASTER_PORT:-29500}"'
+RANK, ADDRESS, PORT = '"$rank"', '"$first"', '"${MASTER_PORT:-29500}"'
+_WHERE = """\
+rank=${NODE_RANK:-${SLURM_NODEID:-${GROUP_RANK:?or NODE_RANK: which host is this: 0, 1, ...}}}
+test -n "${MASTER_ADDR:-${SLURM_JOB_NODELIST:?or MASTER_ADDR: the address of host 0}}"
+first=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
+test -n "${MASTER_ADDR:-}" || first=$(scontrol show node --oneliner "$first" | sed -n "s/.* NodeAddr=\\([^ ]*\\).*/\\1/p")
+"""
 SEVERAL = (
     "On Slurm: srun --nodes={hosts} --ntasks-per-node=1 sh {script}",
     "Elsewhere: on each host, with NODE_RANK (0, 1, ...) and MASTER_ADDR set.",
@@ -30,7 +34,7 @@ def script(problem: Problem, configuration: Configuration, *, usage: str, body: 
     lines = "".join(f"# {line}\n" for line in said)
     ranks = problem.cluster.devices
     head = _HEAD.format(name=problem.name, id=configuration.id, ranks=ranks, script=SCRIPT, usage=usage, notes=lines)
-    return f"{head}{body}\n"
+    return f"{head}{'' if hosts == 1 else _WHERE}{body}\n"
 
 
 def torchrun(problem: Problem) -> str:
