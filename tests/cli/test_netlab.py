@@ -159,7 +159,8 @@ def test_oppa_itself_is_started_once_outside_and_told_of_the_hosts(netlab, tmp_p
     own.write_text(f"#!{sys.executable}{OWN_OPPA}")
     own.chmod(0o755)
     told = json.loads(netlab("--ranks-per-host", 2, "--cpus-per-rank", 0.5, "--", own, "tune", "--seed", 1, "--", "train", code=5).stdout)
-    hosts = told.pop("hosts")
+    hosts, command = told.pop("hosts"), told.pop("command")
+    assert (command[:2], command[-1]) == (["oppa", "netlab"], "--")
     assert [(host["address"], host["is there"]) for host in hosts] == [("10.77.0.1", True), ("10.77.0.2", True)]
     link = {"bandwidth_bytes_per_s": 12.5e6, "latency_s": 1e-3, "interface": "oppa0"}
     assert told == {**link, "ranks_per_host": 2, "cpus_per_rank": 0.5, "rank": None, "terminal": ["tune", "--seed", "1", "--", "train"]}
