@@ -4,7 +4,8 @@ OppaError                    base: what is wrong, with the value; and a hint: wh
 ├── InputError               the user's input is wrong                                (exit code 2)
 │   ├── JobError             job.toml
 │   ├── SpaceError           a search space file
-│   └── StudyError           a study folder: foreign, truncated, not writable
+│   ├── StudyError           a study folder: foreign, truncated, not writable
+│   └── CheckpointError      a checkpoint: cut short, altered, of another model
 ├── InfeasibleError          nothing in the space can run                             (exit code 1)
 ├── EnvironmentLackingError  a program, package or device is missing                  (exit code 3)
 ├── MeasurementError         a measurement that is no number, or is not positive
@@ -40,6 +41,10 @@ class SpaceError(InputError):
 
 class StudyError(InputError):
     """A study folder cannot be used."""
+
+
+class CheckpointError(InputError):
+    """A checkpoint cannot be written here, or be gone on from."""
 
 
 class InfeasibleError(OppaError):

@@ -40,13 +40,14 @@ def shard_module(module: nn.Module, configuration: Configuration, mesh: Mesh) ->
         if mesh.expert_dp.group is None:
             whole |= set(experts.parameters())
         elif not isinstance(experts, FSDPModule):
-            _fully_shard(experts, configuration, mesh.expert_dp, mesh.device, whole)
-    _fully_shard(module, configuration, mesh.dp, mesh.device, whole)
+            _fully_shard(experts, configuration, mesh.expert_dp, mesh, whole)
+    _fully_shard(module, configuration, mesh.dp, mesh, whole)
 
 
-def _fully_shard(module: nn.Module, configuration: Configuration, replicas: Axis, device: torch.device, whole: set[nn.Parameter]) -> None:
+def _fully_shard(module: nn.Module, configuration: Configuration, replicas: Axis, mesh: Mesh, whole: set[nn.Parameter]) -> None:
     assert replicas.group is not None
-    ranks = DeviceMesh.from_group(replicas.group, device.type, mesh_dim_names=("dp",))
+    # The layout is part of the name: DTensor remembers what it did on equal meshes, and would take the groups of a layout that is gone.
+    ranks = DeviceMesh.from_group(replicas.group, mesh.device.type, mesh_dim_names=(f"dp_{mesh.layout}",))
     fully_shard(module, mesh=ranks, reshard_after_forward=configuration.zero_stage == 3, ignored_params=whole or None)
 
 
@@ -54,7 +55,7 @@ def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh) -> nn.
     """A stage with its weights, whose backward pass averages gradients over the replicas, but for experts that are spread."""
     if configuration.zero_stage >= 2 or mesh.dp.group is None or splits_backward(configuration):
         return stage
-    spread = [name for name, _ in stage.named_parameters() if mesh.ep.size > 1 and _of_expert(name)]
+    spread = [name for name, _ in stage.named_parameters() if mesh.ep.size > 1 and of_expert(name)]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, spread)
     return DistributedDataParallel(
         stage,
@@ -97,11 +98,12 @@ def _replicated(stages: Iterable[nn.Module], mesh: Mesh) -> list[tuple[list[nn.P
     named = [(name, parameter) for stage in stages for name, parameter in stage.named_parameters()]
     if mesh.ep.size == 1:
         return [([parameter for _, parameter in named], mesh.dp)]
-    dense = [parameter for name, parameter in named if not _of_expert(name)]
-    return [(dense, mesh.dp), ([parameter for name, parameter in named if _of_expert(name)], mesh.expert_dp)]
+    dense = [parameter for name, parameter in named if not of_expert(name)]
+    return [(dense, mesh.dp), ([parameter for name, parameter in named if of_expert(name)], mesh.expert_dp)]
 
 
-def _of_expert(name: str) -> bool:
+def of_expert(name: str) -> bool:
+    """Whether a parameter is one of a mixture's experts, which may have fewer replicas than all others."""
     return ".experts." in name
 
 

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oppa.problem.model import Model
-from oppa.training.tensor_parallel import ColumnLinear, Draw, Slice, reduce_from
+from oppa.training.boxes import Piece
+from oppa.training.tensor_parallel import ColumnLinear, Slice, reduce_from
 
 
 class TokenEmbedding(nn.Embedding):
@@ -35,11 +36,11 @@ class TokenEmbedding(nn.Embedding):
             x = x + self.token_types[torch.arange(length, device=tokens.device) * types // length]
         return x if self.positions is None else x + self.positions[: x.shape[1]]
 
-    def local(self, name: str, draw: Draw) -> Tensor:
+    def pieces(self, name: str) -> list[Piece]:
         """This rank's rows of the tokens' vectors; all others are whole."""
         if not name.endswith(".weight"):
-            return draw(name, self.get_parameter(name.rpartition(".")[2]).shape)
-        return draw(name, (self.vocab, self.embedding_dim)).narrow(0, self.part.start, len(self.part))
+            return [Piece.of(name, self.get_parameter(name.rpartition(".")[2]).shape)]
+        return [Piece.of(name, (self.vocab, self.embedding_dim), 0, self.part)]
 
     def _split(self, tokens: Tensor) -> Tensor:
         local = tokens - self.part.start
@@ -51,9 +52,9 @@ class TokenEmbedding(nn.Embedding):
 class TiedHead(ColumnLinear):
     """The output head of a last stage that has no embedding: a copy of the first stage's, whose gradients are summed with it."""
 
-    def local(self, name: str, draw: Draw) -> Tensor:
+    def pieces(self, name: str) -> list[Piece]:
         """This rank's rows of the embedding."""
-        return super().local(name.replace("head", "embedding"), draw)
+        return super().pieces(name.replace("head", "embedding"))
 
 
 class PatchEmbedding(nn.Module):

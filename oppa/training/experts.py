@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oppa.problem.model import Model
-from oppa.training.tensor_parallel import Draw, Slice, copy_to, reduce_from
+from oppa.training.boxes import Piece
+from oppa.training.tensor_parallel import Slice, copy_to, reduce_from
 
 _BALANCE = 0.01
 """Weight of the balance loss (Switch Transformer, Fedus et al. 2021, section 2.2)."""
@@ -110,13 +111,10 @@ class Stack(nn.Module):
         biases = bias.unflatten(0, (len(self.mine), -1)).unbind()
         return torch.cat([F.linear(*layer) for layer in zip(groups, weights, biases, strict=True)])
 
-    def local(self, name: str, draw: Draw) -> Tensor:
-        """The rows of this rank's experts; each is drawn by itself, whichever rank holds it."""
+    def pieces(self, name: str) -> list[Piece]:
+        """This rank's experts, each of which is a tensor by itself, whichever rank holds it."""
         shape = self.full_shape if name.endswith("weight") else self.full_shape[:1]
-        wholes = (draw(f"{name}/{expert}", shape) for expert in self.mine)
-        if self.dim >= len(shape):
-            return torch.cat(list(wholes))
-        return torch.cat([whole.narrow(self.dim, self.part.start, len(self.part)).clone() for whole in wholes])
+        return [Piece.of(f"{name}/{expert}", shape, self.dim, self.part) for expert in self.mine]
 
 
 def balance_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous as meet
 
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.cluster import Cluster
@@ -42,8 +44,13 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """This rank's place in the job; `expert_dp` are the ranks that hold the same experts as this one."""
+    """This rank's place in the job; `expert_dp` are the ranks that hold the same experts as this one.
 
+    All ranks have met at `store`, where the groups of each layout find each other under the layout's number.
+    """
+
+    store: Store
+    layout: int
     rank: int
     world: int
     device: torch.device
@@ -63,20 +70,35 @@ def open_mesh(configuration: Configuration, cluster: Cluster, *, rank: int, worl
     if cluster.hosts == 1 and sys.platform == "linux":
         # Without it gloo looks up the host's own name, which may be unknown or lie on a slow interface.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store, *_ = next(meet(rendezvous, rank, world, timeout=_TIMEOUT))
+    store.set_timeout(_TIMEOUT)
+    try:
+        yield _joined(configuration, store, 0, device=device, rank=rank, world=world)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def regrouped(mesh: Mesh, configuration: Configuration) -> Mesh:
+    """The same ranks in another layout; the groups of the present one are gone. Every rank calls it, between two steps."""
+    if mesh.world != configuration.devices:
+        raise InputError(f"`dp * tp * pp = {configuration.devices}`, but the job has {mesh.world} ranks", hint="keep the number of devices")
+    dist.destroy_process_group()
+    return _joined(configuration, mesh.store, mesh.layout + 1, device=mesh.device, rank=mesh.rank, world=mesh.world)
+
+
+def _joined(configuration: Configuration, store: Store, layout: int, *, device: torch.device, rank: int, world: int) -> Mesh:
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=rendezvous,
+        store=PrefixStore(f"layout {layout}", store),
         rank=rank,
         world_size=world,
         timeout=_TIMEOUT,
         device_id=device if device.type == "cuda" else None,
     )
-    try:
-        dp, tp, pp = (_axis(ranks, rank, world) for ranks in peers(configuration, rank))
-        ep, expert_dp = _expert_axes(dp, configuration.ep, rank, world)
-        yield Mesh(rank=rank, world=world, device=device, dp=dp, tp=tp, pp=pp, ep=ep, expert_dp=expert_dp)
-    finally:
-        dist.destroy_process_group()
+    dp, tp, pp = (_axis(ranks, rank, world) for ranks in peers(configuration, rank))
+    ep, expert_dp = _expert_axes(dp, configuration.ep, rank, world)
+    return Mesh(store=store, layout=layout, rank=rank, world=world, device=device, dp=dp, tp=tp, pp=pp, ep=ep, expert_dp=expert_dp)
 
 
 def peers(configuration: Configuration, rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

@@ -1,6 +1,7 @@
 """Somebody's own module, made of the parts that its entry point returns (`oppa.training.parts`), under every layout but TP's."""
 
 import zlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +16,16 @@ from oppa.trials.wire import TrialSpec
 
 
 class OwnStage(nn.Module):
-    """Consecutive blocks, and what stands before or behind them; inputs become `dtype` between stages."""
+    """Consecutive blocks, and what stands before or behind them, as `made` makes them; inputs become `dtype` between stages."""
 
-    def __init__(self, *, recompute: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self, blocks: range, layers: int, made: Callable[..., nn.Module], *, recompute: str = "none", dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
         self.recompute, self.dtype = recompute, dtype
-        self.embedding: nn.Module | None = None
-        self.blocks = nn.ModuleDict()
-        self.head: nn.Module | None = None
+        self.embedding = made("embed") if blocks.start == 0 else None
+        self.blocks = nn.ModuleDict({str(index): made("block", index) for index in blocks})
+        self.head = made("head") if blocks.stop == layers else None
 
     def forward(self, x: Tensor) -> Tensor:
         """What the embedding or a block takes, to what a block or the head returns."""
@@ -44,15 +47,8 @@ class OwnModule:
 
     def stage(self, blocks: range) -> OwnStage:
         """These consecutive blocks with their weights, sharded one by one: no more than one whole block exists at a time."""
-        stage = OwnStage(recompute=self._spec.configuration.recompute, dtype=self._dtype)
-        if blocks.start == 0:
-            stage.embedding = self._made("embed")
-        for index in blocks:
-            block = self._made("block", index)
-            shard_module(block, self._spec.configuration, self._mesh)
-            stage.blocks[str(index)] = block
-        if blocks.stop == self._spec.model.layers:
-            stage.head = self._made("head")
+        recompute, layers = self._spec.configuration.recompute, self._spec.model.layers
+        stage = OwnStage(blocks, layers, self._made, recompute=recompute, dtype=self._dtype)
         shard_module(stage, self._spec.configuration, self._mesh)
         return stage
 
@@ -73,4 +69,6 @@ class OwnModule:
         torch.manual_seed(zlib.crc32(f"{self._spec.training.seed}/{part}{index}".encode()))
         with torch.device(self._mesh.device):
             module: nn.Module = getattr(self._parts, part)(*index)
+        if part == "block":
+            shard_module(module, self._spec.configuration, self._mesh)
         return module

@@ -2,12 +2,16 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from oppa.problem.configuration import Configuration
 from oppa.training.batches import Batch
 from oppa.training.data_parallel import accumulating, average_rest, optimizers_for, replicate
 from oppa.training.family import Family, Transformer
+from oppa.training.gradient_layout import layout_of_stages
+from oppa.training.gradient_statistics import GradientStatistics
 from oppa.training.mesh import Mesh
+from oppa.training.noise_scale import NoiseScale
 from oppa.training.own_module import OwnModule
 from oppa.training.pipeline_parallel import Pipeline, blocks_of, stages_of
 from oppa.training.rules import require_buildable, require_schedulable
@@ -28,16 +32,37 @@ class Replica:
         self._modules = [replicate(stage, spec.configuration, mesh) for stage in stages]
         self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training.learning_rate)
         self._tied = TiedWeights(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
+        self._is_tied, self._tokens = spec.model.tied, spec.configuration.micro_batch * spec.model.seq_len
+        self._statistics: GradientStatistics | None = None
         self._passes: Pipeline | _Accumulation
         if spec.configuration.pp > 1:
             self._passes = Pipeline(self._modules, spec, mesh, family)
         else:
             self._passes = _Accumulation(self._modules[0], spec.configuration, family)
 
+    @property
+    def stages(self) -> list[nn.Module]:
+        """The stages of this rank, without what averages their gradients."""
+        return [stage.module if isinstance(stage, DistributedDataParallel) else stage for stage in self._modules]
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """What updates them."""
+        return self._optimizers
+
+    def watch(self, noise_scale: NoiseScale = NoiseScale()) -> GradientStatistics:  # noqa: B008 - frozen
+        """Measure the gradients of every step from now on; `noise_scale` is what to go on from."""
+        if self._statistics is not None:
+            self._statistics.close()
+        self._statistics = GradientStatistics(layout_of_stages(self._modules, self._mesh, tied=self._is_tied), noise_scale=noise_scale)
+        return self._statistics
+
     def step(self, batch: Batch) -> Tensor | None:
         """One optimizer step on this replica's share of the global batch; its mean loss, where the last stage is."""
         loss = self._passes.forward_backward(batch)
         average_rest(self._modules, self._configuration, self._mesh)
+        if self._statistics is not None:
+            self._statistics.step([self._tokens] * self._configuration.num_microbatches)
         if self._tied is not None:
             self._tied.sum_gradients()
         for optimizer in self._optimizers:

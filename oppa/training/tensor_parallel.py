@@ -8,13 +8,14 @@ pipeline schedule, which DTensor parameters do not, and skip DTensor's dispatch.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from oppa.training.boxes import Piece
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,16 +66,12 @@ def reduce_from(x: Tensor, tp: Slice) -> Tensor:
     return x if tp.size == 1 else _ReduceFrom.apply(x, tp.group)  # type: ignore[no-untyped-call]
 
 
-Draw = Callable[[str, Sequence[int]], Tensor]
-"""The whole tensor of a global name and a shape, as every layout begins with it."""
-
-
 @runtime_checkable
 class Sliced(Protocol):
     """A module of whose tensors this rank holds parts."""
 
-    def local(self, name: str, draw: Draw) -> Tensor:
-        """This rank's part of the tensor with this global name."""
+    def pieces(self, name: str) -> list[Piece]:
+        """What the parameter with this global name is made of, from its first rows to its last."""
         ...
 
 
@@ -87,10 +84,9 @@ class SplitLinear(nn.Linear):
         super().__init__(inputs, outputs, bias=bias)
         self.full_shape, self.dim, self.tp = full_shape, dim, tp
 
-    def local(self, name: str, draw: Draw) -> Tensor:
+    def pieces(self, name: str) -> list[Piece]:
         """This rank's part of the weight or the bias."""
-        whole = draw(name, self.full_shape if name.endswith(".weight") else self.full_shape[:1])
-        return whole.narrow(self.dim, self.part.start, len(self.part)) if self.dim < whole.dim() else whole
+        return [Piece.of(name, self.full_shape if name.endswith(".weight") else self.full_shape[:1], self.dim, self.part)]
 
 
 class ColumnLinear(SplitLinear):

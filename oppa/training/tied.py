@@ -13,14 +13,16 @@ from torch.distributed.tensor import DTensor
 from oppa.training.memory import beyond_the_limit
 from oppa.training.mesh import Mesh
 
+COPIES = ("embedding.weight", "head.weight")
+"""Their names."""
+
 
 class TiedWeights:
     """The copies of the embedding on this rank: none, one, or, where a schedule returns to the first rank, both."""
 
     def __init__(self, stages: Sequence[nn.Module], mesh: Mesh) -> None:
-        names = ("embedding.weight", "head.weight")
         named = [entry for stage in stages for entry in stage.named_parameters()]
-        self._copies = [parameter for name, parameter in named if name.removeprefix("module.") in names]
+        self._copies = [parameter for name, parameter in named if name.removeprefix("module.") in COPIES]
         self._ends: dist.ProcessGroup | None = None
         if len(self._copies) == 1:
             with beyond_the_limit(mesh.device):

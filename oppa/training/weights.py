@@ -7,19 +7,27 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from oppa.training.boxes import Piece, index
 from oppa.training.tensor_parallel import Sliced
 
 
 def materialise(stage: nn.Module, *, seed: int, layers: int, device: torch.device) -> None:
     """Allocate a stage built on the meta device and fill it; no more than one whole tensor exists at a time."""
 
-    def draw(name: str, shape: Sequence[int]) -> Tensor:
-        return initial(name, shape, seed=seed, layers=layers, device=device)
+    def draw(piece: Piece) -> Tensor:
+        whole = initial(piece.name, piece.shape, seed=seed, layers=layers, device=device)
+        return whole[index(piece.box, Piece.of(piece.name, piece.shape).box)]
 
     stage.to_empty(device=device)
     for name, parameter in stage.named_parameters():
-        owner = stage.get_submodule(name.rpartition(".")[0])
-        fill(parameter.detach(), owner.local(name, draw) if isinstance(owner, Sliced) else draw(name, parameter.shape))
+        pieces = pieces_of(stage, name)
+        fill(parameter.detach(), draw(*pieces) if len(pieces) == 1 else torch.cat([draw(piece).clone() for piece in pieces]))
+
+
+def pieces_of(stage: nn.Module, name: str) -> list[Piece]:
+    """Which parts of which whole tensors a parameter of a stage is made of, from its first rows to its last; before ZeRO shards it."""
+    owner = stage.get_submodule(name.rpartition(".")[0])
+    return owner.pieces(name) if isinstance(owner, Sliced) else [Piece.of(name, stage.get_parameter(name).shape)]
 
 
 def initial(name: str, shape: Sequence[int], *, seed: int, layers: int, device: torch.device) -> Tensor:

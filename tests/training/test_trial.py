@@ -119,7 +119,7 @@ def test_the_model_imports_torch_and_the_standard_library_alone() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", LOADED], env=environment, capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.split() if name.partition(".")[0] not in {"torch", *sys.stdlib_module_names}}
     packages = {"oppa", "oppa.problem", "oppa.training"}
-    modules = {f"oppa.training.{name}" for name in ("model", "blocks", "embeddings", "experts", "tensor_parallel")}
+    modules = {f"oppa.training.{name}" for name in ("model", "blocks", "boxes", "embeddings", "experts", "tensor_parallel")}
     assert loaded == packages | modules | {"oppa.problem.model"}
 
 

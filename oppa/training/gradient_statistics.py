@@ -1,0 +1,97 @@
+"""Gradient statistics of a training run: the noise scale, step by step, under any layout, for one small all-reduce a step.
+
+In a loop of one's own, behind DDP or FSDP2:
+
+    from oppa.training import GradientStatistics
+    statistics = GradientStatistics(model)
+    noise_scale = statistics.step(tokens)   # of each micro-batch; behind the last backward pass, before clipping and the update
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from oppa.errors import InputError
+from oppa.training.gradient_layout import GradientLayout, layout_of
+from oppa.training.gradient_norms import GradientNorms, norm
+from oppa.training.noise_scale import NoiseScale, Norms, estimate_of
+from oppa.training.preconditioning import preconditioned_norm
+
+
+class GradientStatistics:
+    """Watches the gradients of a model; `noise_scale` is what they say so far, the same on every rank.
+
+    Args:
+        model: Behind DDP, behind FSDP2, or on one process; or the layout of something else.
+        noise_scale: What to go on from: how to smooth, and what is known, of another layout of the same training, say.
+        weighting: How micro-batches of different size make up the mean gradient: all `tokens` count alike, or all micro-batches do,
+            `equally`, as in a loop that divides each micro-batch's mean loss by their number.
+        preconditioned_by: An Adam whose denominators to measure gradients in (`preconditioning`).
+
+    Raises:
+        InputError: if the layout is beyond it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | GradientLayout,
+        *,
+        noise_scale: NoiseScale = NoiseScale(),  # noqa: B008 - frozen
+        weighting: Literal["tokens", "equally"] = "tokens",
+        preconditioned_by: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self._layout = layout = model if isinstance(model, GradientLayout) else layout_of(model)
+        self._equally = weighting == "equally"
+        norm_of = (lambda _: norm) if preconditioned_by is None else preconditioned_norm(preconditioned_by, layout)
+        self._parts = [GradientNorms(module, placements, norm_of) for module, placements in layout.parts]
+        self.noise_scale = noise_scale
+        self.norms: tuple[Norms, ...] = ()
+        """Of the last step, by group of parameters; one group, but for experts that are spread."""
+
+    def step(self, tokens: Sequence[float], *, loss_scale: float = 1.0) -> NoiseScale:
+        """Take in one optimizer step; all ranks call it, when gradients are averaged and nothing has changed them since.
+
+        Args:
+            tokens: Of each micro-batch of this rank, in the order of their backward passes.
+            loss_scale: What the loss was multiplied with, beyond what makes the step's gradient a mean.
+
+        Raises:
+            InputError: if that many micro-batches, of that many tokens, cannot be.
+        """
+        sums, sizes = self._summed(tokens, [1.0] * len(tokens) if self._equally else tokens)
+        replicas, (weight, per_token, squared_per_token, total, count) = self._layout.replicas, sizes.tolist()
+        self.norms = tuple(
+            Norms(
+                # A hook sees loss_scale * replicas * w_n * g_n, or what replicas that are pooled see of it on average.
+                small=small * pooled * weight / (loss_scale * replicas) ** 2,
+                big=big / loss_scale**2,
+                small_tokens=pooled * weight / per_token,
+                big_tokens=weight**2 / squared_per_token,
+            )
+            for pooled, small, big in zip(self._layout.pools, *sums.tolist(), strict=True)
+        )
+        self.noise_scale = self.noise_scale.after(estimate_of(self.norms), tokens=total, micro_batches=round(count))
+        return self.noise_scale
+
+    def close(self) -> None:
+        """Stop watching; whoever does not call `step` any more should, or what was seen adds up."""
+        for part in self._parts:
+            part.close()
+
+    def _summed(self, tokens: Sequence[float], counts: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Over all ranks: norms of micro-batches and of their mean, by group; and what of a and b, as in `noise_scale`, sizes need."""
+        if not tokens or min(tokens) <= 0:
+            raise InputError(f"`tokens = {list(tokens)}` of a step's micro-batches", hint="give one positive number for each")
+        sums = sum(part.take([1 / a for a in counts], self._layout.pools).to(self._layout.device) for part in self._parts)
+        assert isinstance(sums, Tensor)
+        pairs = list(zip(counts, tokens, strict=True))
+        each = (sum(counts), sum(a / b for a, b in pairs), sum(a * a / b for a, b in pairs), sum(tokens), len(tokens))
+        sizes = torch.tensor(each, dtype=torch.float64, device=self._layout.device) / self._layout.alike
+        mine = torch.cat((sums.flatten(), sizes))
+        if self._layout.group is not None:
+            dist.all_reduce(mine, group=self._layout.group)
+        mine = mine.cpu()
+        return mine[: sums.numel()].view(2, -1), mine[sums.numel() :]

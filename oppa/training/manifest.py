@@ -1,0 +1,120 @@
+"""What a checkpoint says of itself: `manifest.json`, which is believed only if it and the files beside it are what was written."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from oppa.errors import CheckpointError
+from oppa.problem.model import Model
+from oppa.training.boxes import Box
+from oppa.training.holdings import Key
+
+MANIFEST, VERSION = "manifest.json", 1
+
+_ELSEWHERE = ("name", "seq_len", "entry_point")
+"""What of a model says nothing about its weights: how it is called, how long its texts are, where its code lies."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A piece: a box of a whole tensor of the training state, which one of the files has under `name`."""
+
+    key: Key
+    shape: tuple[int, ...]
+    dtype: str
+    box: Box
+    file: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """E.g. `weight/blocks.0.feed_forward.up.weight[0:64,0:32]`."""
+        return f"{self.key.kind}/{self.key.name}[{','.join(f'{indices.start}:{indices.stop}' for indices in self.box)}]"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written to JSON."""
+        box = [[indices.start, indices.stop] for indices in self.box]
+        return {"key": [self.key.kind, self.key.name], "shape": list(self.shape), "box": box} | {
+            name: getattr(self, name) for name in ("dtype", "file", "sha256")
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        box = tuple(range(start, stop) for start, stop in values["box"])
+        return cls(**{**values, "key": Key(*values["key"]), "shape": tuple(values["shape"]), "box": box})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A whole checkpoint: optimizer steps taken, the trainer's notes (JSON), bytes of each file, and all pieces, which do not overlap."""
+
+    model: Mapping[str, Any]
+    steps: int
+    notes: Mapping[str, Any]
+    files: Mapping[str, int]
+    pieces: tuple[Saved, ...]
+
+    def to_json(self) -> str:
+        """With a checksum of its own."""
+        body = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        body |= {"pieces": [piece.to_dict() for piece in self.pieces]}
+        return json.dumps({"version": VERSION, "sha256": _digest(body), "checkpoint": body}, indent=1) + "\n"
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The manifest of a checkpoint all of whose files are there in their length.
+
+        Raises:
+            CheckpointError: if there is none, it was altered or is of another version, or a file is cut short.
+        """
+        try:
+            values = json.loads((folder / MANIFEST).read_text())
+            version, expected, body = values["version"], values["sha256"], values["checkpoint"]
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"`{folder}` is no checkpoint: it has no `{MANIFEST}`", hint="name a folder that a run has saved"
+            ) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise damaged(folder / MANIFEST, str(error)) from error
+        if version != VERSION:
+            raise CheckpointError(f"`{folder}` has format {version}", hint=f"this version of oppa reads format {VERSION}")
+        if _digest(body) != expected:
+            raise damaged(folder / MANIFEST, "it does not say what was written")
+        manifest = cls(**{**body, "pieces": tuple(map(Saved.from_dict, body["pieces"]))})
+        manifest._require_files(folder)
+        return manifest
+
+    def _require_files(self, folder: Path) -> None:
+        for file, expected_bytes in self.files.items():
+            found_bytes = (folder / file).stat().st_size if (folder / file).is_file() else None
+            if found_bytes is None:
+                raise damaged(folder / file, "it is missing")
+            if found_bytes != expected_bytes:
+                raise damaged(folder / file, f"it has {found_bytes} bytes instead of {expected_bytes}")
+
+    def require_model(self, model: Model) -> None:
+        """Refuse to fill another model than was saved.
+
+        Raises:
+            CheckpointError: names the first dimension that differs.
+        """
+        for name, value in dataclasses.asdict(model).items():
+            if name not in _ELSEWHERE and self.model.get(name) != value:
+                raise CheckpointError(
+                    f"the checkpoint is of another model: `{name} = {self.model.get(name)}`, not {value}",
+                    hint=f"set `{name} = {self.model.get(name)}` in `[model]`, or name another checkpoint",
+                )
+
+
+def damaged(path: Path, why: str) -> CheckpointError:
+    """A file is not what was written."""
+    return CheckpointError(f"`{path}` is damaged: {why}", hint="go on from another checkpoint")
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    """SHA-256 of what a manifest says, however it is spaced."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,68 @@
+"""A run's state to disk and back, all ranks together between two optimizer steps: what one rank cannot do, none has done."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from oppa.errors import CheckpointError
+from oppa.training.checkpoint import begin, load, seal, write_share
+from oppa.training.holdings import layout_of
+from oppa.training.manifest import Manifest
+from oppa.training.mesh import Mesh
+from oppa.training.replica import Replica
+from oppa.training.staging import prepare, stage, state_of, trained
+from oppa.trials.wire import TrialSpec
+
+
+def save(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh, notes: Mapping[str, Any]) -> None:
+    """Save what all ranks hold, and the trainer's notes (JSON), in a folder that all see; training goes on.
+
+    Raises:
+        CheckpointError: if the folder is there already, or a rank cannot write.
+    """
+    staged = stage(replica, spec, mesh)
+    with _together(mesh):
+        if mesh.rank == 0:
+            begin(folder)
+    with _together(mesh):
+        write_share(folder, staged.state, staged.layout, mesh.rank)
+    with _together(mesh):
+        if mesh.rank == 0:
+            seal(folder, spec.model, steps=staged.steps, notes=notes, ranks=mesh.world)
+
+
+def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manifest:
+    """Fill a new replica, of any layout, from a checkpoint; which also says how many steps were taken, and the trainer's notes.
+
+    Raises:
+        CheckpointError: if it is cut short, altered or of another model; the replica is then of no use.
+    """
+    with _together(mesh):
+        manifest = Manifest.read(folder)
+        manifest.require_model(spec.model)
+        prepare(replica, manifest.steps)
+        holdings = trained(layout_of(spec.model, spec.configuration), manifest.steps)[mesh.rank]
+        load(folder, manifest, state_of(replica, holdings))
+    return manifest
+
+
+@contextlib.contextmanager
+def _together(mesh: Mesh) -> Iterator[None]:
+    """Do it on all ranks, or fail on all."""
+    failure: OSError | CheckpointError | None = None
+    try:
+        yield
+    except (OSError, CheckpointError) as error:
+        failure = error
+    failures = torch.tensor(float(failure is not None), device=mesh.device)
+    dist.all_reduce(failures)
+    if isinstance(failure, OSError):
+        raise CheckpointError(f"rank {mesh.rank} cannot read or write it: {failure}", hint="look at the disk") from failure
+    if failure is not None:
+        raise failure
+    if failures:
+        raise CheckpointError(f"{int(failures)} other ranks failed", hint="see what they say")

@@ -1,0 +1,121 @@
+"""The training state of a rank between two layouts: staged in host memory from the old one, loaded into the new one.
+
+A change of layout is five phases, all ranks together, between two optimizer steps (COPUS, appendix B):
+
+    staged = stage(replica, spec, mesh)          1  stage what this rank holds in host memory
+    del replica                                  2  release it, and what else refers to it
+    mesh = regrouped(mesh, configuration)        3  rebuild the process groups
+    replica = Replica(spec, mesh)                4  rebuild model and optimizer
+    staged.load(replica, spec, mesh)             5  load the new shards; only what a rank lacks moves
+
+Where models are trained in host memory already, staging copies nothing: what is staged are the old replica's own tensors.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+
+from oppa.training.boxes import Box
+from oppa.training.exchange import State, exchange
+from oppa.training.holdings import MOMENTS, WEIGHT, Holding, Key, Layout, layout_of
+from oppa.training.mesh import Mesh
+from oppa.training.replica import Replica
+from oppa.trials.wire import TrialSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Staged:
+    """What this rank held of a layout, in host memory, and how many optimizer steps all had taken."""
+
+    layout: Layout
+    state: State
+    steps: int
+
+    def load(self, replica: Replica, spec: TrialSpec, mesh: Mesh) -> int:
+        """Fill a new replica; what is staged is consumed. Returns the bytes that this rank received."""
+        target = trained(layout_of(spec.model, spec.configuration), self.steps)
+        by_key = collections.defaultdict[Key, list[Holding]](list)
+        for holding in target[mesh.rank]:
+            by_key[holding.key].append(holding)
+        place = places(replica)
+        group = dist.new_group(backend="gloo") if mesh.device.type == "cuda" else None
+        received_bytes = exchange(self.state, lambda key: list(map(place, by_key[key])), self.layout, target, group)
+        prepare(replica, self.steps)
+        if group is not None:
+            dist.destroy_process_group(group)
+        return received_bytes
+
+
+def stage(replica: Replica, spec: TrialSpec, mesh: Mesh) -> Staged:
+    """Take over what this rank holds, which must take no more steps; every rank calls it behind the same step."""
+    steps = agreed_steps(replica, mesh)
+    layout = trained(layout_of(spec.model, spec.configuration), steps)
+    state = state_of(replica, layout[mesh.rank])
+    return Staged(layout, {key: [(box, tensor.cpu()) for box, tensor in boxes] for key, boxes in state.items()}, steps)
+
+
+def agreed_steps(replica: Replica, mesh: Mesh) -> int:
+    """Optimizer steps that all ranks have taken; those that update no parameter of their own, under ZeRO-1, do not know."""
+    steps = [state["step"] for optimizer in _updating(replica) for state in optimizer.state.values()]
+    most = torch.tensor(max(map(float, steps), default=0.0), device=mesh.device)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return int(most)
+
+
+def trained(layout: Layout, steps: int) -> Layout:
+    """What there is of it after so many optimizer steps: before the first one, no moments."""
+    return layout if steps else tuple(tuple(holding for holding in holdings if holding.key.kind == WEIGHT) for holdings in layout)
+
+
+def prepare(replica: Replica, steps: int) -> None:
+    """Give the optimizers of a new replica the number of steps, and zeros for moments not there yet; nothing before the first step."""
+    for optimizer in _updating(replica) if steps else ():
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+            # As AdamW itself makes it where it is fused: in float32, on the parameter's device.
+            optimizer.state[parameter]["step"] = torch.tensor(float(steps), device=parameter.device)
+            for kind in MOMENTS:
+                _moment(optimizer, parameter, kind)
+
+
+def state_of(replica: Replica, holdings: Iterable[Holding]) -> State:
+    """The tensors that a replica trains with, in the boxes that its rank holds; they share its memory."""
+    place, state = places(replica), State()
+    for holding in holdings:
+        state.setdefault(holding.key, []).append(place(holding))
+    return state
+
+
+def places(replica: Replica) -> Callable[[Holding], tuple[Box, Tensor]]:
+    """Where each box that a rank holds lies in its replica; a moment that is not there yet is made when it is asked for."""
+    for module in (module for stage in replica.stages for module in stage.modules()):
+        if isinstance(module, FSDPModule):
+            module.reshard()
+    parameters = {name: parameter for stage in replica.stages for name, parameter in stage.named_parameters()}
+    optimizers = {one: optimizer for optimizer in _updating(replica) for group in optimizer.param_groups for one in group["params"]}
+
+    def place(holding: Holding) -> tuple[Box, Tensor]:
+        parameter, kind = parameters[holding.parameter], holding.key.kind
+        here = parameter.detach() if kind == WEIGHT else _moment(optimizers[parameter], parameter, kind)
+        local = here.to_local() if isinstance(here, DTensor) else here
+        return holding.box, local[tuple(slice(indices.start, indices.stop) for indices in holding.at)]
+
+    return place
+
+
+def _moment(optimizer: torch.optim.Optimizer, parameter: Tensor, kind: str) -> Tensor:
+    state: dict[str, Tensor] = optimizer.state[parameter]
+    if kind not in state:
+        state[kind] = torch.zeros_like(parameter)
+    return state[kind]
+
+
+def _updating(replica: Replica) -> list[torch.optim.Optimizer]:
+    """The optimizers that hold state: under ZeRO-1, those within."""
+    return [one.optim if isinstance(one, ZeroRedundancyOptimizer) else one for one in replica.optimizers]

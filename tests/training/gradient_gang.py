@@ -1,0 +1,117 @@
+"""Ranks that train and write down their gradient norms, forked from one warm process.
+
+Started as `python -P gradient_gang.py`; each line on stdin is `{"folder": ..., "world": ..., "program": ...}`, each line on stdout the
+ranks' exit codes. Rank r leaves what its program returns in `r.json`.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from oppa.training import GradientStatistics
+from oppa.training.mesh import open_mesh
+from oppa.training.planted_noise import self_test
+from oppa.training.replica import Replica
+from oppa.training.sources import source_of
+from oppa.trials.wire import TrialSpec
+from tests.training.gradient_loop import OwnLoop
+
+torch.set_num_threads(1)
+
+
+def core(folder, rank, world):
+    """The training core under the layout of a trial: norms by step and group."""
+    spec = TrialSpec.read(folder)
+    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=f"file://{folder}/rendezvous") as mesh:
+        return trained(spec, mesh)
+
+
+def trained(spec, mesh):
+    replica, source, found = Replica(spec, mesh), source_of(spec), []
+    statistics = replica.watch()
+    share = spec.configuration.global_batch // mesh.dp.size
+    for step in range(spec.steps):
+        replica.step(source.batch(step, range(mesh.dp.index * share, (mesh.dp.index + 1) * share)))
+        found.append([dataclasses.asdict(norms) for norms in statistics.norms])
+    return found
+
+
+def looped(wrapped, rank, world):
+    """A loop of one's own around a model that is `wrapped`."""
+    own = OwnLoop()
+    model = wrapped(own.model)
+    statistics, found = GradientStatistics(model), []
+    for step in range(2):
+        statistics.step(own.backward(model, step, rank, world))
+        found.append([dataclasses.asdict(norms) for norms in statistics.norms])
+        model.zero_grad()
+    return found
+
+
+def joined(program):
+    """`program(rank, world)` with a process group of all ranks."""
+
+    def run(folder, rank, world):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+        try:
+            # What holds on to a group must be gone before it is: the last reference to a gloo group waits for its threads, and they for us.
+            return program(rank, world)
+        finally:
+            dist.destroy_process_group()
+
+    return run
+
+
+def sharded(model):
+    for layer in model.layers:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+PROGRAMS = {
+    "core": core,
+    "ddp": joined(functools.partial(looped, DistributedDataParallel)),
+    "fsdp": joined(functools.partial(looped, sharded)),
+    "planted": joined(lambda rank, world: self_test(steps=100).error),
+}
+
+
+def launch(order, rank):
+    """Fork one rank; its process id."""
+    if pid := os.fork():
+        return pid
+    code, folder = 70, Path(order["folder"])
+    try:
+        log = os.open(folder / "stderr.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        found = PROGRAMS[order["program"]](folder, rank, order["world"])
+        (folder / f"{rank}.json").write_text(json.dumps(found))
+        code = 0
+    except Exception:  # noqa: BLE001 - this log is where it is told
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main():
+    """Run orders until stdin ends."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        ranks = [launch(order, rank) for rank in range(order["world"])]
+        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Ranks that train through a chain of layouts without ending, and look at every bit of their state around each change.
+
+Started as `python -P reshard_ranks.py ORDERS.json`: a list, and each order says `model`, `layouts`, and the `steps` to take in each.
+Writes `LOSSES-<number>.json` of each. With `checkpoint`, a folder, ranks go on from there if it exists, and else save there at their end.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.problem.training import Training
+from oppa.training.exchange import State
+from oppa.training.holdings import KINDS, Key, layout_of
+from oppa.training.mesh import Mesh, open_mesh, regrouped
+from oppa.training.replica import Replica
+from oppa.training.saving import resume, save
+from oppa.training.sources import Source, source_of
+from oppa.training.staging import stage
+from oppa.training.weights import initial
+from oppa.trials.wire import TrialSpec
+
+
+def whole(state: State, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, torch.Tensor]:
+    """Every tensor of all ranks, as bits; wherever several hold an element they must hold the same."""
+    bits, marks = ({key: torch.zeros(shape, dtype=torch.int32) for key, shape in shapes.items()} for _ in range(2))
+    for key, boxes in state.items():
+        for box, tensor in boxes:
+            place = tuple(slice(indices.start, indices.stop) for indices in box)
+            assert not marks[key][place].any() or torch.equal(bits[key][place], tensor.contiguous().view(torch.int32)), key
+            bits[key][place], marks[key][place] = tensor.contiguous().view(torch.int32), 1
+    mine, mark = (torch.cat([tensor.flatten() for tensor in tensors.values()]) for tensors in (bits, marks))
+    lowest, highest = torch.where(mark > 0, mine, 2**31 - 1), torch.where(mark > 0, mine, -(2**31))
+    for tensor, operation in ((lowest, dist.ReduceOp.MIN), (highest, dist.ReduceOp.MAX)):
+        dist.all_reduce(tensor, operation)
+    assert torch.equal(lowest, highest), "a rank holds something else, or nobody holds it"
+    parts = lowest.split([tensor.numel() for tensor in bits.values()])
+    return {key: part.view(shape) for (key, shape), part in zip(shapes.items(), parts, strict=True)}
+
+
+def stepped(replica: Replica, mesh: Mesh, spec: TrialSpec, source: Source, step: int) -> float:
+    share = spec.configuration.global_batch // mesh.dp.size
+    loss = replica.step(source.batch(step, range(mesh.dp.index * share, (mesh.dp.index + 1) * share)))
+    mean = torch.tensor(0.0 if loss is None or mesh.tp.index else float(loss) / mesh.dp.size)
+    dist.all_reduce(mean)
+    return float(mean)
+
+
+def run(order: dict, rendezvous: Path, rank: int) -> list[float]:
+    """Losses of all steps."""
+    model = Model(**order["model"])
+    first, *others = (Configuration(**values) for values in order["layouts"])
+    alone = Configuration(dp=1, global_batch=1, micro_batch=1)
+    shapes = {one.key: one.shape for one in layout_of(model, alone)[0]}
+    spec = TrialSpec(
+        study="tests",
+        trial=1,
+        configuration=first,
+        model=model,
+        cluster=Cluster(devices_per_host=first.devices, memory_limit_bytes=1 << 30),
+        training=Training(learning_rate=3e-3),
+        steps=1,
+    )
+    source, losses = source_of(spec), list[float]()
+    with open_mesh(first, spec.cluster, rank=rank, world=first.devices, rendezvous=f"file://{rendezvous}") as mesh:
+        replica = Replica(spec, mesh)
+        check_initial(whole_weights(replica, spec, mesh, shapes), spec)
+        checkpoint = Path(order.get("checkpoint", "nowhere"))
+        if checkpoint.exists():
+            losses = resume(checkpoint, replica, spec, mesh).notes["losses"]
+        for configuration, count in zip([*others, None], order["steps"], strict=True):
+            for _ in range(count):
+                losses.append(stepped(replica, mesh, spec, source, len(losses)))
+            if configuration is None:
+                break
+            staged = stage(replica, spec, mesh)
+            before, steps = whole(staged.state, shapes), staged.steps
+            assert steps == len(losses)
+            del replica
+            mesh, spec = regrouped(mesh, configuration), dataclasses.replace(spec, configuration=configuration)
+            replica = Replica(spec, mesh)
+            staged.load(replica, spec, mesh)
+            assert not staged.state, "what was staged is consumed"
+            again = stage(replica, spec, mesh)
+            after = whole(again.state, shapes)
+            assert again.steps == steps
+            assert all(torch.equal(before[key], after[key]) for key in shapes), configuration.id
+        if "checkpoint" in order and not checkpoint.exists():
+            save(checkpoint, replica, spec, mesh, {"losses": losses})
+    return losses
+
+
+def whole_weights(replica: Replica, spec: TrialSpec, mesh: Mesh, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, torch.Tensor]:
+    weights = {key: shape for key, shape in shapes.items() if key.kind == KINDS[0]}
+    return whole(stage(replica, spec, mesh).state, weights)
+
+
+def check_initial(weights: dict[Key, torch.Tensor], spec: TrialSpec) -> None:
+    """What ranks hold by `holdings` is what they were filled with."""
+    if spec.model.entry_point:
+        return
+    for key, bits in weights.items():
+        drawn = initial(key.name, bits.shape, seed=spec.training.seed, layers=spec.model.layers, device=torch.device("cpu"))
+        assert torch.equal(bits, drawn.view(torch.int32)), key
+
+
+def forked(order: dict, folder: Path, number: int, rank: int) -> int:
+    """Fork one rank; its process id."""
+    if child := os.fork():
+        return child
+    code = 1
+    try:
+        losses = run(order, folder / f"rendezvous-{number}", rank)
+        if rank == 0:
+            (folder / f"LOSSES-{number}.json").write_text(json.dumps(losses))
+        code = 0
+    finally:
+        if code:
+            sys.excepthook(*sys.exc_info())
+        os._exit(code)
+
+
+def main(path: Path) -> None:
+    torch.set_num_threads(1)
+    for number, order in enumerate(json.loads(path.read_text())):
+        ranks = [forked(order, path.parent, number, rank) for rank in range(Configuration(**order["layouts"][0]).devices)]
+        codes = [os.waitpid(rank, 0)[1] for rank in ranks]  # of all, before anything else is started
+        if any(codes):
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

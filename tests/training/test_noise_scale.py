@@ -1,0 +1,156 @@
+"""Signal and noise are found without bias, however micro-batches are cut; and an estimate that cannot be believed says so."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oppa.streams import stream
+from oppa.training.noise_scale import Estimate, Health, NoiseScale, Norms, Smoothing, estimate_of, paper_estimate
+
+POSITIVE = st.floats(1e-3, 1e3)
+SIZES = st.lists(st.integers(1, 4096), min_size=2, max_size=20)
+
+
+def expected_norms(signal: float, noise: float, sizes: list[int], weights: list[float]) -> Norms:
+    """What both norms are in expectation, and the sizes at which they are those."""
+    shares = [weight / sum(weights) for weight in weights]
+    inverse_small = sum(share / size for share, size in zip(shares, sizes, strict=True))
+    inverse_big = sum(share**2 / size for share, size in zip(shares, sizes, strict=True))
+    return Norms(
+        small=signal + noise * inverse_small,
+        big=signal + noise * inverse_big,
+        small_tokens=1 / inverse_small,
+        big_tokens=1 / inverse_big,
+    )
+
+
+@given(POSITIVE, POSITIVE, SIZES, st.booleans())
+def test_expected_norms_give_back_what_they_were_made_of(signal: float, noise: float, sizes: list[int], by_tokens: bool) -> None:
+    found = estimate_of([expected_norms(signal, noise, sizes, list(map(float, sizes)) if by_tokens else [1.0] * len(sizes))])
+    assert found is not None
+    # Rounding alone, of norms that may be 1e9 times what is looked for.
+    scale = 1e-9 * (signal + noise)
+    assert found.signal == pytest.approx(signal, abs=scale)
+    assert found.noise == pytest.approx(noise, abs=scale * max(sizes))
+
+
+@given(POSITIVE, POSITIVE, st.integers(2, 64), st.integers(1, 4096))
+def test_equal_micro_batches_are_the_papers(small: float, big: float, count: int, tokens: int) -> None:
+    mine = estimate_of([Norms(small=small, big=big, small_tokens=tokens, big_tokens=count * tokens)])
+    paper = paper_estimate([small] * count, big, count * tokens)
+    assert mine is not None and paper is not None
+    assert (mine.signal, mine.noise) == pytest.approx((paper.signal, paper.noise), rel=1e-9, abs=1e-9 * (small + big) * count * tokens)
+
+
+@given(POSITIVE, POSITIVE, SIZES, SIZES)
+def test_groups_of_parameters_add_up(signal: float, noise: float, some: list[int], others: list[int]) -> None:
+    groups = [expected_norms(signal, noise, sizes, list(map(float, sizes))) for sizes in (some, others)]
+    one, other, both = estimate_of(groups[:1]), estimate_of(groups[1:]), estimate_of(groups)
+    assert one is not None and other is not None
+    assert both == Estimate(signal=one.signal + other.signal, noise=one.noise + other.noise)
+
+
+def test_a_single_micro_batch_says_nothing() -> None:
+    alone = Norms(small=2.0, big=2.0, small_tokens=64, big_tokens=64)
+    some = Norms(small=2.0, big=1.0, small_tokens=64, big_tokens=128)
+    assert estimate_of([alone]) is None and paper_estimate([2.0], 2.0, 64) is None
+    assert estimate_of([alone, some]) == estimate_of([some])
+
+
+CUTS = [[8, 8, 8, 8], [8, 8, 8, 2], [1, 31], [32, 1, 1]]
+
+
+def planted(sizes: list[int], steps: int, *, by_tokens: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Each step's estimates (mine, and the paper's) of signal 1 and noise 40, from 64 coordinates."""
+    random, mine, paper = stream(0, f"planted {sizes}"), [], []
+    weights = np.array(sizes) if by_tokens else np.ones(len(sizes))
+    for _ in range(steps):
+        each = np.full((len(sizes), 64), 1 / 8) + random.normal(size=(len(sizes), 64)) * np.sqrt(40 / 64 / np.array(sizes))[:, None]
+        squares, mean = (each**2).sum(1), weights @ each / weights.sum()
+        known = expected_norms(0.0, 0.0, sizes, list(weights))
+        shares = weights / weights.sum()
+        norms = Norms(small=float(shares @ squares), big=float(mean @ mean), small_tokens=known.small_tokens, big_tokens=known.big_tokens)
+        found, as_written = estimate_of([norms]), paper_estimate(list(squares), float(mean @ mean), sum(sizes))
+        assert found is not None and as_written is not None
+        mine.append((found.signal, found.noise))
+        paper.append((as_written.signal, as_written.noise))
+    return np.array(mine), np.array(paper)
+
+
+def is_unbiased(estimates: np.ndarray) -> bool:
+    """Whether chance explains how far their mean is from what was planted: 4 standard errors."""
+    errors = np.abs(estimates.mean(0) - (1.0, 40.0))
+    return bool((errors < 4 * estimates.std(0) / len(estimates) ** 0.5).all())
+
+
+@pytest.mark.parametrize("sizes", CUTS, ids=str)
+@pytest.mark.parametrize("by_tokens", [True, False])
+def test_planted_noise_is_found_without_bias(sizes: list[int], by_tokens: bool) -> None:
+    assert is_unbiased(planted(sizes, 2000, by_tokens=by_tokens)[0])
+
+
+@pytest.mark.parametrize("sizes", CUTS, ids=str)
+def test_the_paper_as_written_is_biased_unless_micro_batches_are_equal(sizes: list[int]) -> None:
+    assert is_unbiased(planted(sizes, 2000, by_tokens=True)[1]) == (len(set(sizes)) == 1)
+
+
+ESTIMATES = st.lists(st.tuples(POSITIVE, POSITIVE).map(lambda pair: Estimate(signal=pair[0], noise=pair[1])), min_size=1, max_size=30)
+
+
+def after(estimates: list[Estimate | None], smoothing: Smoothing = Smoothing(), *, tokens: float = 1e6) -> NoiseScale:  # noqa: B008 - frozen
+    scale = NoiseScale(smoothing=smoothing)
+    for estimate in estimates:
+        scale = scale.after(estimate, tokens=tokens, micro_batches=9)
+    return scale
+
+
+@given(ESTIMATES)
+def test_averages_have_no_bias_from_their_start(estimates: list[Estimate]) -> None:
+    scale = after(list(estimates))
+    low, high = min(one.signal for one in estimates), max(one.signal for one in estimates)
+    assert low * (1 - 1e-9) <= scale.signal <= high * (1 + 1e-9)
+    # The start's bias is the same in both averages: their ratio, as the paper has it, is right as it is.
+    assert scale.noise / scale.signal == pytest.approx(scale.noise_average / scale.signal_average)
+
+
+def test_a_constant_is_its_own_average_and_calibration_multiplies_the_noise() -> None:
+    scale = after([Estimate(signal=2.0, noise=300.0)] * 5)
+    assert (scale.signal, scale.noise, scale.tokens_per_batch) == pytest.approx((2.0, 300.0, 2 * 150.0))
+
+
+def test_averages_are_slower_behind_the_warm_up() -> None:
+    ones, then = [Estimate(signal=1.0, noise=1.0)] * 2, Estimate(signal=2.0, noise=1.0)
+    smoothing = Smoothing(warming=0.5, steady=0.9, warmup_tokens=3e6)
+    kept = after([*ones, then, then], smoothing)
+    weights = np.array([0.5 * 0.5 * 0.5 * 0.9, 0.5 * 0.5 * 0.9, 0.5 * 0.9, 0.1])
+    assert kept.signal == pytest.approx(weights @ (1, 1, 2, 2) / weights.sum())
+
+
+GOOD, NOT_A_NUMBER = Estimate(signal=1.0, noise=10.0), Estimate(signal=math.nan, noise=1.0)
+
+
+@pytest.mark.parametrize(
+    ("estimates", "health"),
+    [
+        ([], Health.TOO_FEW_SAMPLES),
+        ([None] * 50, Health.TOO_FEW_SAMPLES),
+        ([GOOD] * 3, Health.TOO_FEW_SAMPLES),
+        ([GOOD] * 4, Health.HEALTHY),
+        ([*[GOOD] * 9, NOT_A_NUMBER], Health.NOT_FINITE),
+        ([*[GOOD] * 9, NOT_A_NUMBER, GOOD], Health.HEALTHY),
+        ([Estimate(signal=-1.0, noise=10.0)] * 9, Health.NO_SIGNAL),
+        ([Estimate(signal=1.0, noise=-1e-9)] * 9, Health.NO_NOISE),
+    ],
+)
+def test_an_estimate_that_cannot_be_believed_says_so(estimates: list[Estimate | None], health: Health) -> None:
+    scale = after(estimates)
+    assert scale.health is health
+    assert math.isfinite(scale.tokens_per_batch) or health is not Health.HEALTHY
+
+
+def test_a_step_that_is_not_finite_leaves_the_averages_alone() -> None:
+    before, behind = after([GOOD] * 9), after([*[GOOD] * 9, NOT_A_NUMBER])
+    assert behind.tokens_per_batch == before.tokens_per_batch and behind.tokens > before.tokens

@@ -1,0 +1,181 @@
+"""A layout becomes another one: every bit arrives, only what is missing moves, and training goes on as if nothing had happened."""
+
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.training.exchange import State, keep, packed, unpack
+from oppa.training.holdings import Layout, layout_of
+from oppa.training.transfers import Transfer, boxes_by_key, rounds, transfers
+from tests.training.conftest import ROOT
+from tests.training.layouts import configurations, cut, empty, same, whole_state
+from tests.training.test_families import FAMILIES
+
+SMALL = {"hidden": 8, "ffn": 12, "vocab": 11, "layers": 8}
+MODELS = {name: dataclasses.replace(FAMILIES[name], **SMALL) for name in ("tied", "mixture", "own")}  # type: ignore[arg-type]
+WHOLE = {model: whole_state(model) for model in MODELS.values()}
+LAYOUTS = configurations(MODELS["tied"], 4)
+
+
+def moved(states: list[State], source: Layout, target: Layout, plan: list[Transfer]) -> list[State]:
+    """What the ranks would do with process groups, without."""
+    wanted = [empty(holdings) for holdings in target]
+    for keys, moving in rounds(plan, boxes_by_key(target), limit_bytes=1000):
+        for sender, receiver in itertools.product(range(len(source)), range(len(target))):
+            if some := [one for one in moving if (one.sender, one.receiver) == (sender, receiver)]:
+                unpack(wanted[receiver].__getitem__, some, packed(states[sender], some))
+        for key, (state, want) in itertools.product(keys, itertools.zip_longest(states, wanted, fillvalue={})):
+            keep(state.pop(key, []), want.get(key, []))
+    assert not any(states), "all that was staged is dropped"
+    return wanted
+
+
+@functools.cache
+def marked(model: Model, configuration: Configuration, rank: int) -> torch.Tensor:
+    """Which elements of all that there are a rank holds."""
+    layout, marks = layout_of(model, configuration), {key: torch.zeros_like(tensor) for key, tensor in WHOLE[model].items()}
+    for one in layout[rank] if rank < len(layout) else ():
+        marks[one.key][tuple(slice(indices.start, indices.stop) for indices in one.box)] = 1
+    return torch.cat([mark.flatten() for mark in marks.values()]).bool()
+
+
+def missing_bytes(model: Model, source: Configuration, target: Configuration) -> list[int]:
+    """What each rank of the target lacks."""
+    ranks = range(target.devices)
+    return [4 * int((marked(model, target, rank) & ~marked(model, source, rank)).sum()) for rank in ranks]
+
+
+def check(model: Model, source: Configuration, target: Configuration) -> None:
+    whole, layout, other = WHOLE[model], layout_of(model, source), layout_of(model, target)
+    plan = transfers(layout, other)
+    there = moved([cut(whole, holdings) for holdings in layout], layout, other, plan)
+    for rank, holdings in enumerate(other):
+        assert same(there[rank], cut(whole, holdings)), (source.id, target.id, rank)
+    received = Counter[int]()
+    for one in plan:
+        received[one.receiver] += one.nbytes
+    assert [received[rank] for rank in range(len(other))] == missing_bytes(model, source, target)
+    back = moved(there, other, layout, transfers(other, layout))
+    assert all(same(back[rank], cut(whole, holdings)) for rank, holdings in enumerate(layout)), (source.id, target.id)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(LAYOUTS)), ids=lambda number: LAYOUTS[number].id)
+def test_from_each_layout_of_4_ranks_to_every_other_and_back(number: int) -> None:
+    for target in LAYOUTS[number:]:
+        check(MODELS["tied"], LAYOUTS[number], target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", MODELS)
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_between_any_two_layouts_of_any_two_numbers_of_ranks(family: str, data: st.DataObject) -> None:
+    model = MODELS[family]
+    choices = [configuration for devices in (1, 2, 4, 8) for configuration in configurations(model, devices)]
+    source, target = (data.draw(st.sampled_from(choices)) for _ in range(2))
+    check(model, source, target)
+
+
+def test_what_several_could_send_is_spread_over_them() -> None:
+    model = MODELS["tied"]
+    source, target = (
+        layout_of(model, Configuration(dp=dp, tp=tp, zero_stage=zero, global_batch=4, micro_batch=1))
+        for dp, tp, zero in ((2, 2, 0), (4, 1, 0))
+    )
+    sent = Counter[int]()
+    for one in transfers(source, target):
+        sent[one.sender] += one.nbytes
+    assert max(sent.values()) - min(sent.values()) <= max(one.nbytes for one in transfers(source, target))
+
+
+TRAINED = {name: dataclasses.replace(model, layers=8) for name, model in FAMILIES.items()}
+TOLERANCE = 1e-5
+"""As in test_layouts; relative."""
+
+
+def order(model: Model, layouts: Sequence[Configuration], steps: Sequence[int], **options: str) -> dict[str, object]:
+    """Ranks go through these layouts, so many steps in each, and end with an error if a bit of their state changes on the way."""
+    values = [dataclasses.replace(layout, global_batch=8, micro_batch=1).to_dict() for layout in layouts]
+    return {"model": dataclasses.asdict(model), "layouts": values, "steps": steps, **options}
+
+
+def losses_of(folder: Path, *orders: dict[str, object]) -> list[list[float]]:
+    """The losses of each order's ranks."""
+    (folder / "ORDERS.json").write_text(json.dumps(orders))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-P", str(Path(__file__).with_name("reshard_ranks.py")), str(folder / "ORDERS.json")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-5000:]
+    return [json.loads((folder / f"LOSSES-{number}.json").read_text()) for number in range(len(orders))]
+
+
+def tour(count: int) -> list[int]:
+    """From each of so many to every other and back."""
+    there_and_back = [[number, *itertools.chain(*((other, number) for other in range(number + 1, count)))] for number in range(count)]
+    return list(itertools.chain(*there_and_back))
+
+
+PARTS = 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_ranks_keep_every_bit_from_each_layout_to_every_other_and_back(part: int, tmp_path: Path) -> None:
+    stops = [LAYOUTS[number] for number in tour(len(LAYOUTS))]
+    length = -(-len(stops) // PARTS)
+    mine = stops[length * part : length * (part + 1) + 1]
+    losses_of(tmp_path, order(dataclasses.replace(TRAINED["tied"], hidden=8, ffn=12), mine, [2] + [0] * (len(mine) - 1)))
+
+
+def test_a_tour_has_all_pairs() -> None:
+    pairs = set(itertools.pairwise(tour(5)))
+    assert pairs >= {(one, other) for one in range(5) for other in range(5) if one != other}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", TRAINED)
+def test_training_goes_on_as_without_a_change(family: str, tmp_path: Path) -> None:
+    model = TRAINED[family]
+    every = configurations(model, 4)
+    layouts = [*every[:: -(-len(every) // 9)], every[0]]
+    alone = Configuration(dp=1, global_batch=1, micro_batch=1)
+    changed, unchanged = losses_of(tmp_path, order(model, layouts, [1] * len(layouts)), order(model, [alone], [len(layouts)]))
+    assert changed == pytest.approx(unchanged, rel=TOLERANCE)
+    assert changed[-1] < changed[0]
+
+
+@pytest.mark.slow
+def test_the_same_ranks_may_be_replicas_of_experts_and_then_of_all(tmp_path: Path) -> None:
+    """Their groups then have other names, which DTensor must not remember."""
+    values = {"zero_stage": 2, "global_batch": 8, "micro_batch": 1}
+    spread, cut_up = Configuration(dp=4, ep=2, **values), Configuration(dp=2, tp=2, **values)  # type: ignore[arg-type]
+    losses_of(tmp_path, order(TRAINED["mixture"], [spread, cut_up, spread], [1, 1, 1]))
+
+
+RESUMED = [{"dp": 4, "zero_stage": 3}, {"dp": 2, "pp": 2, "zero_stage": 1, "schedule": "zb-v", "model_chunks": 2}, {"tp": 2}, {}]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_resumed_in_any_layout(tmp_path: Path) -> None:
+    model = TRAINED["tied"]
+    first, *others = (Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 1, **values}) for values in RESUMED)  # type: ignore[arg-type]
+    halves = [order(model, [layout], [2], checkpoint=str(tmp_path / "step-2")) for layout in (first, first, *others)]
+    without, half, again, *elsewhere = losses_of(tmp_path, order(model, [first], [4]), *halves)
+    assert half == without[:2]
+    assert again == without, "to the last bit"
+    assert all(losses == pytest.approx(without, rel=TOLERANCE) for losses in elsewhere)
