@@ -109,7 +109,7 @@ def _run(command: list[str], lab: "Netlab", ranks_per_host: int, cpus_per_rank: 
     """How the first rank that failed ended, else 0."""
     from oppa.places.emulated_ranks import EmulatedRanks
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # ends as Ctrl-C does
     ranks = len(lab.hosts) * ranks_per_host
     with (

@@ -19,7 +19,7 @@ from oppa.trials.wire import TrialSpec
 STEP_PATIENCE_S = 30
 """A step waits this long for another's resources before it is refused."""
 POLL_S = 2.0
-GONE_S = 3.0
+GONE_S = 1.5
 """How long a step that was cancelled may stay."""
 SPECIAL_STEPS = 0xFFFFFFF0
 """Numbers from here on are Slurm's own: batch, extern, interactive."""

@@ -1,5 +1,6 @@
 """The search with trials that are acted out in this process: everything but the training is real."""
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -36,6 +37,9 @@ class Actors:
 
     def __init__(self, law: Callable[[Configuration], tuple[float, int]]) -> None:
         self.law = law
+
+    def devices(self, spec, on_tick):
+        return contextlib.nullcontext()
 
     def start(self, folder, spec):
         return Actor(folder, spec, *self.law(spec.configuration))
