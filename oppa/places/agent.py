@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.places import network
+from oppa.trials import processes
 from oppa.trials.launcher import Exit
 from oppa.trials.local import LocalLauncher, LocalTrial
 from oppa.trials.placement import Seat, free_port
@@ -56,9 +57,7 @@ class Task:
     @property
     def argv(self) -> list[str]:
         """The command line of an agent: this oppa, wherever it is started."""
-        package = Path(__file__).resolve().parents[2]
-        start = f"import sys; sys.path.insert(0, {str(package)!r}); from oppa.places import agent; agent.main()"
-        return [sys.executable, "-P", "-c", start, json.dumps(dataclasses.asdict(self))]
+        return [sys.executable, "-P", "-c", processes.program("oppa.places.agent"), json.dumps(dataclasses.asdict(self))]
 
 
 class Agent:

@@ -11,7 +11,6 @@ import os
 import select
 import sys
 import time
-from pathlib import Path
 from typing import NoReturn
 
 from oppa.trials import processes
@@ -30,9 +29,14 @@ _DESTINATION = HEADER_BYTES + 19
 
 def argv(owner: int, devices: list[int], *, bandwidth_bytes_per_s: float, latency_s: float) -> list[str]:
     """The command line that starts the relay below the process `owner`; `devices` are files that it inherits, one per host."""
-    package = Path(__file__).resolve().parents[2]
-    start = f"import sys; sys.path.insert(0, {str(package)!r}); from oppa.places import emulated_link; emulated_link.main()"
-    return [sys.executable, "-I", "-S", "-c", start, *map(str, (owner, bandwidth_bytes_per_s, latency_s, *devices))]
+    return [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        processes.program("oppa.places.emulated_link"),
+        *map(str, (owner, bandwidth_bytes_per_s, latency_s, *devices)),
+    ]
 
 
 class Switch:

@@ -136,35 +136,40 @@ def require_fitting(cluster: Cluster, allocated: tuple[Node, ...], job: str) -> 
         raise EnvironmentLackingError(
             message, hint=f"ask for more (`--nodes={cluster.hosts}`), or set `hosts = {len(allocated)}` in [cluster]"
         )
-    needed, kind, has = cluster.devices_per_host, "CUDA devices", min(node.gpus for node in allocated)
-    if not cluster.on_cuda:
-        needed, kind, has = (
-            math.ceil((cluster.cpus_per_device or 0) * cluster.devices_per_host),
-            "CPUs",
-            min(node.cpus for node in allocated),
-        )
-    if needed > has:
-        message = f"this job needs {needed} {kind} on each host; Slurm's job {job} has {has}"
+    if room(cluster, allocated) == 0:
+        kind, has = "CUDA devices" if cluster.on_cuda else "CPUs", min(_has(node, cluster) for node in allocated)
+        message = f"this job needs {_needs(cluster)} {kind} on each host; Slurm's job {job} has {has}"
         raise EnvironmentLackingError(message, hint="ask for more (`--gpus-per-node`, `--cpus-per-task`), or change [cluster]")
 
 
 def room(cluster: Cluster, allocated: tuple[Node, ...]) -> int:
     """How many trials' shares the poorest host has: of its GPUs, or of its CPUs."""
-    cpus = max(1, math.ceil((cluster.cpus_per_device or 0) * cluster.devices_per_host))
-    return min(node.gpus // cluster.devices_per_host if cluster.on_cuda else node.cpus // cpus for node in allocated)
+    return min(_has(node, cluster) // _needs(cluster) for node in allocated)
+
+
+def _needs(cluster: Cluster) -> int:
+    """GPUs, or CPUs, of a trial on each host."""
+    return cluster.devices_per_host if cluster.on_cuda else max(1, math.ceil((cluster.cpus_per_device or 0) * cluster.devices_per_host))
+
+
+def _has(node: Node, cluster: Cluster) -> int:
+    return node.gpus if cluster.on_cuda else node.cpus
 
 
 class SlurmHosts:
-    """Some hosts of an allocation as a place for trials; `share` of them go on other hosts or beside each other on the same ones."""
+    """Some hosts of an allocation as a place for trials: those of one of its `slots`, which share hosts where there are too few."""
 
     def __init__(self, job: str, cluster: Cluster, allocated: tuple[Node, ...], *, slot: int = 0, slots: int = 1) -> None:
-        groups = len(allocated) // cluster.hosts
-        first = slot % groups * cluster.hosts
-        self.nodes = allocated[first : first + cluster.hosts]
-        self._job, self._cluster = job, cluster
-        self._sharing = -(-slots // groups)
+        self._job, self._cluster, self._slot, self._slots = job, cluster, slot, slots
+        self._take(allocated)
         self._step = f"oppa-{os.urandom(4).hex()}"
         self._overlapping = _in_a_step()  # which holds what we ask for
+
+    def _take(self, allocated: tuple[Node, ...]) -> None:
+        groups = len(allocated) // self._cluster.hosts
+        first = self._slot % groups * self._cluster.hosts
+        self.nodes = allocated[first : first + self._cluster.hosts]
+        self._sharing = -(-self._slots // groups)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -183,7 +188,8 @@ class SlurmHosts:
         yield
 
     def commands(self, task: Task) -> list[list[str]]:
-        """One step with an agent on each host."""
+        """One step with an agent on each host; of a job that was requeued these may be others than before."""
+        self._take(nodes(self._job))
         count, first = len(self.nodes), self.nodes[0]
         cuda = self._cluster.on_cuda
         words = [

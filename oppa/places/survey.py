@@ -19,6 +19,7 @@ from oppa.places import network, slurm
 from oppa.places.agents import Agents
 from oppa.problem.cluster import Link
 from oppa.problem.machine import Machine, this_machine
+from oppa.trials import processes
 
 PATIENCE_S = 120.0
 PINGS = 200
@@ -44,11 +45,9 @@ def survey(job: str) -> Survey:
     """
     allocated = slurm.nodes(job)
     hosts = len(allocated)
-    package = Path(__file__).resolve().parents[2]
-    program = f"import sys; sys.path.insert(0, {str(package)!r}); from oppa.places import survey; survey.main()"
     words = [f"--jobid={job}", "--overlap", f"--nodes={hosts}", f"--ntasks={hosts}", "--ntasks-per-node=1"]
     with tempfile.TemporaryDirectory() as folder:
-        command = ["srun", *words, sys.executable, "-P", "-c", program]
+        command = ["srun", *words, sys.executable, "-P", "-c", processes.program("oppa.places.survey")]
         with contextlib.closing(
             Agents([command], hosts=hosts, environment=os.environ, grace_s=1.0, log=Path(folder, "survey.log"))
         ) as agents:

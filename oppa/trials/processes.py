@@ -57,6 +57,12 @@ def this_process() -> Process:
     return stat.process
 
 
+def program(module: str) -> str:
+    """What `python -c` takes to run `main()` of one of our modules, wherever and however isolated that Python is started."""
+    package, _, name = module.rpartition(".")
+    return f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); from {package} import {name}; {name}.main()"
+
+
 def tuner_tag() -> str:
     """This process as the processes that it starts name it, on whichever host they are."""
     return f"{os.uname().nodename}/{this_process()}"

@@ -9,7 +9,6 @@ import contextlib
 import os
 import select
 import sys
-from pathlib import Path
 
 from oppa.trials import processes
 
@@ -18,9 +17,7 @@ _REAP_S = 0.5
 
 def argv(tuner: int, line: int, grace_s: float, command: list[str]) -> list[str]:
     """The command line that starts the shim, isolated from whatever the environment does to Python."""
-    package = Path(__file__).resolve().parents[2]
-    start = f"import sys; sys.path.insert(0, {str(package)!r}); from oppa.trials import shim; shim.main()"
-    return [sys.executable, "-I", "-S", "-c", start, str(tuner), str(line), str(grace_s), *command]
+    return [sys.executable, "-I", "-S", "-c", processes.program("oppa.trials.shim"), str(tuner), str(line), str(grace_s), *command]
 
 
 class _Family:

@@ -12,33 +12,10 @@ import pytest
 from oppa.problem.job import load_job
 from oppa.study import Study
 from oppa.trials import processes
-from tests.cli.conftest import RUNNER
+from tests.cli.conftest import JOB as ALONE
 from tests.places.slurm_cluster import until
 
-JOB = f"""
-[model]
-preset = "tiny-1m"
-
-[batch]
-global_batch = 16
-
-[cluster]
-hosts = 2
-devices_per_host = 2
-device = "CPU"
-memory_limit = "100 MiB"
-
-[runner]
-name = "{RUNNER}"
-
-[limits]
-trials = 8
-trial_time = "30 s"
-q_min = 2
-q_max = 4
-repeats = 3
-grace = "1 s"
-"""
+JOB = ALONE.replace("devices_per_host = 2", "hosts = 2\ndevices_per_host = 2").replace("trials = 6", "trials = 8")
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")
 
 

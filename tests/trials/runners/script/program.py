@@ -104,7 +104,7 @@ class Script:
             file.write(text)
 
     def do_variable(self, name):
-        print(f"rank {self.rank}: {os.environ.get(name)}")
+        sys.stdout.write(f"rank {self.rank}: {os.environ.get(name)}\n")  # in one piece: ranks share the file
 
     def do_sleep(self, seconds):
         time.sleep(float(seconds))
