@@ -5,7 +5,8 @@ OppaError                    base: what is wrong, with the value; and a hint: wh
 │   ├── JobError             job.toml
 │   ├── SpaceError           a search space file
 │   ├── StudyError           a study folder: foreign, truncated, not writable
-│   └── CheckpointError      a checkpoint: cut short, altered, of another model
+│   ├── CheckpointError      a checkpoint: cut short, altered, of another model
+│   └── TableError           a table: cut short, altered, foreign, stale
 ├── InfeasibleError          nothing in the space can run                             (exit code 1)
 ├── EnvironmentLackingError  a program, package or device is missing                  (exit code 3)
 ├── MeasurementError         a measurement that is no number, or is not positive
@@ -43,8 +44,16 @@ class StudyError(InputError):
     """A study folder cannot be used."""
 
 
+class RunError(InputError):
+    """A run's folder cannot be used."""
+
+
 class CheckpointError(InputError):
     """A checkpoint cannot be written here, or be gone on from."""
+
+
+class TableError(InputError):
+    """A table cannot be used: it is not what was written, or not of this job, this hardware, this version."""
 
 
 class InfeasibleError(OppaError):
@@ -53,6 +62,10 @@ class InfeasibleError(OppaError):
 
 class EnvironmentLackingError(OppaError):
     """A program, package or device that the job needs is missing."""
+
+
+class TrainingError(OppaError):
+    """Training cannot go on."""
 
 
 class MeasurementError(OppaError):

@@ -1,4 +1,4 @@
-"""`oppa show STUDY`: what a study knows."""
+"""`oppa show PATH`: what a study knows, or a table."""
 
 import dataclasses
 import json
@@ -19,13 +19,18 @@ SURROGATE = "Show instead what the trials taught the model: coefficients, and wh
 
 
 def show(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder.", show_default=False)],
+    study: Annotated[Path, typer.Argument(metavar="PATH", help="The study's folder, or the table's.", show_default=False)],
     limit: Annotated[int, typer.Option(min=1, help="Trials shown, fastest first.")] = 20,
     surrogate: Annotated[bool, typer.Option("--surrogate", help=SURROGATE)] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the record there: table.md and trials.csv.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the record there: table.md, and trials.csv or a plot.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, as `oppa tune --json` does.")] = False,
 ) -> None:
-    """Show a study: its trials, the winner, the default and the gain between them."""
+    """Show a study: its trials, the winner, the default and the gain between them. Or a table: throughput against batch size."""
+    from oppa.cli.show_table import holds_table, show_table
+
+    if holds_table(study) and not surrogate:
+        show_table(study, out=out, as_json=as_json)
+        return
     from oppa.problem.problem import Problem
     from oppa.study import Study
 

@@ -1,0 +1,98 @@
+"""Throughput against batch size, a line for each strategy (COPUS Figure 2): those that matter in colour, the rest pale."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from oppa.report.figures import COLOURS, DASHES
+from oppa.report.svg import STAND_INS, render
+from oppa.study.records import QUANTILE
+from oppa.table import Row, Strategy
+from oppa.table.frontier import Curves, featured, standings, switches
+
+WIDTH, HEIGHT = 7.2, 4.4
+"""Inches."""
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")
+"""Shapes that can be told when they are hollow, first."""
+PALE: Mapping[str, Any] = {"color": STAND_INS["grey"], "linewidth": 0.9, "alpha": 0.3}
+TICKS = 12
+"""Batch sizes that are written below the axis, at most."""
+
+
+def throughput(known: Curves, *, description: str) -> str:
+    """The figure; bands hold 90% of the belief, hollow marks are predicted, stars are the fastest at their batch size."""
+    standing = standings(known)
+    named = featured(standing)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for strategy, curve in known.items():
+            if strategy not in named:
+                axes.plot(*_points(list(curve.values())), zorder=2, **PALE)
+        for place, strategy in reversed(list(enumerate(named))):  # the fastest at the smallest batch lies on top
+            _coloured(axes, known[strategy], place)
+        for before, after in switches(standing):
+            at = math.sqrt(before.global_batch * after.global_batch)
+            axes.axvline(at, color=STAND_INS["soft"], linewidth=0.8, linestyle=DASHES[1], zorder=1)
+        _marks(axes, [each.fastest for each in standing], STAND_INS["ink"], marker="*", markersize=12, zorder=6)
+        _finish(axes, [each.global_batch for each in standing])
+        _legend(figure, named, others=len(known) - len(named), switching=bool(switches(standing)))
+
+    return render(draw, width=WIDTH, height=HEIGHT, description=description)
+
+
+def _coloured(axes: Axes, curve: Mapping[int, Row], place: int) -> None:
+    rows, colour = list(curve.values()), STAND_INS[COLOURS[place % len(COLOURS)]]
+    batches, samples = _points(rows)
+    factors = [math.exp(QUANTILE * row.log_stddev) for row in rows]
+    low, high = ([value * factor**side for value, factor in zip(samples, factors, strict=True)] for side in (-1, 1))
+    axes.fill_between(batches, low, high, color=colour, alpha=0.16, linewidth=0, zorder=3)
+    axes.plot(batches, samples, **_stroke(place), zorder=4)
+    _marks(axes, rows, colour, marker=MARKERS[place % len(MARKERS)], markersize=5, zorder=5)
+
+
+def _marks(axes: Axes, rows: Sequence[Row], colour: str, **mark: Any) -> None:
+    """Full where it was measured, hollow where it is predicted."""
+    for source, face in (("measured", colour), ("predicted", STAND_INS["paper"])):
+        points = _points([row for row in rows if row.source == source])
+        axes.plot(*points, linestyle="", markerfacecolor=face, markeredgecolor=colour, markeredgewidth=1.1, **mark)
+
+
+def _points(rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+    return [row.configuration.global_batch for row in rows], [row.samples_per_s for row in rows]
+
+
+def _stroke(place: int) -> dict[str, Any]:
+    return {"color": STAND_INS[COLOURS[place % len(COLOURS)]], "linestyle": DASHES[place % len(DASHES)]}
+
+
+def _finish(axes: Axes, batches: Sequence[int]) -> None:
+    axes.set(xlabel="global batch, sequences", ylabel="samples/s", xscale="log")
+    axes.set_ylim(bottom=0)
+    shown = batches[:: -(-len(batches) // TICKS)] if batches else []
+    axes.xaxis.set_major_locator(FixedLocator(shown))
+    axes.xaxis.set_minor_locator(NullLocator())
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
+
+
+def _legend(figure: Figure, named: Sequence[Strategy], *, others: int, switching: bool) -> None:
+    """The strategies above the axes, what the marks mean below."""
+    strategies = [_key(strategy.id, marker=MARKERS[place % len(MARKERS)], **_stroke(place)) for place, strategy in enumerate(named)]
+    ink, hollow = STAND_INS["ink"], {"markerfacecolor": STAND_INS["paper"], "markeredgecolor": STAND_INS["soft"]}
+    meanings = [_key("fastest", linestyle="", marker="*", markersize=11, color=ink, markeredgewidth=0)]
+    meanings.append(_key("predicted, not measured", linestyle="", marker="o", **hollow))
+    meanings += [_key("the fastest changes", color=STAND_INS["soft"], linewidth=0.8, linestyle=DASHES[1])] if switching else []
+    meanings += [_key(f"{others} other strategies", **PALE)] if others else []
+    look: dict[str, Any] = {"columnspacing": 1.4, "handletextpad": 0.5, "borderpad": 0}
+    figure.legend(strategies, [strategy.id for strategy in named], loc="outside upper left", ncols=3, **look)
+    figure.legend(meanings, [str(key.get_label()) for key in meanings], loc="outside lower left", ncols=4, **look)
+
+
+def _key(name: str, **look: Any) -> Line2D:
+    return Line2D([], [], label=name, **look)

@@ -1,0 +1,171 @@
+"""Two files that change as one: `table.csv`, the record, and `table.meta.json`, which says what it must be.
+
+    table.csv            a line per row
+    table.meta.json      where it comes from; bytes and SHA-256 of table.csv; SHA-256 of itself
+    .table-<sha>.csv     for a moment: the table.csv of the table.meta.json beside it
+    .table.lock          held by whoever writes
+
+A write is committed when the new table.meta.json takes its name. Its CSV then lies beside it, and takes its own name next. A reader
+takes the CSV that the meta names, under either name, so a writer that dies in between has written the table nevertheless.
+"""
+
+import contextlib
+import csv
+import fcntl
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from oppa.errors import TableError
+from oppa.table.origin import SCHEMA_VERSION, Origin
+from oppa.table.rows import COLUMNS, Row
+
+CSV, META, LOCK = "table.csv", "table.meta.json", ".table.lock"
+
+_DAMAGED = "make it again: `oppa profile` with this folder goes on from its study"
+
+
+def write_files(folder: Path, rows: Sequence[Row], origin: Origin) -> None:
+    """Both files, durably and at once; raises TableError where the disk refuses."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *(row.to_csv() for row in rows)])
+    data = text.getvalue().encode()
+    body = {"rows": len(rows), "csv_bytes": len(data), "csv_sha256": _sha256(data), "origin": origin.to_dict()}
+    meta = json.dumps({"schema_version": SCHEMA_VERSION, "sha256": _digest(body), "table": body}, indent=1) + "\n"
+    with _disk_errors(folder), _alone(folder):
+        _settle(folder)
+        _put(_pending(folder, body), data)
+        _put(folder / META, meta.encode())
+        _settle(folder)
+
+
+def read_files(folder: Path) -> tuple[tuple[Row, ...], Origin]:
+    """What was written last; raises TableError if there is no table, or not what was written."""
+    with _disk_errors(folder):
+        if not (folder / META).exists() and not (folder / CSV).exists():
+            raise TableError(f"`{folder}` holds no table", hint="`oppa profile JOB --global-batch FIRST..LAST --table FOLDER` makes one")
+        while True:
+            meta = _bytes(folder / META)
+            body = _body(folder / META, meta)
+            data = _bytes(_pending(folder, body), missing=b"") or _bytes(folder / CSV)
+            if _sha256(data) == body["csv_sha256"]:
+                return _rows(folder / CSV, data), _origin(folder / META, body)
+            if _bytes(folder / META) == meta:  # else a writer was faster, and there is a newer table
+                raise _damaged(folder / CSV, _what_became(data, body))
+
+
+def _body(path: Path, meta: bytes) -> dict[str, Any]:
+    try:
+        values = json.loads(meta)
+        version, expected, body = values["schema_version"], values["sha256"], values["table"]
+    except (ValueError, KeyError, TypeError):
+        raise _damaged(path, "it is cut short, or no JSON of oppa's") from None
+    if version != SCHEMA_VERSION:
+        raise TableError(
+            f"`{path}` has schema version {version}", hint=f"this version of oppa reads {SCHEMA_VERSION}: make the table again"
+        )
+    if _digest(body) != expected:
+        raise _damaged(path, "it was edited, and does not say what was written")
+    return dict(body)
+
+
+def _rows(path: Path, data: bytes) -> tuple[Row, ...]:
+    try:
+        return tuple(map(Row.from_csv, csv.DictReader(io.StringIO(data.decode(), newline=""))))
+    except (ValueError, KeyError, TypeError) as error:  # the SHA-256 is right: another oppa has written it
+        raise _damaged(path, f"its columns are others: {error}") from error
+
+
+def _origin(path: Path, body: dict[str, Any]) -> Origin:
+    try:
+        return Origin.from_dict(body["origin"])
+    except (KeyError, TypeError) as error:
+        raise _damaged(path, f"its facts are others: {error}") from error
+
+
+def _what_became(data: bytes, body: dict[str, Any]) -> str:
+    found, expected = len(data), body["csv_bytes"]
+    if found < expected:
+        return f"it is cut short, {found} bytes of {expected}"
+    return "it was edited, and is not what was measured"
+
+
+def _settle(folder: Path) -> None:
+    """Give the CSV of the present meta its name, which whoever committed it may not have come to; what was never committed goes."""
+    meta = folder / META
+    with contextlib.suppress(FileNotFoundError, TableError):
+        pending = _pending(folder, _body(meta, meta.read_bytes()))
+        if pending.exists():
+            pending.replace(folder / CSV)
+    for leftover in folder.glob(".table-*"):
+        leftover.unlink()
+    _sync(folder)
+
+
+def _pending(folder: Path, body: dict[str, Any]) -> Path:
+    return folder / f".table-{body['csv_sha256'][:16]}.csv"
+
+
+def _put(path: Path, data: bytes) -> None:
+    """A whole file in the place of another, on disk when this returns."""
+    draft = path.with_name(f"{path.name}.draft")
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    _sync(path.parent)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One writer at a time; the kernel drops the lock with its holder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TableError(
+            f"the table in `{folder}` cannot be used: {error}", hint="name a folder that is yours, on a disk with room"
+        ) from error
+
+
+def _bytes(path: Path, *, missing: bytes | None = None) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        if missing is not None:
+            return missing
+        raise _damaged(path, "it is missing") from None
+
+
+def _damaged(path: Path, why: str) -> TableError:
+    return TableError(f"`{path}` is damaged: {why}", hint=_DAMAGED)
+
+
+def _digest(body: dict[str, Any]) -> str:
+    """SHA-256 of what the meta says, however it is spaced."""
+    return _sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

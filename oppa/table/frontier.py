@@ -1,0 +1,70 @@
+"""The frontier of a table: which strategy is fastest at each batch size, by how much, and where that changes (COPUS Figure 2)."""
+
+import dataclasses
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from oppa.table.rows import Row, Strategy
+from oppa.table.table import Table
+
+Curves = Mapping[Strategy, Mapping[int, Row]]
+"""The fastest micro-batch's row, by strategy and global batch; batches ascend."""
+MOST = 8
+"""Strategies that a figure names."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is known at one global batch."""
+
+    fastest: Row
+    next_best: Row | None
+    """Of the second strategy; None where there is one alone."""
+    first: Row | None
+    """Of the strategy that is fastest at the smallest batch; None where that has no row."""
+
+    @property
+    def global_batch(self) -> int:
+        """B_g, in sequences."""
+        return self.fastest.configuration.global_batch
+
+    def loss(self, row: Row | None) -> float | None:
+        """The share of the throughput that is lost with another row of this batch."""
+        return None if row is None else 1 - row.samples_per_s / self.fastest.samples_per_s
+
+
+def curves(table: Table) -> Curves:
+    """Throughput over the batch size, a curve for each strategy."""
+    found = defaultdict[Strategy, dict[int, Row]](dict)
+    for (strategy, batch), row in sorted(table.fastest().items(), key=lambda item: item[0][1]):
+        found[strategy][batch] = row
+    return found
+
+
+def standings(known: Curves) -> list[Standing]:
+    """By global batch, ascending."""
+    by_batch = defaultdict[int, list[Row]](list)
+    for curve in known.values():
+        for batch, row in curve.items():
+            by_batch[batch].append(row)
+    ranked = [sorted(by_batch[batch], key=lambda row: -row.samples_per_s) for batch in sorted(by_batch)]
+    firsts = known[ranked[0][0].strategy] if ranked else {}
+    return [
+        Standing(fastest=rows[0], next_best=rows[1] if len(rows) > 1 else None, first=firsts.get(rows[0].configuration.global_batch))
+        for rows in ranked
+    ]
+
+
+def switches(standing: Sequence[Standing]) -> list[tuple[Standing, Standing]]:
+    """Neighbouring batches between which another strategy becomes the fastest."""
+    return [pair for pair in itertools.pairwise(standing) if pair[0].fastest.strategy != pair[1].fastest.strategy]
+
+
+def featured(standing: Sequence[Standing], *, most: int = MOST) -> list[Strategy]:
+    """The strategies that a figure names: those that are fastest somewhere, in the order of their batches, then those that come next."""
+    wins = Counter(each.fastest.strategy for each in standing)
+    seconds = Counter(each.next_best.strategy for each in standing if each.next_best)
+    kept = {strategy for strategy, _ in wins.most_common(most)}
+    winners = [strategy for strategy in wins if strategy in kept]
+    return [*winners, *(strategy for strategy, _ in seconds.most_common() if strategy not in wins)][:most]

@@ -1,0 +1,79 @@
+"""Goodput: how fast the loss falls per second, and the row of a table that a controller takes for it.
+
+Notation (COPUS sections 3.1 and 3.2; n rows, m noise scales):
+    T      samples_per_s, sequences per second                      (n,)
+    B      global_batch, sequences per optimizer step               (n,)
+    phi    noise_scale, the gradient noise scale in sequences       (m,)
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from oppa.errors import TableError
+from oppa.table.rows import Row
+
+Optimizer = Literal["adam", "sgd"]
+
+
+def statistical_efficiency(global_batch: ArrayLike, noise_scale: ArrayLike) -> NDArray[np.float64]:
+    """Progress of a sequence in a batch of B, against one that is a batch of its own: (1 + phi) / (B + phi) (COPUS eq. 6)."""
+    batch, noise = np.asarray(global_batch, np.float64), np.asarray(noise_scale, np.float64)
+    return np.asarray((1 + noise) / (batch + noise))
+
+
+def learning_rate_factor(global_batch: ArrayLike, optimizer: Optimizer = "adam") -> NDArray[np.float64]:
+    """eta(B) / eta(1), as far as it belongs into the objective: sqrt(B) for Adam (COPUS eq. 8), 1 for SGD.
+
+    A linear factor would with saturating throughput always want the largest batch; for SGD, AdaScale acts on the learning rate instead
+    (COPUS section 3.2).
+    """
+    batch = np.asarray(global_batch, np.float64)
+    return np.sqrt(batch) if optimizer == "adam" else np.ones_like(batch)
+
+
+def plain_goodput(samples_per_s: ArrayLike, global_batch: ArrayLike, noise_scale: ArrayLike) -> NDArray[np.float64]:
+    """T x SE(B), as Pollux has it (COPUS eq. 5); the arguments broadcast."""
+    return np.asarray(samples_per_s, np.float64) * statistical_efficiency(global_batch, noise_scale)
+
+
+def goodput(
+    samples_per_s: ArrayLike,
+    global_batch: ArrayLike,
+    noise_scale: ArrayLike,
+    *,
+    optimizer: Optimizer = "adam",
+    reference_batch: float = 1.0,
+) -> NDArray[np.float64]:
+    """T x SE(B) x eta(B) / eta(B_ref) (COPUS eqs. 7 and 8); the arguments broadcast.
+
+    Args:
+        reference_batch: B_ref, where the factor is 1. It is common to all rows, so that no choice depends on it.
+    """
+    factor = learning_rate_factor(global_batch, optimizer) / learning_rate_factor(reference_batch, optimizer)
+    return plain_goodput(samples_per_s, global_batch, noise_scale) * factor
+
+
+def goodputs(rows: Sequence[Row], noise_scales: ArrayLike, *, optimizer: Optimizer = "adam") -> NDArray[np.float64]:
+    """Of every row at every noise scale, shape (m, n); from the median belief in its throughput."""
+    samples_per_s = np.array([row.samples_per_s for row in rows])
+    batches = np.array([row.configuration.global_batch for row in rows])
+    return goodput(samples_per_s, batches, np.asarray(noise_scales, np.float64).reshape(-1, 1), optimizer=optimizer)
+
+
+def best_at_each(rows: Sequence[Row], noise_scales: ArrayLike, *, optimizer: Optimizer = "adam") -> list[Row]:
+    """The row that a controller would choose at each noise scale: the largest goodput, of equals the first.
+
+    Raises:
+        TableError: if there is no row to choose from.
+    """
+    if not rows:
+        raise TableError("the table has no row: nothing fits, or nothing was measured", hint="go on with `oppa profile`")
+    return [rows[position] for position in goodputs(rows, noise_scales, optimizer=optimizer).argmax(axis=1)]
+
+
+def best(rows: Sequence[Row], noise_scale: float, *, optimizer: Optimizer = "adam") -> Row:
+    """The row that a controller would choose at one noise scale; raises TableError as `best_at_each` does."""
+    return best_at_each(rows, noise_scale, optimizer=optimizer)[0]

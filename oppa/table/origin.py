@@ -1,0 +1,164 @@
+"""Where a table comes from, and whether it holds here: of another job or machine it is foreign, of other software it is stale."""
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from oppa import __version__
+from oppa.errors import TableError
+from oppa.problem.machine import this_machine
+from oppa.problem.problem import Problem
+
+SCHEMA_VERSION = 1
+
+Method = Literal["active", "exhaustive"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The machine that ran the trials: what a throughput depends on, and its memory."""
+
+    cpu: str
+    cores: float
+    memory_bytes: int
+    gpu: str = ""
+    gpus: int = 0
+    gpu_memory_bytes: int = 0
+
+    @classmethod
+    def here(cls, root: Path = Path("/")) -> Self:
+        """This machine, within the limits of its control group."""
+        return cls(cpu=_cpu(root), **dataclasses.asdict(this_machine(root)))
+
+    @property
+    def words(self) -> str:
+        """In a line: `2 cores of Intel Xeon, 4 x H100`."""
+        return f"{self.cores:g} cores of {self.cpu}" + (f", {self.gpus} x {self.gpu}" if self.gpus else "")
+
+    def is_like(self, other: "Hardware") -> bool:
+        """Whether trials run as fast there; more memory or more GPUs of the same kind make none of them faster."""
+        return (self.cpu, self.cores, self.gpu) == (other.cpu, other.cores, other.gpu)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """How a table was made. All of it is written to `table.meta.json`."""
+
+    problem: Mapping[str, Any]
+    """What of the problem decides throughput: model, cluster, precision, runner, and the user's own command."""
+    study: str
+    """The uuid of the study whose trials it rests on."""
+    method: Method
+    """Every candidate was tried, or those that could change a decision."""
+    complete: bool
+    """The profile came to its end; else it was interrupted, or its budget was spent."""
+    loss_bound: float | None = None
+    """What an active profile was to come under: the expected loss of goodput, as a fraction."""
+    expected_loss: float | None = None
+    """What it came to; None where it is not known, or all was measured."""
+    candidates: int
+    """Valid configurations of the search space, over all batch sizes."""
+    pruned: int = 0
+    """Of these, left out: they ran out of memory, or are believed to."""
+    trials: int
+    """That ran, whatever came of them."""
+    spent_s: float
+    """Seconds of trials."""
+    training_steps: int = 0
+    """Optimizer steps of training runs that have refined it since."""
+    command: str = ""
+    created_at: float
+    """Seconds since 1970."""
+    versions: Mapping[str, str]
+    """Of oppa, torch, Python."""
+    hardware: Hardware | None
+    """None where trials are imitated: they are as fast on any machine, with any torch."""
+    schema_version: int = SCHEMA_VERSION
+
+    @classmethod
+    def of(cls, problem: Problem, *, imitated: bool = False, **facts: Any) -> Self:
+        """The origin of a table that is made here and now; `facts` are the fields that neither the problem nor this process tells."""
+        hardware = None if imitated else Hardware.here()
+        return cls(problem=decisive(problem), versions=versions_here(), hardware=hardware, **facts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they are written to JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; raises TypeError for what that has not written."""
+        return cls(**{**values, "hardware": Hardware(**values["hardware"]) if values["hardware"] else None})
+
+    def require_for(self, problem: Problem, *, here: Hardware | None = None) -> None:
+        """Refuse a problem, a machine or versions whose throughputs this table does not tell.
+
+        The machine is looked at where the job has one host: this process need not be on the hosts of a larger cluster.
+
+        Args:
+            here: This machine, unless given.
+
+        Raises:
+            TableError: names the first thing that differs, with both values.
+        """
+        self._require_problem(problem)
+        if self.versions["oppa"].split(".")[:2] != versions_here()["oppa"].split(".")[:2]:
+            raise _stale("oppa", self.versions["oppa"], versions_here()["oppa"])
+        if self.hardware is None:
+            return
+        if self.versions["torch"] != versions_here()["torch"]:
+            raise _stale("torch", self.versions["torch"], versions_here()["torch"])
+        here = here or Hardware.here()
+        if problem.cluster.hosts == 1 and not self.hardware.is_like(here):
+            raise TableError(f"the table is foreign: it was measured on {self.hardware.words}, and this is {here.words}", hint=_AGAIN)
+
+    def _require_problem(self, problem: Problem) -> None:
+        for name, ours, theirs in _differences(self.problem, decisive(problem)):
+            raise TableError(f"the table is foreign: it was made with `{name} = {ours}`, and this job has {theirs}", hint=_AGAIN)
+
+
+def decisive(problem: Problem) -> dict[str, Any]:
+    """What of a problem decides the throughput of its configurations, as JSON has it; batch sizes are the rows' own."""
+    values = problem.to_dict()
+    found = {
+        "model": {name: value for name, value in values["model"].items() if name != "name"},
+        "cluster": values["cluster"],
+        "training": {"precision": problem.training.precision},
+        "runner": problem.runner.name,
+        **({"command": values["command"]} if problem.command else {}),
+    }
+    return dict(json.loads(json.dumps(found)))
+
+
+def versions_here() -> dict[str, str]:
+    """Of what this process would run."""
+    return {"oppa": __version__, "torch": importlib.metadata.version("torch"), "python": platform.python_version()}
+
+
+_AGAIN = "make one for what is here: `oppa profile JOB --global-batch FIRST..LAST --table FOLDER`"
+
+
+def _stale(name: str, then: str, now: str) -> TableError:
+    return TableError(f"the table is stale: it was made with {name} {then}, and here is {now}", hint=_AGAIN)
+
+
+def _differences(ours: Any, theirs: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
+    """What differs, by its dotted name, with both values as JSON."""
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        for key in dict.fromkeys([*ours, *theirs]):
+            yield from _differences(ours.get(key), theirs.get(key), f"{name}.{key}" if name else key)
+    elif ours != theirs:
+        yield name, json.dumps(ours), json.dumps(theirs)
+
+
+def _cpu(root: Path) -> str:
+    """The processor's model; the architecture where the kernel names none."""
+    try:
+        lines = (root / "proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
