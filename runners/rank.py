@@ -8,6 +8,7 @@ child per rank that calls its `run`. Importing it therefore loads all that train
     OPPA_RENDEZVOUS   where ranks meet, as torch's `init_method`; default `env://`
 """
 
+import functools
 import os
 import sys
 import time
@@ -34,9 +35,14 @@ CULPRIT_S = 1.0
 
 def run(build, folder, rank, world):
     """Run this rank of the trial in `folder` with what `build(spec, mesh)` returns; its exit code."""
+    return guarded(functools.partial(_train, build), folder, rank, world)
+
+
+def guarded(work, folder, rank, world):
+    """Do a rank's work, `work(trial, rank, world)`, and tell in the trial's folder what it failed of; the exit code."""
     trial = report.Trial(folder)
     try:
-        _train(build, trial, rank, world)
+        work(trial, rank, world)
     except Exception as error:  # noqa: BLE001 - whatever it was, the trial's folder is where it must be told
         _tell(trial, rank, error)
         return 1
@@ -81,8 +87,13 @@ def lost_peer(error):
 
 
 def main(build):
-    """Run the rank that the environment names."""
-    code = run(build, Path(os.environ["OPPA_TRIAL"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    """Run the rank of a trial that the environment names."""
+    start(functools.partial(run, build))
+
+
+def start(run_rank):
+    """Call `run_rank(folder, rank, world)` of the rank that the environment names, and exit as it says."""
+    code = run_rank(Path(os.environ["OPPA_TRIAL"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # no second spent on tearing torch down

@@ -1,6 +1,7 @@
 """The command line: argv in, tables out. The only code that prints or exits; one file per command.
 
-Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment lacking, 4 a benchmark regressed, 130 interrupted and resumable.
+Exit codes: 0 found, 1 nothing feasible or training failed, 2 wrong input, 3 environment lacking, 4 a benchmark regressed, 130 interrupted
+and resumable.
 
 Each command imports its work inside its function, so that `oppa --help` loads typer and nothing else.
 """
@@ -10,13 +11,14 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli import bench, doctor, env, export, import_, init, netlab, predict, report, show, space, tune, why
+from oppa.cli import bench, doctor, env, export, import_, init, netlab, predict, report, show, space, train, tune, why
 from oppa.cli.failure import exit_code, print_error
 from oppa.errors import OppaError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-for command in (tune.tune, show.show, report.report, why.why, space.space, predict.predict, init.init, doctor.doctor, netlab.netlab):
+for command in (tune.tune, train.train, show.show, report.report, why.why, space.space, predict.predict, init.init, doctor.doctor):
     app.command()(command)
+app.command()(netlab.netlab)
 app.command()(export.export)
 app.command("import")(import_.import_)
 app.add_typer(bench.bench, name="bench")

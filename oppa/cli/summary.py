@@ -99,13 +99,13 @@ def file_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "study"
 
 
-def new_folder(name: str) -> Path:
+def new_folder(name: str, among: str = "studies") -> Path:
     """Make the first free `studies/<name>-NNN`; tuners that start at once get one each."""
-    studies, number, name = Path("studies"), 1, file_name(name)
-    with disk_errors(studies):
-        studies.mkdir(exist_ok=True)
+    others, number, name = Path(among), 1, file_name(name)
+    with disk_errors(others):
+        others.mkdir(exist_ok=True)
         while True:
-            folder = studies / f"{name}-{number:03d}"
+            folder = others / f"{name}-{number:03d}"
             try:
                 folder.mkdir()
                 return folder

@@ -20,7 +20,7 @@ from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive,
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
-from oppa.problem.training import Limits, Strategy, Training
+from oppa.problem.training import Limits, Recipe, Strategy, Training
 
 
 class ModelTable(Table):
@@ -238,6 +238,28 @@ class LimitsTable(Table):
         return limits
 
 
+class TrainTable(Table):
+    """`[train]`: how `oppa train` trains."""
+
+    samples: Count | None = None
+    warmup: int | None = Field(default=None, ge=0)
+    decay: Literal["none", "linear", "cosine"] | None = None
+    final_share: float | None = Field(default=None, ge=0, le=1)
+    reference_batch: Count | None = None
+    scaling: Literal["sqrt", "linear", "none"] | None = None
+    checkpoint_every: Seconds | None = None
+    keep: Count | None = None
+
+    def record(self) -> Recipe:
+        """The recipe meant; raises JobError for a warm-up that is longer than the training."""
+        names = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
+        recipe = Recipe(**{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()})
+        if recipe.samples is not None and recipe.warmup_samples > recipe.samples:
+            message = f"`warmup = {recipe.warmup_samples}` samples are more than all `samples = {recipe.samples}`"
+            raise JobError(message, hint=f"use at most {recipe.samples}")
+        return recipe
+
+
 class DesignerTable(Table):
     """`[designer]`."""
 
@@ -265,6 +287,7 @@ class JobFile(Table):
     space: SpaceTable = SpaceTable()
     training: TrainingTable = TrainingTable()
     limits: LimitsTable = LimitsTable()
+    train: TrainTable = TrainTable()
     designer: DesignerTable = DesignerTable()
     baseline: dict[str, Any] | None = None
     """The configuration that the user runs at present."""

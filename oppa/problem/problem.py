@@ -12,7 +12,7 @@ from oppa.problem.command import Command
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.space import Facts, SearchSpace
-from oppa.problem.training import Limits, Strategy, Training
+from oppa.problem.training import Limits, Recipe, Strategy, Training
 
 if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates
     from oppa.problem.candidates import Candidates
@@ -35,6 +35,7 @@ class Problem:
     space: SearchSpace
     limits: Limits
     strategy: Strategy = dataclasses.field(default_factory=Strategy)
+    recipe: Recipe = dataclasses.field(default_factory=Recipe)
     baseline: Configuration | None = None
     """What the user runs at present: the first trial, and what the winner is compared with instead of the default."""
 
@@ -46,11 +47,11 @@ class Problem:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides results; name, limits and strategy do not, so a study may be continued with others."""
+        """SHA-256 of all that decides results; name, limits, strategy and recipe do not, so a study may be continued with others."""
         values = self.to_dict()
         values["runner"] = self.runner.name
         values["space"]["constraints"] = [entry["expression"] for entry in values["space"]["constraints"]]
-        decisive = {key: value for key, value in values.items() if key not in ("name", "limits", "strategy")}
+        decisive = {key: value for key, value in values.items() if key not in ("name", "limits", "strategy", "recipe")}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,6 +67,7 @@ class Problem:
             "space": self.space.to_dict(),
             "limits": dataclasses.asdict(self.limits),
             "strategy": dataclasses.asdict(self.strategy),
+            "recipe": dataclasses.asdict(self.recipe),
             **({"baseline": self.baseline.to_dict()} if self.baseline else {}),
         }
 
@@ -85,6 +87,7 @@ class Problem:
             space=SearchSpace.from_dict(values["space"], facts),
             limits=Limits(**values["limits"]),
             strategy=Strategy(**values["strategy"]),
+            recipe=Recipe(**values.get("recipe", {})),
             baseline=Configuration.from_dict(values["baseline"]) if values.get("baseline") else None,
         )
 

@@ -45,3 +45,25 @@ class Strategy:
     """What a designer looks for: `improvement` on the incumbent, or `ucb`, the upper confidence bound of OPPA eq. 4."""
     beta: float | None = 1.0
     """How much a designer likes what it is uncertain of (OPPA eq. 4); None: the schedule of eq. 32."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How `oppa train` trains, counted in samples (sequences, or images): the batch size may change at any step."""
+
+    samples: int | None = None
+    """Where training ends; None: behind one epoch."""
+    warmup_samples: int = 0
+    """The learning rate rises from 0 over so many."""
+    decay: str = "none"
+    """How it falls from there to the end: `none`, `linear` or `cosine`."""
+    final_share: float = 0.1
+    """Of the learning rate, where it has fallen to at the end."""
+    reference_batch: int | None = None
+    """The global batch that the learning rate is meant for; None: the job's."""
+    scaling: str = "sqrt"
+    """How it follows the global batch: `sqrt` (Adam's, COPUS eq. 9), `linear` (that of SGD), or `none`."""
+    checkpoint_s: float = 600.0
+    """Seconds of training from one checkpoint to the next."""
+    keep: int = 2
+    """Checkpoints that stay: the newest."""

@@ -1,9 +1,11 @@
-"""What a step trains on depends on (seed, step) alone, whatever the layout: bytes of text as tokens.
+"""What a trial's step trains on depends on (seed, step) alone, whatever the layout: bytes of text as tokens.
 
-A language model predicts the next byte, an encoder the ones that are masked.
+A language model predicts the next byte, an encoder the ones that are masked. A run, which is more than its first steps, goes through
+epochs: each has every sample once, in an order of its own, and a sample is known by its number from the start of the run on.
 """
 
 import dataclasses
+import functools
 import sysconfig
 import zlib
 from collections.abc import Iterable
@@ -45,8 +47,17 @@ class Batch:
 class Source(Protocol):
     """What to train on."""
 
+    @property
+    def size(self) -> int | None:
+        """Samples of an epoch; None where there are always new ones."""
+        ...
+
     def batch(self, step: int, sequences: range) -> Batch:
-        """The sequences of these numbers in the global batch of `step`."""
+        """The sequences of these numbers in the global batch of a trial's `step`."""
+        ...
+
+    def samples(self, numbers: range) -> Batch:
+        """The samples of these numbers of a run, whatever the batches that they come in."""
         ...
 
 
@@ -71,9 +82,20 @@ class Corpus:
             )
         return cls(text=torch.frombuffer(text, dtype=torch.uint8), seq_len=model.seq_len, seed=seed)
 
+    @property
+    def size(self) -> int:
+        """Windows of the text that do not overlap."""
+        return (len(self.text) - 1) // self.seq_len
+
     def batch(self, step: int, sequences: range) -> Batch:
-        """The sequences of these numbers in the global batch of `step`."""
-        starts = drawn(len(self.text) - self.seq_len, sequences, seed=self.seed, step=step)
+        """The sequences of these numbers in the global batch of `step`, from anywhere in the text."""
+        return self._windows(drawn(len(self.text) - self.seq_len, sequences, seed=self.seed, step=step))
+
+    def samples(self, numbers: range) -> Batch:
+        """The windows of these numbers of a run."""
+        return self._windows(in_order(self.size, numbers, seed=self.seed) * self.seq_len)
+
+    def _windows(self, starts: Tensor) -> Batch:
         windows = self.text[starts.unsqueeze(1) + torch.arange(self.seq_len + 1)].long()
         return Batch(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
 
@@ -94,16 +116,27 @@ class Masked:
             raise InputError(f"`vocab = {model.vocab}` has no token for the mask of an encoder", hint=f"use a vocab of at least {MASK + 1}")
         return cls(Corpus.load(folder, model, seed=seed))
 
+    @property
+    def size(self) -> int:
+        """As many as the text has."""
+        return self.corpus.size
+
     def batch(self, step: int, sequences: range) -> Batch:
         """The sequences of these numbers in the global batch of `step`."""
-        tokens = self.corpus.batch(step, sequences).inputs
-        masked = torch.zeros_like(tokens, dtype=torch.bool)
-        for row, sequence in zip(masked, sequences, strict=True):
-            row[self._places(step, sequence)] = True
-        return Batch(tokens.masked_fill(masked, MASK), tokens.masked_fill(~masked, IGNORED))
+        return self._masked(self.corpus.batch(step, sequences), [f"{step}/{sequence}" for sequence in sequences])
 
-    def _places(self, step: int, sequence: int) -> Tensor:
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.corpus.seed}/{step}/{sequence}".encode()))
+    def samples(self, numbers: range) -> Batch:
+        """The samples of these numbers of a run; other bytes are masked in each epoch."""
+        return self._masked(self.corpus.samples(numbers), [f"sample {number}" for number in numbers])
+
+    def _masked(self, text: Batch, names: Iterable[str]) -> Batch:
+        masked = torch.zeros_like(text.inputs, dtype=torch.bool)
+        for row, name in zip(masked, names, strict=True):
+            row[self._places(name)] = True
+        return Batch(text.inputs.masked_fill(masked, MASK), text.inputs.masked_fill(~masked, IGNORED))
+
+    def _places(self, name: str) -> Tensor:
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.corpus.seed}/{name}".encode()))
         return torch.randperm(self.corpus.seq_len, generator=generator)[: max(1, round(MASKED * self.corpus.seq_len))]
 
 
@@ -113,6 +146,18 @@ def drawn(choices: int, sequences: range, *, seed: int, step: int) -> Tensor:
     generator = torch.Generator().manual_seed((step + 1_000_003 * seed) % 2**32)
     # Drawn in sequence: a longer global batch begins with the shorter one's sequences.
     return torch.randint(choices, (sequences.stop,), generator=generator)[sequences.start :]
+
+
+def in_order(size: int, numbers: range, *, seed: int) -> Tensor:
+    """Which of `size` samples of an epoch these numbers of a run are; each epoch is shuffled anew."""
+    wanted = torch.arange(numbers.start, numbers.stop)
+    epochs = wanted // size
+    return torch.cat([_shuffled(size, seed, epoch)[wanted[epochs == epoch] % size] for epoch in epochs.unique().tolist()])
+
+
+@functools.lru_cache(maxsize=2)
+def _shuffled(size: int, seed: int, epoch: int) -> Tensor:
+    return torch.randperm(size, generator=torch.Generator().manual_seed(zlib.crc32(f"{seed}/epoch {epoch}".encode())))
 
 
 def _read(files: Iterable[Path]) -> bytearray:

@@ -7,6 +7,8 @@ In a loop of one's own, behind DDP or FSDP2:
     noise_scale = statistics.step(tokens)   # of each micro-batch; behind the last backward pass, before clipping and the update
 """
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -45,8 +47,9 @@ class GradientStatistics:
     ) -> None:
         self._layout = layout = model if isinstance(model, GradientLayout) else layout_of(model)
         self._equally = weighting == "equally"
-        norm_of = (lambda _: norm) if preconditioned_by is None else preconditioned_norm(preconditioned_by, layout)
-        self._parts = [GradientNorms(module, placements, norm_of) for module, placements in layout.parts]
+        self._norm_of = (lambda _: norm) if preconditioned_by is None else preconditioned_norm(preconditioned_by, layout)
+        self._parts: list[GradientNorms] = []
+        self.resume()
         self.noise_scale = noise_scale
         self.norms: tuple[Norms, ...] = ()
         """Of the last step, by group of parameters; one group, but for experts that are spread."""
@@ -61,6 +64,8 @@ class GradientStatistics:
         Raises:
             InputError: if that many micro-batches, of that many tokens, cannot be.
         """
+        if self._paused:
+            return self.noise_scale
         sums, sizes = self._summed(tokens, [1.0] * len(tokens) if self._equally else tokens)
         replicas, (weight, per_token, squared_per_token, total, count) = self._layout.replicas, sizes.tolist()
         self.norms = tuple(
@@ -76,17 +81,37 @@ class GradientStatistics:
         self.noise_scale = self.noise_scale.after(estimate_of(self.norms), tokens=total, micro_batches=round(count))
         return self.noise_scale
 
+    @property
+    def finite(self) -> bool:
+        """Whether the gradients of the last step were numbers, on all ranks."""
+        return all(math.isfinite(norms.small) and math.isfinite(norms.big) for norms in self.norms)
+
     def close(self) -> None:
         """Stop watching; whoever does not call `step` any more should, or what was seen adds up."""
         for part in self._parts:
             part.close()
+        # Nor keep the model: gloo waits for ever for a group that is destroyed before a module that averages its gradients in it.
+        self._parts, self._layout = [], dataclasses.replace(self._layout, parts=[])
+
+    def pause(self) -> None:
+        """Measure nothing until `resume`, on all ranks: no hook is left, and `step` changes nothing and talks to nobody."""
+        for part in self._parts:
+            part.close()
+        self._parts, self._paused = [], True
+
+    def resume(self) -> None:
+        """Watch again."""
+        self.pause()
+        self._parts = [GradientNorms(module, placements, self._norm_of) for module, placements in self._layout.parts]
+        self._paused = False
 
     def _summed(self, tokens: Sequence[float], counts: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Over all ranks: norms of micro-batches and of their mean, by group; and what of a and b, as in `noise_scale`, sizes need."""
         if not tokens or min(tokens) <= 0:
             raise InputError(f"`tokens = {list(tokens)}` of a step's micro-batches", hint="give one positive number for each")
-        sums = sum(part.take([1 / a for a in counts], self._layout.pools).to(self._layout.device) for part in self._parts)
-        assert isinstance(sums, Tensor)
+        sums = torch.zeros(2, len(self._layout.pools), dtype=torch.float64, device=self._layout.device)
+        for part in self._parts:
+            sums += part.take([1 / a for a in counts], self._layout.pools).to(sums.device)
         pairs = list(zip(counts, tokens, strict=True))
         each = (sum(counts), sum(a / b for a, b in pairs), sum(a * a / b for a, b in pairs), sum(tokens), len(tokens))
         sizes = torch.tensor(each, dtype=torch.float64, device=self._layout.device) / self._layout.alike

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.model import Model
-from oppa.training.batches import Batch, drawn
+from oppa.training.batches import Batch, drawn, in_order
 
 CLASSES = 10
 
@@ -44,9 +44,20 @@ class Digits:
         images = table[:, :-1].float().view(-1, 1, 8, 8) / 8 - 1
         return cls(images=images, digits=table[:, -1].clone(), side=side_of(model), seed=seed)
 
+    @property
+    def size(self) -> int:
+        """Of all digits."""
+        return len(self.digits)
+
     def batch(self, step: int, sequences: range) -> Batch:
         """The images of these numbers in the global batch of `step`, (b, 3, side, side), and their digits, (b,)."""
-        chosen = drawn(len(self.digits), sequences, seed=self.seed, step=step)
+        return self._batch(drawn(self.size, sequences, seed=self.seed, step=step))
+
+    def samples(self, numbers: range) -> Batch:
+        """The images of these numbers of a run, and their digits."""
+        return self._batch(in_order(self.size, numbers, seed=self.seed))
+
+    def _batch(self, chosen: Tensor) -> Batch:
         enlarged = F.interpolate(self.images[chosen], (self.side, self.side), mode="bilinear")
         return Batch(enlarged.expand(-1, 3, -1, -1).contiguous(), self.digits[chosen])
 

@@ -83,7 +83,8 @@ def regrouped(mesh: Mesh, configuration: Configuration) -> Mesh:
     """The same ranks in another layout; the groups of the present one are gone. Every rank calls it, between two steps."""
     if mesh.world != configuration.devices:
         raise InputError(f"`dp * tp * pp = {configuration.devices}`, but the job has {mesh.world} ranks", hint="keep the number of devices")
-    dist.destroy_process_group()
+    if dist.is_initialized():  # a rank that has failed to build its part of the present one has none any more
+        dist.destroy_process_group()
     return _joined(configuration, mesh.store, mesh.layout + 1, device=mesh.device, rank=mesh.rank, world=mesh.world)
 
 

@@ -1,5 +1,8 @@
 """What one rank holds of the model, ready to take optimizer steps: its stages, their optimizers, and how micro-batches run."""
 
+import dataclasses
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -7,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from oppa.problem.configuration import Configuration
 from oppa.training.batches import Batch
 from oppa.training.data_parallel import accumulating, average_rest, optimizers_for, replicate
+from oppa.training.experts import Mixture
 from oppa.training.family import Family, Transformer
 from oppa.training.gradient_layout import layout_of_stages
 from oppa.training.gradient_statistics import GradientStatistics
@@ -25,20 +29,15 @@ class Replica:
     def __init__(self, spec: TrialSpec, mesh: Mesh) -> None:
         require_buildable(spec.model, spec.configuration)
         require_schedulable(spec.configuration, spec.model.layers)
-        self._configuration, self._mesh = spec.configuration, mesh
-        family: Family = OwnModule(spec, mesh) if spec.model.entry_point else Transformer(spec, mesh)
+        self._spec, self._mesh = spec, mesh
+        family = _family(spec, mesh)
         numbers = stages_of(spec.configuration, mesh.pp.index)
         stages = [family.stage(blocks_of(number, spec.configuration, spec.model.layers)) for number in numbers]
         self._modules = [replicate(stage, spec.configuration, mesh) for stage in stages]
         self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training.learning_rate)
         self._tied = TiedWeights(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
-        self._is_tied, self._tokens = spec.model.tied, spec.configuration.micro_batch * spec.model.seq_len
         self._statistics: GradientStatistics | None = None
-        self._passes: Pipeline | _Accumulation
-        if spec.configuration.pp > 1:
-            self._passes = Pipeline(self._modules, spec, mesh, family)
-        else:
-            self._passes = _Accumulation(self._modules[0], spec.configuration, family)
+        self._passes = _passes(self._modules, spec, mesh, family)
 
     @property
     def stages(self) -> list[nn.Module]:
@@ -50,26 +49,72 @@ class Replica:
         """What updates them."""
         return self._optimizers
 
+    def rebatch(self, configuration: Configuration) -> None:
+        """Take batches of other sizes from the next step on; the layout stays, and all ranks do so behind the same step.
+
+        Raises:
+            InputError: if batches of these sizes cannot run.
+        """
+        assert same_layout(configuration, self._spec.configuration)
+        require_schedulable(configuration, self._spec.model.layers)
+        self._spec = spec = dataclasses.replace(self._spec, configuration=configuration)
+        for module in (module for stage in self.stages for module in stage.modules()):
+            if isinstance(module, Mixture):
+                module.micro_batches = configuration.num_microbatches
+        self._passes = _passes(self._modules, spec, self._mesh, _family(spec, self._mesh))
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Of all parameters, from the next step on."""
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+
     def watch(self, noise_scale: NoiseScale = NoiseScale()) -> GradientStatistics:  # noqa: B008 - frozen
         """Measure the gradients of every step from now on; `noise_scale` is what to go on from."""
         if self._statistics is not None:
             self._statistics.close()
-        self._statistics = GradientStatistics(layout_of_stages(self._modules, self._mesh, tied=self._is_tied), noise_scale=noise_scale)
+        self._statistics = GradientStatistics(
+            layout_of_stages(self._modules, self._mesh, tied=self._spec.model.tied), noise_scale=noise_scale
+        )
         return self._statistics
 
     def step(self, batch: Batch) -> Tensor | None:
-        """One optimizer step on this replica's share of the global batch; its mean loss, where the last stage is."""
+        """One optimizer step on this replica's share of the global batch; its mean loss, where the last stage is.
+
+        Where gradients are watched and are not finite, no rank changes its weights.
+        """
+        configuration, statistics = self._spec.configuration, self._statistics
         loss = self._passes.forward_backward(batch)
-        average_rest(self._modules, self._configuration, self._mesh)
-        if self._statistics is not None:
-            self._statistics.step([self._tokens] * self._configuration.num_microbatches)
+        average_rest(self._modules, configuration, self._mesh)
+        if statistics is not None:
+            statistics.step([configuration.micro_batch * self._spec.model.seq_len] * configuration.num_microbatches)
+        if statistics is None or statistics.finite:
+            self._update()
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+        return loss
+
+    def _update(self) -> None:
         if self._tied is not None:
             self._tied.sum_gradients()
         for optimizer in self._optimizers:
             optimizer.step()
-        for optimizer in self._optimizers:
-            optimizer.zero_grad()
-        return loss
+
+
+def same_layout(one: Configuration, other: Configuration) -> bool:
+    """Whether they differ in batch sizes alone."""
+    return dataclasses.replace(one, global_batch=other.global_batch, micro_batch=other.micro_batch) == other
+
+
+def _family(spec: TrialSpec, mesh: Mesh) -> Family:
+    return OwnModule(spec, mesh) if spec.model.entry_point else Transformer(spec, mesh)
+
+
+def _passes(modules: Sequence[nn.Module], spec: TrialSpec, mesh: Mesh, family: Family) -> "Pipeline | _Accumulation":
+    """What runs the micro-batches of a step through these modules."""
+    if spec.configuration.pp > 1:
+        return Pipeline(modules, spec, mesh, family)
+    return _Accumulation(modules[0], spec.configuration, family)
 
 
 class _Accumulation:

@@ -7,7 +7,9 @@ from oppa.trials.wire import TrialSpec
 
 
 class OwnData:
-    """The data that a module brings along."""
+    """The data that a module brings along, which decides for itself when to repeat any."""
+
+    size = None
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -15,6 +17,10 @@ class OwnData:
     def batch(self, step: int, sequences: range) -> Batch:
         """The sequences of these numbers in the global batch of `step`."""
         return Batch(*getattr(self._parts, "batch")(step, sequences))  # noqa: B009 - it is optional, so no protocol has it
+
+    def samples(self, numbers: range) -> Batch:
+        """The samples of these numbers of a run: of one batch that never ends."""
+        return self.batch(0, numbers)
 
 
 def source_of(spec: TrialSpec) -> Source:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from oppa.errors import EnvironmentLackingError, InputError, nearest
 from oppa.problem.command import Command, names_in
@@ -21,6 +21,7 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "name": (str, "a string"),
     "description": (str, "a string"),
     "program": (str, "a string"),
+    "run": (str, "a string"),
     "command": (list, "a list of strings"),
     "warm": (bool, "true or false"),
     "in_process": (bool, "true or false"),
@@ -43,6 +44,8 @@ class Runner:
     """The interpreter of its programs: oppa's own, or that of the runner's environment."""
     program: Path | None = None
     """A Python file. Without a `command` it is started once per rank, with RANK, WORLD_SIZE, ... in the environment."""
+    run: Path | None = None
+    """The Python file that is started in its place where a run is trained, not a trial; None: it runs trials alone."""
     command: tuple[str, ...] = ()
     """Started once, and starts the ranks itself; `{python}`, `{program}`, `{nproc}` and `{folder}` (the trial's) are filled in."""
     warm: bool = False
@@ -62,6 +65,12 @@ class Runner:
     def isolated(self) -> bool:
         """Its programs run in an environment of their own, into which oppa is only linked."""
         return self.python != Path(sys.executable)
+
+    def for_runs(self) -> Self:
+        """The runner that trains runs; raises InputError where it cannot."""
+        if self.run is None:
+            raise InputError(f"the runner `{self.name}` runs trials, and cannot train a run", hint='use `[runner] name = "torch"`')
+        return dataclasses.replace(self, program=self.run)
 
     def argv(self, *, nproc: int, folder: Path) -> list[str]:
         """The command line of one rank, or of all when `command` is given; a runner that is not `in_process` has one."""
@@ -133,8 +142,8 @@ def _check_keys(path: Path, values: dict[str, Any]) -> None:
 
 def _runner(folder: Path, values: dict[str, Any]) -> Runner:
     lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
-    program = {"program": folder / values["program"]} if "program" in values else {}
-    return Runner(**{"name": folder.name, **values, **lists, **program, "folder": folder})
+    programs: dict[str, Path] = {key: folder / values[key] for key in ("program", "run") if key in values}
+    return Runner(**{"name": folder.name, **values, **lists, **programs, "folder": folder})
 
 
 def _check_start(path: Path, runner: Runner) -> None:
@@ -144,8 +153,9 @@ def _check_start(path: Path, runner: Runner) -> None:
         return
     if runner.program is None and not runner.command:
         raise InputError(f"`{path}` says neither `program` nor `command`", hint='add `program = "train.py"`')
-    if runner.program is not None and not runner.program.is_file():
-        raise InputError(f'`{path}`: `program = "{runner.program.name}"` does not exist', hint=f"write `{runner.program}`")
+    for key, program in (("program", runner.program), ("run", runner.run)):
+        if program is not None and not program.is_file():
+            raise InputError(f'`{path}`: `{key} = "{program.name}"` does not exist', hint=f"write `{program}`")
     if runner.warm and (runner.command or runner.program is None):
         raise InputError(f"`{path}`: `warm = true` needs a `program` without a `command`", hint="remove one of them")
     if runner.program is None and any("{program}" in word for word in runner.command):

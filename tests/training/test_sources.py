@@ -11,7 +11,7 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
-from oppa.training.batches import MASK, Source
+from oppa.training.batches import MASK, Source, in_order
 from oppa.training.images import Digits
 from oppa.training.sources import source_of
 from oppa.training.tensor_parallel import IGNORED
@@ -35,6 +35,26 @@ def test_a_sequence_is_the_same_in_every_share_of_the_batch(model: Model) -> Non
     assert torch.equal(whole.inputs[5:7], part.inputs) and torch.equal(whole.targets[5:7], part.targets)
     assert not torch.equal(whole.inputs, other.inputs)
     assert not torch.equal(whole.inputs, source(model, seed=1).batch(3, range(8)).inputs)
+
+
+@pytest.mark.parametrize("model", [TINY, ENCODER, VIT], ids=["text", "masked", "images"])
+def test_a_sample_of_a_run_is_the_same_in_every_batch(model: Model) -> None:
+    data = source(model)
+    assert data.size is not None
+    around = range(data.size - 3, data.size + 5)  # from one epoch to the next
+    whole, part = data.samples(around), data.samples(around[2:6])
+    assert torch.equal(whole.inputs[2:6], part.inputs) and torch.equal(whole.targets[2:6], part.targets)
+    assert not torch.equal(whole.inputs, source(model, seed=1).samples(around).inputs)
+
+
+@pytest.mark.parametrize("model", [TINY, VIT], ids=["text", "images"])
+def test_an_epoch_has_every_sample_once_and_the_next_has_them_in_another_order(model: Model) -> None:
+    data = source(model)
+    assert data.size is not None
+    first, second = (in_order(data.size, range(epoch * data.size, (epoch + 1) * data.size), seed=0) for epoch in (0, 1))
+    assert torch.equal(first.sort().values, torch.arange(data.size)) and torch.equal(second.sort().values, torch.arange(data.size))
+    assert not torch.equal(first, second)
+    assert data.samples(range(1)).inputs.shape == data.batch(0, range(1)).inputs.shape
 
 
 def test_an_encoder_predicts_what_is_masked_and_nothing_else() -> None:

@@ -1,0 +1,74 @@
+"""Which configuration of which problem is meant: a job or a study, and a setting, an id, or a JSON file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oppa.problem.configuration import Configuration
+    from oppa.problem.problem import Problem
+
+
+def question(source: Path, setting: str) -> "tuple[Problem, Configuration | None]":
+    """The problem, and which of its configurations is meant: a study's winner or a job's baseline, unless a setting says another.
+
+    None where a job has no baseline. Raises InputError for a setting that is illegal, or a study without a winner.
+    """
+    from oppa.errors import InputError
+    from oppa.problem.job import load_job
+
+    if source.is_dir():
+        return _of_study(source, setting)
+    if is_json(source):
+        if setting:
+            raise InputError(f"`{source}` says which configuration is meant, and so does `{setting}`", hint="leave out one of them")
+        return _of_study(_study_around(source), str(source))
+    problem = load_job(source)
+    return problem, _meant(setting, problem) if setting else problem.baseline
+
+
+def _of_study(folder: Path, setting: str) -> "tuple[Problem, Configuration]":
+    """A study's problem, and its winner unless another configuration is asked for."""
+    from oppa.errors import InputError
+    from oppa.problem.problem import Problem
+    from oppa.study import Study
+    from oppa.tuning.result import current
+
+    with Study(folder) as study:
+        problem = Problem.from_dict(study.meta["problem"])
+        if setting:
+            return problem, _meant(setting, problem)
+        finding = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
+    if finding is None:
+        hint = f"`oppa tune` with it finds one, or say a setting: `{folder} dp=2`"
+        raise InputError(f"the study `{folder}` has no winner yet", hint=hint)
+    return problem, finding.best.configuration
+
+
+def is_json(source: Path) -> bool:
+    """Whether a configuration's own file is named."""
+    return source.suffix == ".json" and not source.is_dir()
+
+
+def _study_around(file: Path) -> Path:
+    """The study that a file lies in; raises InputError where there is none."""
+    from oppa.errors import InputError
+    from oppa.study.database import FILE
+
+    for folder in file.absolute().parents:
+        if (folder / FILE).is_file():
+            return folder
+    raise InputError(f"`{file}` lies in no study, which would say its job", hint=f"name the job, too: `oppa export JOB {file}`")
+
+
+def _meant(setting: str, problem: "Problem") -> "Configuration":
+    """The configuration of a setting, or of a JSON file; raises InputError that names what it violates."""
+    from oppa.problem.baseline import complete, loaded, require_legal
+    from oppa.problem.setting import find
+
+    if setting.endswith(".json"):
+        return loaded(problem.space, Path(setting))
+    candidates = problem.candidates()
+    asked, matches = find(setting, candidates)
+    if len(matches) == 1:
+        return candidates.configuration(int(matches[0]))
+    return require_legal(problem.space, complete(problem.space, asked))

@@ -1,0 +1,169 @@
+"""`oppa train JOB`: train a job to its end, whatever fails on the way."""
+
+import dataclasses
+import json
+import shlex
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from oppa.cli.watch import Interruption
+    from oppa.places.engine import Request
+    from oppa.problem.configuration import Configuration
+    from oppa.problem.problem import Problem
+    from oppa.training.run_folder import RunSpec
+    from oppa.training.supervision import Outcome
+    from oppa.trials.runner import Runner
+
+SOURCE = "The job file; or the folder of a study, whose winner is trained."
+SETTING = "The configuration: an id, `dp=2,micro_batch=4`, the rest at its defaults, or a JSON file. A run that goes on changes to it."
+RUN = "The run's folder: an existing one goes on where it was saved. A new one below runs/ unless given."
+SAMPLES = "Where training ends, instead of the job file's [train]; one epoch where neither says."
+LAUNCHER = "Where it runs: `local`, `slurm`, or `auto`, as `oppa tune` has it."
+SBATCH = "A word for the sbatch with which `--launcher slurm` asks for hosts. Repeat it for more."
+
+
+def train(
+    source: Annotated[Path, typer.Argument(metavar="JOB|STUDY", help=SOURCE, show_default=False)],
+    setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
+    run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help=SAMPLES)] = None,
+    launcher: Annotated[str, typer.Option(metavar="NAME", help=LAUNCHER)] = "auto",
+    sbatch: Annotated[list[str] | None, typer.Option(metavar="WORD", help=SBATCH)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print how it ended as JSON on stdout.")] = False,
+) -> None:
+    """Train a job, and keep training it: ranks that die are started again from the newest checkpoint.
+
+    Ctrl-C saves it and stops, a second one stops at once; the same command with --run goes on. Exit codes: 0 trained to its end,
+    1 training failed, 2 wrong input, 3 environment lacking, 130 stopped.
+    """
+    from oppa.cli.question import question
+    from oppa.places.engine import Request
+    from oppa.trials.runner import load_runner
+
+    problem, configuration = question(source, setting)
+    runner = load_runner(problem.runner).for_runs()
+    if samples is not None:
+        problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
+    request = Request(launcher=launcher, parallel=1, options=tuple(sbatch or ())).resolve(problem.cluster)
+    asked = configuration if setting or source.is_dir() else None
+    result, code = _supervised(problem, _Wishes(runner=runner, asked=asked, usual=configuration, request=request), run)
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+    raise typer.Exit(code)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Wishes:
+    """How the user wants the job trained."""
+
+    runner: "Runner"
+    asked: "Configuration | None"
+    """The configuration that is asked for."""
+    usual: "Configuration | None"
+    """That of a new run if none is; None: the default of the space."""
+    request: "Request"
+
+
+def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tuple[dict[str, Any], int]:
+    """Train until it ends, for now or for good; what came of it, and the exit code."""
+    from oppa.cli.summary import new_folder
+    from oppa.cli.train_watch import make_watcher, print_outcome, print_run
+    from oppa.cli.watch import Interruption
+    from oppa.training.run_folder import held
+    from oppa.training.supervision import Ending, supervise
+    from oppa.trials.sweep import sweep
+
+    folder, interruption, begun_s = named or new_folder(problem.name, among="runs"), Interruption(), time.monotonic()
+    with held(folder), interruption.caught():
+        run = _run(folder, problem, wishes)
+        sweep(run.uuid)
+        print_run(run, folder)
+        grace_s = problem.limits.grace_s
+        with (
+            _engine(wishes.request, problem, folder, interruption) as engine,
+            engine.launcher(wishes.runner, study=run.uuid, grace_s=grace_s) as ranks,
+            make_watcher(run, folder, interruption) as watcher,
+        ):
+            try:
+                outcome = supervise(ranks, folder, run, watcher)
+            except KeyboardInterrupt:
+                _tell_how_to_go_on(folder)
+                raise
+        result = _result(run, folder, outcome, time.monotonic() - begun_s)
+        print_outcome(run, folder, outcome)
+        if outcome.ending in (Ending.STOPPED, Ending.REVOKED):
+            _tell_how_to_go_on(folder)
+    return result, {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOKED: 3}[outcome.ending]
+
+
+def _engine(request: "Request", problem: "Problem", folder: Path, interruption: "Interruption") -> Any:
+    from oppa.places.engine import open_engine
+
+    grace_s, name = problem.limits.grace_s, problem.name
+    return open_engine(request, problem.cluster, folder, name=name, grace_s=grace_s, on_tick=interruption.check)
+
+
+def _run(folder: Path, problem: "Problem", wishes: _Wishes) -> "RunSpec":
+    """The run in a folder, new or as it goes on: its recipe, limits and cluster are the present ones, its model and data its own.
+
+    Raises:
+        RunError: if it is the run of another model, or of other data.
+    """
+    from oppa.training.run_folder import SPEC, RunSpec
+
+    if not (folder / SPEC).exists():
+        run = RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=wishes.asked or wishes.usual or _default(problem))
+    else:
+        run = RunSpec.read(folder)
+        run.require_continued_by(problem, folder)
+        same_size = run.configuration.devices == problem.cluster.devices
+        present = run.configuration if same_size else _default(problem)
+        run = dataclasses.replace(run, problem=problem, configuration=wishes.asked or present)
+    reference = problem.recipe.reference_batch or problem.global_batch
+    recipe = dataclasses.replace(problem.recipe, reference_batch=reference)
+    run = dataclasses.replace(run, problem=dataclasses.replace(problem, recipe=recipe))
+    run.write(folder)
+    return run
+
+
+def _default(problem: "Problem") -> "Configuration":
+    """The space's default."""
+    candidates = problem.candidates()
+    return candidates.configuration(int(candidates.default_order()[0]))
+
+
+def _result(run: "RunSpec", folder: Path, outcome: "Outcome", seconds: float) -> dict[str, Any]:
+    from oppa.training import ledger
+    from oppa.training.run_folder import checkpoints
+
+    lines = ledger.standing(ledger.read(folder))
+    steps = [line for line in lines if line["event"] == ledger.STEP]
+    last = steps[-1] if steps else {}
+    return {
+        "run": str(folder),
+        "ending": outcome.ending.value,
+        "cause": outcome.last.cause,
+        "attempts": outcome.attempts,
+        "seconds": seconds,
+        "steps": len(steps),
+        "samples": ledger.require_whole(lines),
+        **{name: last.get(name) for name in ("configuration", "global_batch", "micro_batch", "loss", "noise_scale", "health")},
+        "checkpoint": next(map(str, checkpoints(folder)), None),
+    }
+
+
+def _tell_how_to_go_on(folder: Path) -> None:
+    import sys
+
+    from oppa.cli import style
+    from oppa.problem.allocation import read_netlab
+
+    words = sys.argv[1:]
+    named = any(word == "--run" or word.startswith("--run=") for word in words)
+    again = shlex.join([*read_netlab().get("command", []), "oppa", *words, *([] if named else ["--run", str(folder)])])
+    style.err().print(f"\nstopped; go on with\n\n  {again}\n", markup=False)

@@ -1,0 +1,200 @@
+"""Shows a run at work: a live view on a terminal, a line now and then anywhere else. Both write to stderr."""
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from oppa.cli import style
+from oppa.cli.summary import job_line
+from oppa.cli.watch import REFRESH_S, Interruption
+from oppa.errors import CheckpointError
+from oppa.problem.configuration import Configuration
+from oppa.training import ledger
+from oppa.training.ledger import Line, Tail
+from oppa.training.run_folder import RunSpec, checkpoints
+from oppa.training.supervision import Ending, Listener, Outcome
+from oppa.trials import logs
+from oppa.trials.trial import TrialResult
+from oppa.trials.wire import Measurement
+from oppa.units import format_bytes, format_number, format_seconds
+
+if TYPE_CHECKING:
+    from oppa.problem.training import Recipe
+
+LINE_S = 10.0
+RECENT = 20
+"""Steps whose mean is shown as the present speed."""
+
+
+def print_run(run: RunSpec, folder: Path) -> None:
+    """What is trained, how, and where it stands, to stderr."""
+    saved = next((f", goes on from {path.name}" for path in checkpoints(folder)), "")
+    style.err().print(
+        f"{job_line(run.problem)}\n"
+        f"[bold]layout[/] {escape(_layout(run.configuration))}\n"
+        f"[bold]recipe[/] {_recipe(run.problem.recipe, run.problem.training.learning_rate)}\n"
+        f"[bold]run[/]    {escape(str(folder))}{saved}\n"
+    )
+
+
+def print_outcome(run: RunSpec, folder: Path, outcome: Outcome) -> None:
+    """How it ended, what it has seen, and what of it is kept, to stderr."""
+    lines = ledger.standing(ledger.read(folder))
+    steps = [line for line in lines if line["event"] == ledger.STEP]
+    endings = {Ending.FINISHED: "[green]trained to its end[/]", Ending.FAILED: "[red]failed[/]"}
+    rows = [("run", endings.get(outcome.ending, outcome.ending.value))]
+    if outcome.ending is Ending.FAILED:
+        rows += [("cause", escape(outcome.last.cause)), ("words", escape(str(outcome.folder / logs.STDERR)))]
+    if steps:
+        rows += [("steps", f"{len(steps):,}, loss {style.number(steps[-1]['loss'])}"), ("samples", _seen(lines))]
+    rows += [("saved", escape(str(path))) for path in checkpoints(folder)[:1]]
+    style.err().print(*(f"[bold]{name:<8}[/]{value}" for name, value in rows), sep="\n")
+
+
+def make_watcher(run: RunSpec, folder: Path, interruption: Interruption) -> "PlainWatcher":
+    """The live view where there is a terminal."""
+    kind = LiveWatcher if style.err().is_terminal else PlainWatcher
+    return kind(run, folder, interruption)
+
+
+class PlainWatcher(Listener):
+    """A line for whatever happens, and one every few seconds for how far it is."""
+
+    def __init__(self, run: RunSpec, folder: Path, interruption: Interruption) -> None:
+        self._run, self._folder, self._interruption = run, folder, interruption
+        self._tail = Tail(folder)
+        self._last: Line | None = None
+        self._times = deque[float](maxlen=RECENT)
+        self._steps_of_attempt = 0
+        self._shown_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def began(self, attempt: Path) -> None:
+        """Nothing to lose yet."""
+        self._steps_of_attempt = 0
+        self._times.clear()
+
+    def stepped(self, measurement: Measurement) -> None:
+        """From now on there is something to save."""
+        self._steps_of_attempt += 1
+
+    def failed(self, attempt: Path, result: TrialResult) -> None:
+        """Say why, and from where it goes on."""
+        self._look()
+        saved = next((path.name for path in checkpoints(self._folder)), "the beginning")
+        style.err().print(f"[red]attempt {int(attempt.name)} {result.outcome}[/]: {escape(result.cause)}; the newest state is {saved}")
+
+    def tick(self) -> None:
+        """Show what happened; stop at once if the user asked and there is nothing to save."""
+        if not self._steps_of_attempt:
+            self._interruption.check()
+        self._look()
+        self._show()
+
+    def stop_requested(self) -> bool:
+        """Whether the user asked to stop."""
+        return self._interruption.asked
+
+    def _look(self) -> None:
+        for line in self._tail.new():
+            if line["event"] == ledger.STEP:
+                self._last = line
+                self._times.append(line["step_time_s"])
+                if not line["updated"]:
+                    style.err().print(f"step {line['step']}: [yellow]gradients are not finite[/]; no weight was changed")
+            elif text := _event(line):
+                style.err().print(text)
+
+    def _show(self) -> None:
+        if self._last is not None and time.monotonic() - self._shown_at >= LINE_S:
+            self._shown_at = time.monotonic()
+            style.err().print("   ".join(f"{name} {value}" for name, value in self._facts(self._last) if name != "layout"))
+
+    def _facts(self, line: Line) -> list[tuple[str, str]]:
+        """Where it stands, by name."""
+        seen, total = line["samples"][1], self._run.problem.recipe.samples
+        speed = len(self._times) / sum(self._times)
+        per_s = speed * line["global_batch"]
+        left = f", {format_seconds(max(0, total - seen) / per_s)} left" if total else ""
+        known = f"{format_number(line['noise_scale'])} sequences" if line["health"] == "healthy" else line["health"].replace("_", " ")
+        return [
+            ("step", f"{line['step']:,}"),
+            ("samples", f"{seen:,}{f' of {total:,}' if total else ''}{left}"),
+            ("loss", f"{style.number(line['loss'])}   learning rate {line['learning_rate']:.3g}"),
+            ("speed", f"{format_number(speed)} steps/s, {format_number(per_s)} samples/s"),
+            ("noise", f"{known}"),
+            ("layout", f"{line['configuration']}, batch {line['global_batch']}"),
+        ]
+
+
+class LiveWatcher(PlainWatcher):
+    """What happens scrolls by; below it is where the run stands."""
+
+    def __init__(self, run: RunSpec, folder: Path, interruption: Interruption) -> None:
+        super().__init__(run, folder, interruption)
+        self._live = Live(console=style.err(), auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def _show(self) -> None:
+        if time.monotonic() - self._shown_at >= REFRESH_S:
+            self._shown_at = time.monotonic()
+            self._live.update(self._view(), refresh=True)
+
+    def _view(self) -> RenderableType:
+        rows = self._facts(self._last) if self._last and self._times else [("step", "the ranks are starting")]
+        if self._interruption.asked:
+            rows += [("stop", "behind this step, once the state is saved; Ctrl-C again stops at once")]
+        return Group(Text(), *(Text.from_markup(f"  [bold]{name:<8}[/]{escape(value)}") for name, value in rows))
+
+
+def _event(line: Line) -> str:
+    """A line of the ledger that is no step, in words; empty for what goes without saying."""
+    seconds = format_seconds(sum(line["seconds"].values())) if isinstance(line.get("seconds"), dict) else ""
+    where = f"step {line['step']}:"
+    match line["event"]:
+        case "changed":
+            moved = f", {format_bytes(line['received_bytes'])} moved" if line["received_bytes"] else ""
+            return f"{where} [cyan]{escape(_layout(Configuration.from_dict(line['after'])))}[/] after {seconds}{moved}"
+        case "undone" | "refused":
+            return f"{where} [yellow]change {line['event']}[/]: {escape(line['failure'])}"
+        case "saved":
+            return f"{where} saved in {format_seconds(line['seconds'])}"
+        case _:
+            return ""
+
+
+def _layout(configuration: Configuration) -> str:
+    return f"{configuration.id}, batch {configuration.global_batch}"
+
+
+def _recipe(recipe: "Recipe", learning_rate: float) -> str:
+    length = f"{recipe.samples:,} samples" if recipe.samples else "one epoch"
+    warmup = f", over {recipe.warmup_samples:,} samples" if recipe.warmup_samples else ""
+    decay = f", then {recipe.decay} to {recipe.final_share:.0%}" if recipe.decay != "none" else ""
+    scaling = f", {recipe.scaling} with it" if recipe.scaling != "none" else ""
+    return f"{length}, learning rate {learning_rate:g} at batch {recipe.reference_batch}{scaling}{warmup}{decay}"
+
+
+def _seen(lines: list[Line]) -> str:
+    """What the ledger proves."""
+    try:
+        return f"{ledger.require_whole(lines):,}, each once and in order"
+    except CheckpointError as error:
+        return f"[red]{escape(error.message)}[/]"

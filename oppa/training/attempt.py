@@ -1,0 +1,210 @@
+"""One attempt at a run, as its ranks make it: from the newest checkpoint on, until all samples were seen or somebody asks to stop."""
+
+import contextlib
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from oppa.errors import CheckpointError, InputError, TrainingError
+from oppa.problem.configuration import Configuration
+from oppa.training import ledger
+from oppa.training.ledger import Ledger
+from oppa.training.manifest import Manifest
+from oppa.training.reconfiguration import Change, Phase
+from oppa.training.run import Order, Step, TrainingRun, open_run
+from oppa.training.run_folder import RunSpec, checkpoint_of, checkpoints
+from oppa.trials.wire import TrialSpec
+
+PATIENCE = 10
+"""Steps in a row whose gradients are not finite, before training ends: it will not recover by itself."""
+
+_log = logging.getLogger(__name__)
+
+
+class Attempt:
+    """Rank 0's view of an attempt, and what all ranks do behind a step.
+
+    Args:
+        folder: The run's.
+        stop_requested: Whether to end at the next step boundary; asked on rank 0.
+        on_step: Called on rank 0 behind each step.
+        on_phase: Called on each rank as each phase of a change of layout begins.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stop_requested: Callable[[], bool],
+        on_step: Callable[[Step], None],
+        on_phase: Callable[[Phase], None] = lambda _: None,
+    ) -> None:
+        self.folder, self.spec = folder, RunSpec.read(folder)
+        self._stop_requested, self._on_step, self._on_phase = stop_requested, on_step, on_phase
+        self._ledger: Ledger | None = None
+        self._saved_s = time.monotonic()
+        self._not_finite = 0
+        self._refused: Configuration | None = None
+
+    def make(self, trial: TrialSpec, *, rank: int, world: int, rendezvous: str) -> None:
+        """Train.
+
+        Raises:
+            TrainingError: if gradients stay without finite values.
+            CheckpointError: if the state cannot be saved at the end.
+        """
+        with self._gone_on(trial, rank=rank, world=world, rendezvous=rendezvous) as run:
+            stopped = False
+            while not (run.done or stopped):
+                step = run.step(self._wishes(run) if rank == 0 else None)
+                if rank == 0:
+                    self._note(step, run)
+                self._require_finite(step)
+                if step.order is not None:
+                    self._obey(step.order, run)
+                    stopped = step.order.stop
+            self._save(run, must=True)
+
+    @contextlib.contextmanager
+    def _gone_on(self, trial: TrialSpec, *, rank: int, world: int, rendezvous: str) -> Iterator[TrainingRun]:
+        """The run at its newest checkpoint that is whole, in the layout that it was saved in; at its beginning where there is none.
+
+        Raises:
+            CheckpointError: the newest one's, if none can be gone on from: to begin again is the user's to decide.
+        """
+        saved, errors = checkpoints(self.folder), list[CheckpointError]()
+        with open_run(trial, self.spec.problem.recipe, rank=rank, world=world, rendezvous=rendezvous, on_phase=self._on_phase) as run:
+            for folder in saved:
+                try:
+                    run.restart(_layout_of(folder, trial.configuration))
+                    run.resume(folder)
+                except CheckpointError as error:
+                    _log.warning("rank %d: %s", rank, error.message)
+                    errors.append(error)
+                    continue
+                break
+            if errors and len(errors) == len(saved):
+                raise errors[0]
+            if rank == 0:
+                self._begin(run, saved[len(errors)] if saved else None)
+            try:
+                yield run
+            finally:
+                if self._ledger is not None:
+                    self._ledger.close()
+
+    def _begin(self, run: TrainingRun, checkpoint: Path | None) -> None:
+        self._ledger = Ledger(self.folder)
+        self._ledger.write(
+            ledger.STARTED,
+            time=time.time(),
+            step=run.steps,
+            samples=run.samples,
+            checkpoint=checkpoint and checkpoint.name,
+            configuration=run.configuration.to_dict(),
+        )
+
+    def _wishes(self, run: TrainingRun) -> Order | None:
+        """What rank 0 wants done behind the step that begins now."""
+        planned = self.spec.planned(run.samples + run.configuration.global_batch)
+        change = planned if planned not in (run.configuration, self._refused) else None
+        save = time.monotonic() - self._saved_s >= self.spec.problem.recipe.checkpoint_s
+        stop = self._stop_requested()
+        return Order(configuration=change, save=save, stop=stop) if change or save or stop else None
+
+    def _note(self, step: Step, run: TrainingRun) -> None:
+        """Write the step into the ledger, and tell it."""
+        assert self._ledger is not None
+        configuration, known = step.configuration, step.noise_scale
+        in_sequences = known.tokens_per_batch / run.spec.model.seq_len
+        self._ledger.write(
+            ledger.STEP,
+            time=time.time(),
+            step=step.number,
+            samples=[step.samples.start, step.samples.stop],
+            shares=step.shares,
+            configuration=configuration.id,
+            global_batch=configuration.global_batch,
+            micro_batch=configuration.micro_batch,
+            loss=_number(step.loss),
+            learning_rate=step.learning_rate,
+            step_time_s=step.step_time_s,
+            signal=_number(known.signal),
+            noise=_number(known.noise),
+            noise_scale=_number(in_sequences),
+            health=known.health.name.lower(),
+            updated=step.updated,
+        )
+        self._on_step(step)
+
+    def _require_finite(self, step: Step) -> None:
+        self._not_finite = 0 if step.updated else self._not_finite + 1
+        if self._not_finite >= PATIENCE:
+            message = f"gradients were not finite for {PATIENCE} steps in a row, the last of them step {step.number}; no weight was changed"
+            raise TrainingError(message, hint="lower the learning rate, or look at the data of these steps")
+
+    def _obey(self, order: Order, run: TrainingRun) -> None:
+        if order.configuration is not None:
+            self._change(order.configuration, run)
+        if order.save:
+            self._save(run)
+
+    def _change(self, configuration: Configuration, run: TrainingRun) -> None:
+        """Change to it, and write down what came of it; a configuration that cannot be run is not asked for again."""
+        try:
+            change = run.change(configuration)
+        except InputError as error:
+            change = Change(before=run.configuration, after=run.configuration, seconds={}, failure=f"{error.message}: {error.hint}")
+        self._refused = configuration if change.failure else self._refused
+        if self._ledger is not None:
+            self._ledger.write(
+                "refused" if change.failure and not change.seconds else "undone" if change.failure else "changed",
+                time=time.time(),
+                step=run.steps,
+                samples=run.samples,
+                before=change.before.to_dict(),
+                after=(configuration if change.failure else change.after).to_dict(),
+                seconds=change.seconds,
+                received_bytes=change.received_bytes,
+                failure=change.failure,
+            )
+
+    def _save(self, run: TrainingRun, *, must: bool = False) -> None:
+        """Save a checkpoint, and let go of older ones; if that fails and training can go on, say so and try again later."""
+        folder, begin_s = checkpoint_of(self.folder, run.steps), time.monotonic()
+        self._saved_s = begin_s
+        if folder.exists():  # nothing was trained since
+            return
+        try:
+            run.save(folder)
+        except CheckpointError as error:
+            if must:
+                raise
+            _log.warning("no checkpoint: %s", error.message)
+            return
+        if self._ledger is not None:
+            self._ledger.write(
+                "saved",
+                time=time.time(),
+                step=run.steps,
+                samples=run.samples,
+                checkpoint=folder.name,
+                seconds=time.monotonic() - begin_s,
+            )
+            self._ledger.sync()
+            for old in checkpoints(self.folder)[self.spec.problem.recipe.keep :]:
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def _layout_of(checkpoint: Path, wanted: Configuration) -> Configuration:
+    """The one that a checkpoint was saved in, or the wanted one where that has another number of devices."""
+    saved = Configuration.from_dict(Manifest.read(checkpoint).notes["configuration"])
+    return saved if saved.devices == wanted.devices else wanted
+
+
+def _number(value: float) -> float | None:
+    """As JSON can hold it."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,113 @@
+"""A change of layout that either holds on all ranks or is undone on all (COPUS, appendix B; the phases are those of `staging`).
+
+Until loading begins, what is staged can fill the old layout as well as the new one. Whether all have built their part they tell each
+other at the store where they met, not through process groups: a rank that has failed takes its groups down, so that no other waits for
+it there. What fails later, or dies, ends the run on all ranks; whoever started them goes on from the last checkpoint.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from oppa.errors import OppaError
+from oppa.problem.configuration import Configuration
+from oppa.training.mesh import Mesh, regrouped
+from oppa.training.replica import Replica
+from oppa.training.staging import Staged, stage
+from oppa.trials.wire import TrialSpec
+
+Phase = Literal["stage", "release", "regroup", "rebuild", "load", "undo"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What became of a change of configuration."""
+
+    before: Configuration
+    after: Configuration
+    """The one before where it was undone."""
+    seconds: Mapping[str, float]
+    """Of each phase, on this rank."""
+    received_bytes: int = 0
+    """By this rank."""
+    failure: str = ""
+    """Why it was undone, if it was."""
+
+
+class _NotBuiltError(OppaError):
+    """A rank could not build its part of a layout."""
+
+
+def reconfigured(
+    replicas: list[Replica], spec: TrialSpec, mesh: Mesh, configuration: Configuration, on_phase: Callable[[Phase], None]
+) -> tuple[Replica, Mesh, Change]:
+    """The same training state in another layout, or in the present one if a rank cannot build its part of the other.
+
+    Args:
+        replicas: This rank's, and nobody else's: it is taken out and released.
+        on_phase: Called as each phase begins.
+    """
+    seconds = dict[str, float]()
+
+    @contextlib.contextmanager
+    def phase(name: Phase) -> Iterator[None]:
+        on_phase(name)
+        begin_s = time.monotonic()
+        yield
+        seconds[name] = time.monotonic() - begin_s
+
+    target, failure = dataclasses.replace(spec, configuration=configuration), ""
+    with phase("stage"):
+        staged = stage(replicas[0], spec, mesh)
+    with phase("release"):
+        replicas.clear()
+        gc.collect()
+    with phase("regroup"):
+        mesh = regrouped(mesh, configuration)
+    try:
+        with phase("rebuild"):
+            replica = _built(target, mesh)
+    except _NotBuiltError as error:
+        failure = error.message
+    if not failure:
+        with phase("load"):
+            received_bytes = staged.load(replica, target, mesh)
+        return replica, mesh, Change(before=spec.configuration, after=configuration, seconds=seconds, received_bytes=received_bytes)
+    with phase("undo"):
+        replica, mesh = _back(staged, spec, mesh)
+    return replica, mesh, Change(before=spec.configuration, after=spec.configuration, seconds=seconds, failure=failure)
+
+
+def _back(staged: Staged, spec: TrialSpec, mesh: Mesh) -> tuple[Replica, Mesh]:
+    """The layout that there was."""
+    gc.collect()
+    mesh = regrouped(mesh, spec.configuration)
+    replica = _built(spec, mesh)
+    staged.load(replica, spec, mesh)
+    return replica, mesh
+
+
+def _built(spec: TrialSpec, mesh: Mesh) -> Replica:
+    """This rank's part of a layout, once all ranks have built theirs; raises _NotBuiltError on all if one has not."""
+    replica, failure = None, ""
+    try:
+        replica = Replica(spec, mesh)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the layout that there was is the better one
+        failure = f"{type(error).__name__}: {error}"
+    if failure:
+        gc.collect()
+        dist.destroy_process_group()
+    store = PrefixStore(f"built {mesh.layout}", mesh.store)
+    store.set(str(mesh.rank), failure)
+    failures = {rank: text for rank in range(mesh.world) if (text := store.get(str(rank)).decode())}
+    if failures:
+        first = min(failures)
+        raise _NotBuiltError(f"rank {first} cannot build its part of `{spec.configuration.id}`: {failures[first]}")
+    assert replica is not None
+    return replica

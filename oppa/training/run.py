@@ -1,0 +1,287 @@
+"""A training run as one rank of it sees it: it steps, changes batch sizes and layout between two steps, is saved, and gone on with.
+
+    with open_run(spec, recipe, rank=rank, world=world, rendezvous=where) as run:
+        run.step()
+        run.change(rebatched(spec.configuration, spec.model.layers, global_batch=64))    # batch sizes alone: nothing moves
+        run.change(Configuration(dp=1, tp=2, pp=2, global_batch=64, micro_batch=4))      # the layout: state moves between ranks
+        run.save(folder)
+
+All ranks do the same behind the same step. What only rank 0 knows, it orders: an order travels with the numbers that end a step anyway.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import json
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from oppa.errors import CheckpointError, InputError
+from oppa.problem.configuration import Configuration
+from oppa.problem.training import Recipe
+from oppa.training import saving
+from oppa.training.batches import Batch
+from oppa.training.learning_rate import learning_rate
+from oppa.training.mesh import Mesh, open_mesh, regrouped
+from oppa.training.noise_scale import NoiseScale, Smoothing
+from oppa.training.reconfiguration import Change, Phase, reconfigured
+from oppa.training.replica import Replica, same_layout
+from oppa.training.rules import require_buildable, require_schedulable
+from oppa.training.sources import source_of
+from oppa.trials.wire import TrialSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What rank 0 wants all ranks to do behind a step."""
+
+    configuration: Configuration | None = None
+    save: bool = False
+    stop: bool = False
+
+    def to_json(self) -> str:
+        """As it travels."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The inverse of `to_json`."""
+        values = json.loads(text)
+        configuration = Configuration.from_dict(values["configuration"]) if values["configuration"] else None
+        return cls(**{**values, "configuration": configuration})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One optimizer step; the same on every rank but for its clock."""
+
+    number: int
+    samples: range
+    """Their numbers from the start of the run on."""
+    shares: tuple[tuple[int, int, int], ...]
+    """Of each replica: its first sample, the one behind its last, and the CRC-32 of what it was shown."""
+    configuration: Configuration
+    loss: float
+    learning_rate: float
+    step_time_s: float
+    noise_scale: NoiseScale
+    updated: bool
+    """Gradients were finite: else nothing has learned from these samples."""
+    order: Order | None
+
+
+@contextlib.contextmanager
+def open_run(
+    spec: TrialSpec, recipe: Recipe, *, rank: int, world: int, rendezvous: str, on_phase: Callable[[Phase], None] = lambda _: None
+) -> Iterator["TrainingRun"]:
+    """A new run, from its initial weights on, while this lasts.
+
+    Args:
+        spec: Its first configuration; `steps` and the limit of memory are a trial's.
+        rendezvous: Where all ranks meet, as torch's `init_method`.
+        on_phase: Called on each rank as each phase of a change of layout begins.
+
+    Raises:
+        InputError: if the model or the configuration cannot be built, or the data cannot be had.
+    """
+    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=rendezvous) as mesh:
+        run = TrainingRun(spec, recipe, mesh, on_phase)
+        try:
+            yield run
+        finally:
+            run.close()
+
+
+class TrainingRun:
+    """One rank's part of a run, between two steps."""
+
+    def __init__(self, spec: TrialSpec, recipe: Recipe, mesh: Mesh, on_phase: Callable[[Phase], None]) -> None:
+        self.spec, self.recipe = spec, recipe
+        self.steps = self.samples = 0
+        """Steps taken, and samples seen by them."""
+        self._reference_batch = recipe.reference_batch or spec.configuration.global_batch
+        self._on_phase = on_phase
+        self._source = source_of(spec)
+        self._build(mesh)
+
+    @property
+    def configuration(self) -> Configuration:
+        """The present one."""
+        return self.spec.configuration
+
+    @property
+    def total(self) -> int | None:
+        """Samples of the whole run; None where it has no end."""
+        return self.recipe.samples or self._source.size
+
+    @property
+    def done(self) -> bool:
+        """All samples were seen; the last batch is whole, so that there may be a few more."""
+        return self.total is not None and self.samples >= self.total
+
+    @property
+    def noise_scale(self) -> NoiseScale:
+        """What the gradients so far say."""
+        return self._statistics.noise_scale
+
+    def step(self, order: Order | None = None) -> Step:
+        """Take one optimizer step over the next samples; what rank 0 orders, all ranks find in it."""
+        assert self._replica is not None
+        self._initial = False
+        begin_s, batch = time.monotonic(), range(self.samples, self.samples + self.configuration.global_batch)
+        rate = learning_rate(
+            self.recipe, base=self.spec.training.learning_rate, reference_batch=self._reference_batch, batch=batch, total=self.total
+        )
+        self._replica.set_learning_rate(rate)
+        size = len(batch) // self.mesh.dp.size
+        share = batch[self.mesh.dp.index * size :][:size]
+        shown = self._source.samples(share)
+        loss = self._replica.step(shown.to(self.mesh.device))
+        mean_loss, shares, order = self._agree(loss, share, shown, order)
+        step = Step(
+            number=self.steps,
+            samples=batch,
+            shares=shares,
+            configuration=self.configuration,
+            loss=mean_loss,
+            learning_rate=rate,
+            step_time_s=time.monotonic() - begin_s,
+            noise_scale=self.noise_scale,
+            updated=self._statistics.finite,
+            order=order,
+        )
+        self.steps, self.samples = self.steps + 1, batch.stop
+        return step
+
+    def change(self, configuration: Configuration) -> Change:
+        """Go on in another configuration: other batch sizes, or another layout; if that cannot be built, in the present one.
+
+        Raises:
+            InputError: if it cannot be run; nothing has changed.
+        """
+        if configuration.devices != self.mesh.world:
+            hint = "keep the number of devices"
+            raise InputError(f"`dp * tp * pp = {configuration.devices}`, but the job has {self.mesh.world} ranks", hint=hint)
+        require_buildable(self.spec.model, configuration)
+        require_schedulable(configuration, self.spec.model.layers)
+        if not same_layout(configuration, self.configuration):
+            return self._reconfigure(configuration)
+        assert self._replica is not None
+        before, begin_s = self.configuration, time.monotonic()
+        self._replica.rebatch(configuration)
+        self.spec = dataclasses.replace(self.spec, configuration=configuration)
+        return Change(before=before, after=configuration, seconds={"rebatch": time.monotonic() - begin_s})
+
+    def restart(self, configuration: Configuration) -> None:
+        """Begin again with the initial weights, in any configuration of as many devices."""
+        if self._initial and configuration == self.configuration:
+            return
+        self.close()
+        self.spec = dataclasses.replace(self.spec, configuration=configuration)
+        self.steps = self.samples = 0
+        self._build(regrouped(self.mesh, configuration))
+
+    def save(self, folder: Path) -> None:
+        """Save all that is needed to go on, in a folder that all ranks see.
+
+        Raises:
+            CheckpointError: if the folder is there already, or a rank cannot write.
+        """
+        assert self._replica is not None
+        saving.save(folder, self._replica, self.spec, self.mesh, self._notes())
+
+    def resume(self, folder: Path) -> None:
+        """Go on from a checkpoint of this run, whatever the layout that it was saved in.
+
+        Raises:
+            CheckpointError: if it is cut short, altered, of another model, or of other data; the run is then of no use.
+        """
+        assert self._replica is not None
+        self._initial = False
+        notes = saving.resume(folder, self._replica, self.spec, self.mesh).notes
+        if notes["data"] != self._data():
+            raise CheckpointError(
+                f"`{folder}` was trained on other data: {notes['data']}, not {self._data()}", hint="keep seed and corpus of the job"
+            )
+        self.steps, self.samples, self._reference_batch = notes["step"], notes["samples"], notes["reference_batch"]
+        self._statistics = self._replica.watch(_noise_scale(notes["noise_scale"]))
+
+    def _build(self, mesh: Mesh) -> None:
+        self.mesh, self._initial = mesh, True
+        self._replica: Replica | None = Replica(self.spec, mesh)
+        self._statistics = self._replica.watch(NoiseScale(smoothing=_smoothing(self.recipe, self.spec.model.seq_len)))
+
+    def close(self) -> None:
+        """Let go of the model, before the process groups go."""
+        self._statistics.close()
+        self._replica = None
+        gc.collect()  # a model that lives on in a cycle would lose its process groups before itself
+
+    def _reconfigure(self, configuration: Configuration) -> Change:
+        assert self._replica is not None
+        noise_scale, replica = self.noise_scale, self._replica
+        self._statistics.close()
+        self._replica = None
+        parts = [replica]
+        del replica
+        self._replica, self.mesh, change = reconfigured(parts, self.spec, self.mesh, configuration, self._on_phase)
+        self.spec = dataclasses.replace(self.spec, configuration=change.after)
+        self._statistics = self._replica.watch(noise_scale)
+        return change
+
+    def _agree(
+        self, loss: Tensor | None, share: range, shown: Batch, order: Order | None
+    ) -> tuple[float, tuple[tuple[int, int, int], ...], Order | None]:
+        """Mean loss, the shares of all replicas, and rank 0's order."""
+        mesh, text = self.mesh, order.to_json().encode() if order is not None and self.mesh.rank == 0 else b""
+        own_loss = float(loss) / mesh.dp.size if loss is not None and mesh.tp.index == 0 else 0.0
+        mine = torch.tensor([own_loss, share.start, share.stop, _checksum(shown), len(text)], dtype=torch.float64, device=mesh.device)
+        everyones = mine.new_empty(mesh.world * len(mine))
+        dist.all_gather_single(everyones, mine)
+        losses, *columns = everyones.view(mesh.world, -1).cpu().unbind(1)
+        shares = sorted({(int(start), int(stop), int(shown)) for start, stop, shown in zip(*columns[:3], strict=True)})
+        assert len(shares) == mesh.dp.size, f"ranks of a replica were shown different samples: {shares}"
+        length = int(columns[3][0])
+        return float(losses.sum()), tuple(shares), self._heard(text, length) if length else None
+
+    def _heard(self, text: bytes, length: int) -> Order:
+        """Rank 0's order on every rank."""
+        letters = torch.zeros(length, dtype=torch.uint8, device=self.mesh.device)
+        if text:
+            letters.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        dist.broadcast(letters, 0)
+        return Order.from_json(bytes(letters.cpu().tolist()).decode())
+
+    def _notes(self) -> dict[str, Any]:
+        return {
+            "step": self.steps,
+            "samples": self.samples,
+            "configuration": self.configuration.to_dict(),
+            "reference_batch": self._reference_batch,
+            "noise_scale": dataclasses.asdict(self.noise_scale),
+            "data": self._data(),
+        }
+
+    def _data(self) -> dict[str, Any]:
+        """What the numbers of samples mean."""
+        return {"seed": self.spec.training.seed, "size": self._source.size, "first": _checksum(self._source.samples(range(1)))}
+
+
+def _checksum(shown: Batch) -> int:
+    return zlib.crc32(shown.inputs.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+def _smoothing(recipe: Recipe, seq_len: int) -> Smoothing:
+    """Averages are short until the learning rate has risen, where it rises."""
+    return Smoothing(warmup_tokens=recipe.warmup_samples * seq_len) if recipe.warmup_samples else Smoothing()
+
+
+def _noise_scale(values: dict[str, Any]) -> NoiseScale:
+    return NoiseScale(**{**values, "smoothing": Smoothing(**values["smoothing"])})

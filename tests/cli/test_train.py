@@ -1,0 +1,155 @@
+"""`oppa train` as a user meets it."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from oppa.training import ledger
+from oppa.training.run_folder import checkpoints
+
+pytestmark = pytest.mark.slow
+
+JOB = """
+[model]
+preset = "tiny-1m"
+layers = 2
+seq_len = 32
+
+[batch]
+global_batch = 8
+
+[cluster]
+devices_per_host = 2
+memory_limit = "500 MiB"
+
+[limits]
+grace = "1 s"
+
+[train]
+samples = 96
+warmup = 16
+checkpoint_every = "0.1 s"
+"""
+
+
+@pytest.fixture
+def train(oppa):
+    (oppa.folder / "job.toml").write_text(JOB)
+
+    def train(*arguments, code=0):
+        done = oppa("train", "job.toml", *arguments, "--json", code=code)
+        return json.loads(done.stdout), done.stderr
+
+    return train
+
+
+def until(what, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def steps(run):
+    return [line for line in ledger.standing(ledger.read(run)) if line["event"] == ledger.STEP]
+
+
+def test_a_job_is_trained_to_its_end(oppa, train) -> None:
+    result, said = train()
+    assert result["ending"] == "finished" and (result["steps"], result["samples"], result["attempts"]) == (12, 96, 1)
+    assert result["run"] == "runs/job-001" and result["checkpoint"] == "runs/job-001/checkpoints/step-12"
+    assert result["configuration"] == "dp2_tp1_pp1_z0_mbs1", "the default"
+    assert "96, each once and in order" in said and "trained to its end" in said
+    assert steps(oppa.folder / result["run"])[0]["learning_rate"] == pytest.approx(3e-4 * 8 / 16)
+
+
+def test_a_run_that_is_over_goes_on_with_more_samples_and_in_another_layout(oppa, train) -> None:
+    train("--run", "r")
+    again, _ = train("--run", "r")
+    assert again["steps"] == 12
+    more, said = train("tp=2,micro_batch=4", "--run", "r", "--samples", "160")
+    assert (more["steps"], more["samples"], more["configuration"]) == (20, 160, "dp1_tp2_pp1_z0_mbs4")
+    assert "dp1_tp2_pp1_z0_mbs4, batch 8 after" in said
+    assert [line["configuration"] for line in steps(oppa.folder / "r")][11:14] == ["dp2_tp1_pp1_z0_mbs1"] * 2 + ["dp1_tp2_pp1_z0_mbs4"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_state_and_the_same_command_goes_on(number, oppa, train) -> None:
+    whole, _ = train("--run", "whole")
+    process, run = oppa.start("train", "job.toml", "--run", "r"), oppa.folder / "r"
+    until(lambda: len(steps(run)) >= 2)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130 and "go on with\n\n  oppa train job.toml --run r" in said
+    done = steps(run)
+    assert 2 <= len(done) < 12 and checkpoints(run)[0].name == f"step-{len(done)}"
+    result, _ = train("--run", "r")
+    assert result["samples"] == 96 and result["loss"] == whole["loss"]
+
+
+@pytest.mark.faults
+def test_a_supervisor_that_is_killed_leaves_nothing_running_and_the_same_command_goes_on(oppa, train) -> None:
+    process, run = oppa.start("train", "job.toml", "--run", "r", "--samples", 100_000), oppa.folder / "r"
+    until(lambda: checkpoints(run))
+    uuid = json.loads((run / "run.json").read_text())["uuid"]
+    process.kill()
+    process.communicate()
+
+    def gone():
+        from oppa.trials import processes
+
+        return not processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == uuid)
+
+    until(gone, timeout_s=15)
+    result, said = train("--run", "r", "--samples", len(steps(run)) * 8 + 40)
+    assert result["ending"] == "finished" and "goes on from step-" in said
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(oppa, train) -> None:
+    process, run = oppa.start("train", "job.toml", "--run", "r", "--samples", 100_000), oppa.folder / "r"
+    try:
+        until(lambda: steps(run))
+        said = oppa("train", "job.toml", "--run", "r", code=2).stderr
+        assert "is being trained by another process" in said
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def test_what_a_run_is_cannot_be_changed(oppa, train) -> None:
+    train("--run", "r", "--samples", "16")
+    job = oppa.folder / "job.toml"
+    job.write_text(JOB.replace("layers = 2", "layers = 4"))
+    assert "`layers = 2`, not 4" in oppa("train", "job.toml", "--run", "r", code=2).stderr
+    job.write_text(JOB + "\n[training]\nseed = 1\n")
+    assert "`seed = 0`, not 1" in oppa("train", "job.toml", "--run", "r", code=2).stderr
+    (oppa.folder / "r" / "run.json").write_text("{")
+    assert "is damaged" in oppa("train", "job.toml", "--run", "r", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("samples = 96", "samples = 0"), "samples"),
+        (("warmup = 16", "warmup = 97"), "`warmup = 97` samples are more than all `samples = 96`"),
+        (("warmup = 16", 'decay = "steep"'), "steep"),
+        (("[train]\n", '[runner]\nname = "simulated"\n\n[train]\n'), "the runner `simulated` runs trials, and cannot train a run"),
+    ],
+)
+def test_a_wrong_recipe_is_told_of(change, said, oppa) -> None:
+    job = JOB.replace(*change)
+    (oppa.folder / "job.toml").write_text(job.replace("memory_limit", 'device = "H100"\nmemory_limit') if "simulated" in job else job)
+    assert said in oppa("train", "job.toml", code=2).stderr
+    assert not (oppa.folder / "runs").exists()
+
+
+def test_what_fails_before_its_first_step_is_not_tried_again(oppa, train) -> None:
+    (oppa.folder / "job.toml").write_text(JOB.replace("[train]", f'[training]\ncorpus = "{oppa.folder / "texts"}"\n\n[train]'))
+    (oppa.folder / "texts").mkdir()
+    (oppa.folder / "texts" / "short").write_text("short")
+    result, said = train(code=1)
+    assert result["ending"] == "failed" and result["attempts"] == 1 and "less than a sequence" in result["cause"]
+    assert "less than a sequence" in said and str(Path("attempts", "0001", "stderr.log")) in said

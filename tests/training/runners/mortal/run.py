@@ -1,0 +1,95 @@
+"""A run as `runners/torch/run.py` trains it, but for what `spell` in the run's folder says, which happens once.
+
+{"rank": 1, "phase": "rebuild", "deed": "die" | "allocate" | "raise"}     when this rank comes to this phase of a change of layout
+{"rank": 1, "step": 5, "deed": "die"}                                      behind this step; rank 0 alone knows of steps
+{"rank": 1, "step": 5, "deed": "poison"}                                   in this step: its gradients are no numbers
+"""
+
+import json
+import os
+import signal
+
+import rank as ranks
+import torch
+
+from oppa.training import replica as replicas
+from oppa.training.attempt import Attempt
+from oppa.trials.wire import TrialSpec
+
+
+def run(folder, rank, world):
+    return ranks.guarded(train, folder, rank, world)
+
+
+class Spell:
+    def __init__(self, folder, rank):
+        self.path, self.rank = folder / "spell", rank
+        self.what = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.mine = self.what.get("rank") == rank
+
+    def cast(self):
+        """Once for all attempts: the file goes first."""
+        self.path.unlink(missing_ok=True)
+        self.mine = False
+        deed = self.what["deed"]
+        if deed == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif deed == "raise":
+            raise RuntimeError("a spell")
+        elif deed == "allocate":
+            replicas.Replica.__init__ = _failing(replicas.Replica.__init__)
+
+    def at_phase(self, phase):
+        if self.mine and self.what.get("phase") == phase:
+            self.cast()
+
+    def at_step(self, step):
+        if self.mine and self.what.get("step") == step.number and self.what["deed"] == "die":
+            self.cast()
+
+    def poison(self):
+        """Let the step of this number fail, counted from the start of the process."""
+        if self.mine and self.what["deed"] == "poison":
+            replicas.Replica.step = _poisoned(replicas.Replica.step, self.what["step"])
+
+
+def _failing(init):
+    """A constructor that fails once, having built all it should."""
+
+    def wrapped(self, spec, mesh):
+        replicas.Replica.__init__ = init
+        init(self, spec, mesh)
+        torch.empty(1 << 60)
+
+    return wrapped
+
+
+def _poisoned(step, due):
+    """A step that is the `due`-th: the gradient of a weight is not a number."""
+    taken = 0
+
+    def wrapped(self, batch):
+        nonlocal taken
+        hook = next(self.stages[0].parameters()).register_hook(lambda gradient: gradient * float("nan")) if taken == due else None
+        taken += 1
+        loss = step(self, batch)
+        if hook is not None:
+            hook.remove()
+        return loss
+
+    return wrapped
+
+
+def train(trial, rank, world):
+    folder = trial.folder.parents[1]
+    spell = Spell(folder, rank)
+    spell.poison()
+
+    def on_step(step):
+        trial.measured(step.step_time_s, loss=step.loss if step.updated else None)
+        spell.at_step(step)
+
+    attempt = Attempt(folder, stop_requested=trial.stop_requested, on_step=on_step, on_phase=spell.at_phase)
+    attempt.make(TrialSpec.read(trial.folder), rank=rank, world=world, rendezvous=os.environ["OPPA_RENDEZVOUS"])
+    if rank == 0:
+        trial.end("completed")

@@ -1,0 +1,115 @@
+"""Runs as tests train them: a tiny model on four ranks, supervised as `oppa train` does it."""
+
+import json
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from oppa import catalog
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.problem.problem import Problem
+from oppa.problem.space import SearchSpace
+from oppa.problem.training import Limits, Recipe, Training
+from oppa.training import ledger
+from oppa.training.ledger import Line
+from oppa.training.run_folder import Planned, RunSpec
+from oppa.training.supervision import Listener, Outcome, supervise
+from oppa.trials.local import LocalLauncher
+from oppa.trials.runner import load_runner
+from oppa.trials.trial import TrialResult
+from tests.training.conftest import TINY
+
+MORTAL = Path(__file__).parent / "runners" / "mortal"
+
+
+def configured(**values: object) -> Configuration:
+    return Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 2, **values})  # type: ignore[arg-type]
+
+
+class Heard(Listener):
+    """What a run tells; it asks to stop behind so many steps."""
+
+    def __init__(self, stop_behind: float = float("inf")) -> None:
+        self.steps, self.failures, self._stop_behind = 0, list[TrialResult](), stop_behind
+
+    def stepped(self, measurement: object) -> None:
+        self.steps += 1
+
+    def failed(self, attempt: Path, result: TrialResult) -> None:
+        self.failures.append(result)
+
+    def stop_requested(self) -> bool:
+        return self.steps >= self._stop_behind
+
+
+class Runs:
+    """Trains runs in folders of their own, with ranks that one warm parent forks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._count = folder, 0
+        self._launcher = LocalLauncher(load_runner(MORTAL).for_runs(), study=f"runs-{uuid.uuid4()}", grace_s=2.0)
+
+    def close(self) -> None:
+        self._launcher.close()
+
+    def new(
+        self,
+        configuration: Configuration,
+        *plan: tuple[int, Configuration],
+        model: Model = TINY,
+        learning_rate: float = 3e-3,
+        spell: dict[str, Any] | None = None,
+        **recipe: object,
+    ) -> Path:
+        """The folder of a run that is not begun."""
+        self._count += 1
+        folder = self._folder / str(self._count)
+        cluster = Cluster(devices_per_host=configuration.devices, memory_limit_bytes=4 << 30)
+        problem = Problem(
+            name="test",
+            model=model,
+            global_batch=configuration.global_batch,
+            cluster=cluster,
+            runner=catalog.root() / "runners" / "torch",
+            training=Training(learning_rate=learning_rate),
+            space=SearchSpace(name="torch", parameters=(), constraints=(), facts={}),
+            limits=Limits(grace_s=2.0),
+            recipe=Recipe(**{"samples": 96, "reference_batch": 8, "checkpoint_s": 1e9, **recipe}),  # type: ignore[arg-type]
+        )
+        planned = tuple(Planned(samples=samples, configuration=other) for samples, other in plan)
+        RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=configuration, plan=planned).write(folder)
+        if spell:
+            (folder / "spell").write_text(json.dumps(spell))
+        return folder
+
+    def train(self, folder: Path, listener: Listener | None = None) -> Outcome:
+        return supervise(self._launcher, folder, RunSpec.read(folder), listener or Heard())
+
+    def trained(self, *arguments: Any, **options: Any) -> list[Line]:
+        """The steps of a run that was trained to its end."""
+        folder = self.new(*arguments, **options)
+        outcome = self.train(folder)
+        assert outcome.ending.value == "finished", (outcome.last, (outcome.folder / "stderr.log").read_text())
+        return steps_of(folder)
+
+
+def runs(tmp_path_factory: Any) -> Iterator[Runs]:
+    made = Runs(Path(tempfile.mkdtemp(dir=tmp_path_factory.mktemp("runs"))))
+    yield made
+    made.close()
+
+
+def steps_of(folder: Path) -> list[Line]:
+    return events(folder, ledger.STEP)
+
+
+def events(folder: Path, *names: str) -> list[Line]:
+    return [line for line in ledger.standing(ledger.read(folder)) if line["event"] in names]
+
+
+def losses(steps: Sequence[Line]) -> list[float]:
+    return [step["loss"] for step in steps]

@@ -1,0 +1,88 @@
+"""What the ledger proves, and what it does not let pass."""
+
+import contextlib
+import itertools
+from pathlib import Path
+
+import pytest
+
+from oppa.errors import CheckpointError
+from oppa.training.ledger import STARTED, STEP, Ledger, Line, Tail, read, require_whole, standing
+
+
+def started(step: int) -> Line:
+    return {"event": STARTED, "step": step, "samples": 0}
+
+
+def stepped(step: int, *bounds: int) -> Line:
+    """A step whose replicas took what lies between these numbers."""
+    shares = [[start, stop, 7] for start, stop in itertools.pairwise(bounds)]
+    return {"event": STEP, "step": step, "samples": [bounds[0], bounds[-1]], "shares": shares}
+
+
+WHOLE = [started(0), stepped(0, 0, 2, 4), stepped(1, 4, 12), stepped(2, 12, 14, 16)]
+
+
+def test_each_sample_once_and_in_order_is_whole() -> None:
+    assert require_whole(WHOLE) == 16 and require_whole(WHOLE, lambda _: 7) == 16 and require_whole([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "line", "what"),
+    [
+        (2, stepped(1, 5, 12), "sample 4 is due, and a replica took 5"),
+        (2, stepped(1, 3, 12), "sample 4 is due, and a replica took 3"),
+        (3, stepped(2, 12, 14), ""),
+        (1, {**stepped(0, 0, 2), "samples": [0, 4]}, "its samples end at 4, its replicas' at 2"),
+    ],
+)
+def test_a_sample_that_is_missing_or_comes_twice_is_found(number: int, line: Line, what: str) -> None:
+    lines = [*WHOLE[:number], line, *WHOLE[number + 1 :]]
+    if not what:
+        assert require_whole(lines) == 14
+        return
+    with pytest.raises(CheckpointError, match=what):
+        require_whole(lines)
+
+
+def test_what_a_replica_was_shown_must_be_the_samples_of_these_numbers() -> None:
+    with pytest.raises(CheckpointError, match="step 1: a replica was shown something else than the samples 4 to 11"):
+        require_whole(WHOLE, lambda numbers: 7 if 4 not in numbers else 8)
+
+
+def test_what_was_lost_with_an_attempt_does_not_stand() -> None:
+    lines = [*WHOLE, started(1), stepped(1, 4, 6)]
+    assert standing(lines) == [*WHOLE[:2], *lines[4:]]
+    assert require_whole(standing(lines)) == 6
+
+
+def test_a_line_that_was_not_finished_is_not_there_and_does_not_spoil_the_next(tmp_path: Path) -> None:
+    with contextlib.closing(Ledger(tmp_path)) as first:
+        first.write(STARTED, step=0)
+    with (tmp_path / "steps.jsonl").open("ab") as file:
+        file.write(b'{"event": "step", "st')
+    assert [line["event"] for line in read(tmp_path)] == [STARTED]
+    with contextlib.closing(Ledger(tmp_path)) as second:
+        second.write(STEP, step=0)
+    assert [line["event"] for line in read(tmp_path)] == [STARTED, STEP]
+
+
+def test_a_damaged_ledger_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "steps.jsonl").write_text('{"event": "started"}\nnonsense\n')
+    with pytest.raises(CheckpointError, match="is damaged"):
+        read(tmp_path)
+
+
+def test_a_tail_tells_each_line_once_when_it_is_whole(tmp_path: Path) -> None:
+    tail = Tail(tmp_path)
+    assert tail.new() == []
+    with contextlib.closing(Ledger(tmp_path)) as ledger:
+        ledger.write(STARTED, step=0)
+    assert [line["event"] for line in tail.new()] == [STARTED] and tail.new() == []
+    with (tmp_path / "steps.jsonl").open("ab") as file:
+        file.write(b'{"event": "st')
+        file.flush()
+        assert tail.new() == []
+        file.write(b'ep"}\n')
+    assert [line["event"] for line in tail.new()] == [STEP]
+    assert Tail(tmp_path).new() == [], "what was there before is not new"
