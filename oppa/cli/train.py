@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from oppa.places.engine import Request
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
+    from oppa.table.table import Table
     from oppa.training.run_folder import RunSpec
     from oppa.training.supervision import Outcome
     from oppa.trials.runner import Runner
@@ -23,6 +24,7 @@ SOURCE = "The job file; or the folder of a study, whose winner is trained."
 SETTING = "The configuration: an id, `dp=2,micro_batch=4`, the rest at its defaults, or a JSON file. A run that goes on changes to it."
 RUN = "The run's folder: an existing one goes on where it was saved. A new one below runs/ unless given."
 SAMPLES = "Where training ends, instead of the job file's [train]; one epoch where neither says."
+TABLE = "The folder of a table: a new run begins with its fastest configuration, and its step times refine a copy in the run's folder."
 LAUNCHER = "Where it runs: `local`, `slurm`, or `auto`, as `oppa tune` has it."
 SBATCH = "A word for the sbatch with which `--launcher slurm` asks for hosts. Repeat it for more."
 
@@ -32,6 +34,7 @@ def train(
     setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
     run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
     samples: Annotated[int | None, typer.Option(min=1, help=SAMPLES)] = None,
+    table: Annotated[Path | None, typer.Option(metavar="FOLDER", help=TABLE)] = None,
     launcher: Annotated[str, typer.Option(metavar="NAME", help=LAUNCHER)] = "auto",
     sbatch: Annotated[list[str] | None, typer.Option(metavar="WORD", help=SBATCH)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print how it ended as JSON on stdout.")] = False,
@@ -49,9 +52,10 @@ def train(
     runner = load_runner(problem.runner).for_runs()
     if samples is not None:
         problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
+    profiled = _table(table, problem) if table else None
     request = Request(launcher=launcher, parallel=1, options=tuple(sbatch or ())).resolve(problem.cluster)
     asked = configuration if setting or source.is_dir() else None
-    result, code = _supervised(problem, _Wishes(runner=runner, asked=asked, usual=configuration, request=request), run)
+    result, code = _supervised(problem, _Wishes(runner=runner, asked=asked, usual=configuration, table=profiled, request=request), run)
     if as_json:
         typer.echo(json.dumps(result, indent=1))
     raise typer.Exit(code)
@@ -65,7 +69,8 @@ class _Wishes:
     asked: "Configuration | None"
     """The configuration that is asked for."""
     usual: "Configuration | None"
-    """That of a new run if none is; None: the default of the space."""
+    """That of a new run if none is; None: the table's fastest, or the default of the space."""
+    table: "Table | None"
     request: "Request"
 
 
@@ -96,6 +101,8 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
                 raise
         result = _result(run, folder, outcome, time.monotonic() - begun_s)
         print_outcome(run, folder, outcome)
+        if wishes.table:
+            _refine(wishes.table, folder)
         if outcome.ending in (Ending.STOPPED, Ending.REVOKED):
             _tell_how_to_go_on(folder)
     return result, {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOKED: 3}[outcome.ending]
@@ -117,7 +124,9 @@ def _run(folder: Path, problem: "Problem", wishes: _Wishes) -> "RunSpec":
     from oppa.training.run_folder import SPEC, RunSpec
 
     if not (folder / SPEC).exists():
-        run = RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=wishes.asked or wishes.usual or _default(problem))
+        run = RunSpec(
+            uuid=str(uuid.uuid4()), problem=problem, configuration=wishes.asked or wishes.usual or _fastest(problem, wishes.table)
+        )
     else:
         run = RunSpec.read(folder)
         run.require_continued_by(problem, folder)
@@ -129,6 +138,36 @@ def _run(folder: Path, problem: "Problem", wishes: _Wishes) -> "RunSpec":
     run = dataclasses.replace(run, problem=dataclasses.replace(problem, recipe=recipe))
     run.write(folder)
     return run
+
+
+def _table(folder: Path, problem: "Problem") -> "Table":
+    """A table that holds for the problem here; raises TableError for any other."""
+    from oppa.table.table import Table
+
+    table = Table.read(folder)
+    table.require_for(problem)
+    return table
+
+
+def _refine(table: "Table", folder: Path) -> None:
+    """Write the table as this run's step times have it into the run's folder, and say so."""
+    from oppa.cli.train_watch import print_refined
+    from oppa.table.refinement import refined
+    from oppa.training import ledger
+    from oppa.training.step_times import observations
+
+    seen = observations(ledger.standing(ledger.read(folder)))
+    if seen:
+        better = refined(table, seen)
+        better.write(folder / "table")
+        print_refined(table, better, seen, folder / "table")
+
+
+def _fastest(problem: "Problem", table: "Table | None") -> "Configuration":
+    """What the table has measured to be the fastest at the job's global batch, else the space's default."""
+    rows = [row for row in table.rows if row.source == "measured"] if table else []
+    rows = [row for row in rows if row.configuration.global_batch == problem.global_batch]
+    return max(rows, key=lambda row: row.steps_per_s).configuration if rows else _default(problem)
 
 
 def _default(problem: "Problem") -> "Configuration":

@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -26,6 +27,8 @@ from oppa.units import format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
     from oppa.problem.training import Recipe
+    from oppa.table.refinement import Observation
+    from oppa.table.table import Table
 
 LINE_S = 10.0
 RECENT = 20
@@ -55,6 +58,16 @@ def print_outcome(run: RunSpec, folder: Path, outcome: Outcome) -> None:
         rows += [("steps", f"{len(steps):,}, loss {style.number(steps[-1]['loss'])}"), ("samples", _seen(lines))]
     rows += [("saved", escape(str(path))) for path in checkpoints(folder)[:1]]
     style.err().print(*(f"[bold]{name:<8}[/]{value}" for name, value in rows), sep="\n")
+
+
+def print_refined(table: "Table", better: "Table", seen: Sequence["Observation"], folder: Path) -> None:
+    """What a run's step times have changed in a table, to stderr."""
+    before, after = ({row.configuration: row for row in each.rows} for each in (table, better))
+    style.err().print(f"[bold]table[/]   refined by {sum(each.steps for each in seen):,} steps: {escape(str(folder))}")
+    for configuration in dict.fromkeys(each.configuration for each in seen):
+        was, now = before.get(configuration), after[configuration]
+        told = f"{style.rate(was.steps_per_s, was.stddev)} steps/s in the table" if was else "not in the table"
+        style.err().print(f"        {escape(_layout(configuration))}: {style.rate(now.steps_per_s, now.stddev)} steps/s, {told}")
 
 
 def make_watcher(run: RunSpec, folder: Path, interruption: Interruption) -> "PlainWatcher":
@@ -129,7 +142,7 @@ class PlainWatcher(Listener):
         left = f", {format_seconds(max(0, total - seen) / per_s)} left" if total else ""
         known = f"{format_number(line['noise_scale'])} sequences" if line["health"] == "healthy" else line["health"].replace("_", " ")
         return [
-            ("step", f"{line['step']:,}"),
+            ("steps", f"{line['step'] + 1:,}"),
             ("samples", f"{seen:,}{f' of {total:,}' if total else ''}{left}"),
             ("loss", f"{style.number(line['loss'])}   learning rate {line['learning_rate']:.3g}"),
             ("speed", f"{format_number(speed)} steps/s, {format_number(per_s)} samples/s"),
@@ -186,9 +199,9 @@ def _layout(configuration: Configuration) -> str:
 
 def _recipe(recipe: "Recipe", learning_rate: float) -> str:
     length = f"{recipe.samples:,} samples" if recipe.samples else "one epoch"
-    warmup = f", over {recipe.warmup_samples:,} samples" if recipe.warmup_samples else ""
-    decay = f", then {recipe.decay} to {recipe.final_share:.0%}" if recipe.decay != "none" else ""
-    scaling = f", {recipe.scaling} with it" if recipe.scaling != "none" else ""
+    warmup = f", risen after {recipe.warmup_samples:,}" if recipe.warmup_samples else ""
+    decay = f", {recipe.decay} decay to {recipe.final_share:.0%}" if recipe.decay != "none" else ""
+    scaling = f" ({recipe.scaling} scaling)" if recipe.scaling != "none" else ""
     return f"{length}, learning rate {learning_rate:g} at batch {recipe.reference_batch}{scaling}{warmup}{decay}"
 
 

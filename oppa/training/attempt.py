@@ -161,7 +161,7 @@ class Attempt:
         self._refused = configuration if change.failure else self._refused
         if self._ledger is not None:
             self._ledger.write(
-                "refused" if change.failure and not change.seconds else "undone" if change.failure else "changed",
+                "refused" if change.failure and not change.seconds else "undone" if change.failure else ledger.CHANGED,
                 time=time.time(),
                 step=run.steps,
                 samples=run.samples,

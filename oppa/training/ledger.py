@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from oppa.errors import CheckpointError
 
 FILE = "steps.jsonl"
-STARTED, STEP = "started", "step"
+STARTED, STEP, CHANGED = "started", "step", "changed"
 
 Line = Mapping[str, Any]
 

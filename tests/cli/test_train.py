@@ -1,12 +1,16 @@
 """`oppa train` as a user meets it."""
 
 import json
+import math
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from oppa.problem.configuration import Configuration
+from oppa.problem.job import load_job
+from oppa.table.table import Origin, Row, Table
 from oppa.training import ledger
 from oppa.training.run_folder import checkpoints
 
@@ -128,6 +132,48 @@ def test_what_a_run_is_cannot_be_changed(oppa, train) -> None:
     assert "`seed = 0`, not 1" in oppa("train", "job.toml", "--run", "r", code=2).stderr
     (oppa.folder / "r" / "run.json").write_text("{")
     assert "is damaged" in oppa("train", "job.toml", "--run", "r", code=2).stderr
+
+
+@pytest.fixture
+def table(oppa) -> Path:
+    """Two configurations that a profile has measured, and one that it has not; beside the job."""
+    (oppa.folder / "job.toml").write_text(JOB)
+    problem = load_job(oppa.folder / "job.toml")
+    facts = {"method": "active", "complete": True, "candidates": 3, "trials": 2, "spent_s": 1.0, "created_at": 0.0}
+    sizes = {4: (20.0, "measured"), 2: (10.0, "measured"), 1: (90.0, "predicted")}
+    rows = tuple(
+        Row(
+            configuration=Configuration(dp=2, global_batch=8, micro_batch=size),
+            steps_per_s=rate,
+            log_stddev=0.1,
+            memory_bytes=1 << 20,
+            source=source,
+        )
+        for size, (rate, source) in sizes.items()
+    )
+    Table(rows=rows, origin=Origin.of(problem, study="s", **facts)).write(oppa.folder / "t")
+    return oppa.folder / "t"
+
+
+def test_a_run_begins_with_the_tables_fastest_and_refines_a_copy(oppa, train, table) -> None:
+    before = Table.read(table)
+    result, said = train("--table", "t", "--run", "r")
+    assert result["configuration"] == "dp2_tp1_pp1_z0_mbs4" and "refined by 11 steps" in said
+    after = Table.read(oppa.folder / "r" / "table")
+    assert Table.read(table) == before and after.origin.training_steps == 11
+    seen = [line["step_time_s"] for line in steps(oppa.folder / "r")][1:]
+    rate = next(row.steps_per_s for row in after.rows if row.configuration.micro_batch == 4)
+    trained = len(seen) / sum(seen)
+    assert abs(math.log(rate / trained)) <= abs(math.log(20 / trained)), "nearer to what training has seen"
+
+
+def test_a_table_of_another_job_or_one_that_was_edited_trains_nothing(oppa, table) -> None:
+    (oppa.folder / "other.toml").write_text(JOB.replace("layers = 2", "layers = 4"))
+    assert "the table is foreign" in oppa("train", "other.toml", "--table", "t", code=2).stderr
+    csv = table / "table.csv"
+    csv.write_text(csv.read_text().replace("20.0", "21.0", 1))
+    assert "is damaged" in oppa("train", "job.toml", "--table", "t", code=2).stderr
+    assert not (oppa.folder / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 import contextlib
 import itertools
+import math
 from pathlib import Path
 
 import pytest
 
 from oppa.errors import CheckpointError
-from oppa.training.ledger import STARTED, STEP, Ledger, Line, Tail, read, require_whole, standing
+from oppa.training.ledger import CHANGED, STARTED, STEP, Ledger, Line, Tail, read, require_whole, standing
+from oppa.training.step_times import observations
 
 
 def started(step: int) -> Line:
@@ -86,3 +88,16 @@ def test_a_tail_tells_each_line_once_when_it_is_whole(tmp_path: Path) -> None:
         file.write(b'ep"}\n')
     assert [line["event"] for line in tail.new()] == [STEP]
     assert Tail(tmp_path).new() == [], "what was there before is not new"
+
+
+def ran(*times_s: float) -> list[Line]:
+    return [{"event": STEP, "step_time_s": time_s} for time_s in times_s]
+
+
+def test_step_times_tell_of_each_stretch_but_its_first_step() -> None:
+    one, other = ({"dp": dp, "global_batch": 8, "micro_batch": 1} for dp in (1, 2))
+    begin, change, back = {"event": STARTED, "configuration": one}, {"event": CHANGED, "after": other}, {"event": CHANGED, "after": one}
+    seen = observations([begin, *ran(9, 1, 1, 1), change, *ran(9, 2), back, *ran(9, 1, 3), {"event": "saved"}, *ran(2), begin, *ran(9)])
+    assert [(each.configuration.dp, each.steps) for each in seen] == [(1, 3), (1, 3)], "one step says nothing of its spread"
+    assert [math.exp(-each.log_steps_per_s) for each in seen] == pytest.approx([1.0, 2.0])
+    assert observations([]) == []
