@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oppa.errors import InputError
+
 if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
     from oppa.places.engine import Request
@@ -51,6 +53,9 @@ def train(
     problem, configuration = question(source, setting)
     runner = load_runner(problem.runner).for_runs()
     if samples is not None:
+        if samples < problem.recipe.warmup_samples:
+            message = f"`--samples {samples}` ends within the warm-up of {problem.recipe.warmup_samples} samples"
+            raise InputError(message, hint="train longer, or set a shorter `warmup` in [train]")
         problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
     profiled = _table(table, problem) if table else None
     request = Request(launcher=launcher, parallel=1, options=tuple(sbatch or ())).resolve(problem.cluster)

@@ -50,6 +50,8 @@ class Task:
 
     runner: str
     """Its folder."""
+    runs: bool
+    """Whether it trains runs, or trials."""
     study: str
     hosts: int
     grace_s: float
@@ -149,7 +151,8 @@ def main() -> None:
     task = Task(**json.loads(sys.argv[1]))
     host = int(os.environ.get(HOST) or os.environ["SLURM_PROCID"])
     sweep(task.study)
-    with LocalLauncher(load_runner(Path(task.runner)), study=task.study, grace_s=task.grace_s) as launcher:
+    runner = load_runner(Path(task.runner))
+    with LocalLauncher(runner.for_runs() if task.runs else runner, study=task.study, grace_s=task.grace_s) as launcher:
         Agent(task, launcher, host).serve()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what we started is being ended already
 

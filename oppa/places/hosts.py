@@ -133,7 +133,8 @@ class HostsLauncher:
         if self._agents is None:
             hosts, log = len(self._place.addresses), self._folder / "agents.log"
             log.unlink(missing_ok=True)  # what agents before said is not why these cannot be had
-            task = Task(runner=str(self._runner.folder), study=self._study, hosts=hosts, grace_s=self._grace_s)
+            folder, runs = str(self._runner.folder), self._runner.trains_runs
+            task = Task(runner=folder, runs=runs, study=self._study, hosts=hosts, grace_s=self._grace_s)
             environment = placement.environment(self._runner, self._study, packages=self._folder / "packages")
             self._agents = Agents(
                 self._place.commands(task),

@@ -67,6 +67,8 @@ class Attempt:
                     self._obey(step.order, run)
                     stopped = step.order.stop
             self._save(run, must=True)
+            if self._ledger is not None:
+                self._ledger.write(ledger.ENDED, time=time.time(), step=run.steps, samples=run.samples, finished=run.done)
 
     @contextlib.contextmanager
     def _gone_on(self, trial: TrialSpec, *, rank: int, world: int, rendezvous: str) -> Iterator[TrainingRun]:

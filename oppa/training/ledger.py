@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from oppa.errors import CheckpointError
 
 FILE = "steps.jsonl"
-STARTED, STEP, CHANGED = "started", "step", "changed"
+STARTED, STEP, CHANGED, ENDED = "started", "step", "changed", "ended"
 
 Line = Mapping[str, Any]
 

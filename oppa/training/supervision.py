@@ -9,6 +9,7 @@ import enum
 import math
 from pathlib import Path
 
+from oppa.training import ledger
 from oppa.training.run_folder import RunSpec, checkpoints, new_attempt
 from oppa.trials import wire
 from oppa.trials.launcher import Launcher
@@ -86,7 +87,7 @@ def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: Listener
             on_tick=asked.tick,
             hang_s=HANG_S,
         )
-        ending = _ending(result, stopped=asked.made)
+        ending = _ending(result, folder)
         if ending is None:
             listener.failed(attempt, result)
             fruitless = 0 if checkpoints(folder)[:1] != before else fruitless + 1
@@ -110,10 +111,11 @@ class _Stop:
             self.made = True
 
 
-def _ending(result: TrialResult, *, stopped: bool) -> Ending | None:
-    """What an attempt's end means to the run; None if it failed."""
+def _ending(result: TrialResult, folder: Path) -> Ending | None:
+    """What an attempt's end means to the run, by the ranks' own last word in the ledger; None if it failed."""
     if result.outcome == "interrupted":
         return Ending.REVOKED
-    if result.outcome != "completed":
+    last = (ledger.read(folder) or [{"event": ""}])[-1]
+    if result.outcome != "completed" or last["event"] != ledger.ENDED:
         return None
-    return Ending.STOPPED if stopped else Ending.FINISHED
+    return Ending.FINISHED if last["finished"] else Ending.STOPPED

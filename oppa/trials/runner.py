@@ -66,6 +66,11 @@ class Runner:
         """Its programs run in an environment of their own, into which oppa is only linked."""
         return self.python != Path(sys.executable)
 
+    @property
+    def trains_runs(self) -> bool:
+        """Whether it is one that `for_runs` has made."""
+        return self.run is not None and self.program == self.run
+
     def for_runs(self) -> Self:
         """The runner that trains runs; raises InputError where it cannot."""
         if self.run is None:

@@ -124,7 +124,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(oppa, train) -> None:
 
 
 def test_what_a_run_is_cannot_be_changed(oppa, train) -> None:
-    train("--run", "r", "--samples", "16")
+    train("--run", "r", "--samples", "24")
     job = oppa.folder / "job.toml"
     job.write_text(JOB.replace("layers = 2", "layers = 4"))
     assert "`layers = 2`, not 4" in oppa("train", "job.toml", "--run", "r", code=2).stderr
@@ -190,6 +190,11 @@ def test_a_wrong_recipe_is_told_of(change, said, oppa) -> None:
     (oppa.folder / "job.toml").write_text(job.replace("memory_limit", 'device = "H100"\nmemory_limit') if "simulated" in job else job)
     assert said in oppa("train", "job.toml", code=2).stderr
     assert not (oppa.folder / "runs").exists()
+
+
+def test_a_run_that_would_end_within_its_warm_up_is_refused(oppa) -> None:
+    (oppa.folder / "job.toml").write_text(JOB)
+    assert "`--samples 3` ends within the warm-up of 16 samples" in oppa("train", "job.toml", "--samples", 3, code=2).stderr
 
 
 def test_what_fails_before_its_first_step_is_not_tried_again(oppa, train) -> None:
