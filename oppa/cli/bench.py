@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oppa.bench.suites import SUITES
-from oppa.cli import bench_ci, bench_search
+from oppa.cli import bench_ci, bench_control, bench_search
 
 if TYPE_CHECKING:
     from oppa.report.record import Section
@@ -18,6 +18,7 @@ Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md
 bench = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 bench.command("search")(bench_search.search)
 bench.command("ci")(bench_ci.ci)
+bench.command("control")(bench_control.control)
 
 
 @bench.callback()

@@ -81,8 +81,7 @@ class Attempt:
         with open_run(trial, self.spec.problem.recipe, rank=rank, world=world, rendezvous=rendezvous, on_phase=self._on_phase) as run:
             for folder in saved:
                 try:
-                    run.restart(_layout_of(folder, trial.configuration))
-                    run.resume(folder)
+                    run.resume(folder, _layout_of(folder, trial.configuration))
                 except CheckpointError as error:
                     _log.warning("rank %d: %s", rank, error.message)
                     errors.append(error)

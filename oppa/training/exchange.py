@@ -1,6 +1,7 @@
 """Moves the training state of a rank from what it was staged in to where the new layout wants it, with its peers, round by round.
 
-Staged tensors are dropped as soon as all ranks that need them have them, so that the two layouts never exist side by side in full.
+Staged tensors are dropped as soon as all ranks that need them have them, and tensors come in an order by which no rank gets faster than it
+gives away: a change of layout takes no more memory than the larger of the two (`tests/training/test_reshard_memory.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from oppa.training.boxes import Box, common, index, inside
 from oppa.training.holdings import Key, Layout
-from oppa.training.transfers import Transfer, boxes_by_key, rounds, transfers
+from oppa.training.transfers import Transfer, evenly, rounds, transfers
 
-ROUND_BYTES = 32 << 20
-"""Moved at once, over all ranks; a rank has that much in buffers, twice at most."""
+ROUND_BYTES, ROUND_SHARE = 32 << 20, 1 / 8
+"""Moved at once, over all ranks; a rank has that much in buffers, twice at most. No more than this share of what the fullest rank holds."""
 
 Held = Sequence[tuple[Box, Tensor]]
 """What a rank holds of one whole tensor: boxes, and the tensors that have their elements."""
@@ -31,7 +32,8 @@ def exchange(staged: State, wanted: Wanted, source: Layout, target: Layout, grou
     """
     rank, received_bytes = dist.get_rank(group), 0
     plan = transfers(source, target)
-    for keys, moving in rounds(plan, boxes_by_key(target), ROUND_BYTES):
+    fullest_bytes = max(sum(holding.nbytes for holding in holdings) for holdings in (*source, *target))
+    for keys, moving in rounds(plan, evenly(source, target), min(ROUND_BYTES, int(fullest_bytes * ROUND_SHARE))):
         outgoing = {peer: [one for one in moving if one.sender == rank and one.receiver == peer] for peer in range(len(target))}
         incoming = {peer: [one for one in moving if one.receiver == rank and one.sender == peer] for peer in range(len(source))}
         messages = {peer: packed(staged, some) for peer, some in outgoing.items() if some}

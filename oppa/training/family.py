@@ -19,8 +19,11 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 class Family(Protocol):
     """A model that is a list of blocks, with something before the first and behind the last."""
 
-    def stage(self, blocks: range) -> nn.Module:
-        """These consecutive blocks with their weights, sharded over the replicas where the ZeRO stage asks for it."""
+    def stage(self, blocks: range, *, weights: bool = True) -> nn.Module:
+        """These consecutive blocks with their initial weights, sharded over the replicas where the ZeRO stage asks for it.
+
+        Without `weights` they may be anything: whoever asks will fill them.
+        """
         ...
 
     def boundary(self, block: int) -> Tensor:
@@ -39,8 +42,8 @@ class Transformer:
         self._spec, self._mesh, self._tp = spec, mesh, _slice(mesh.tp)
         self._dtype = DTYPES[spec.training.precision]
 
-    def stage(self, blocks: range) -> Stage:
-        """These consecutive blocks with their weights, sharded over the replicas where the ZeRO stage asks for it."""
+    def stage(self, blocks: range, *, weights: bool = True) -> Stage:
+        """These blocks, sharded over the replicas where the ZeRO stage asks for it; without `weights`, in memory as it is found."""
         spec, configuration, mesh = self._spec, self._spec.configuration, self._mesh
         with torch.device("meta"):
             stage = Stage(
@@ -53,7 +56,10 @@ class Transformer:
                 micro_batches=configuration.num_microbatches,
             )
         shard(stage, configuration, mesh)
-        materialise(stage, seed=spec.training.seed, layers=spec.model.layers, device=mesh.device)
+        if weights:
+            materialise(stage, seed=spec.training.seed, layers=spec.model.layers, device=mesh.device)
+        else:
+            stage.to_empty(device=mesh.device)
         return stage
 
     def boundary(self, block: int) -> Tensor:

@@ -45,8 +45,11 @@ class OwnModule:
         self._dtype = DTYPES[spec.training.precision]
         self.loss = self._parts.loss
 
-    def stage(self, blocks: range) -> OwnStage:
-        """These consecutive blocks with their weights, sharded one by one: no more than one whole block exists at a time."""
+    def stage(self, blocks: range, *, weights: bool = True) -> OwnStage:
+        """These consecutive blocks, sharded one by one: no more than one whole block exists at a time.
+
+        Always with weights, as nobody knows what else their constructors make.
+        """
         recompute, layers = self._spec.configuration.recompute, self._spec.model.layers
         stage = OwnStage(blocks, layers, self._made, recompute=recompute, dtype=self._dtype)
         shard_module(stage, self._spec.configuration, self._mesh)

@@ -97,7 +97,7 @@ def _built(spec: TrialSpec, mesh: Mesh) -> Replica:
     """This rank's part of a layout, once all ranks have built theirs; raises _NotBuiltError on all if one has not."""
     replica, failure = None, ""
     try:
-        replica = Replica(spec, mesh)
+        replica = Replica(spec, mesh, weights=False)
     except Exception as error:  # noqa: BLE001 - whatever it was, the layout that there was is the better one
         failure = f"{type(error).__name__}: {error}"
     if failure:

@@ -26,13 +26,14 @@ from oppa.trials.wire import TrialSpec
 class Replica:
     """This rank's part of the model and its optimizer; raises InputError for a model or a configuration beyond this core."""
 
-    def __init__(self, spec: TrialSpec, mesh: Mesh) -> None:
+    def __init__(self, spec: TrialSpec, mesh: Mesh, *, weights: bool = True) -> None:
+        """`weights`: initial ones; else memory as it is found, to be filled."""
         require_buildable(spec.model, spec.configuration)
         require_schedulable(spec.configuration, spec.model.layers)
         self._spec, self._mesh = spec, mesh
         family = _family(spec, mesh)
         numbers = stages_of(spec.configuration, mesh.pp.index)
-        stages = [family.stage(blocks_of(number, spec.configuration, spec.model.layers)) for number in numbers]
+        stages = [family.stage(blocks_of(number, spec.configuration, spec.model.layers), weights=weights) for number in numbers]
         self._modules = [replicate(stage, spec.configuration, mesh) for stage in stages]
         self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training.learning_rate)
         self._tied = TiedWeights(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
@@ -71,12 +72,17 @@ class Replica:
 
     def watch(self, noise_scale: NoiseScale = NoiseScale()) -> GradientStatistics:  # noqa: B008 - frozen
         """Measure the gradients of every step from now on; `noise_scale` is what to go on from."""
-        if self._statistics is not None:
-            self._statistics.close()
+        self.close()
         self._statistics = GradientStatistics(
             layout_of_stages(self._modules, self._mesh, tied=self._spec.model.tied), noise_scale=noise_scale
         )
         return self._statistics
+
+    def close(self) -> None:
+        """Measure no gradients any more; what has measured them lets go of the model."""
+        if self._statistics is not None:
+            self._statistics.close()
+            self._statistics = None
 
     def step(self, batch: Batch) -> Tensor | None:
         """One optimizer step on this replica's share of the global batch; its mean loss, where the last stage is.

@@ -103,13 +103,16 @@ class TrainingRun:
     """One rank's part of a run, between two steps."""
 
     def __init__(self, spec: TrialSpec, recipe: Recipe, mesh: Mesh, on_phase: Callable[[Phase], None]) -> None:
-        self.spec, self.recipe = spec, recipe
+        self.spec, self.recipe, self.mesh = spec, recipe, mesh
         self.steps = self.samples = 0
         """Steps taken, and samples seen by them."""
+        self.noise_scale = NoiseScale(smoothing=_smoothing(recipe, spec.model.seq_len))
+        """What the gradients so far say."""
         self._reference_batch = recipe.reference_batch or spec.configuration.global_batch
         self._on_phase = on_phase
         self._source = source_of(spec)
-        self._build(mesh)
+        self._replica: Replica | None = None
+        """Made when it is first needed: with initial weights, or to be filled from a checkpoint."""
 
     @property
     def configuration(self) -> Configuration:
@@ -126,24 +129,19 @@ class TrainingRun:
         """All samples were seen; the last batch is whole, so that there may be a few more."""
         return self.total is not None and self.samples >= self.total
 
-    @property
-    def noise_scale(self) -> NoiseScale:
-        """What the gradients so far say."""
-        return self._statistics.noise_scale
-
     def step(self, order: Order | None = None) -> Step:
         """Take one optimizer step over the next samples; what rank 0 orders, all ranks find in it."""
-        assert self._replica is not None
-        self._initial = False
+        replica = self._made()
         begin_s, batch = time.monotonic(), range(self.samples, self.samples + self.configuration.global_batch)
         rate = learning_rate(
             self.recipe, base=self.spec.training.learning_rate, reference_batch=self._reference_batch, batch=batch, total=self.total
         )
-        self._replica.set_learning_rate(rate)
+        replica.set_learning_rate(rate)
         size = len(batch) // self.mesh.dp.size
         share = batch[self.mesh.dp.index * size :][:size]
         shown = self._source.samples(share)
-        loss = self._replica.step(shown.to(self.mesh.device))
+        loss = replica.step(shown.to(self.mesh.device))
+        self.noise_scale = self._statistics.noise_scale
         mean_loss, shares, order = self._agree(loss, share, shown, order)
         step = Step(
             number=self.steps,
@@ -173,20 +171,10 @@ class TrainingRun:
         require_schedulable(configuration, self.spec.model.layers)
         if not same_layout(configuration, self.configuration):
             return self._reconfigure(configuration)
-        assert self._replica is not None
         before, begin_s = self.configuration, time.monotonic()
-        self._replica.rebatch(configuration)
+        self._made().rebatch(configuration)
         self.spec = dataclasses.replace(self.spec, configuration=configuration)
         return Change(before=before, after=configuration, seconds={"rebatch": time.monotonic() - begin_s})
-
-    def restart(self, configuration: Configuration) -> None:
-        """Begin again with the initial weights, in any configuration of as many devices."""
-        if self._initial and configuration == self.configuration:
-            return
-        self.close()
-        self.spec = dataclasses.replace(self.spec, configuration=configuration)
-        self.steps = self.samples = 0
-        self._build(regrouped(self.mesh, configuration))
 
     def save(self, folder: Path) -> None:
         """Save all that is needed to go on, in a folder that all ranks see.
@@ -194,46 +182,48 @@ class TrainingRun:
         Raises:
             CheckpointError: if the folder is there already, or a rank cannot write.
         """
-        assert self._replica is not None
-        saving.save(folder, self._replica, self.spec, self.mesh, self._notes())
+        saving.save(folder, self._made(), self.spec, self.mesh, self._notes())
 
-    def resume(self, folder: Path) -> None:
-        """Go on from a checkpoint of this run, whatever the layout that it was saved in.
+    def resume(self, folder: Path, configuration: Configuration) -> None:
+        """Go on from a checkpoint of this run, in any configuration of as many devices.
 
         Raises:
-            CheckpointError: if it is cut short, altered, of another model, or of other data; the run is then of no use.
+            CheckpointError: if it is cut short, altered, of another model, or of other data. The run is then where it cannot step, but
+                may go on from another checkpoint.
         """
-        assert self._replica is not None
-        self._initial = False
-        notes = saving.resume(folder, self._replica, self.spec, self.mesh).notes
+        if self._replica is not None or configuration != self.configuration:
+            self.close()
+            self.spec, self.mesh = dataclasses.replace(self.spec, configuration=configuration), regrouped(self.mesh, configuration)
+        replica = self._replica = Replica(self.spec, self.mesh, weights=False)
+        notes = saving.resume(folder, replica, self.spec, self.mesh).notes
         if notes["data"] != self._data():
             raise CheckpointError(
                 f"`{folder}` was trained on other data: {notes['data']}, not {self._data()}", hint="keep seed and corpus of the job"
             )
         self.steps, self.samples, self._reference_batch = notes["step"], notes["samples"], notes["reference_batch"]
-        self._statistics = self._replica.watch(_noise_scale(notes["noise_scale"]))
-
-    def _build(self, mesh: Mesh) -> None:
-        self.mesh, self._initial = mesh, True
-        self._replica: Replica | None = Replica(self.spec, mesh)
-        self._statistics = self._replica.watch(NoiseScale(smoothing=_smoothing(self.recipe, self.spec.model.seq_len)))
+        self.noise_scale = _noise_scale(notes["noise_scale"])
+        self._statistics = replica.watch(self.noise_scale)
 
     def close(self) -> None:
         """Let go of the model, before the process groups go."""
-        self._statistics.close()
+        if self._replica is not None:
+            self._replica.close()
         self._replica = None
         gc.collect()  # a model that lives on in a cycle would lose its process groups before itself
 
+    def _made(self) -> Replica:
+        """This rank's part of the model."""
+        if self._replica is None:
+            self._replica = Replica(self.spec, self.mesh)
+            self._statistics = self._replica.watch(self.noise_scale)
+        return self._replica
+
     def _reconfigure(self, configuration: Configuration) -> Change:
-        assert self._replica is not None
-        noise_scale, replica = self.noise_scale, self._replica
-        self._statistics.close()
-        self._replica = None
-        parts = [replica]
-        del replica
-        self._replica, self.mesh, change = reconfigured(parts, self.spec, self.mesh, configuration, self._on_phase)
-        self.spec = dataclasses.replace(self.spec, configuration=change.after)
-        self._statistics = self._replica.watch(noise_scale)
+        alone, self._replica = [self._made()], None  # nobody else may hold it
+        alone[0].close()
+        replica, self.mesh, change = reconfigured(alone, self.spec, self.mesh, configuration, self._on_phase)
+        self.spec, self._replica = dataclasses.replace(self.spec, configuration=change.after), replica
+        self._statistics = replica.watch(self.noise_scale)
         return change
 
     def _agree(

@@ -5,7 +5,7 @@ A change of layout is five phases, all ranks together, between two optimizer ste
     staged = stage(replica, spec, mesh)          1  stage what this rank holds in host memory
     del replica                                  2  release it, and what else refers to it
     mesh = regrouped(mesh, configuration)        3  rebuild the process groups
-    replica = Replica(spec, mesh)                4  rebuild model and optimizer
+    replica = Replica(spec, mesh, weights=False) 4  rebuild model and optimizer
     staged.load(replica, spec, mesh)             5  load the new shards; only what a rank lacks moves
 
 Where models are trained in host memory already, staging copies nothing: what is staged are the old replica's own tensors.
@@ -13,6 +13,7 @@ Where models are trained in host memory already, staging copies nothing: what is
 
 import collections
 import dataclasses
+import gc
 from collections.abc import Callable, Iterable
 
 import torch
@@ -37,9 +38,13 @@ class Staged:
     layout: Layout
     state: State
     steps: int
+    sharded: bool
+    """By FSDP2."""
 
     def load(self, replica: Replica, spec: TrialSpec, mesh: Mesh) -> int:
         """Fill a new replica; what is staged is consumed. Returns the bytes that this rank received."""
+        if self.sharded:
+            gc.collect()  # the old replica's modules and FSDP2's states of them refer to each other, and would hold on to what is dropped
         target = trained(layout_of(spec.model, spec.configuration), self.steps)
         by_key = collections.defaultdict[Key, list[Holding]](list)
         for holding in target[mesh.rank]:
@@ -58,7 +63,8 @@ def stage(replica: Replica, spec: TrialSpec, mesh: Mesh) -> Staged:
     steps = agreed_steps(replica, mesh)
     layout = trained(layout_of(spec.model, spec.configuration), steps)
     state = state_of(replica, layout[mesh.rank])
-    return Staged(layout, {key: [(box, tensor.cpu()) for box, tensor in boxes] for key, boxes in state.items()}, steps)
+    sharded = any(isinstance(module, FSDPModule) for module in replica.stages)
+    return Staged(layout, {key: [(box, tensor.cpu()) for box, tensor in boxes] for key, boxes in state.items()}, steps, sharded)
 
 
 def agreed_steps(replica: Replica, mesh: Mesh) -> int:

@@ -7,6 +7,8 @@ send, the one does that has least to send so far. Every rank draws up the same p
 import collections
 import dataclasses
 import functools
+import itertools
+import math
 import operator
 from collections.abc import Iterable, Iterator
 
@@ -71,6 +73,23 @@ def boxes_by_key(layout: Layout) -> dict[Key, Boxes]:
         for holding in holdings:
             found[holding.key][rank].append(holding.box)
     return {key: tuple(map(tuple, found[key])) for key in sorted(found, key=operator.attrgetter("name", "kind"))}
+
+
+def evenly(source: Layout, target: Layout) -> list[Key]:
+    """All tensors, in an order by which each rank gives away what it held at the pace at which it gets what it will hold.
+
+    Then no rank ever has more than the larger of the two. By names, the first stage of a pipeline would get everything before all others.
+    """
+    held, wanted = boxes_by_key(source), boxes_by_key(target)
+    sizes = {holding.key: math.prod(holding.shape) for holding in _all(target)}
+    alike = collections.defaultdict[object, list[Key]](list)
+    for key, boxes in wanted.items():
+        alike[tuple(map(bool, held[key])), tuple(map(bool, boxes))].append(key)
+    places = dict[Key, float]()
+    for keys in alike.values():
+        ends = list(itertools.accumulate(sizes[key] for key in keys))
+        places |= {key: (end - sizes[key] / 2) / ends[-1] for key, end in zip(keys, ends, strict=True)}
+    return sorted(places, key=places.__getitem__)
 
 
 def _ranks_with(cell: Box, layout: Boxes) -> tuple[int, ...]:

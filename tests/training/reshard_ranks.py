@@ -85,7 +85,7 @@ def run(order: dict, rendezvous: Path, rank: int) -> list[float]:
             assert steps == len(losses)
             del replica
             mesh, spec = regrouped(mesh, configuration), dataclasses.replace(spec, configuration=configuration)
-            replica = Replica(spec, mesh)
+            replica = Replica(spec, mesh, weights=False)
             staged.load(replica, spec, mesh)
             assert not staged.state, "what was staged is consumed"
             again = stage(replica, spec, mesh)

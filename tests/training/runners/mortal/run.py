@@ -56,9 +56,9 @@ class Spell:
 def _failing(init):
     """A constructor that fails once, having built all it should."""
 
-    def wrapped(self, spec, mesh):
+    def wrapped(self, *arguments, **options):
         replicas.Replica.__init__ = init
-        init(self, spec, mesh)
+        init(self, *arguments, **options)
         torch.empty(1 << 60)
 
     return wrapped

@@ -1,0 +1,140 @@
+"""Ranks that train for a benchmark: orders go to one process that has imported torch, under a guard that ends whatever it leaves."""
+
+import dataclasses
+import json
+import os
+import select
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from oppa.errors import EnvironmentLackingError
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.problem.training import Training
+from oppa.trials import logs
+from oppa.trials.guard import Guard
+from oppa.trials.wire import TrialSpec, write_json
+
+RANKS = 4
+PATIENCE_S, GRACE_S = 600.0, 2.0
+ORDER, BEGIN = "order.json", "begin"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the ranks are to do: a program of `training_ranks`, the layouts that it goes through, and what else it needs."""
+
+    program: Literal["alternate", "change", "restart"]
+    model: Model
+    layouts: tuple[Configuration, ...]
+    pairs: int = 0
+    checkpoint: str = ""
+    cold: bool = False
+    """Ranks are new interpreters, not forks."""
+
+    def spec(self, layout: int) -> TrialSpec:
+        """The training of this model under one of the layouts."""
+        return TrialSpec(
+            study="bench",
+            trial=0,
+            configuration=self.layouts[layout],
+            model=self.model,
+            cluster=Cluster(devices_per_host=RANKS, memory_limit_bytes=1 << 40),
+            training=Training(),
+            steps=1,
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """What was written there."""
+        values = json.loads((folder / ORDER).read_text())
+        layouts = tuple(Configuration(**layout) for layout in values["layouts"])
+        return cls(**{**values, "model": Model(**values["model"]), "layouts": layouts})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What came of an order: each rank's answer, and when ranks were started and the last one was gone, on the clock of their answers."""
+
+    started_s: float
+    ended_s: float
+    answers: tuple[Any, ...]
+
+
+class TrainingGang:
+    """Takes orders until the block ends; then nothing of it is left."""
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory()
+        self._count = 0
+        self._log = Path(self._folder.name) / "ranks.log"
+        theirs_in, self._orders = os.pipe()
+        ours_in, theirs_out = os.pipe()
+        self._replies = os.fdopen(ours_in)
+        command = [sys.executable, "-P", "-m", "oppa.bench.training_ranks"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        try:
+            self._guard = Guard(
+                "the benchmark's ranks",
+                command,
+                environment=environment,
+                grace_s=GRACE_S,
+                log=self._log,
+                stdin=theirs_in,
+                stdout=theirs_out,
+            )
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._guard.close()
+        os.close(self._orders)
+        self._replies.close()
+        self._folder.cleanup()
+
+    @property
+    def folder(self) -> Path:
+        """Room for what ranks write; gone at the end."""
+        return Path(self._folder.name)
+
+    def run(self, order: Order) -> Ran:
+        """Let the ranks do it.
+
+        Raises:
+            EnvironmentLackingError: they failed, or took too long.
+        """
+        self._count += 1
+        folder = self.folder / f"order-{self._count}"
+        folder.mkdir()
+        write_json(folder / ORDER, dataclasses.asdict(order))
+        os.write(self._orders, f"{folder}\n".encode())
+        reply = self._reply(order.program)
+        answers = tuple(json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS))
+        return Ran(started_s=reply["started_s"], ended_s=reply["ended_s"], answers=answers)
+
+    def _reply(self, program: str) -> Any:
+        ready, _, _ = select.select([self._replies], [], [], PATIENCE_S)
+        line = self._replies.readline() if ready else ""
+        reply = json.loads(line) if line else {"codes": [None]}
+        if any(code != 0 for code in reply["codes"]):
+            how = self._guard.ended() or (f"exited with codes {reply['codes']}" if line else f"took over {PATIENCE_S:g} s")
+            raise EnvironmentLackingError(f"{RANKS} ranks cannot `{program}` on this machine: they {how}", hint=logs.last_words(self._log))
+        return reply
+
+
+def phases_of(marks: Sequence[Mapping[str, float]], begin_s: float) -> dict[str, float]:
+    """Seconds of each phase, one after the other, from when the ranks began: a phase ends when the last rank has ended it."""
+    ends = {name: max(rank[name] for rank in marks) for name in marks[0] if name != BEGIN}
+    return {name: end_s - last_s for (name, end_s), last_s in zip(ends.items(), [begin_s, *ends.values()], strict=False)}
+
+
+def words_of(layout: Configuration) -> str:
+    """E.g. `dp2 pp2`, `dp4 zero3`."""
+    degrees = [f"{name}{size}" for name in ("dp", "tp", "pp") if (size := getattr(layout, name)) > 1]
+    return " ".join([*degrees, *([f"zero{layout.zero_stage}"] if layout.zero_stage else [])])

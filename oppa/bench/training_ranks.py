@@ -1,0 +1,184 @@
+"""What the ranks of a `TrainingGang` do; started as a program.
+
+    python -P -m oppa.bench.training_ranks                 a warm parent: a folder a line on stdin, and on stdout what came of it
+    python -P -m oppa.bench.training_ranks FOLDER RANK     a rank that starts cold
+
+Each rank does what `FOLDER/order.json` says and writes its answer to `FOLDER/RANK.json`. Times are monotonic: one clock for all processes.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from oppa.bench.paired import in_turn
+from oppa.bench.training_gang import BEGIN, RANKS, Order
+from oppa.problem.configuration import Configuration
+from oppa.training.batches import Batch
+from oppa.training.boxes import inside
+from oppa.training.checkpoint import sha256_of
+from oppa.training.exchange import find
+from oppa.training.holdings import layout_of
+from oppa.training.mesh import Mesh, open_mesh, regrouped
+from oppa.training.replica import Replica
+from oppa.training.saving import resume, save
+from oppa.training.sources import source_of
+from oppa.training.staging import stage, trained
+from oppa.training.transfers import boxes_by_key, flows
+from oppa.trials.wire import TrialSpec
+
+WARM_UP = 3
+"""Pairs of steps that do not count, and steps before a change: moments must be there."""
+
+Marks = dict[str, float]
+"""When each phase ended, by its name."""
+
+
+def alternate(order: Order, folder: Path, rank: int) -> list[tuple[float, float]]:
+    """Seconds of steps with gradient statistics and without, in pairs."""
+    spec = order.spec(0)
+    with joined(spec, folder, rank) as mesh:
+        replica, batch = Replica(spec, mesh), share_of(spec, mesh)
+        statistics = replica.watch()
+
+        def timed(watched: bool) -> float:
+            (statistics.resume if watched else statistics.pause)()
+            dist.barrier()
+            start_s = time.monotonic()
+            replica.step(batch)
+            dist.barrier()  # a step ends for all alike, as in `trainer`
+            return time.monotonic() - start_s
+
+        in_turn(lambda: timed(True), lambda: timed(False), WARM_UP)
+        pairs = in_turn(lambda: timed(True), lambda: timed(False), order.pairs)
+        micro_batches = spec.configuration.num_microbatches * spec.configuration.dp
+        assert statistics.noise_scale.samples == (micro_batches - 1) * (WARM_UP + order.pairs), "every other step was watched"
+        return pairs
+
+
+def change(order: Order, folder: Path, rank: int) -> dict[str, Any]:
+    """Train, save a checkpoint, and change the layout in process: when each phase ended, and the state before and behind."""
+    source, target = order.spec(0), order.spec(1)
+    with joined(source, folder, rank) as mesh:
+        replica = Replica(source, mesh)
+        for _ in range(WARM_UP):
+            replica.step(share_of(source, mesh))
+        before = digests(replica, source, mesh, order.layouts)
+        saving = begun()
+        save(Path(order.checkpoint), replica, source, mesh, {})
+        saving["save"] = time.monotonic()
+        changing = begun()
+        staged = stage(replica, source, mesh)
+        changing["stage"] = time.monotonic()
+        del replica
+        changing["release"] = time.monotonic()
+        mesh = regrouped(mesh, target.configuration)
+        changing["regroup"] = time.monotonic()
+        replica = Replica(target, mesh, weights=False)
+        changing["rebuild"] = time.monotonic()
+        staged.load(replica, target, mesh)
+        changing["load"] = time.monotonic()
+        after = digests(replica, target, mesh, order.layouts)
+        return {"saving": saving, "changing": changing, "before": before, "after": after, "left_s": time.monotonic()}
+
+
+def restart(order: Order, folder: Path, rank: int) -> dict[str, Any]:
+    """Go on from a checkpoint in the second layout."""
+    spec, marks = order.spec(1), Marks()
+    with joined(spec, folder, rank) as mesh:
+        marks["start"] = time.monotonic()
+        replica = Replica(spec, mesh, weights=False)
+        marks["build"] = time.monotonic()
+        resume(Path(order.checkpoint), replica, spec, mesh)
+        marks["load"] = time.monotonic()
+        return {"restarting": marks, "after": digests(replica, spec, mesh, order.layouts)}
+
+
+PROGRAMS = {"alternate": alternate, "change": change, "restart": restart}
+
+
+@contextlib.contextmanager
+def joined(spec: TrialSpec, folder: Path, rank: int) -> Iterator[Mesh]:
+    """The process groups of one order."""
+    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=RANKS, rendezvous=f"file://{folder}/rendezvous") as mesh:
+        yield mesh
+
+
+def begun() -> Marks:
+    """When this rank begins what all ranks begin together."""
+    dist.barrier()
+    return {BEGIN: time.monotonic()}
+
+
+def share_of(spec: TrialSpec, mesh: Mesh) -> Batch:
+    """What this rank's replica trains on, step by step the same."""
+    share = spec.configuration.global_batch // mesh.dp.size
+    return source_of(spec).batch(0, range(mesh.dp.index * share, (mesh.dp.index + 1) * share))
+
+
+def digests(replica: Replica, spec: TrialSpec, mesh: Mesh, layouts: tuple[Configuration, ...]) -> dict[str, str]:
+    """SHA-256 of every box of the training state that this rank holds, cut so finely that these layouts all are made of whole boxes."""
+    staged = stage(replica, spec, mesh)
+    held, wanted = (boxes_by_key(trained(layout_of(spec.model, layout), staged.steps)) for layout in layouts)
+    found = {"steps": str(staged.steps)}
+    for key, boxes in staged.state.items():
+        for flow in flows(held[key], wanted[key]):
+            if any(inside(flow.box, box) for box, _ in boxes):
+                found[f"{key.kind}/{key.name}{flow.box}"] = sha256_of(find(boxes, flow.box))
+    return found
+
+
+def run(folder: Path, rank: int) -> int:
+    """Do what the order says, as this rank; the exit code."""
+    torch.set_num_threads(1)
+    order = Order.read(folder)
+    answer = PROGRAMS[order.program](order, folder, rank)
+    (folder / f"{rank}.json").write_text(json.dumps(answer))
+    return 0
+
+
+def forked(folder: Path, rank: int) -> int:
+    """A rank that has imported all it needs; its process id."""
+    if child := os.fork():
+        return child
+    code = 1
+    try:
+        os.dup2(2, 1)
+        code = run(folder, rank)
+    finally:
+        if code:
+            sys.excepthook(*sys.exc_info())
+        os._exit(code)
+
+
+def executed(folder: Path, rank: int) -> int:
+    """A rank that is a new interpreter; its process id."""
+    command = [sys.executable, "-P", "-m", "oppa.bench.training_ranks", str(folder), str(rank)]
+    return os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)])
+
+
+def main() -> None:
+    """Take orders until stdin ends."""
+    for line in sys.stdin:
+        folder = Path(line.strip())
+        start = executed if Order.read(folder).cold else forked
+        started_s = time.monotonic()
+        ranks = [start(folder, rank) for rank in range(RANKS)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+        sys.stdout.write(json.dumps({"started_s": started_s, "ended_s": time.monotonic(), "codes": codes}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        ended = run(Path(sys.argv[1]), int(sys.argv[2]))
+        sys.stderr.flush()
+        os._exit(ended)  # no second spent on tearing torch down
+    main()

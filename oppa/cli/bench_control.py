@@ -1,0 +1,38 @@
+"""`oppa bench control`: what it costs to watch a training run and to change it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+REPEATS = "Restarts of each change of layout; 40 times as many pairs of steps of each layout."
+
+
+def control(
+    repeats: Annotated[int, typer.Option(min=1, help=REPEATS)] = 5,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout, as fractions.")] = False,
+) -> None:
+    """What gradient statistics cost, and how much faster a run changes its layout than by a restart; on 4 real ranks."""
+    from oppa.bench.control import measure, to_json
+    from oppa.cli import style
+    from oppa.report.record import provenance, write_record
+
+    with style.err().status("starting") as status:
+
+        def tell(what: str) -> None:
+            status.update(what)
+            if not style.err().is_terminal:
+                style.err().print(what, markup=False)
+
+        found = measure(repeats, tell)
+    sections = [section for each in found for section in each.sections]
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(to_json(found, provenance()), indent=1))
+    else:
+        for section in sections:
+            style.print_section(section)
+    if out:
+        style.err().print(f"written: {write_record(out, 'Control', sections)}", markup=False)

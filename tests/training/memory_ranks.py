@@ -1,0 +1,116 @@
+"""Ranks that train through a chain of layouts and watch the kernel count their memory: its peaks while they train, and while they change.
+
+Started as `python -P memory_ranks.py ORDER.json`: an order says `model` and `layouts`. Writes `MEMORY-<rank>.json`, all in bytes:
+
+    training    the most that the rank had at once in each layout, beyond what it had before there was a model
+    changing    the same of each change between two
+    tensors     what tensors held behind each layout's last step
+"""
+
+import contextlib
+import dataclasses
+import gc
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.problem.training import Training
+from oppa.training.memory import exact_pages
+from oppa.training.mesh import Mesh, open_mesh, regrouped
+from oppa.training.replica import Replica
+from oppa.training.sources import source_of
+from oppa.training.staging import stage
+from oppa.trials.wire import TrialSpec
+
+STEPS = 2
+"""In each layout: from the second one on, moments and gradients exist together."""
+
+
+def resident_bytes(name: str) -> int:
+    """`VmRSS`, what this process has in memory now, or `VmHWM`, the most since its peak was reset."""
+    return int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0]) << 10
+
+
+@contextlib.contextmanager
+def peak(found: list[int], before_bytes: int) -> Iterator[None]:
+    dist.barrier()
+    Path("/proc/self/clear_refs").write_text("5")
+    yield
+    found.append(resident_bytes("VmHWM") - before_bytes)
+    dist.barrier()
+
+
+def held_by_tensors() -> int:
+    """Bytes of all tensors that Python can still reach, or could but for the garbage collector."""
+    storages = [one.untyped_storage() for one in gc.get_objects() if type(one) in (torch.Tensor, torch.nn.Parameter)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def trained(replica: Replica, spec: TrialSpec, mesh: Mesh) -> None:
+    source, share = source_of(spec), spec.configuration.global_batch // mesh.dp.size
+    for step in range(STEPS):
+        replica.step(source.batch(step, range(mesh.dp.index * share, (mesh.dp.index + 1) * share)))
+
+
+def run(spec: TrialSpec, layouts: list[Configuration], rendezvous: Path, rank: int) -> dict[str, list[int]]:
+    training, changing, tensors = list[int](), list[int](), list[int]()
+    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=4, rendezvous=f"file://{rendezvous}") as mesh:
+        before_bytes = resident_bytes("VmRSS")
+        with peak(training, before_bytes):
+            replica = Replica(spec, mesh)
+            trained(replica, spec, mesh)
+        tensors.append(held_by_tensors())
+        for configuration in layouts:
+            with peak(changing, before_bytes):
+                staged = stage(replica, spec, mesh)
+                del replica
+                mesh, spec = regrouped(mesh, configuration), dataclasses.replace(spec, configuration=configuration)
+                replica = Replica(spec, mesh, weights=False)
+                staged.load(replica, spec, mesh)
+            del staged
+            with peak(training, before_bytes):
+                trained(replica, spec, mesh)
+            tensors.append(held_by_tensors())
+    return {"training": training, "changing": changing, "tensors": tensors}
+
+
+def forked(order: dict, folder: Path, rank: int) -> int:
+    """Fork one rank; its process id."""
+    if child := os.fork():
+        return child
+    code = 1
+    try:
+        first, *others = (Configuration(**values) for values in order["layouts"])
+        model, cluster = Model(**order["model"]), Cluster(devices_per_host=first.devices, memory_limit_bytes=1 << 34)
+        spec = TrialSpec(study="", trial=0, configuration=first, model=model, cluster=cluster, training=Training(), steps=STEPS)
+        gc.disable()  # nothing may wait for it
+        tiny = dataclasses.replace(model, hidden=8 * model.heads, ffn=8 * model.heads)
+        run(dataclasses.replace(spec, model=tiny), others, folder / "first", rank)  # what code needs that runs for the first time
+        with exact_pages(torch.device("cpu")):
+            memory = run(spec, others, folder / "second", rank)
+        (folder / f"MEMORY-{rank}.json").write_text(json.dumps(memory))
+        code = 0
+    finally:
+        if code:
+            sys.excepthook(*sys.exc_info())
+        os._exit(code)
+
+
+def main(path: Path) -> None:
+    torch.set_num_threads(1)
+    order = json.loads(path.read_text())
+    ranks = [forked(order, path.parent, rank) for rank in range(Configuration(**order["layouts"][0]).devices)]
+    codes = [os.waitpid(rank, 0)[1] for rank in ranks]
+    sys.exit(1 if any(codes) else 0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
