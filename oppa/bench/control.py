@@ -1,4 +1,4 @@
-"""What it costs to watch a training run and to change it: the figures of `oppa bench control`, each with its tables.
+"""What it costs to watch a training run, to change it, and to know what a change is worth: the figures of `oppa bench control`.
 
 A part measures some of the figures; another one is another entry of PARTS.
 """
@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from oppa.bench import resharding, statistics_overhead
+from oppa.bench.profile_real import RealComparison, active_profile
 from oppa.bench.resharding import Speedup, speedups
 from oppa.bench.statistics_overhead import Overhead, overheads
 from oppa.report.record import Section
 
 PAIRS_PER_REPEAT = 40
 """Pairs of steps for each restart: both take seconds."""
+
+LEAST_AGAIN = 3
+"""Independent measurements of what profiles decide for, at least."""
 
 Tell = Callable[[str], None]
 
@@ -43,7 +47,12 @@ def resharding_part(repeats: int, tell: Tell) -> Found:
     return of_speedups(speedups(repeats, tell))
 
 
-PARTS: Mapping[str, Part] = {"statistics": statistics_part, "resharding": resharding_part}
+def profile_part(repeats: int, tell: Tell) -> Found:
+    """What an active profile costs and loses, against an exhaustive one."""
+    return of_comparison(active_profile(tell, repeats=max(repeats, LEAST_AGAIN)))
+
+
+PARTS: Mapping[str, Part] = {"statistics": statistics_part, "resharding": resharding_part, "profile": profile_part}
 
 
 def of_overheads(found: Sequence[Overhead]) -> Found:
@@ -62,6 +71,11 @@ def of_speedups(found: Sequence[Speedup]) -> Found:
         sections=resharding.sections(found),
         details={"resharding": [each.to_dict() for each in found]},
     )
+
+
+def of_comparison(found: RealComparison) -> Found:
+    """The largest regret of any trajectory, and the share of the seconds."""
+    return Found(figures=found.figures, sections=[found.section], details={"profile": found.to_dict()})
 
 
 def measure(repeats: int, tell: Tell, parts: Mapping[str, Part] = PARTS) -> list[Found]:

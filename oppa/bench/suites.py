@@ -74,6 +74,12 @@ def _simulator(_repeats: int) -> "Sequence[Section]":
     return simulator()
 
 
+def _profile(repeats: int) -> "Sequence[Section]":
+    from oppa.bench.profile import profile
+
+    return profile(repeats)
+
+
 SUITES = {
     "help": Suite("`oppa --help` against a bare typer program", _help),
     "start-up": Suite("trial set-up, warm against torchrun", _start_up),
@@ -83,6 +89,7 @@ SUITES = {
     "stopping": Suite(
         "when repetitions may end early, and how far off estimates are", _stopping, when_named=True, figures=_stopping_figures
     ),
+    "profile": Suite("an active profile against an exhaustive one, on simulated clusters", _profile, when_named=True),
     "simulator": Suite("the simulator against what others measured and published", _simulator, when_named=True),
     "calibrate": Suite("the coefficients of `priors/`, fitted to published measurements", _calibrate, when_named=True),
 }

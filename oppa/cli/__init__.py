@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli import bench, doctor, env, export, import_, init, netlab, predict, report, show, space, train, tune, why
+from oppa.cli import bench, doctor, env, export, import_, init, netlab, predict, profile, report, show, space, train, tune, why
 from oppa.cli.failure import exit_code, print_error
 from oppa.errors import OppaError
 
@@ -19,6 +19,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 for command in (tune.tune, train.train, show.show, report.report, why.why, space.space, predict.predict, init.init, doctor.doctor):
     app.command()(command)
 app.command()(netlab.netlab)
+app.command()(profile.profile)
 app.command()(export.export)
 app.command("import")(import_.import_)
 app.add_typer(bench.bench, name="bench")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shlex
 import time
 import uuid
 from pathlib import Path
@@ -81,6 +80,7 @@ class _Wishes:
 
 def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tuple[dict[str, Any], int]:
     """Train until it ends, for now or for good; what came of it, and the exit code."""
+    from oppa.cli.sitting import again_with, going_on, say_how_to_go_on
     from oppa.cli.summary import new_folder
     from oppa.cli.train_watch import make_watcher, print_outcome, print_run
     from oppa.cli.watch import Interruption
@@ -93,23 +93,20 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
         run = _run(folder, problem, wishes)
         sweep(run.uuid)
         print_run(run, folder)
-        grace_s = problem.limits.grace_s
+        again, grace_s = again_with("--run", folder), problem.limits.grace_s
         with (
+            going_on(again),
             _engine(wishes.request, problem, folder, interruption) as engine,
             engine.launcher(wishes.runner, study=run.uuid, grace_s=grace_s) as ranks,
             make_watcher(run, folder, interruption) as watcher,
         ):
-            try:
-                outcome = supervise(ranks, folder, run, watcher)
-            except KeyboardInterrupt:
-                _tell_how_to_go_on(folder)
-                raise
+            outcome = supervise(ranks, folder, run, watcher)
         result = _result(run, folder, outcome, time.monotonic() - begun_s)
         print_outcome(run, folder, outcome)
         if wishes.table:
             _refine(wishes.table, folder)
         if outcome.ending in (Ending.STOPPED, Ending.REVOKED):
-            _tell_how_to_go_on(folder)
+            say_how_to_go_on(again)
     return result, {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOKED: 3}[outcome.ending]
 
 
@@ -199,15 +196,3 @@ def _result(run: "RunSpec", folder: Path, outcome: "Outcome", seconds: float) ->
         **{name: last.get(name) for name in ("configuration", "global_batch", "micro_batch", "loss", "noise_scale", "health")},
         "checkpoint": next(map(str, checkpoints(folder)), None),
     }
-
-
-def _tell_how_to_go_on(folder: Path) -> None:
-    import sys
-
-    from oppa.cli import style
-    from oppa.problem.allocation import read_netlab
-
-    words = sys.argv[1:]
-    named = any(word == "--run" or word.startswith("--run=") for word in words)
-    again = shlex.join([*read_netlab().get("command", []), "oppa", *words, *([] if named else ["--run", str(folder)])])
-    style.err().print(f"\nstopped; go on with\n\n  {again}\n", markup=False)

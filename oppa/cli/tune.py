@@ -1,17 +1,13 @@
 """`oppa tune JOB`: find the fastest configuration by trials that really run, and prove it."""
 
-import contextlib
 import dataclasses
-import functools
 import shlex
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oppa.errors import EnvironmentLackingError, InputError, OppaError, nearest
+from oppa.errors import InputError, OppaError, nearest
 from oppa.tuning import designers
 
 if TYPE_CHECKING:
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
     from oppa.trials.runner import Runner
     from oppa.tuning.designer import Designer
     from oppa.tuning.result import Finding
-    from oppa.tuning.search import RunTrial
 
 STUDY = "The study's folder: an existing one is resumed. A new one below studies/ unless given."
 TRIALS = "Search trials of the whole study, instead of the job file's."
@@ -162,58 +157,18 @@ def _sitting(problem: "Problem", named: Path | None, wishes: _Wishes) -> tuple[d
 def _search_and_verify(
     study: "Study", problem: "Problem", candidates: "Candidates", runner: "Runner", wishes: _Wishes, interruption: "Interruption"
 ) -> "tuple[Finding | None, str]":
-    from oppa.cli import style
+    from oppa.cli.sitting import again_with, going_on, running_trials
     from oppa.cli.watch import make_watcher
-    from oppa.problem.allocation import read_netlab
     from oppa.tuning.result import find_winner
     from oppa.tuning.search import Sitting, search
     from oppa.tuning.stopping import make_rule
 
-    try:
-        with _trials(runner, problem, study, wishes, interruption) as run_trial:
-            designer = wishes.make_designer(problem, candidates)
-            rule = make_rule(problem.strategy.stopping or designers.STOPPING.get(wishes.designer, "never"), problem.limits)
-            with make_watcher(study, interruption, problem) as watcher:
-                sitting = Sitting(study, problem, run_trial, watcher, imitated=runner.in_process)
-                why_ended = search(sitting, candidates, designer, rule)
-                return find_winner(sitting, candidates, designer), why_ended
-    except (KeyboardInterrupt, EnvironmentLackingError):
-        again = shlex.join([*read_netlab().get("command", []), "oppa", *_again(study.folder)])
-        style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {again}\n", markup=False)
-        raise
-
-
-@contextlib.contextmanager
-def _trials(runner: "Runner", problem: "Problem", study: "Study", wishes: _Wishes, interruption: "Interruption") -> Iterator["RunTrial"]:
-    """What runs the trials of a runner: processes on hosts, the simulator, or the imitator of what is replayed."""
-    if runner.in_process:
-        from oppa.simulator.simulator import Simulator
-        from oppa.simulator.trial import ImitatedTrials
-
-        yield ImitatedTrials(wishes.imitator or Simulator.of(problem), seed=wishes.seed)
-        return
-    from oppa.places.companions import companions
-    from oppa.places.engine import open_engine
-    from oppa.trials.trial import run_trial
-
-    grace_s, cluster = problem.limits.grace_s, problem.cluster
-    with (
-        open_engine(wishes.request, cluster, study.folder, name=problem.name, grace_s=grace_s, on_tick=interruption.check) as engine,
-        engine.launcher(runner, study=study.uuid, grace_s=grace_s) as launcher,
-        companions(engine, _again(study.folder), study.folder, grace_s=grace_s),
-    ):
-        launcher.prepare()  # its imports run beside ours
-        yield functools.partial(run_trial, launcher)
-
-
-def _again(folder: Path) -> list[str]:
-    """What behind `oppa` goes on with this study."""
-    own, dashes, command = _cut(sys.argv[1:])
-    named = any(word == "--study" or word.startswith("--study=") for word in own)
-    return [*own, *([] if named else ["--study", str(folder)]), *dashes, *command]
-
-
-def _cut(words: list[str]) -> tuple[list[str], list[str], list[str]]:
-    """What stands before `--`, that itself, and what stands behind it."""
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at : at + 1], words[at + 1 :]
+    again = again_with("--study", study.folder)
+    trials = running_trials(runner, problem, study, wishes.request, interruption, again=again, seed=wishes.seed, imitator=wishes.imitator)
+    with going_on(again), trials as run_trial:
+        designer = wishes.make_designer(problem, candidates)
+        rule = make_rule(problem.strategy.stopping or designers.STOPPING.get(wishes.designer, "never"), problem.limits)
+        with make_watcher(study, interruption, problem) as watcher:
+            sitting = Sitting(study, problem, run_trial, watcher, imitated=runner.in_process)
+            why_ended = search(sitting, candidates, designer, rule)
+            return find_winner(sitting, candidates, designer), why_ended

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from oppa.cli import style
+from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study import Lease, Study, Trial
 from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
@@ -71,7 +72,7 @@ class PlainWatcher:
         self._searched = {trial.configuration for trial in ended if trial.purpose == SEARCH and trial.counts}
         for trial in ended:
             if trial.purpose == SEARCH and trial.feasible:
-                self._improves(trial.steps_per_s, trial.configuration.id)
+                self._improves(trial.steps_per_s, trial.configuration)
 
     def __enter__(self) -> Self:
         return self
@@ -106,25 +107,29 @@ class PlainWatcher:
 
     def _line(self, trial: Trial) -> str:
         counts = trial.purpose == SEARCH and trial.outcome == "completed"
-        improved = counts and self._improves(trial.steps_per_s, trial.configuration.id)
+        improved = counts and self._improves(trial.steps_per_s, trial.configuration)
         speed = style.rate(trial.steps_per_s, (trial.variance or 0.0) ** 0.5) + " steps/s" if trial.steps_per_s else ""
         rest = f"{speed:<22}{style.memory(trial.memory_bytes):>9}" if trial.outcome in MEASURED else _one_line(trial.cause)
         kind = self._mark(trial)  # before this trial is among them
         self._searched |= {trial.configuration} if trial.purpose == SEARCH and trial.counts else set()
         outcome = style.outcome(trial.outcome) + " " * (17 - len(trial.outcome))
         mark = "   [bold green]best so far[/]" if improved else ""
-        return f"{trial.id:4} {kind} {trial.configuration.id:<36} {outcome}{rest}{mark}"
+        return f"{trial.id:4} {kind} {self._name(trial.configuration):<36} {outcome}{rest}{mark}"
 
     def _mark(self, trial: Lease | Trial) -> str:
         if trial.purpose == SEARCH and trial.configuration in self._searched:
             return AGAIN
         return PRESENT if trial.purpose != VERIFICATION and trial.configuration == self._baseline else MARKS[trial.purpose]
 
-    def _improves(self, steps_per_s: float | None, name: str) -> bool:
+    def _improves(self, steps_per_s: float | None, configuration: Configuration) -> bool:
         if steps_per_s is None or (self._best and steps_per_s <= self._best[0]):
             return False
-        self._best = (steps_per_s, name)
+        self._best = (steps_per_s, self._name(configuration))
         return True
+
+    def _name(self, configuration: Configuration) -> str:
+        """What a configuration is called."""
+        return configuration.id
 
 
 class LiveWatcher(PlainWatcher):
@@ -191,7 +196,7 @@ class LiveWatcher(PlainWatcher):
             return "choosing the next configuration"
         seconds = format_seconds(time.monotonic() - self._started_at)
         speed = f"   {style.rate(estimate(self._times).steps_per_s)} steps/s" if len(self._times) > 1 else ""
-        what = f"{WORDS[self._mark(lease)]}[cyan]{lease.configuration.id}[/]"
+        what = f"{WORDS[self._mark(lease)]}[cyan]{self._name(lease.configuration)}[/]"
         return f"{lease.trial}  {what}   step {len(self._times)}{speed}   {seconds}"
 
     def _budget_text(self) -> str:

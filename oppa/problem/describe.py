@@ -15,9 +15,17 @@ def job(problem: Problem) -> str:
     model, cluster = problem.model, problem.cluster
     hosts = f"{cluster.hosts} hosts × " if cluster.hosts > 1 else ""
     return (
-        f"{model.name}, {format_count(model.parameter_count)} parameters, batch {problem.global_batch} × {model.seq_len} tokens, "
+        f"{model.name}, {format_count(model.parameter_count)} parameters, batch {_batches(problem)} × {model.seq_len} tokens, "
         f"{hosts}{cluster.devices_per_host} × {cluster.device}, {format_bytes(cluster.memory_limit_bytes)} each"
     )
+
+
+def _batches(problem: Problem) -> str:
+    """`64`, or where there are several to choose from `16 to 1024`."""
+    if "global_batch" not in problem.space.names:
+        return str(problem.global_batch)
+    batches = problem.space["global_batch"].choices
+    return f"{batches[0]} to {batches[-1]}" if len(batches) > 1 else str(batches[0])
 
 
 def by_degrees(candidates: Candidates) -> dict[Triple, int]:

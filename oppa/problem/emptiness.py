@@ -77,11 +77,11 @@ def _values(constraint: Constraint, space: SearchSpace) -> str:
     """What the names of a constraint are: `devices = 4`, `dp` in 1, 2."""
     described = []
     for name in sorted(needs(constraint.expression) | ({"global_batch"} if DERIVED in constraint.expression.names else set())):
-        if name in space.facts:
-            described.append(f"`{name} = {spell(space.facts[name])}`")
-        elif name in space.names:
+        if name in space.names:
             choices = space[name].choices
             described.append(f"`{name} = {spell(choices[0])}`" if len(choices) == 1 else f"`{name}` in {listing(choices)}")
+        elif name in space.facts:
+            described.append(f"`{name} = {spell(space.facts[name])}`")
     return ", ".join(described)
 
 

@@ -198,9 +198,10 @@ class Study:
 
     def _search_trials(self, configuration: Configuration | None = None) -> int:
         """Those that run or count: of one configuration, or of all."""
-        query, values = "SELECT COUNT(*) FROM trials WHERE purpose = 'search' AND outcome IS NOT 'interrupted'", tuple[str, ...]()
+        query, values = "SELECT COUNT(*) FROM trials WHERE purpose = 'search' AND outcome IS NOT 'interrupted'", tuple[str | int, ...]()
         if configuration is not None:
-            query, values = f"{query} AND configuration_id = ?", (configuration.id,)
+            same = "configuration_id = ? AND json_extract(configuration, '$.global_batch') = ?"  # ids do not name the batch
+            query, values = f"{query} AND {same}", (configuration.id, configuration.global_batch)
         return int(self._connection.execute(query, values).fetchone()[0])
 
     def _started(self, lease: Lease) -> float:

@@ -29,6 +29,8 @@ class Observation:
     """What was expected of it."""
     step_times_s: tuple[float, ...] = ()
     """The first (warm-up) included."""
+    seconds: float = 0.0
+    """That the trial took, from its start until nothing of it was left."""
 
     @property
     def measured(self) -> bool:
@@ -55,7 +57,20 @@ class Observation:
             memory_bytes=result.memory_bytes,
             prediction=prediction,
             step_times_s=result.step_times_s,
+            seconds=result.seconds,
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a profile tells of a candidate: a log-normal belief in its throughput, and its memory."""
+
+    candidate: int
+    log_rate: float
+    """Mean of the logarithm of steps per second."""
+    log_stddev: float
+    memory_bytes: int | None
+    measured: bool
 
 
 def by_candidate(observations: Iterable[Observation]) -> dict[int, list[Observation]]:

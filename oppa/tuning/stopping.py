@@ -71,6 +71,18 @@ def never(limits: Limits) -> Rule:
     return lambda step_times_s, incumbent: False
 
 
+def precise(limits: Limits) -> Rule:
+    """Stop what is known well enough, whatever the others are: more steps of this trial would not tell more than another trial."""
+
+    def rule(step_times_s: Sequence[float], incumbent: float | None) -> bool:
+        if not _enough(step_times_s, limits):
+            return False
+        seen = estimate(step_times_s)
+        return seen.kept >= limits.q_min and math.sqrt(seen.variance) / seen.steps_per_s < TRIAL_STDDEV / 3
+
+    return rule
+
+
 RULES = {"sure": sure, "paper": paper, "paper-bound": paper_bound, "never": never}
 
 

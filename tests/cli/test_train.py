@@ -87,7 +87,7 @@ def test_a_signal_saves_the_state_and_the_same_command_goes_on(number, oppa, tra
     until(lambda: len(steps(run)) >= 2)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130 and "go on with\n\n  oppa train job.toml --run r" in said
+    assert process.returncode == 130 and "Go on with\n\n  oppa train job.toml --run r" in said
     done = steps(run)
     assert 2 <= len(done) < 12 and checkpoints(run)[0].name == f"step-{len(done)}"
     result, _ = train("--run", "r")

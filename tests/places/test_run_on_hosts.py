@@ -12,7 +12,6 @@ from oppa.training import ledger
 from tests.cli.test_train import JOB
 from tests.places.test_netlab import needs_hosts
 
-
 LINK = ("--bandwidth", "200mbit", "--latency", "1ms")
 
 

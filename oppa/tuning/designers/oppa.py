@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oppa.cost.coefficients import Belief, load_beliefs
 from oppa.cost.hardware import hardware_of
-from oppa.cost.memory import memory, parts
+from oppa.cost.memory import memory
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import workload_of
 from oppa.problem.candidates import Candidates
@@ -25,10 +25,12 @@ from oppa.tuning.acquisition import bound, constrained_improvement, constrained_
 from oppa.tuning.calibration import widening
 from oppa.tuning.designer import Observation, failing, free, groups, standings
 from oppa.tuning.designers.evidence import rates, slacks, tells_memory, trial_variance
+from oppa.tuning.designers.pruning import Pruning
 from oppa.tuning.designers.uniform import Uniform
 from oppa.tuning.surrogate.belief import Normal
-from oppa.tuning.surrogate.cost_model import CostModel, Formula
+from oppa.tuning.surrogate.cost_model import CostModel, Formula, Physics
 from oppa.tuning.surrogate.process import Process
+from oppa.tuning.surrogate.two_parts import TwoParts, doubled, varies, without_batch
 
 LAYOUT = ("dp", "tp", "pp", "ep", "zero_stage")
 """What decides who talks to whom: where the cost model is wrong about one configuration, it is about all with these values."""
@@ -108,24 +110,44 @@ class Oppa:
         rate = CostModel(formula, work, load_beliefs("step_time", known), sign=-1.0)
         slack = CostModel(memory, work, load_beliefs("memory", known), offset=math.log(hardware.usable_bytes))
         layouts = torch.from_numpy(groups(candidates, LAYOUT))
+        points_of_rate: Tensor = points
+        cost: Physics = rate
+        if varies(candidates):
+            parts = TwoParts(rate, CostModel(formula, doubled(work), load_beliefs("step_time", known), sign=-1.0), layouts)
+            points = without_batch(points, candidates)
+            cost, points_of_rate = parts, torch.cat([points, parts.believed_share()[:, None]], dim=1)
         self.log_rate = Process(
-            points, layouts, rate, layout=RATE_LAYOUT, residual=RATE_RESIDUAL, apart=RATE_APART * math.sqrt(problem.cluster.hosts)
+            points_of_rate,
+            layouts,
+            cost,
+            layout=RATE_LAYOUT,
+            residual=RATE_RESIDUAL,
+            apart=RATE_APART * math.sqrt(problem.cluster.hosts),
         )
         self.log_slack = Process(points, layouts, slack, layout=MEMORY_LAYOUT, residual=MEMORY_RESIDUAL, apart=MEMORY_APART)
-        self._parts = parts(work)
+        self.pruning = Pruning(work)
         self.limit_bytes = hardware.usable_bytes
         self._strategy = problem.strategy
         self._chance = Uniform(candidates, seed=seed)
         self._deviations = torch.from_numpy(candidates.deviations())
         self._seen: list[Observation] = []
-        self._hopeless = torch.zeros(len(points), dtype=torch.bool)
+
+    @property
+    def hopeless(self) -> Tensor:
+        """Which candidates need at least as much memory as one that ran out of it, shape (N,)."""
+        return self.pruning.hopeless
+
+    @property
+    def widening(self) -> float:
+        """By how much intervals must be wider than the model has them to hold what they should."""
+        return widening(
+            [o.prediction.covers(math.exp(o.log_steps_per_s)) for o in self._seen if o.prediction and o.log_steps_per_s is not None]
+        )
 
     def update(self, observations: Sequence[Observation]) -> None:
         """Learn what was measured, and which candidates need at least as much as one that ran out of memory."""
         self._seen += observations
-        for seen in observations:
-            if seen.outcome == "out_of_memory":
-                self._hopeless |= (self._parts >= self._parts[seen.candidate] * (1 - 1e-9)).all(dim=1)
+        self.pruning.learn(observations)
         if any(seen.measured for seen in observations):
             self.log_rate.learn(rates(self._seen))
         if any(map(tells_memory, observations)):
@@ -133,11 +155,11 @@ class Oppa:
 
     def suggest(self, taken: Set[int]) -> int | None:
         """What is worth most, tried or not; at first, the best that is believed to fit; None when every candidate was tried."""
-        rows = torch.from_numpy(free(len(self._hopeless), taken))
-        rows = rows[~self._hopeless[rows]]
+        rows = torch.from_numpy(free(len(self.hopeless), taken))
+        rows = rows[~self.hopeless[rows]]
         rows = rows[self._deviations[rows].argsort(stable=True)]  # of equals, the first is taken: what frameworks do by default
         if not len(rows) or failing(self._seen, FAILURES_IN_A_ROW):
-            return self._chance.suggest(taken | set(self._hopeless.nonzero()[:, 0].tolist()))
+            return self._chance.suggest(taken | set(self.hopeless.nonzero()[:, 0].tolist()))
         if not self._seen:
             return self.most_promising(rows)
         return most_valuable(rows, self.log_rate, self.log_slack, self._seen, self._strategy)
@@ -150,7 +172,11 @@ class Oppa:
 
     def fitting(self) -> Tensor:
         """Which candidates are believed to fit, shape (N,); none that needs at least as much as one that ran out of memory."""
-        return (self.log_slack.at(slice(None)).mean <= 0) & ~self._hopeless
+        return (self.log_slack.at(slice(None)).mean <= 0) & ~self.hopeless
+
+    def needed_bytes(self) -> Tensor:
+        """The memory that each candidate is believed to need at its peak, shape (N,)."""
+        return self.limit_bytes * self.log_slack.at(slice(None)).mean.exp()
 
     def predict(self, candidate: int) -> Prediction:
         """The belief in what a trial of the candidate would measure."""
@@ -161,10 +187,7 @@ class Oppa:
             needed, needed_stddev = known[-1], MEMORY_AGAIN
         return Prediction(
             steps_per_s=math.exp(rate.mean),
-            log_stddev=math.hypot(rate.stddev, math.sqrt(trial_variance(self._seen))) * widening(self._hits()),
+            log_stddev=math.hypot(rate.stddev, math.sqrt(trial_variance(self._seen))) * self.widening,
             memory_bytes=needed,
             memory_log_stddev=needed_stddev,
         )
-
-    def _hits(self) -> list[bool]:
-        return [o.prediction.covers(math.exp(o.log_steps_per_s)) for o in self._seen if o.prediction and o.log_steps_per_s is not None]

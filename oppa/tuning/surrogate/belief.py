@@ -19,6 +19,23 @@ class Normal:
     stddev: Tensor
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Joint:
+    """A normal belief in several things at once: mean of shape (n,), covariance of shape (n, n)."""
+
+    mean: Tensor
+    covariance: Tensor
+
+    @property
+    def marginals(self) -> Normal:
+        """Of each alone."""
+        return Normal(self.mean, self.covariance.diagonal().clamp_min(1e-12).sqrt())
+
+    def take(self, rows: Tensor) -> "Joint":
+        """Of some of them."""
+        return Joint(self.mean[rows], self.covariance[rows][:, rows])
+
+
 @torch.no_grad()
 def belief_of(model: Any, inputs: Tensor) -> Normal:
     """A BoTorch model's belief at each of its inputs, which have shape (n, p)."""

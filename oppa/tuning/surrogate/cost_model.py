@@ -7,6 +7,7 @@ Notation (N candidates, k coefficients):
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,25 @@ CHUNK = 16384
 """Candidates at a time: their columns stay in the cache."""
 STEP = 1e-4
 """Of the forward differences, in shifts: errors of 1e-4 of a slope are far below the coefficients' own uncertainty."""
+
+
+class Physics(Protocol):
+    """What a process is built around: a `CostModel`, or one with more to it."""
+
+    names: tuple[str, ...]
+    beliefs: Mapping[str, Belief]
+
+    def coefficients(self, shift: Tensor) -> dict[str, float]:
+        """The values that a shift stands for."""
+        ...
+
+    def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        """Its value at candidates, by number, shape (n,)."""
+        ...
+
+    def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Its value and its slopes at candidates, shapes (n,) and (n, k)."""
+        ...
 
 
 class CostModel:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oppa.tuning.surrogate.belief import Normal
+from oppa.tuning.surrogate.belief import Joint, Normal
 from oppa.tuning.surrogate.map_fit import cholesky, covariance
 
 CHUNK = 4096
@@ -59,18 +59,53 @@ class Posterior:
             target=y,
         )
 
+    @classmethod
+    @torch.no_grad()
+    def before(cls, kernel: Any, *, p: int, k: int) -> "Posterior":
+        """The prior: what is believed without observations."""
+        residual, offset, _ = kernel.kernels
+        nothing = torch.zeros(0, dtype=torch.float64)
+        return cls(
+            scaled=nothing.view(0, p),
+            layouts=nothing,
+            slopes=nothing.view(0, k),
+            scales=residual.base_kernel.lengthscale[0],
+            variance=residual.outputscale,
+            layout_variance=offset.outputscale,
+            weights=nothing,
+            inverse=nothing.view(0, 0),
+            noise=nothing,
+            target=nothing,
+        )
+
     @torch.inference_mode()
     def at(self, points: Tensor, layouts: Tensor, slopes: Tensor, centre: Tensor) -> Normal:
         """The belief at m candidates: points (m, p), layouts (m,), slopes (m, k), centre (m,)."""
         shifts, variances = [], []
         own = self.scaled.square().sum(dim=1)
         for x, layout, slope in zip(points.split(CHUNK), layouts.split(CHUNK), slopes.split(CHUNK), strict=True):
-            k = self._matern(x / self.scales, own).add_((layout[:, None] == self.layouts).to(x.dtype).mul_(self.layout_variance))
+            k = self._matern(x / self.scales, self.scaled, own).add_(
+                (layout[:, None] == self.layouts).to(x.dtype).mul_(self.layout_variance)
+            )
             k.addmm_(slope, self.slopes.T)
             shifts.append(k @ self.weights)
             known = (k @ self.inverse.T).square_().sum(dim=1)
             variances.append(self.variance + self.layout_variance + slope.square().sum(dim=1) - known)
         return Normal(centre + torch.cat(shifts), torch.cat(variances).clamp_min_(1e-12).sqrt_())
+
+    @torch.inference_mode()
+    def jointly(self, points: Tensor, layouts: Tensor, slopes: Tensor, centre: Tensor, own: Tensor) -> Joint:
+        """The belief in m candidates at once, what is their own included.
+
+        Args:
+            own: Covariance with the observations of what no kernel explains: not 0 where a candidate is one of them, shape (m, n).
+        """
+        x = points / self.scales
+        known = self._matern(x, self.scaled, self.scaled.square().sum(dim=1)) + (layouts[:, None] == self.layouts) * self.layout_variance
+        known = known + slopes @ self.slopes.T + own
+        prior = self._matern(x, x, x.square().sum(dim=1)) + (layouts[:, None] == layouts) * self.layout_variance + slopes @ slopes.T
+        half = known @ self.inverse.T
+        return Joint(centre + known @ self.weights, prior - half @ half.T)
 
     def of_observed(self, known: Tensor) -> Normal:
         """The belief in what was observed without the noise that is known of it, shape (n,): all other noise belongs to the thing itself.
@@ -91,9 +126,9 @@ class Posterior:
         half = self.inverse @ self.slopes
         return self.slopes.T @ self.weights, torch.eye(self.slopes.shape[1], dtype=half.dtype) - half.T @ half
 
-    def _matern(self, b: Tensor, own: Tensor) -> Tensor:
-        """Matern-5/2 of a chunk of points with the observations, shape (chunk, n)."""
-        squared = torch.addmm(own + b.square().sum(dim=1, keepdim=True), b, self.scaled.T, alpha=-2)
+    def _matern(self, b: Tensor, a: Tensor, own: Tensor) -> Tensor:
+        """Matern-5/2 of a chunk of points with others, whose squares are `own`, shape (chunk, len(a)); all divided by length scales."""
+        squared = torch.addmm(own + b.square().sum(dim=1, keepdim=True), b, a.T, alpha=-2)
         distance = squared.clamp_min_(0).sqrt_().mul_(math.sqrt(5))
         polynomial = distance.square().div_(3).add_(distance).add_(1)
         return polynomial.mul_(distance.neg_().exp_()).mul_(self.variance)

@@ -34,8 +34,8 @@ from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from oppa.tuning.surrogate import censoring, oddities
-from oppa.tuning.surrogate.belief import Normal
-from oppa.tuning.surrogate.cost_model import CostModel
+from oppa.tuning.surrogate.belief import Joint, Normal
+from oppa.tuning.surrogate.cost_model import Physics
 from oppa.tuning.surrogate.map_fit import fit, prior_covariance
 from oppa.tuning.surrogate.posterior import Posterior
 
@@ -69,7 +69,7 @@ class Data:
 class Process:
     """Belief in one quantity at every candidate."""
 
-    def __init__(self, points: Tensor, layouts: Tensor, cost: CostModel, *, layout: float, residual: float, apart: float) -> None:
+    def __init__(self, points: Tensor, layouts: Tensor, cost: Physics, *, layout: float, residual: float, apart: float) -> None:
         """In log units: how far the cost model may be off for a `layout`, and beyond (`residual`); how far neighbours are `apart`."""
         torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine
         self.points, self.layouts, self.cost = points, layouts.to(points.dtype), cost
@@ -130,6 +130,17 @@ class Process:
     def of_observed(self) -> Normal:
         """The belief in the candidates that were observed, quirks included, in the order of the data: between what all tell and its own."""
         return Normal(self._known, self._known) if self._posterior is None else self._posterior.of_observed(self._known)
+
+    @torch.inference_mode()
+    def jointly(self, rows: Tensor) -> Joint:
+        """The belief in candidates at once, tried or not, quirks included: its marginals are those of `of_candidate`."""
+        slopes, centre = (table[rows] for table in self._linearised())
+        posterior = self._posterior or Posterior.before(self.kernel, p=self.points.shape[1], k=slopes.shape[1])
+        same = rows[:, None] == self.observed
+        own = same * (posterior.noise - self._known)  # what is odd in an observation is its own, too
+        joint = posterior.jointly(self.points[rows], self.layouts[rows], slopes, centre, own)
+        quirks = torch.where(same.any(dim=1), own.sum(dim=1), self.apart**2)
+        return Joint(joint.mean, joint.covariance + torch.diag(quirks))
 
     def of_candidate(self, candidate: int) -> Normal:
         """The belief in one candidate, tried or not, quirks included, shapes (1,)."""

@@ -1,0 +1,187 @@
+"""Is an active profile as good as an exhaustive one, and how much cheaper? (`oppa bench profile`)
+
+On simulated clusters, both with the same noise: the decisions of either table along five trajectories of the noise scale, judged by the
+simulator free of noise; and the seconds of all trials. An exhaustive profile runs every trial to its end; an active one stops a trial when
+it knows enough, and stops altogether when its expected loss of goodput is within the bound.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+
+from oppa import catalog
+from oppa.bench.play import REPEAT
+from oppa.bench.profile_regret import Regret, regret
+from oppa.problem.batches import batches_of, over, parse_batches
+from oppa.problem.job import load_job
+from oppa.report.record import Section
+from oppa.simulator.simulator import Simulator
+from oppa.simulator.task import Task
+from oppa.simulator.trial import run_imitated
+from oppa.table import Row
+from oppa.tuning.designer import Observation
+from oppa.tuning.designers.active import Active
+from oppa.tuning.designers.complete import Complete
+from oppa.tuning.profile import DEFAULT_LOSS, Profiler, rows
+from oppa.tuning.stopping import Rule, against, never, precise
+from oppa.units import format_seconds
+
+USUAL: Mapping[str, object] = {
+    "model_chunks": [1, 2],
+    "dp_bucket_mb": 25,
+    "zero_bucket_mb": 24,
+    "overlap_zero_comm": True,
+    "overlap_zero_allgather": False,
+    "overlap_p2p": True,
+}
+"""Of the knobs that hardly matter, what frameworks do by default."""
+JOBS = {
+    "bert": ("16..1024", {**USUAL, "recompute": "none"}),
+    "llama-2-7b": ("32..1024", {**USUAL, "recompute": "none"}),
+    "llama-3.2-1b": ("16..512", USUAL),
+    "moe": ("16..256", {**USUAL, "recompute": "none"}),
+    "qwen2-1.5b": ("8..512", USUAL),
+}
+"""Simulated jobs by their names, on different clusters: the batches that are profiled, and how the space is narrowed."""
+REGRET, SECONDS = 0.01, 1 / 3
+"""What an active profile may lose, and take, at most."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """A profile that ran to its end."""
+
+    rows: Sequence[Row]
+    trials: int
+    seconds: float
+    expected_loss: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """An active profile against the exhaustive one of the same noise."""
+
+    job: str
+    seed: int
+    candidates: int
+    batches: tuple[int, ...]
+    active: Profiled
+    exhaustive: Profiled
+    regret: Regret
+
+    @property
+    def share(self) -> float:
+        """Of the exhaustive profile's seconds."""
+        return self.active.seconds / self.exhaustive.seconds
+
+
+def profile(repeats: int) -> list[Section]:
+    """The record: each job with so many seeds."""
+    return sections([compare(name, seed) for name in JOBS for seed in range(repeats)])
+
+
+def compare(name: str, seed: int) -> Comparison:
+    """One simulated job, once."""
+    task = task_of(name)
+    problem, candidates = task.problem, task.candidates
+    active = Active(problem, candidates, seed=seed, bound=DEFAULT_LOSS)
+    ours = play(task, active, precise(problem.limits), seed=seed)
+    theirs = play(task, Complete(problem, candidates), never(problem.limits), seed=seed)
+    batches = batches_of(problem.space)
+    return Comparison(
+        job=name,
+        seed=seed,
+        candidates=len(candidates),
+        batches=batches,
+        active=dataclasses.replace(ours, expected_loss=active.loss.worst if active.loss else None),
+        exhaustive=theirs,
+        regret=regret(ours.rows, theirs.rows, task.imitator.steps_per_s, batches),
+    )
+
+
+def task_of(name: str) -> Task:
+    """One of JOBS."""
+    batches, choices = JOBS[name]
+    problem = load_job(catalog.find("runners", "simulated") / "jobs" / f"{name}.toml")
+    space = problem.space
+    for parameter, values in choices.items():
+        space = space.searching(parameter, *(values if isinstance(values, list) else [values]))
+    problem = over(dataclasses.replace(problem, space=space), parse_batches(batches))
+    return Task(name=name, problem=problem, candidates=problem.candidates(), imitator=Simulator.of(problem))
+
+
+def play(task: Task, profiler: Profiler, rule: Rule, *, seed: int) -> Profiled:
+    """Let a profiler work on a task until it suggests nothing more; a trial's noise depends on seed, configuration and repeat alone."""
+    tried: dict[int, int] = {}
+    seconds = 0.0
+    while (candidate := profiler.suggest(tried.keys())) is not None:
+        prediction, repeat = profiler.predict(candidate), tried.get(candidate, 0)
+        configuration = task.candidates.configuration(candidate)
+        imitation = task.imitator.imitate(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
+        result = run_imitated(imitation, against(rule, ()))
+        measured = result.estimate
+        rate, variance = (measured.steps_per_s, measured.variance) if measured else (None, None)
+        profiler.update([Observation.of_result(candidate, result, rate=rate, variance=variance, prediction=prediction)])
+        tried[candidate] = repeat + 1
+        seconds += result.seconds
+    return Profiled(rows=rows(profiler.known(), task.candidates, ()), trials=sum(tried.values()), seconds=seconds)
+
+
+def sections(found: Sequence[Comparison]) -> list[Section]:
+    """Each profile, and all together."""
+    return [_each(found), _trajectories(found)]
+
+
+def _each(found: Sequence[Comparison]) -> Section:
+    mean, worst = statistics.fmean(each.regret.mean for each in found), max(each.regret.worst for each in found)
+    return Section(
+        title="An active profile against an exhaustive one, on simulated clusters",
+        text="Regret is the goodput that decisions by the active table lose against those by the exhaustive one, along five trajectories "
+        f"of the noise scale, as the simulator free of noise has it. Mean {mean:.2%}, worst {worst:.2%}; at most "
+        f"{max(each.share for each in found):.1%} of the exhaustive profile's seconds.",
+        columns=(
+            "job",
+            ">seed",
+            "batches",
+            ">candidates",
+            ">trials",
+            ">of",
+            ">seconds",
+            ">of",
+            ">share",
+            ">expected loss",
+            ">regret",
+            ">worst",
+        ),
+        rows=[
+            (
+                each.job,
+                each.seed,
+                f"{each.batches[0]} to {each.batches[-1]}",
+                each.candidates,
+                each.active.trials,
+                each.exhaustive.trials,
+                format_seconds(each.active.seconds),
+                format_seconds(each.exhaustive.seconds),
+                f"{each.share:.1%}",
+                "-" if each.active.expected_loss is None else f"{each.active.expected_loss:.2%}",
+                f"{each.regret.mean:.2%}",
+                f"{each.regret.worst:.2%}",
+            )
+            for each in found
+        ],
+    )
+
+
+def _trajectories(found: Sequence[Comparison]) -> Section:
+    names = list(found[0].regret.by_trajectory)
+    return Section(
+        title="The same by trajectory",
+        text="Mean and worst over all profiles; a negative regret means that the active table decided better.",
+        columns=("trajectory", ">mean", ">worst"),
+        rows=[
+            (name, f"{statistics.fmean(values):.2%}", f"{max(values):.2%}")
+            for name in names
+            for values in [[each.regret.by_trajectory[name] for each in found]]
+        ],
+    )

@@ -1,0 +1,99 @@
+"""What a table's decisions are worth: the goodput that they get along trajectories of the noise scale, against another table's.
+
+Notation (p points of a trajectory):
+    noise scale    of the gradients at each point, in sequences    (p,)
+    regret         1 - mean over the points of goodput that the one table's choice gets over what the other's gets
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppa.problem.configuration import Configuration
+from oppa.table import Row
+from oppa.table.goodput import best_at_each, goodput
+
+POINTS = 50
+Rate = Callable[[Configuration], float | None]
+"""Steps per second that a configuration really runs at; None where it does not fit."""
+
+
+def _fast(progress: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 - (1 - progress) ** 3
+
+
+def _slow(progress: NDArray[np.float64]) -> NDArray[np.float64]:
+    return progress**3
+
+
+def _plateau(progress: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.minimum(1.0, 2.5 * progress) * 0.6
+
+
+def _jump(progress: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(progress < 0.7, 0.3 * progress, 0.9)
+
+
+def _wave(progress: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.clip(0.5 * progress + 0.35 + 0.35 * np.sin(3 * np.pi * progress), 0.0, 1.0)
+
+
+SHAPES: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "fast growth": _fast,
+    "slow growth": _slow,
+    "plateau": _plateau,
+    "late jump": _jump,
+    "up and down": _wave,
+}
+"""Of the logarithm of the noise scale between its ends, over the progress of training, both from 0 to 1.
+
+Early in training the noise scale is small and grows; it may saturate, jump when the learning rate falls, or go back.
+"""
+
+
+def trajectories(batches: Sequence[int]) -> dict[str, NDArray[np.float64]]:
+    """Noise scales by the name of their course, each of shape (p,): between half the smallest batch and twice the largest."""
+    low, high = np.log(min(batches) / 2), np.log(max(batches) * 2)
+    progress = np.linspace(0, 1, POINTS)
+    return {name: np.exp(low + (high - low) * shape(progress)) for name, shape in SHAPES.items()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Regret:
+    """What the decisions of one table lose against those of another, as a share, by the name of the trajectory."""
+
+    by_trajectory: Mapping[str, float]
+
+    @property
+    def mean(self) -> float:
+        """Over the trajectories."""
+        return float(np.mean(list(self.by_trajectory.values())))
+
+    @property
+    def worst(self) -> float:
+        """Of the trajectories."""
+        return max(self.by_trajectory.values())
+
+
+def decided(rows: Sequence[Row], batches: Sequence[int]) -> set[Configuration]:
+    """All that a table decides for along the trajectories."""
+    return {row.configuration for scales in trajectories(batches).values() for row in best_at_each(rows, scales)}
+
+
+def regret(ours: Sequence[Row], theirs: Sequence[Row], rate: Rate, batches: Sequence[int]) -> Regret:
+    """What our decisions lose against theirs, by what is really so; a decision that does not fit gets nothing."""
+    lost = {}
+    for name, scales in trajectories(batches).items():
+        own, other = _gets(ours, rate, scales), _gets(theirs, rate, scales)
+        lost[name] = 1 - float(np.mean(np.where(other > 0, own, 1.0) / np.where(other > 0, other, 1.0)))  # nothing is lost against nothing
+    return Regret(by_trajectory=lost)
+
+
+def _gets(rows: Sequence[Row], rate: Rate, scales: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The goodput of the choice at each point, shape (p,) (COPUS eq. 8)."""
+    chosen = [row.configuration for row in best_at_each(rows, scales)]
+    rates = {each: rate(each) or 0.0 for each in set(chosen)}
+    batches = np.array([each.global_batch for each in chosen])
+    return goodput(np.array([rates[each] for each in chosen]) * batches, batches, scales)

@@ -1,0 +1,197 @@
+"""`oppa profile JOB --global-batch 16..1024 --table FOLDER`: what the cluster does at every batch size, by trials that really run."""
+
+import dataclasses
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oppa.errors import InputError, OppaError, StudyError
+
+if TYPE_CHECKING:
+    from oppa.problem.candidates import Candidates
+    from oppa.problem.problem import Problem
+    from oppa.study import Study
+    from oppa.table import Row, Table
+    from oppa.tuning.profile import Profiler
+
+BATCH = "Global batch sizes in sequences: `16..1024` doubles from the first to the last, `16,24,32` lists."
+TABLE = "The table's folder, which is its study's, too: an existing one is gone on with."
+EXHAUSTIVE = "Measure every configuration that may fit, instead of those that could change a decision."
+LOSS = "Stop when the expected loss of goodput from what is not known is below this share at every noise scale."
+TRIALS = "Trials of the whole table at most."
+TIME = "Wall-clock time at most, such as `10 min`."
+
+
+def profile(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (`oppa init` writes one).", show_default=False)],
+    global_batch: Annotated[str, typer.Option(metavar="FIRST..LAST", help=BATCH)],
+    table: Annotated[Path, typer.Option(metavar="FOLDER", help=TABLE)],
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help=EXHAUSTIVE)] = False,
+    loss: Annotated[float, typer.Option(metavar="SHARE", help=LOSS)] = 0.01,
+    trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
+    time: Annotated[str | None, typer.Option(metavar="DURATION", help=TIME)] = None,
+    seed: Annotated[int, typer.Option(help="Of random choices.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
+) -> None:
+    """Measure throughput and memory of every strategy that matters, at every global batch size.
+
+    The job's own budget is `oppa tune`'s: a profile ends where the loss is below its bound. Ctrl-C stops it, the same command goes on; what
+    is known by then is a table, too. Exit codes: 0 done, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
+    """
+    from oppa.problem.batches import over, parse_batches
+    from oppa.problem.job import load_job
+    from oppa.units import parse_seconds
+
+    if not 0 < loss < 1:
+        raise InputError(f"`--loss {loss:g}` is no share", hint="use a number between 0 and 1, such as 0.01 for 1%")
+    problem = over(load_job(job), parse_batches(global_batch))
+    limits = dataclasses.replace(problem.limits, trials=trials, wall_time_s=None if time is None else parse_seconds(time))
+    wishes = _Wishes(table=table, exhaustive=exhaustive, loss=loss, seed=seed)
+    result, error = _sitting(dataclasses.replace(problem, limits=limits), wishes)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(result, indent=1))
+    if error is not None:
+        raise error
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Wishes:
+    """How the user wants the problem worked on."""
+
+    table: Path
+    exhaustive: bool
+    loss: float
+    seed: int
+
+    def profiler(self, problem: "Problem", candidates: "Candidates") -> "Profiler":
+        """Ready to work."""
+        from oppa.tuning.designers.active import Active
+        from oppa.tuning.designers.complete import Complete
+
+        return Complete(problem, candidates) if self.exhaustive else Active(problem, candidates, seed=self.seed, bound=self.loss)
+
+
+def _sitting(problem: "Problem", wishes: _Wishes) -> tuple[dict[str, Any], OppaError | None]:
+    """Work on the table until it is done; the result, and the error if nothing is feasible."""
+    from oppa.cli.summary import nothing_feasible, print_problem
+    from oppa.cli.watch import Interruption
+    from oppa.report.record import provenance
+    from oppa.trials.runner import require_program
+    from oppa.trials.sweep import sweep
+
+    if problem.command:
+        require_program(problem.command, problem.space)
+    candidates, interruption = problem.candidates(), Interruption()
+    with _opened(problem, wishes.table) as study, interruption.caught():
+        sweep(study.uuid)
+        designer = "complete" if wishes.exhaustive else "active"
+        study.sit_down({**provenance(), "designer": designer, "seed": str(wishes.seed)})
+        print_problem(problem, candidates, study)
+        profiler = wishes.profiler(problem, candidates)
+        table, why_ended = _profiled(study, problem, candidates, profiler, wishes, interruption)
+        if table is None:
+            return {"table": str(wishes.table), "ended": why_ended, "rows": []}, nothing_feasible(study, problem)
+        print_table(table, profiler, why_ended)
+        return to_json(table, wishes.table, why_ended), None
+
+
+def _opened(problem: "Problem", folder: Path) -> "Study":
+    """The table's study; raises StudyError if the folder holds that of another problem."""
+    from oppa.study import Study
+
+    try:
+        return Study.create(folder, problem.to_dict(), problem.fingerprint)
+    except StudyError as error:
+        raise type(error)(error.message, hint=error.hint.replace("--study", "--table").replace(", or leave it out", "")) from None
+
+
+def _profiled(
+    study: "Study", problem: "Problem", candidates: "Candidates", profiler: "Profiler", wishes: _Wishes, interruption: Any
+) -> "tuple[Table | None, str]":
+    from oppa.cli.profile_watch import make_profile_watcher
+    from oppa.cli.sitting import again_with, going_on, running_trials
+    from oppa.places.engine import Request
+    from oppa.trials.runner import load_runner
+    from oppa.tuning.profile import Keeper, profile
+    from oppa.tuning.search import Sitting
+
+    runner, again = load_runner(problem.runner), again_with("--table", study.folder)
+    request = Request(launcher="auto")
+    request = request if runner.in_process else request.resolve(problem.cluster)
+    trials = running_trials(runner, problem, study, request, interruption, again=again, seed=wishes.seed)
+    watching = make_profile_watcher(study, interruption, problem, profiler, bound=wishes.loss)
+    with going_on(again), trials as run_trial, watching as watcher:
+        sitting = Sitting(study, problem, run_trial, watcher, imitated=runner.in_process)
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        keeper = Keeper(sitting, candidates, profiler, bound=wishes.loss, command=command, imitated=runner.in_process)
+        return profile(sitting, candidates, profiler, keeper)
+
+
+def print_table(table: "Table", profiler: "Profiler", why_ended: str) -> None:
+    """The fastest at each batch, and what it took to know; to stderr."""
+    from oppa.cli import style
+
+    made = style.table((">batch", "fastest", ">sequences/s", ">steps/s", ">peak", "source"))
+    for row in fastest(table):
+        rate = f"{style.number(row.samples_per_s)} ± {row.log_stddev:.1%}"
+        made.add_row(
+            str(row.configuration.global_batch), f"[cyan]{row.configuration.id}[/]", rate, style.number(row.steps_per_s),
+            style.memory(row.memory_bytes), row.source,
+        )  # fmt: skip
+    style.err().print(f"\n{why_ended}\n", made, *_facts(table, profiler), sep="\n")
+
+
+def fastest(table: "Table") -> "list[Row]":
+    """The fastest row of each batch."""
+    return [
+        max((row for row in table.rows if row.configuration.global_batch == batch), key=lambda row: row.steps_per_s)
+        for batch in table.batches
+    ]
+
+
+def _facts(table: "Table", profiler: "Profiler") -> list[str]:
+    from oppa.tuning.designers.active import Active
+    from oppa.units import format_seconds
+
+    origin = table.origin
+    loss = f", expected loss of goodput {origin.expected_loss:.2%}" if origin.expected_loss is not None else ""
+    lines = [
+        f"[bold]trials[/]  {origin.trials} of {origin.candidates} configurations, {format_seconds(origin.spent_s)}{loss}",
+        f"[bold]pruned[/]  {origin.pruned} need at least as much memory as one that ran out of it",
+    ]
+    if isinstance(profiler, Active):
+        lines.append(f"[bold]saved[/]   all of them would take about {format_seconds(profiler.seconds_of_all())}")
+    return lines
+
+
+def to_json(table: "Table", folder: Path, why_ended: str) -> dict[str, Any]:
+    """The result for machines."""
+    origin = table.origin
+    return {
+        "table": str(folder),
+        "ended": why_ended,
+        "method": origin.method,
+        "complete": origin.complete,
+        "expected_loss": origin.expected_loss,
+        "trials": origin.trials,
+        "seconds": origin.spent_s,
+        "candidates": origin.candidates,
+        "pruned": origin.pruned,
+        "rows": len(table.rows),
+        "fastest": [
+            {
+                "global_batch": row.configuration.global_batch,
+                "configuration": row.configuration.to_dict(),
+                "samples_per_s": row.samples_per_s,
+                "log_stddev": row.log_stddev,
+                "memory_bytes": row.memory_bytes,
+                "source": row.source,
+            }
+            for row in fastest(table)
+        ],
+    }

@@ -1,0 +1,89 @@
+"""What `oppa tune`, `oppa profile` and `oppa train` have in common: what runs trials, and how to go on after an interruption."""
+
+import contextlib
+import functools
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oppa.errors import EnvironmentLackingError
+
+if TYPE_CHECKING:
+    from oppa.cli.watch import Interruption
+    from oppa.places.engine import Request
+    from oppa.problem.problem import Problem
+    from oppa.simulator.imitation import Imitator
+    from oppa.study import Study
+    from oppa.trials.runner import Runner
+    from oppa.tuning.search import RunTrial
+
+
+@contextlib.contextmanager
+def running_trials(
+    runner: "Runner",
+    problem: "Problem",
+    study: "Study",
+    request: "Request",
+    interruption: "Interruption",
+    *,
+    again: list[str],
+    seed: int,
+    imitator: "Imitator | None" = None,
+) -> Iterator["RunTrial"]:
+    """What runs the trials of a runner: processes on hosts, the simulator, or the imitator of what is replayed.
+
+    Args:
+        again: What behind `oppa` goes on with this study, for other tuners of it.
+    """
+    if runner.in_process:
+        from oppa.simulator.simulator import Simulator
+        from oppa.simulator.trial import ImitatedTrials
+
+        yield ImitatedTrials(imitator or Simulator.of(problem), seed=seed)
+        return
+    from oppa.places.companions import companions
+    from oppa.places.engine import open_engine
+    from oppa.trials.trial import run_trial
+
+    grace_s, cluster = problem.limits.grace_s, problem.cluster
+    with (
+        open_engine(request, cluster, study.folder, name=problem.name, grace_s=grace_s, on_tick=interruption.check) as engine,
+        engine.launcher(runner, study=study.uuid, grace_s=grace_s) as launcher,
+        companions(engine, again, study.folder, grace_s=grace_s),
+    ):
+        launcher.prepare()  # its imports run beside ours
+        yield functools.partial(run_trial, launcher)
+
+
+@contextlib.contextmanager
+def going_on(again: list[str]) -> Iterator[None]:
+    """Say how to go on where the work is interrupted, or the environment fails it; what was raised is passed on."""
+    try:
+        yield
+    except (KeyboardInterrupt, EnvironmentLackingError):
+        say_how_to_go_on(again)
+        raise
+
+
+def say_how_to_go_on(again: list[str]) -> None:
+    """With what line, to stderr."""
+    from oppa.cli import style
+    from oppa.problem.allocation import read_netlab
+
+    line = shlex.join([*read_netlab().get("command", []), "oppa", *again])
+    style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {line}\n", markup=False)
+
+
+def again_with(option: str, folder: Path) -> list[str]:
+    """What behind `oppa` goes on with this folder, which `option` names."""
+    own, dashes, command = _cut(sys.argv[1:])
+    named = any(word == option or word.startswith(f"{option}=") for word in own)
+    return [*own, *([] if named else [option, str(folder)]), *dashes, *command]
+
+
+def _cut(words: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """What stands before `--`, that itself, and what stands behind it."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at : at + 1], words[at + 1 :]

@@ -1,0 +1,93 @@
+"""Several global batch sizes as one problem: the batch becomes the first parameter of the search space.
+
+In a problem of one batch it is a fact. Here it is a parameter, which nothing conditions, and each domain that is said to divide it takes
+the union over all batches; that a micro-batch divides the batch at hand is a constraint of every space as it is.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+from oppa.errors import InputError, JobError
+from oppa.problem.candidates import enumerate_candidates
+from oppa.problem.declaration import listing
+from oppa.problem.emptiness import why_empty
+from oppa.problem.expressions import Kind, parse
+from oppa.problem.problem import Problem
+from oppa.problem.space import Parameter, SearchSpace, Value, kinds_of
+from oppa.problem.space_file import divisors
+
+GLOBAL_BATCH = "global_batch"
+FORMS = "write `16..1024`, which doubles from the first to the last, or a list such as `16,24,32`"
+
+
+def parse_batches(text: str) -> tuple[int, ...]:
+    """Global batch sizes in sequences, smallest first: `16..1024` doubles, and the last is among them; `16,24,32` lists.
+
+    Raises:
+        InputError: for what is neither, for a range that runs backwards, and for a batch of nothing.
+    """
+    if ".." not in text:
+        return tuple(sorted({_batch(part, text) for part in text.split(",")}))
+    first, last = (_batch(end, text) for end in text.split("..", maxsplit=1))
+    if first > last:
+        raise InputError(f"`--global-batch {text}` runs backwards", hint=f"write `{last}..{first}`")
+    batches = [first]
+    while batches[-1] * 2 <= last:
+        batches.append(batches[-1] * 2)
+    return tuple(sorted({*batches, last}))
+
+
+def over(problem: Problem, batches: Sequence[int]) -> Problem:
+    """The problem with each of these global batches to choose from, without a baseline, which has one batch of its own.
+
+    Where a job searches all divisors of its batch as micro-batches, all divisors of any of these are searched; what it lists stays listed.
+
+    Raises:
+        JobError: for a batch for which no configuration is valid.
+    """
+    batches = tuple(sorted(set(batches)))
+    default = min(batches, key=lambda batch: (abs(batch - problem.global_batch), batch))
+    batch = Parameter(name=GLOBAL_BATCH, values=batches, choices=batches, default=default)
+    parameters = (batch, *(_widened(parameter, problem.space, batches) for parameter in problem.space.parameters))
+    space = dataclasses.replace(problem.space, parameters=parameters)
+    valid = set(enumerate_candidates(space).column(GLOBAL_BATCH).tolist())
+    if empty := [each for each in batches if each not in valid]:
+        try:
+            reason = why_empty(_at(problem.space, empty[0]))
+        except JobError as nothing_divides:
+            reason = nothing_divides
+        raise JobError(f"at a global batch of {empty[0]}: {reason.message}", hint=f"leave it out, or {reason.hint}")
+    return dataclasses.replace(problem, space=space, baseline=None)
+
+
+def batches_of(space: SearchSpace) -> tuple[int, ...]:
+    """The global batches that a space has to choose from, smallest first."""
+    return tuple(int(value) for value in space[GLOBAL_BATCH].choices) if GLOBAL_BATCH in space.names else (int(space.facts[GLOBAL_BATCH]),)
+
+
+def _batch(text: str, whole: str) -> int:
+    if not re.fullmatch(r"\s*[0-9]+\s*", text):
+        raise InputError(f"`--global-batch {whole}`: `{text.strip()}` is no whole number", hint=FORMS)
+    if int(text) == 0:
+        raise InputError(f"`--global-batch {whole}`: a step of no sequences is none", hint="use at least 1")
+    return int(text)
+
+
+def _widened(parameter: Parameter, space: SearchSpace, batches: Sequence[int]) -> Parameter:
+    """The parameter with the divisors of all batches, where the divisors of the batch are its values."""
+    if GLOBAL_BATCH not in parameter.divides:
+        return parameter
+    whole = parse(parameter.divides, kinds_of({}, space.facts), kind=Kind.NUMBER)
+    values: tuple[Value, ...] = tuple(sorted({each for batch in batches for each in divisors(whole({**space.facts, GLOBAL_BATCH: batch}))}))
+    choices = values if parameter.choices == parameter.values else tuple(value for value in parameter.choices if value in values)
+    if not choices:
+        listed = listing(parameter.choices)
+        raise JobError(f"`{parameter.name}` of {listed} divides none of {listing(batches)}", hint=f"use some of {listing(values)}")
+    return dataclasses.replace(parameter, values=values, choices=choices)
+
+
+def _at(space: SearchSpace, batch: int) -> SearchSpace:
+    """The space of one batch, as a fact."""
+    alone = dataclasses.replace(space, facts={**space.facts, GLOBAL_BATCH: batch})
+    return dataclasses.replace(alone, parameters=tuple(_widened(parameter, alone, (batch,)) for parameter in space.parameters))

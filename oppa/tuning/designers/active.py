@@ -1,0 +1,260 @@
+"""Active profiling: of all (S, B_g, B_m), only those are measured whose throughput could change what a controller chooses.
+
+One surrogate over all batch sizes, that of `oppa`. The value of a trial is by how much it is expected to lower the expected loss of
+goodput, over the seconds that it is expected to take: a step of a small batch teaches cheaply what its strategy costs per step and per
+sequence. What was measured counts as known, as an exhaustive profile would know no more of it: nothing is measured twice. The end is where
+the expected loss is within the bound at every noise scale, as a training may stay at any of them, and all that would be chosen was
+measured.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Sequence, Set
+
+import torch
+from torch import Tensor
+
+from oppa.problem.batches import batches_of
+from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
+from oppa.study import Prediction
+from oppa.tuning import expected_loss
+from oppa.tuning.designer import Known, Observation, by_candidate, failing, free, groups
+from oppa.tuning.designers.evidence import trial_variance
+from oppa.tuning.designers.oppa import DOUBT, DOUBTED_STDDEV, FAILURES_IN_A_ROW, Oppa
+from oppa.tuning.designers.uniform import Uniform
+from oppa.tuning.surrogate.belief import Joint, Normal
+
+SAFE = 0.99
+"""A configuration that never ran is chosen only if it fits with this probability."""
+CONTENDERS, WEIGHED = 384, 192
+"""How many candidates' beliefs are taken together, and how many trials are weighed; what lies beyond promises next to nothing."""
+ODD, ODD_STDDEV = 0.01, 0.2
+"""One configuration in a hundred runs as no model explains; how far that lies from what is believed, in log units."""
+SETUP_S, STEPS, GUESSES = 15.0, 10, 2
+"""Seconds of a trial beside its steps, and its steps until it is known well enough, before trials tell; worth so many of them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """The expected loss of goodput, as a share of the best: over all noise scales, and at the worst of them."""
+
+    mean: float
+    worst: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _View:
+    """What is believed at one moment of all N candidates, and what a controller would choose at k noise scales."""
+
+    rate: Normal
+    fits: Tensor
+    allowed: Tensor
+    chosen: Tensor
+    promises: Tensor
+    """By what share each alone is expected to be better than the choice, shape (k, N)."""
+
+    @property
+    def contenders(self) -> Tensor:
+        """What may be better than the choice, and the choices, by number, ascending."""
+        return torch.as_tensor(torch.cat([_largest(self.promises.mean(dim=0), CONTENDERS), self.chosen]).unique())
+
+
+class Active:
+    """The designer of active profiling."""
+
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int, bound: float) -> None:
+        """`bound`: of the expected loss of goodput, as a share; once it is met, there is nothing more to suggest."""
+        self._surrogate = Oppa(problem, candidates, seed=seed)
+        self._bound = bound
+        self._chance = Uniform(candidates, seed=seed)
+        self._batches = torch.from_numpy(candidates.column("global_batch").astype("float64"))
+        self._weights = expected_loss.log_weights(self._batches, expected_loss.noise_scales(batches_of(candidates.space)))
+        self._strategies = torch.from_numpy(groups(candidates, [name for name in candidates.space.names if not name.endswith("_batch")]))
+        self._q_max = problem.limits.q_max
+        self._seen: list[Observation] = []
+        self.loss: Loss | None = None
+        """As it was when it was last assessed; None before anything was measured."""
+
+    @property
+    def pruned(self) -> int:
+        """Candidates that are ruled out by one that ran out of memory, without a trial of their own."""
+        ruled_out = self._surrogate.hopeless.clone()
+        ruled_out[[seen.candidate for seen in self._seen]] = False
+        return int(ruled_out.sum())
+
+    @property
+    def satisfied(self) -> bool:
+        """The expected loss was within the bound at every noise scale when it was last assessed."""
+        return self.loss is not None and self.loss.worst <= self._bound
+
+    def update(self, observations: Sequence[Observation]) -> None:
+        """Learn how trials ended."""
+        self._seen += observations
+        self._surrogate.update(observations)
+
+    def predict(self, candidate: int) -> Prediction:
+        """The belief in what a trial of the candidate would measure."""
+        return self._surrogate.predict(candidate)
+
+    def suggest(self, taken: Set[int]) -> int | None:
+        """The trial that is worth most per second; None where the expected loss is within the bound, or nothing is left."""
+        rows = torch.from_numpy(free(len(self._batches), taken))
+        rows = rows[~self._surrogate.hopeless[rows]]
+        measured = self._measured()
+        if len(rows) and failing(self._seen, FAILURES_IN_A_ROW):
+            return self._chance.suggest(taken | set(self._surrogate.hopeless.nonzero()[:, 0].tolist()))
+        if not measured:
+            return self._first(rows) if len(rows) else None
+        view, losses = self._assessed()
+        if self.satisfied:
+            unmeasured = [each for each in view.chosen.tolist() if each not in measured]
+            return statistics.mode(unmeasured) if unmeasured else None
+        return self._worth_most(view, losses > self._bound, rows)
+
+    def assess(self) -> None:
+        """Look at the expected loss as it is now, once something was measured."""
+        if self._measured():
+            self._assessed()
+
+    def _assessed(self) -> tuple[_View, Tensor]:
+        """What is believed now, and the expected loss at each noise scale, shape (k,)."""
+        view = self._view()
+        contenders = view.contenders
+        generator = torch.Generator().manual_seed(1)
+        draws = expected_loss.draw_normal(self._jointly(contenders))
+        odd = (torch.rand(draws.shape, generator=generator) < ODD) * torch.randn(draws.shape, generator=generator, dtype=torch.float64)
+        fitting = torch.rand(draws.shape, generator=generator, dtype=torch.float64) < view.fits[contenders]
+        losses = expected_loss.expected_loss(
+            draws + odd * self._odd_variance()[contenders].sqrt(),
+            fitting,
+            self._weights[:, contenders],
+            torch.searchsorted(contenders, view.chosen),
+        )
+        self.loss = Loss(mean=float(losses.mean()), worst=float(losses.max()))
+        return view, losses
+
+    def known(self) -> list[Known]:
+        """What a table has: all that ran, and of each strategy at each batch the fastest that fits safely, tried or not."""
+        measured = self._measured()
+        if not measured:
+            return []
+        rate, fits = self._belief()
+        needed = self._surrogate.needed_bytes()
+        alike: dict[tuple[int, float], list[int]] = {}
+        for candidate in (fits >= SAFE).nonzero()[:, 0].tolist():
+            alike.setdefault((int(self._strategies[candidate]), float(self._batches[candidate])), []).append(candidate)
+        fastest = {max(group, key=lambda each: float(rate.mean[each])) for group in alike.values()}
+        return [self._row(each, rate, float(needed[each]), each in measured) for each in sorted(fastest | measured.keys())]
+
+    def seconds_of_all(self) -> float:
+        """That trials of all candidates, each with all its steps, would take: what ran out of memory has its start alone."""
+        rate, fits = self._belief()
+        return float((self._setup_s() + fits * self._q_max * (-rate.mean).exp()).sum())
+
+    def _row(self, candidate: int, rate: Normal, needed_bytes: float, measured: bool) -> Known:
+        own = [seen.memory_bytes for seen in self._seen if seen.candidate == candidate] if measured else [round(needed_bytes)]
+        return Known(
+            candidate=candidate,
+            log_rate=float(rate.mean[candidate]),
+            log_stddev=float(rate.stddev[candidate]),
+            memory_bytes=own[-1],
+            measured=measured,
+        )
+
+    def _measured(self) -> dict[int, list[Observation]]:
+        """The candidates that ran, with their trials; none that failed, or ran out of memory, in one of them."""
+        return {candidate: seen for candidate, seen in by_candidate(self._seen).items() if all(each.measured for each in seen)}
+
+    def _belief(self) -> tuple[Normal, Tensor]:
+        """The throughput of each candidate, quirks included, and with what probability it fits; shapes (N,)."""
+        process = self._surrogate.log_rate
+        rate, known = process.of_candidates(slice(None)), process.of_observed()
+        mean, stddev = rate.mean.clone(), rate.stddev.clone()
+        mean[process.observed], stddev[process.observed] = known.mean, known.stddev
+        return Normal(mean, stddev * self._surrogate.widening), self._fits()
+
+    def _jointly(self, rows: Tensor) -> Joint:
+        joint = self._surrogate.log_rate.jointly(rows)
+        widened = Joint(joint.mean, joint.covariance * self._surrogate.widening**2)
+        return expected_loss.knowing(widened, torch.isin(rows, torch.tensor(list(self._measured()))))
+
+    def _fits(self) -> Tensor:
+        """The probability of each candidate to fit: 1 for what ran, 0 for what did not or is hopeless; others may be odd."""
+        slack = self._surrogate.log_slack.of_candidates(slice(None))
+        doubted = (slack.stddev.square() + DOUBTED_STDDEV**2).sqrt()
+        fits = (1 - DOUBT) * torch.special.ndtr(-slack.mean / slack.stddev) + DOUBT * torch.special.ndtr(-slack.mean / doubted)
+        fits[self._surrogate.hopeless] = 0.0
+        fits[[seen.candidate for seen in self._seen]] = 0.0
+        fits[list(self._measured())] = 1.0
+        return torch.as_tensor(fits)
+
+    def _odd_variance(self) -> Tensor:
+        """Of what never ran, should it be odd, shape (N,)."""
+        variance = torch.full_like(self._batches, ODD_STDDEV**2)
+        variance[[seen.candidate for seen in self._seen]] = 0.0
+        return variance
+
+    def _view(self) -> _View:
+        rate, fits = self._belief()
+        rate.stddev[list(self._measured())] = 1e-6
+        allowed = fits >= SAFE
+        chosen = expected_loss.choices(rate.mean, allowed, self._weights)
+        odd = Normal(rate.mean, (rate.stddev.square() + self._odd_variance()).sqrt())
+        promises = [expected_loss.promise(each, fits, self._weights, chosen) for each in (rate, odd)]
+        return _View(rate=rate, fits=fits, allowed=allowed, chosen=chosen, promises=(1 - ODD) * promises[0] + ODD * promises[1])
+
+    def _first(self, rows: Tensor) -> int:
+        """Before anything was measured: what is believed to be fastest at the smallest batch that is left."""
+        return self._surrogate.most_promising(rows[self._batches[rows] == self._batches[rows].min()])
+
+    def _worth_most(self, view: _View, pressing: Tensor, able: Tensor) -> int | None:
+        """Of candidates that may be tried, the one whose trial is worth most per second; None where nothing can be better.
+
+        Worth at noise scales that are `pressing`, shape (k,): where the bound is not met yet.
+        """
+        seconds, weights = self._seconds(view.rate), self._weights[pressing]
+        rows = self._worth_weighing(view, view.promises[pressing].mean(dim=0), seconds, able)
+        if not len(rows):
+            return None
+        both = torch.cat([view.contenders, rows]).unique()
+        joint, place = self._jointly(both), torch.searchsorted(both, rows)
+        noise = torch.full((len(rows),), trial_variance(self._seen), dtype=torch.float64)
+        plain, odd = (
+            expected_loss.value_of_trials(joint, view.fits[both], view.allowed[both], weights[:, both], place, noise, own)
+            for own in (torch.zeros_like(noise), self._odd_variance()[rows])
+        )
+        values = (1 - ODD) * plain + ODD * odd
+        if not (values > 0).any():  # no single trial would change a choice: begin with what promises most
+            values = view.promises[pressing].mean(dim=0)[rows]
+        return int(rows[(values / seconds[rows]).argmax()])
+
+    def _worth_weighing(self, view: _View, promises: Tensor, seconds: Tensor, able: Tensor) -> Tensor:
+        """What promises most per second itself, and what is cheap of the strategies that promise most, by number."""
+        promised = torch.zeros_like(promises)
+        promised[able] = promises[able] * (view.fits[able] > 0)
+        best = torch.zeros(int(self._strategies.max()) + 1, dtype=torch.float64)
+        best = best.scatter_reduce(0, self._strategies, promised, "amax")
+        kin = torch.zeros_like(promised)
+        kin[able] = best[self._strategies[able]] * view.fits[able]
+        return torch.as_tensor(torch.cat([_largest(each / seconds, WEIGHED // 2) for each in (promised, kin)]).unique())
+
+    def _seconds(self, rate: Normal) -> Tensor:
+        """That a trial of each is expected to take, shape (N,)."""
+        steps = _mean((len(seen.step_times_s) for seen in self._seen if seen.measured), min(STEPS, self._q_max))
+        return self._setup_s() + steps * (-rate.mean).exp()
+
+    def _setup_s(self) -> float:
+        return _mean((max(0.0, seen.seconds - math.fsum(seen.step_times_s)) for seen in self._seen), SETUP_S)
+
+
+def _mean(seen: Iterable[float], guess: float) -> float:
+    """What was seen, and a guess that is worth GUESSES of it."""
+    return statistics.fmean([guess] * GUESSES + list(seen))
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    """The numbers of the largest positive values."""
+    found = values.topk(min(count, len(values))).indices
+    return found[values[found] > 0]

@@ -1,0 +1,81 @@
+"""Exhaustive profiling, as COPUS does it (appendix D): every candidate once, but for those that cannot fit.
+
+At each batch the fastest that the cost model believes to fit comes first, batch by batch in turn, so that a table that is cut short has the
+best of all batches. What is not believed to fit comes last, the least memory first: its first out-of-memory rules out the rest.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence, Set
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
+from oppa.tuning.designer import Known, Observation, by_candidate, first_free
+from oppa.tuning.designers.evidence import trial_variance
+from oppa.tuning.designers.oppa import Oppa
+
+
+class Complete:
+    """The designer of exhaustive profiling."""
+
+    def __init__(self, problem: Problem, candidates: Candidates) -> None:
+        surrogate = Oppa(problem, candidates, seed=0)
+        self._pruning = surrogate.pruning
+        self._order = _order(surrogate, candidates)
+        self._seen: list[Observation] = []
+
+    @property
+    def pruned(self) -> int:
+        """Candidates that are ruled out by one that ran out of memory, without a trial of their own."""
+        ruled_out = self._pruning.hopeless.clone()
+        ruled_out[[seen.candidate for seen in self._seen]] = False
+        return int(ruled_out.sum())
+
+    def suggest(self, taken: Set[int]) -> int | None:
+        """The next in order that is not ruled out."""
+        return first_free(self._order[~self._pruning.hopeless.numpy()[self._order]], taken)
+
+    def predict(self, candidate: int) -> None:
+        """Nothing is expected of what is measured whatever it is."""
+
+    def update(self, observations: Sequence[Observation]) -> None:
+        """Keep how trials ended, and rule out what cannot fit."""
+        self._seen += observations
+        self._pruning.learn(observations)
+
+    def known(self) -> list[Known]:
+        """What a table has: all that ran."""
+        between = trial_variance(self._seen)
+        rows = []
+        for candidate, seen in sorted(by_candidate(self._seen).items()):
+            rates = [each.log_steps_per_s for each in seen if each.log_steps_per_s is not None]
+            if len(rates) == len(seen):
+                variance = (between + statistics.fmean(each.log_variance or 0.0 for each in seen)) / len(seen)
+                memory = next((each.memory_bytes for each in reversed(seen) if each.memory_bytes), None)
+                rows.append(
+                    Known(
+                        candidate=candidate,
+                        log_rate=statistics.fmean(rates),
+                        log_stddev=math.sqrt(variance),
+                        memory_bytes=memory,
+                        measured=True,
+                    )
+                )
+        return rows
+
+
+def _order(surrogate: Oppa, candidates: Candidates) -> NDArray[np.intp]:
+    """All candidates, by number."""
+    everything = torch.arange(len(candidates))
+    rate, slack = surrogate.log_rate.at(everything).mean.numpy(), surrogate.log_slack.at(everything).mean.numpy()
+    fits, batches = slack <= 0, candidates.column("global_batch")
+    within = np.lexsort((np.where(fits, -rate, slack), ~fits, batches))
+    rank = np.empty(len(candidates), np.int64)
+    for batch in np.unique(batches):
+        own = within[batches[within] == batch]
+        rank[own] = np.arange(len(own))
+    return np.lexsort((batches, rank, ~fits))

@@ -1,0 +1,120 @@
+"""What is lost by what is not known: of the goodput that a choice gets, against the best that there may be.
+
+The noise scale that training will show is not known beforehand: it is log-uniform over a range, taken on a grid. At each noise scale a
+controller chooses the row whose believed goodput is largest (COPUS eq. 8), among those that may be chosen: what ran, and what is believed
+to fit safely. Better may be what it does not know well, and what may not fit.
+
+Notation (n candidates, k noise scales, s draws, z nodes of a quadrature, c candidates whose trials are weighed):
+    rate       joint belief in log steps per second                               (n,), (n, n)
+    fits       probability of each to fit                                         (n,)
+    weights    log goodput at one step per second                                 (k, n)
+    allowed    what may be chosen                                                 (n,)
+    chosen     the number of what is chosen                                       (k,)
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oppa.table.goodput import goodput
+from oppa.tuning.surrogate.belief import Joint, Normal
+from oppa.tuning.surrogate.map_fit import cholesky
+
+NOISE_SCALES = 24
+BEYOND = 4.0
+"""The noise scale is taken to lie between the smallest batch over this and the largest times this: beyond, the choice hardly moves."""
+DRAWS = 512
+NODES = 21
+
+
+def noise_scales(batches: Sequence[int]) -> Tensor:
+    """The grid over which the noise scale is log-uniform, in sequences, shape (k,)."""
+    return torch.from_numpy(np.geomspace(min(batches) / BEYOND, max(batches) * BEYOND, NOISE_SCALES))
+
+
+def log_weights(global_batch: Tensor, scales: Tensor) -> Tensor:
+    """The logarithm of the goodput at one step per second, shape (k, n): COPUS eq. 8, where throughput is steps per second times B."""
+    batch = global_batch.double().numpy()
+    return torch.from_numpy(np.log(goodput(batch, batch, scales.numpy()[:, None])))
+
+
+def choices(log_rate: Tensor, allowed: Tensor, weights: Tensor) -> Tensor:
+    """What is chosen at each noise scale, shape (k,), by means (n,); something must be allowed."""
+    return torch.where(allowed, log_rate + weights, -math.inf).argmax(dim=1)
+
+
+def promise(rate: Normal, fits: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """By how much each alone is expected to be better than the choice, as a share of it, shape (k, n)."""
+    at = rate.mean + weights
+    ahead = at - at.gather(1, chosen[:, None])
+    d = ahead / rate.stddev
+    option = (ahead + 0.5 * rate.stddev.square()).clamp_max(50.0).exp() * torch.special.ndtr(d + rate.stddev) - torch.special.ndtr(d)
+    return torch.as_tensor(option.clamp_min(0) * fits)
+
+
+def draw_normal(belief: Joint, *, draws: int = DRAWS, seed: int = 0) -> Tensor:
+    """Samples of a joint belief, shape (s, n); the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn((draws, len(belief.mean)), generator=generator, dtype=torch.float64)
+    z = torch.cat([z[: draws // 2], -z[: draws - draws // 2]])  # antithetic: the means are exact
+    return belief.mean + z @ cholesky(belief.covariance + 1e-12 * torch.eye(len(belief.mean), dtype=torch.float64)).T
+
+
+def knowing(belief: Joint, known: Tensor) -> Joint:
+    """The same belief if what is `known`, shape (n,), were exactly as it is believed: nothing of these is in doubt, and less of others."""
+    covariance = belief.covariance.clone()
+    if known.any():
+        among = covariance[known][:, known]
+        factor = cholesky(among + 1e-9 * torch.eye(len(among), dtype=torch.float64))
+        half = torch.linalg.solve_triangular(factor, covariance[known], upper=False)
+        covariance = covariance - half.T @ half
+    covariance[known] = 0.0
+    covariance[:, known] = 0.0
+    return Joint(belief.mean, covariance)
+
+
+def expected_loss(log_rates: Tensor, fitting: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Share of the best goodput that the choice is expected to lack, at each noise scale, shape (k,).
+
+    Args:
+        log_rates: Draws of what may be true, shape (s, n).
+        fitting: Draws of what fits, shape (s, n), bool. A choice that does not fit loses all.
+    """
+    available = torch.where(fitting, log_rates, -math.inf)
+    losses = []
+    for weight, choice in zip(weights, chosen.tolist(), strict=True):
+        goodputs = available + weight
+        best = goodputs.max(dim=1).values
+        kept = torch.where(best > -math.inf, goodputs[:, choice] - best, 0.0)  # where nothing fits, nothing is lost
+        losses.append((1 - kept.exp()).mean())
+    return torch.stack(losses)
+
+
+def value_of_trials(rate: Joint, fits: Tensor, allowed: Tensor, weights: Tensor, tried: Tensor, noise: Tensor, own: Tensor) -> Tensor:
+    """By how much a trial of each is expected to lower the expected loss, averaged over the noise scales, shape (c,).
+
+    The knowledge gradient of a correlated normal belief (Frazier, Powell and Dayanik 2009, section 3), where what is measured may be chosen
+    from then on: one trial teaches of all that resembles it.
+
+    Args:
+        tried: The numbers of the candidates whose trials are weighed, shape (c,).
+        noise: Variance of each trial's log throughput around the true one, shape (c,).
+        own: Variance of what is odd in each, of which its trial alone tells, shape (c,).
+    """
+    able = allowed.nonzero()[:, 0]
+    variance = rate.covariance[tried, tried] + own
+    spread = (variance + noise).sqrt()
+    moves = rate.covariance[tried][:, able] / spread[:, None]  # (c, a)
+    nodes, shares = (torch.from_numpy(each) for each in np.polynomial.hermite_e.hermegauss(NODES))
+    shares = shares / shares.sum()
+    after = rate.mean[able] + moves[:, None, :] * nodes[:, None]  # (c, z, a)
+    itself = rate.mean[tried, None] + (variance / spread)[:, None] * nodes
+    total = torch.zeros(len(tried), dtype=torch.float64)
+    for weight in weights:
+        now = (rate.mean[able] + weight[able]).max()
+        best = torch.maximum((after + weight[able]).amax(dim=2), itself + weight[tried, None])
+        total += ((best - now) @ shares).clamp_min(0)
+    return total / len(weights) * fits[tried]

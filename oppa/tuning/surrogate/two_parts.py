@@ -1,0 +1,91 @@
+"""The cost model over several batches: a step takes a fixed time and a time per micro-batch, and a layout may be off in either.
+
+    time = fixed + num_microbatches * each
+
+What is fixed (gradients exchanged, weights updated) and what each micro-batch takes are guessed with errors of their own, and the batch
+alone says how much of either a step has. So each layout has a factor on the fixed time, integrated out like a coefficient; a factor on all
+of its time it has as an offset. A step at a small and one at a large batch tell both, and foretell all batches between them and beyond.
+
+Notation (n rows, k coefficients, l layouts):
+    share     of a step's time that is fixed                          (n,)
+    factor    of the fixed time: exp(SPREAD * shift), one per layout    (l,)
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from oppa.cost.coefficients import Belief
+from oppa.cost.workload import Workload
+from oppa.problem.batches import GLOBAL_BATCH
+from oppa.problem.candidates import Candidates
+from oppa.problem.encoding import column_names
+from oppa.tuning.surrogate.cost_model import CostModel
+
+SPREAD = 0.7
+"""Of the logarithm of a layout's fixed time around the cost model's: off by a factor of two, as a standard deviation."""
+
+
+class TwoParts:
+    """A cost model of the rate with a factor on the fixed time for each layout."""
+
+    def __init__(self, cost: CostModel, doubled: CostModel, layouts: Tensor) -> None:
+        """`doubled`: the same with twice as many micro-batches for every row; `layouts`: numbers from 0, shape (N,)."""
+        self._cost, self._doubled, self._layouts = cost, doubled, layouts
+        self._count = int(layouts.max()) + 1
+        factor = Belief(median=1.0, spread=SPREAD, source="how far the cost model may be off for a layout")
+        self.beliefs: Mapping[str, Belief] = {**cost.beliefs, **{f"fixed_{number}": factor for number in range(self._count)}}
+        self.names = tuple(self.beliefs)
+
+    def coefficients(self, shift: Tensor) -> dict[str, float]:
+        """The values that a shift stands for, the layouts' factors last."""
+        factors = (SPREAD * shift[-self._count :]).exp().tolist()
+        return self._cost.coefficients(shift[: -self._count]) | dict(zip(self.names[-self._count :], factors, strict=True))
+
+    def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        """Its value at candidates, by number, shape (n,)."""
+        own = shift[: -self._count]
+        value = self._cost.at(own, rows)
+        return value - self._stretch(shift, self.share(own, value, rows), rows).log()
+
+    def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Its value and its slopes at candidates, shapes (n,) and (n, k + l); how the share itself moves is left out."""
+        own = shift[: -self._count]
+        value, slopes = self._cost.linearised(own, rows)
+        share = self.share(own, value, rows)
+        stretch = self._stretch(shift, share, rows)
+        layouts = self._layouts[rows]
+        fixed = -SPREAD * share * (SPREAD * shift[-self._count :][layouts]).exp() / stretch
+        factors = torch.zeros((len(value), self._count), dtype=torch.float64).scatter_(1, layouts[:, None], fixed[:, None])
+        return value - stretch.log(), torch.cat([slopes, factors], dim=1)
+
+    def believed_share(self) -> Tensor:
+        """The share of the fixed time before anything is measured, shape (N,)."""
+        nothing = torch.zeros(len(self._cost.names), dtype=torch.float64)
+        return self.share(nothing, self._cost.at(nothing))
+
+    def share(self, shift: Tensor, value: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        """The share of the fixed time before any factor, shape (n,): what twice the micro-batches do not double."""
+        return (2 - (value - self._doubled.at(shift, rows)).exp()).clamp(0.0, 1.0)
+
+    def _stretch(self, shift: Tensor, share: Tensor, rows: Tensor | slice) -> Tensor:
+        """By how much the factors lengthen the whole step, shape (n,)."""
+        return 1 - share + share * (SPREAD * shift[-self._count :][self._layouts[rows]]).exp()
+
+
+def doubled(work: Workload) -> Workload:
+    """The same with twice as many micro-batches, whose bubble and whose memory in flight stay."""
+    return dataclasses.replace(work, layout=dataclasses.replace(work.layout, num_microbatches=2 * work.layout.num_microbatches))
+
+
+def varies(candidates: Candidates) -> bool:
+    """Whether there are several batches."""
+    return GLOBAL_BATCH in column_names(candidates)
+
+
+def without_batch(points: Tensor, candidates: Candidates) -> Tensor:
+    """Encoded candidates without the column of the batch, shape (n, p): how much a step has of either part is all that it says."""
+    kept = [column for column, name in enumerate(column_names(candidates)) if name != GLOBAL_BATCH]
+    return points[:, kept] if kept else torch.zeros((len(points), 1), dtype=torch.float64)
