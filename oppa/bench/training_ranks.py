@@ -21,6 +21,7 @@ import torch.distributed as dist
 from oppa.bench.paired import in_turn
 from oppa.bench.training_gang import BEGIN, RANKS, Order
 from oppa.problem.configuration import Configuration
+from oppa.problem.training import Recipe
 from oppa.training.batches import Batch
 from oppa.training.boxes import inside
 from oppa.training.checkpoint import sha256_of
@@ -28,6 +29,7 @@ from oppa.training.exchange import find
 from oppa.training.holdings import layout_of
 from oppa.training.mesh import Mesh, open_mesh, regrouped
 from oppa.training.replica import Replica
+from oppa.training.run import open_run
 from oppa.training.saving import resume, save
 from oppa.training.sources import source_of
 from oppa.training.staging import stage, trained
@@ -42,24 +44,23 @@ Marks = dict[str, float]
 
 
 def alternate(order: Order, folder: Path, rank: int) -> list[tuple[float, float]]:
-    """Seconds of steps with gradient statistics and without, in pairs."""
+    """Seconds of a run's steps with gradient statistics and without, in pairs."""
     spec = order.spec(0)
-    with joined(spec, folder, rank) as mesh:
-        replica, batch = Replica(spec, mesh), share_of(spec, mesh)
-        statistics = replica.watch()
+    with open_run(spec, Recipe(), rank=rank, world=RANKS, rendezvous=f"file://{folder}/rendezvous") as run:
+        run.step()
 
         def timed(watched: bool) -> float:
-            (statistics.resume if watched else statistics.pause)()
+            (run.statistics.resume if watched else run.statistics.pause)()
             dist.barrier()
             start_s = time.monotonic()
-            replica.step(batch)
-            dist.barrier()  # a step ends for all alike, as in `trainer`
+            run.step()
+            dist.barrier()  # a step ends for all alike
             return time.monotonic() - start_s
 
         in_turn(lambda: timed(True), lambda: timed(False), WARM_UP)
         pairs = in_turn(lambda: timed(True), lambda: timed(False), order.pairs)
         micro_batches = spec.configuration.num_microbatches * spec.configuration.dp
-        assert statistics.noise_scale.samples == (micro_batches - 1) * (WARM_UP + order.pairs), "every other step was watched"
+        assert run.noise_scale.samples == (micro_batches - 1) * (1 + WARM_UP + order.pairs), "every other step was watched"
         return pairs
 
 

@@ -49,10 +49,10 @@ class GradientStatistics:
         self._equally = weighting == "equally"
         self._norm_of = (lambda _: norm) if preconditioned_by is None else preconditioned_norm(preconditioned_by, layout)
         self._parts: list[GradientNorms] = []
-        self.resume()
         self.noise_scale = noise_scale
         self.norms: tuple[Norms, ...] = ()
         """Of the last step, by group of parameters; one group, but for experts that are spread."""
+        self.resume()
 
     def step(self, tokens: Sequence[float], *, loss_scale: float = 1.0) -> NoiseScale:
         """Take in one optimizer step; all ranks call it, when gradients are averaged and nothing has changed them since.
@@ -64,21 +64,44 @@ class GradientStatistics:
         Raises:
             InputError: if that many micro-batches, of that many tokens, cannot be.
         """
+        mine = self.own(tokens)
+        if self._layout.group is not None and not self._paused:
+            dist.all_reduce(mine, group=self._layout.group)
+        return self.take_in(mine.cpu(), loss_scale=loss_scale)
+
+    def own(self, tokens: Sequence[float]) -> Tensor:
+        """What this rank has to tell of a step, in float64; for a loop whose ranks exchange numbers anyway, as `step` is otherwise.
+
+        Of each group of parameters the norms of micro-batches and of their mean; and what of a and b, as in `noise_scale`, sizes need.
+        """
+        if not tokens or min(tokens) <= 0:
+            raise InputError(f"`tokens = {list(tokens)}` of a step's micro-batches", hint="give one positive number for each")
+        counts = [1.0] * len(tokens) if self._equally else tokens
+        sums = torch.zeros(2, len(self._layout.pools), dtype=torch.float64, device=self._layout.device)
+        for part in self._parts:
+            sums += part.take([1 / a for a in counts], self._layout.pools).to(sums.device)
+        pairs = list(zip(counts, tokens, strict=True))
+        each = (sum(counts), sum(a / b for a, b in pairs), sum(a * a / b for a, b in pairs), sum(tokens), len(tokens))
+        sizes = torch.tensor(each, dtype=torch.float64, device=self._layout.device) / self._layout.alike
+        return torch.cat((sums.flatten(), sizes))
+
+    def take_in(self, total: Tensor, *, loss_scale: float = 1.0) -> NoiseScale:
+        """Take in a step by the sum over all ranks of what they have to tell, in host memory."""
         if self._paused:
             return self.noise_scale
-        sums, sizes = self._summed(tokens, [1.0] * len(tokens) if self._equally else tokens)
-        replicas, (weight, per_token, squared_per_token, total, count) = self._layout.replicas, sizes.tolist()
+        groups = len(self._layout.pools)
+        sums, (weight, per_token, squared_per_token, tokens, count) = total[: 2 * groups].view(2, -1), total[2 * groups :].tolist()
         self.norms = tuple(
             Norms(
                 # A hook sees loss_scale * replicas * w_n * g_n, or what replicas that are pooled see of it on average.
-                small=small * pooled * weight / (loss_scale * replicas) ** 2,
+                small=small * pooled * weight / (loss_scale * self._layout.replicas) ** 2,
                 big=big / loss_scale**2,
                 small_tokens=pooled * weight / per_token,
                 big_tokens=weight**2 / squared_per_token,
             )
             for pooled, small, big in zip(self._layout.pools, *sums.tolist(), strict=True)
         )
-        self.noise_scale = self.noise_scale.after(estimate_of(self.norms), tokens=total, micro_batches=round(count))
+        self.noise_scale = self.noise_scale.after(estimate_of(self.norms), tokens=tokens, micro_batches=round(count))
         return self.noise_scale
 
     @property
@@ -97,26 +120,10 @@ class GradientStatistics:
         """Measure nothing until `resume`, on all ranks: no hook is left, and `step` changes nothing and talks to nobody."""
         for part in self._parts:
             part.close()
-        self._parts, self._paused = [], True
+        self._parts, self._paused, self.norms = [], True, ()
 
     def resume(self) -> None:
         """Watch again."""
         self.pause()
         self._parts = [GradientNorms(module, placements, self._norm_of) for module, placements in self._layout.parts]
         self._paused = False
-
-    def _summed(self, tokens: Sequence[float], counts: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Over all ranks: norms of micro-batches and of their mean, by group; and what of a and b, as in `noise_scale`, sizes need."""
-        if not tokens or min(tokens) <= 0:
-            raise InputError(f"`tokens = {list(tokens)}` of a step's micro-batches", hint="give one positive number for each")
-        sums = torch.zeros(2, len(self._layout.pools), dtype=torch.float64, device=self._layout.device)
-        for part in self._parts:
-            sums += part.take([1 / a for a in counts], self._layout.pools).to(sums.device)
-        pairs = list(zip(counts, tokens, strict=True))
-        each = (sum(counts), sum(a / b for a, b in pairs), sum(a * a / b for a, b in pairs), sum(tokens), len(tokens))
-        sizes = torch.tensor(each, dtype=torch.float64, device=self._layout.device) / self._layout.alike
-        mine = torch.cat((sums.flatten(), sizes))
-        if self._layout.group is not None:
-            dist.all_reduce(mine, group=self._layout.group)
-        mine = mine.cpu()
-        return mine[: sums.numel()].view(2, -1), mine[sums.numel() :]

@@ -89,22 +89,36 @@ class Replica:
 
         Where gradients are watched and are not finite, no rank changes its weights.
         """
-        configuration, statistics = self._spec.configuration, self._statistics
-        loss = self._passes.forward_backward(batch)
-        average_rest(self._modules, configuration, self._mesh)
-        if statistics is not None:
-            statistics.step([configuration.micro_batch * self._spec.model.seq_len] * configuration.num_microbatches)
-        if statistics is None or statistics.finite:
-            self._update()
-        for optimizer in self._optimizers:
-            optimizer.zero_grad()
+        loss = self.accumulate(batch)
+        if self._statistics is not None:
+            self._statistics.step(self._micro_batches())
+        self.update(self._statistics is None or self._statistics.finite)
         return loss
 
-    def _update(self) -> None:
-        if self._tied is not None:
+    def accumulate(self, batch: Batch) -> Tensor | None:
+        """The first half of a step: gradients, averaged over the replicas; the mean loss, where the last stage is."""
+        loss = self._passes.forward_backward(batch)
+        average_rest(self._modules, self._spec.configuration, self._mesh)
+        return loss
+
+    def measured(self) -> Tensor:
+        """In between: what this rank has to tell of the gradients that are watched (`GradientStatistics.own`)."""
+        assert self._statistics is not None
+        return self._statistics.own(self._micro_batches())
+
+    def update(self, finite: bool = True) -> None:
+        """The second half: new weights, unless gradients are not finite."""
+        if finite and self._tied is not None:
             self._tied.sum_gradients()
-        for optimizer in self._optimizers:
+        for optimizer in self._optimizers if finite else ():
             optimizer.step()
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+
+    def _micro_batches(self) -> list[float]:
+        """Tokens of each of this replica's."""
+        configuration = self._spec.configuration
+        return [configuration.micro_batch * self._spec.model.seq_len] * configuration.num_microbatches
 
 
 def same_layout(one: Configuration, other: Configuration) -> bool:

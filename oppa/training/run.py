@@ -140,9 +140,9 @@ class TrainingRun:
         size = len(batch) // self.mesh.dp.size
         share = batch[self.mesh.dp.index * size :][:size]
         shown = self._source.samples(share)
-        loss = replica.step(shown.to(self.mesh.device))
-        self.noise_scale = self._statistics.noise_scale
-        mean_loss, shares, order = self._agree(loss, share, shown, order)
+        loss = replica.accumulate(shown.to(self.mesh.device))
+        mean_loss, shares, order = self._agree(loss, share, shown, order, replica.measured())
+        replica.update(self.statistics.finite)
         step = Step(
             number=self.steps,
             samples=batch,
@@ -152,7 +152,7 @@ class TrainingRun:
             learning_rate=rate,
             step_time_s=time.monotonic() - begin_s,
             noise_scale=self.noise_scale,
-            updated=self._statistics.finite,
+            updated=self.statistics.finite,
             order=order,
         )
         self.steps, self.samples = self.steps + 1, batch.stop
@@ -202,7 +202,7 @@ class TrainingRun:
             )
         self.steps, self.samples, self._reference_batch = notes["step"], notes["samples"], notes["reference_batch"]
         self.noise_scale = _noise_scale(notes["noise_scale"])
-        self._statistics = replica.watch(self.noise_scale)
+        self.statistics = replica.watch(self.noise_scale)
 
     def close(self) -> None:
         """Let go of the model, before the process groups go."""
@@ -215,7 +215,7 @@ class TrainingRun:
         """This rank's part of the model."""
         if self._replica is None:
             self._replica = Replica(self.spec, self.mesh)
-            self._statistics = self._replica.watch(self.noise_scale)
+            self.statistics = self._replica.watch(self.noise_scale)
         return self._replica
 
     def _reconfigure(self, configuration: Configuration) -> Change:
@@ -223,19 +223,25 @@ class TrainingRun:
         alone[0].close()
         replica, self.mesh, change = reconfigured(alone, self.spec, self.mesh, configuration, self._on_phase)
         self.spec, self._replica = dataclasses.replace(self.spec, configuration=change.after), replica
-        self._statistics = replica.watch(self.noise_scale)
+        self.statistics = replica.watch(self.noise_scale)
         return change
 
     def _agree(
-        self, loss: Tensor | None, share: range, shown: Batch, order: Order | None
+        self, loss: Tensor | None, share: range, shown: Batch, order: Order | None, measured: Tensor
     ) -> tuple[float, tuple[tuple[int, int, int], ...], Order | None]:
-        """Mean loss, the shares of all replicas, and rank 0's order."""
+        """Mean loss, the shares of all replicas, and rank 0's order; and what all have measured of their gradients is taken in.
+
+        All of a step's small numbers travel at once, because each time that ranks wait for each other costs more than these.
+        """
         mesh, text = self.mesh, order.to_json().encode() if order is not None and self.mesh.rank == 0 else b""
         own_loss = float(loss) / mesh.dp.size if loss is not None and mesh.tp.index == 0 else 0.0
-        mine = torch.tensor([own_loss, share.start, share.stop, _checksum(shown), len(text)], dtype=torch.float64, device=mesh.device)
+        told = torch.tensor([own_loss, share.start, share.stop, _checksum(shown), len(text)], dtype=torch.float64, device=mesh.device)
+        mine = torch.cat((told, measured))
         everyones = mine.new_empty(mesh.world * len(mine))
         dist.all_gather_single(everyones, mine)
-        losses, *columns = everyones.view(mesh.world, -1).cpu().unbind(1)
+        rows = everyones.view(mesh.world, -1).cpu()
+        self.noise_scale = self.statistics.take_in(rows[:, len(told) :].sum(0))
+        losses, *columns = rows[:, : len(told)].unbind(1)
         shares = sorted({(int(start), int(stop), int(shown)) for start, stop, shown in zip(*columns[:3], strict=True)})
         assert len(shares) == mesh.dp.size, f"ranks of a replica were shown different samples: {shares}"
         length = int(columns[3][0])

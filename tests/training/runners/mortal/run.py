@@ -50,7 +50,7 @@ class Spell:
     def poison(self):
         """Let the step of this number fail, counted from the start of the process."""
         if self.mine and self.what["deed"] == "poison":
-            replicas.Replica.step = _poisoned(replicas.Replica.step, self.what["step"])
+            replicas.Replica.accumulate = _poisoned(replicas.Replica.accumulate, self.what["step"])
 
 
 def _failing(init):
@@ -64,7 +64,7 @@ def _failing(init):
     return wrapped
 
 
-def _poisoned(step, due):
+def _poisoned(accumulate, due):
     """A step that is the `due`-th: the gradient of a weight is not a number."""
     taken = 0
 
@@ -72,7 +72,7 @@ def _poisoned(step, due):
         nonlocal taken
         hook = next(self.stages[0].parameters()).register_hook(lambda gradient: gradient * float("nan")) if taken == due else None
         taken += 1
-        loss = step(self, batch)
+        loss = accumulate(self, batch)
         if hook is not None:
             hook.remove()
         return loss
