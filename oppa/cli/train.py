@@ -4,6 +4,7 @@ import dataclasses
 import json
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
     from oppa.table.table import Table
+    from oppa.training.ledger import Line
     from oppa.training.run_folder import RunSpec
     from oppa.training.supervision import Outcome
     from oppa.trials.runner import Runner
@@ -84,6 +86,7 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
     from oppa.cli.summary import new_folder
     from oppa.cli.train_watch import make_watcher, print_outcome, print_run
     from oppa.cli.watch import Interruption
+    from oppa.training import ledger
     from oppa.training.run_folder import held
     from oppa.training.supervision import Ending, supervise
     from oppa.trials.sweep import sweep
@@ -101,10 +104,11 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
             make_watcher(run, folder, interruption) as watcher,
         ):
             outcome = supervise(ranks, folder, run, watcher)
-        result = _result(run, folder, outcome, time.monotonic() - begun_s)
-        print_outcome(run, folder, outcome)
+        lines = ledger.standing(ledger.read(folder))
+        print_outcome(folder, outcome, lines)
+        result = _result(folder, outcome, lines, time.monotonic() - begun_s)
         if wishes.table:
-            _refine(wishes.table, folder)
+            _refine(wishes.table, folder, lines)
         if outcome.ending in (Ending.STOPPED, Ending.REVOKED):
             say_how_to_go_on(again)
     return result, {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOKED: 3}[outcome.ending]
@@ -151,14 +155,13 @@ def _table(folder: Path, problem: "Problem") -> "Table":
     return table
 
 
-def _refine(table: "Table", folder: Path) -> None:
+def _refine(table: "Table", folder: Path, lines: "Sequence[Line]") -> None:
     """Write the table as this run's step times have it into the run's folder, and say so."""
     from oppa.cli.train_watch import print_refined
     from oppa.table.refinement import refined
-    from oppa.training import ledger
     from oppa.training.step_times import observations
 
-    seen = observations(ledger.standing(ledger.read(folder)))
+    seen = observations(lines)
     if seen:
         better = refined(table, seen)
         better.write(folder / "table")
@@ -178,11 +181,10 @@ def _default(problem: "Problem") -> "Configuration":
     return candidates.configuration(int(candidates.default_order()[0]))
 
 
-def _result(run: "RunSpec", folder: Path, outcome: "Outcome", seconds: float) -> dict[str, Any]:
+def _result(folder: Path, outcome: "Outcome", lines: "Sequence[Line]", seconds: float) -> dict[str, Any]:
     from oppa.training import ledger
     from oppa.training.run_folder import checkpoints
 
-    lines = ledger.standing(ledger.read(folder))
     steps = [line for line in lines if line["event"] == ledger.STEP]
     last = steps[-1] if steps else {}
     return {

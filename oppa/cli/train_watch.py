@@ -14,7 +14,6 @@ from rich.text import Text
 from oppa.cli import style
 from oppa.cli.summary import job_line
 from oppa.cli.watch import REFRESH_S, Interruption
-from oppa.errors import CheckpointError
 from oppa.problem.configuration import Configuration
 from oppa.training import ledger
 from oppa.training.ledger import Line, Tail
@@ -46,16 +45,18 @@ def print_run(run: RunSpec, folder: Path) -> None:
     )
 
 
-def print_outcome(run: RunSpec, folder: Path, outcome: Outcome) -> None:
-    """How it ended, what it has seen, and what of it is kept, to stderr."""
-    lines = ledger.standing(ledger.read(folder))
+def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None:
+    """How it ended, what it has seen by the lines of its ledger that stand, and what of it is kept; to stderr."""
     steps = [line for line in lines if line["event"] == ledger.STEP]
     endings = {Ending.FINISHED: "[green]trained to its end[/]", Ending.FAILED: "[red]failed[/]"}
     rows = [("run", endings.get(outcome.ending, outcome.ending.value))]
     if outcome.ending is Ending.FAILED:
         rows += [("cause", escape(outcome.last.cause)), ("words", escape(str(outcome.folder / logs.STDERR)))]
     if steps:
-        rows += [("steps", f"{len(steps):,}, loss {style.number(steps[-1]['loss'])}"), ("samples", _seen(lines))]
+        rows += [
+            ("steps", f"{len(steps):,}, loss {style.number(steps[-1]['loss'])}"),
+            ("samples", f"{ledger.require_whole(lines):,}, each once and in order"),
+        ]
     rows += [("saved", escape(str(path))) for path in checkpoints(folder)[:1]]
     style.err().print(*(f"[bold]{name:<8}[/]{value}" for name, value in rows), sep="\n")
 
@@ -96,7 +97,7 @@ class PlainWatcher(Listener):
     def began(self, attempt: Path) -> None:
         """Nothing to lose yet."""
         self._steps_of_attempt = 0
-        self._times.clear()
+        self._last = None
 
     def stepped(self, measurement: Measurement) -> None:
         """From now on there is something to save."""
@@ -122,6 +123,8 @@ class PlainWatcher(Listener):
     def _look(self) -> None:
         for line in self._tail.new():
             if line["event"] == ledger.STEP:
+                if self._last is None or any(self._last[name] != line[name] for name in ("configuration", "global_batch")):
+                    self._times.clear()  # another attempt or configuration has another speed
                 self._last = line
                 self._times.append(line["step_time_s"])
                 if not line["updated"]:
@@ -171,7 +174,7 @@ class LiveWatcher(PlainWatcher):
             self._live.update(self._view(), refresh=True)
 
     def _view(self) -> RenderableType:
-        rows = self._facts(self._last) if self._last and self._times else [("step", "the ranks are starting")]
+        rows = self._facts(self._last) if self._last else [("steps", "the ranks are starting")]
         if self._interruption.asked:
             rows += [("stop", "behind this step, once the state is saved; Ctrl-C again stops at once")]
         return Group(Text(), *(Text.from_markup(f"  [bold]{name:<8}[/]{escape(value)}") for name, value in rows))
@@ -203,11 +206,3 @@ def _recipe(recipe: "Recipe", learning_rate: float) -> str:
     decay = f", {recipe.decay} decay to {recipe.final_share:.0%}" if recipe.decay != "none" else ""
     scaling = f" ({recipe.scaling} scaling)" if recipe.scaling != "none" else ""
     return f"{length}, learning rate {learning_rate:g} at batch {recipe.reference_batch}{scaling}{warmup}{decay}"
-
-
-def _seen(lines: list[Line]) -> str:
-    """What the ledger proves."""
-    try:
-        return f"{ledger.require_whole(lines):,}, each once and in order"
-    except CheckpointError as error:
-        return f"[red]{escape(error.message)}[/]"

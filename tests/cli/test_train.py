@@ -1,5 +1,6 @@
 """`oppa train` as a user meets it."""
 
+import contextlib
 import json
 import math
 import signal
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from oppa.cli import train_watch
+from oppa.cli.watch import Interruption
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table.table import Origin, Row, Table
 from oppa.training import ledger
-from oppa.training.run_folder import checkpoints
+from oppa.training.run_folder import RunSpec, checkpoints
 
 pytestmark = pytest.mark.slow
 
@@ -195,6 +198,24 @@ def test_a_wrong_recipe_is_told_of(change, said, oppa) -> None:
 def test_a_run_that_would_end_within_its_warm_up_is_refused(oppa) -> None:
     (oppa.folder / "job.toml").write_text(JOB)
     assert "`--samples 3` ends within the warm-up of 16 samples" in oppa("train", "job.toml", "--samples", 3, code=2).stderr
+
+
+def test_the_watcher_outlives_an_attempt_that_takes_long_to_come_back(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(train_watch, "LINE_S", 0.0)
+    (tmp_path / "job.toml").write_text(JOB)
+    problem = load_job(tmp_path / "job.toml")
+    run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=2, global_batch=8, micro_batch=4))
+    facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "health": "no_signal"}
+    with contextlib.closing(ledger.Ledger(tmp_path)) as written, train_watch.PlainWatcher(run, tmp_path, Interruption()) as watcher:
+        watcher.began(tmp_path / "0001")
+        written.write(ledger.STEP, step=0, samples=[0, 8], step_time_s=0.5, updated=True, **facts)
+        watcher.tick()
+        watcher.began(tmp_path / "0002")
+        watcher.tick()
+        written.write(ledger.STEP, step=0, samples=[0, 8], step_time_s=0.25, updated=True, **facts)
+        watcher.tick()
+    said = capsys.readouterr().err.splitlines()
+    assert ["2.00 steps/s" in line for line in said] == [True, False] and "4.00 steps/s" in said[1], "each attempt at its own speed"
 
 
 def test_what_fails_before_its_first_step_is_not_tried_again(oppa, train) -> None:
