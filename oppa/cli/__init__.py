@@ -16,11 +16,10 @@ from oppa.cli.failure import exit_code, print_error
 from oppa.errors import OppaError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-for command in (tune.tune, train.train, show.show, report.report, why.why, space.space, predict.predict, init.init, doctor.doctor):
+before = (init.init, doctor.doctor, space.space, predict.predict, tune.tune, profile.profile)
+after = (show.show, report.report, why.why, export.export, train.train, netlab.netlab)
+for command in (*before, *after):
     app.command()(command)
-app.command()(netlab.netlab)
-app.command()(profile.profile)
-app.command()(export.export)
 app.command("import")(import_.import_)
 app.add_typer(bench.bench, name="bench")
 app.add_typer(env.env, name="env")

@@ -1,4 +1,4 @@
-"""`oppa bench control`: what it costs to watch a training run and to change it."""
+"""`oppa bench control`: what it costs to watch a training run, to change it, and to know what a change is worth."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,10 @@ def control(
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout, as fractions.")] = False,
 ) -> None:
-    """What gradient statistics cost, and how much faster a run changes its layout than by a restart; on 4 real ranks."""
+    """What gradient statistics cost, a change of layout against a restart, and an active profile against an exhaustive one.
+
+    All on 4 real ranks, in half an hour.
+    """
     from oppa.bench.control import measure, to_json
     from oppa.cli import style
     from oppa.report.record import provenance, write_record

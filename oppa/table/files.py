@@ -15,11 +15,11 @@ import fcntl
 import hashlib
 import io
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppa.durable import sync
 from oppa.errors import TableError
 from oppa.table.origin import SCHEMA_VERSION, Origin
 from oppa.table.rows import COLUMNS, Row
@@ -103,7 +103,7 @@ def _settle(folder: Path) -> None:
             pending.replace(folder / CSV)
     for leftover in folder.glob(".table-*"):
         leftover.unlink()
-    _sync(folder)
+    sync(folder)
 
 
 def _pending(folder: Path, body: dict[str, Any]) -> Path:
@@ -113,12 +113,10 @@ def _pending(folder: Path, body: dict[str, Any]) -> Path:
 def _put(path: Path, data: bytes) -> None:
     """A whole file in the place of another, on disk when this returns."""
     draft = path.with_name(f"{path.name}.draft")
-    with draft.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    draft.write_bytes(data)
+    sync(draft)
     draft.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 @contextlib.contextmanager
@@ -160,12 +158,3 @@ def _digest(body: dict[str, Any]) -> str:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Wait until the names in a folder are on disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

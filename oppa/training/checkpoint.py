@@ -12,7 +12,6 @@ gives the folder its name. So what has this name is complete. A rank reads, and 
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from oppa.durable import sync
 from oppa.errors import CheckpointError
 from oppa.problem.model import Model
 from oppa.training.boxes import Box, common, elements, index, rows_of
@@ -60,7 +60,7 @@ def write_share(folder: Path, state: State, layout: Layout, rank: int) -> None:
         tensors[piece.name] = tensor
         pieces.append(piece.to_dict())
     save_file(tensors, file)
-    _sync(file)
+    sync(file)
     _write(_beside(file), json.dumps({"bytes": file.stat().st_size, "pieces": pieces}))
 
 
@@ -78,9 +78,9 @@ def seal(folder: Path, model: Model, *, steps: int, notes: Mapping[str, Any], ra
     _write(draft_of(folder) / MANIFEST, manifest.to_json())
     for file in files:
         _beside(file).unlink()
-    _sync(draft_of(folder))
+    sync(draft_of(folder))
     draft_of(folder).rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
 
 
 def share_of(layout: Layout, rank: int) -> Iterator[tuple[Key, Box]]:
@@ -155,13 +155,4 @@ def _beside(file: Path) -> Path:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text)
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    sync(path)

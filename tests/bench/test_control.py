@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +26,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.training import GradientStatistics
 from oppa.trials import processes
+from tests.bench.remains import assert_gone, command_of
 
 TINY = Model(layers=4, hidden=16, heads=2, kv_heads=2, ffn=32, vocab=256, seq_len=8)
 PAIRS = [(1.1, 1.0), (2.04, 2.0), (0.99, 1.0)]
@@ -168,20 +168,10 @@ def test_nothing_is_left_when_the_benchmark_is_ended(number: signal.Signals) -> 
     bench = subprocess.Popen(
         [sys.executable, "-m", "oppa", "bench", "control", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
-    while len(ranks := [each for each in processes.descendants(bench.pid) if "training_ranks" in _command(each.pid)]) < 5:
+    while len(ranks := [each for each in processes.descendants(bench.pid) if "training_ranks" in command_of(each.pid)]) < 5:
         assert bench.poll() is None
         time.sleep(0.05)
     bench.send_signal(number)
     printed, _ = bench.communicate()
     assert not printed and bench.returncode == (130 if number == signal.SIGINT else -number)
-    give_up_at = time.monotonic() + 30
-    while any(map(processes.is_living, ranks)) and time.monotonic() < give_up_at:
-        time.sleep(0.05)
-    assert not any(map(processes.is_living, ranks))
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
+    assert_gone(ranks)

@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from oppa.bench import gang
 from oppa.bench.machine import REDUCTIONS, SIZES, all_reduces
 from oppa.trials import processes
+from tests.bench.remains import assert_gone, command_of
 
 
 @pytest.mark.slow
@@ -26,18 +26,8 @@ def test_ranks_all_reduce_and_are_gone() -> None:
 @pytest.mark.slow
 def test_nothing_is_left_when_the_benchmark_is_killed() -> None:
     bench = subprocess.Popen([sys.executable, "-c", "from oppa.bench.machine import all_reduces; all_reduces(4)"])
-    while not (ranks := [each for each in processes.descendants(bench.pid) if gang.__name__ in _command(each.pid)]):
+    while not (ranks := [each for each in processes.descendants(bench.pid) if gang.__name__ in command_of(each.pid)]):
         time.sleep(0.05)
     bench.send_signal(signal.SIGKILL)
     bench.wait()
-    give_up_at = time.monotonic() + 30
-    while any(map(processes.is_living, ranks)) and time.monotonic() < give_up_at:
-        time.sleep(0.05)
-    assert not any(map(processes.is_living, ranks))
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
+    assert_gone(ranks)
