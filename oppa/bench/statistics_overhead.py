@@ -19,8 +19,8 @@ from oppa.problem.model import Model
 from oppa.report.record import Section
 
 MODEL = Model(name="two layers", layers=2, hidden=96, heads=4, kv_heads=4, ffn=304, vocab=256, seq_len=128)
-MICRO_BATCH, GLOBAL_BATCH = 16, 64
-"""In sequences. Statistics read a gradient once a micro-batch, so what they cost falls with its tokens: 2048 are few for a real model."""
+MICRO_BATCH, GLOBAL_BATCH = 32, 128
+"""In sequences. Statistics read a gradient once a micro-batch, so what they cost falls with its tokens: 4096 are few for a real model."""
 
 _LAYOUTS = ({"dp": 4}, {"dp": 2, "pp": 2}, {"dp": 2, "tp": 2}, {"dp": 4, "zero_stage": 3})
 LAYOUTS = tuple(Configuration(**layout, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH) for layout in _LAYOUTS)  # type: ignore[arg-type]

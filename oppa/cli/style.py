@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from oppa.units import format_bytes, format_number, format_uncertain
 
@@ -28,20 +28,21 @@ OUTCOME_STYLE = {
 @cache
 def out() -> "Console":
     """Data: stdout."""
-    return _console(sys.stdout)
+    return _console(stderr=False)
 
 
 @cache
 def err() -> "Console":
     """Everything else: stderr."""
-    return _console(sys.stderr)
+    return _console(stderr=True)
 
 
-def _console(file: TextIO) -> "Console":
+def _console(*, stderr: bool) -> "Console":
     """As wide as the terminal; in a pipe nothing is cut or wrapped."""
     from rich.console import Console
 
-    return Console(file=file, highlight=False, width=None if file.isatty() else PIPE_WIDTH)
+    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, highlight=False, width=None if is_terminal else PIPE_WIDTH)
 
 
 def table(columns: Sequence[str]) -> "Table":

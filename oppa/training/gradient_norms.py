@@ -5,6 +5,7 @@ are sharded, and never part of the graph: there the hook goes on the gathered pa
 Under a pipeline, a parameter's n-th gradient is that of the n-th micro-batch, whatever the schedule.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -35,11 +36,14 @@ def norm(gradient: Tensor) -> Tensor:
 class GradientNorms:
     """Those of a module's parameters, as far as they have a placement."""
 
-    def __init__(self, module: nn.Module, placements: dict[str, Placement], norm_of: Callable[[nn.Parameter], Norm]) -> None:
-        self._placements = placements
+    def __init__(
+        self, module: nn.Module, placements: dict[str, Placement], pools: Sequence[int], norm_of: Callable[[nn.Parameter], Norm]
+    ) -> None:
+        self._placements, self._pools = placements, pools
         self._parameters = {name: parameter for name, parameter in module.named_parameters() if name in placements}
         self._norms = {name: norm_of(parameter) for name, parameter in self._parameters.items()}
         self._seen: dict[str, list[Tensor]] = {name: [] for name in self._parameters}
+        self._made_for: tuple[tuple[float, ...], tuple[int, ...], tuple[bool, ...]] | None = None
         self._sharded = {name for name, parameter in self._parameters.items() if isinstance(parameter, DTensor)}
         self._hooks: list[RemovableHandle] = []
         for name in self._parameters.keys() - self._sharded:
@@ -76,23 +80,36 @@ class GradientNorms:
         return [module.get_submodule(name).register_forward_pre_hook(hook_of(name)) for name in sharded]
 
     @torch.no_grad()
-    def take(self, weights: Sequence[float], pools: Sequence[int]) -> Tensor:
+    def take(self, weights: Sequence[float]) -> Tensor:
         """Squares since the last call, shape (2, pools): of micro-batches, each times its weight; and of the gradients as they are now.
 
         Raises:
             InputError: if a parameter had more gradients than there are micro-batches.
         """
-        terms = []
-        for name, parameter in self._parameters.items():
-            place, seen = self._placements[name], self._checked(name, len(weights))
-            row = pools.index(place.pooled)
-            terms += [(row, weight / place.copies, value) for weight, value in zip(weights, seen, strict=False)]
-            if parameter.grad is not None:
-                gradient = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
-                terms.append((row + len(pools), 1 / place.replicas, self._norms[name](gradient)))
-            seen.clear()
+        seen = [self._checked(name, len(weights)) for name in self._parameters]
+        means = [
+            None if parameter.grad is None else self._norms[name](_local(parameter.grad)) for name, parameter in self._parameters.items()
+        ]
+        values = [*itertools.chain.from_iterable(seen), *(mean for mean in means if mean is not None)]
+        if not values:
+            return torch.zeros(2, len(self._pools), dtype=torch.float64)
+        factors = self._factors(tuple(weights), tuple(map(len, seen)), tuple(mean is not None for mean in means), values[0].device)
+        for each in seen:
+            each.clear()
         self._stop_gathering()
-        return _sums_of_squares(terms, 2 * len(pools)).view(2, -1)
+        return (factors @ torch.stack(values).double().square()).view(2, -1)
+
+    def _factors(self, weights: tuple[float, ...], counts: tuple[int, ...], averaged: tuple[bool, ...], device: torch.device) -> Tensor:
+        """What each squared norm counts for, shape (2 * pools, norms); steps are alike, so it is made for the first of them only."""
+        if self._made_for != (made_for := (weights, counts, averaged)):
+            places = [self._placements[name] for name in self._parameters]
+            columns = [(place, 0, weight / place.copies) for place, count in zip(places, counts, strict=True) for weight in weights[:count]]
+            columns += [(place, len(self._pools), 1 / place.replicas) for place, is_there in zip(places, averaged, strict=True) if is_there]
+            factors = torch.zeros(2 * len(self._pools), len(columns), dtype=torch.float64)
+            for index, (place, half, factor) in enumerate(columns):
+                factors[half + self._pools.index(place.pooled), index] = factor
+            self._made_for, self._made = made_for, factors.to(device)
+        return self._made
 
     def _checked(self, name: str, micro_batches: int) -> list[Tensor]:
         if (count := len(seen := self._seen[name])) > micro_batches:
@@ -109,11 +126,6 @@ class GradientNorms:
             self._gathering = []
 
 
-def _sums_of_squares(terms: list[tuple[int, float, Tensor]], length: int) -> Tensor:
-    """Of rows, factors and values: each row's sum of factors times squared values, in float64."""
-    if not terms:
-        return torch.zeros(length, dtype=torch.float64)
-    rows, factors, values = zip(*terms, strict=True)
-    stacked = torch.stack(values).double()
-    scaled = stacked * stacked * torch.tensor(factors, dtype=torch.float64, device=stacked.device)
-    return scaled.new_zeros(length).index_add_(0, torch.tensor(rows, device=stacked.device), scaled)
+def _local(gradient: Tensor) -> Tensor:
+    """What this rank has of it."""
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

@@ -79,7 +79,7 @@ class GradientStatistics:
         counts = [1.0] * len(tokens) if self._equally else tokens
         sums = torch.zeros(2, len(self._layout.pools), dtype=torch.float64, device=self._layout.device)
         for part in self._parts:
-            sums += part.take([1 / a for a in counts], self._layout.pools).to(sums.device)
+            sums += part.take([1 / a for a in counts]).to(sums.device)
         pairs = list(zip(counts, tokens, strict=True))
         each = (sum(counts), sum(a / b for a, b in pairs), sum(a * a / b for a, b in pairs), sum(tokens), len(tokens))
         sizes = torch.tensor(each, dtype=torch.float64, device=self._layout.device) / self._layout.alike
@@ -125,5 +125,5 @@ class GradientStatistics:
     def resume(self) -> None:
         """Watch again."""
         self.pause()
-        self._parts = [GradientNorms(module, placements, self._norm_of) for module, placements in self._layout.parts]
+        self._parts = [GradientNorms(module, placements, self._layout.pools, self._norm_of) for module, placements in self._layout.parts]
         self._paused = False
