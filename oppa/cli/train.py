@@ -1,10 +1,11 @@
 """`oppa train JOB`: train a job to its end, whatever fails on the way."""
 
+import contextlib
 import dataclasses
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,7 @@ SETTING = "The configuration: an id, `dp=2,micro_batch=4`, the rest at its defau
 RUN = "The run's folder: an existing one goes on where it was saved. A new one below runs/ unless given."
 SAMPLES = "Where training ends, instead of the job file's [train]; one epoch where neither says."
 TABLE = "The folder of a table: a new run begins with its fastest configuration, and its step times refine a copy in the run's folder."
+POLICY = "Who chooses batch sizes and layout while it trains: `goodput`, `critical-batch` or `static`, from --table. None unless given."
 LAUNCHER = "Where it runs: `local`, `slurm`, or `auto`, as `oppa tune` has it."
 SBATCH = "A word for the sbatch with which `--launcher slurm` asks for hosts. Repeat it for more."
 
@@ -38,6 +40,7 @@ def train(
     run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
     samples: Annotated[int | None, typer.Option(min=1, help=SAMPLES)] = None,
     table: Annotated[Path | None, typer.Option(metavar="FOLDER", help=TABLE)] = None,
+    policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "",
     launcher: Annotated[str, typer.Option(metavar="NAME", help=LAUNCHER)] = "auto",
     sbatch: Annotated[list[str] | None, typer.Option(metavar="WORD", help=SBATCH)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print how it ended as JSON on stdout.")] = False,
@@ -59,9 +62,13 @@ def train(
             raise InputError(message, hint="train longer, or set a shorter `warmup` in [train]")
         problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
     profiled = _table(table, problem) if table else None
+    if policy:
+        _require_policy(policy, profiled)
     request = Request(launcher=launcher, parallel=1, options=tuple(sbatch or ())).resolve(problem.cluster)
     asked = configuration if setting or source.is_dir() else None
-    result, code = _supervised(problem, _Wishes(runner=runner, asked=asked, usual=configuration, table=profiled, request=request), run)
+    result, code = _supervised(
+        problem, _Wishes(runner=runner, asked=asked, usual=configuration, table=profiled, request=request, policy=policy), run
+    )
     if as_json:
         typer.echo(json.dumps(result, indent=1))
     raise typer.Exit(code)
@@ -78,6 +85,18 @@ class _Wishes:
     """That of a new run if none is; None: the table's fastest, or the default of the space."""
     table: "Table | None"
     request: "Request"
+    policy: str
+    """By name; empty: none."""
+
+
+def _require_policy(name: str, table: "Table | None") -> None:
+    """Raise InputError for a policy that cannot be had."""
+    from oppa.control.policies import policy_of
+
+    make = policy_of(name)
+    if table is None:
+        raise InputError(f"`--policy {name}` needs a table to choose from", hint="give --table; `oppa profile` makes one")
+    make(table)
 
 
 def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tuple[dict[str, Any], int]:
@@ -101,6 +120,7 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
             going_on(again),
             _engine(wishes.request, problem, folder, interruption) as engine,
             engine.launcher(wishes.runner, study=run.uuid, grace_s=grace_s) as ranks,
+            _controlled(run, folder, wishes),
             make_watcher(run, folder, interruption) as watcher,
         ):
             outcome = supervise(ranks, folder, run, watcher)
@@ -112,6 +132,34 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
         if outcome.ending in (Ending.STOPPED, Ending.REVOKED):
             say_how_to_go_on(again)
     return result, {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOKED: 3}[outcome.ending]
+
+
+@contextlib.contextmanager
+def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes) -> Iterator[None]:
+    """Under a control service of its own, where a policy is asked for."""
+    from oppa.control import line
+
+    (folder / line.FILE).unlink(missing_ok=True)  # of a supervisor that was killed
+    if not wishes.policy or wishes.table is None:
+        yield
+        return
+    from oppa.cli import style
+    from oppa.control.background import in_background
+    from oppa.control.controller import Controller
+    from oppa.control.policies import policy_of
+    from oppa.control.service import Service
+
+    table, make = wishes.table, policy_of(wishes.policy)
+    service = Service(folder / "control", lambda hello: Controller(table, make, total_samples=hello.total_samples))
+    try:
+        with (
+            in_background(service) as port,
+            line.told(folder, address=f"127.0.0.1:{port}", job=run.uuid, token=service.tokens.of_job(run.uuid)),
+        ):
+            style.err().print(f"live    http://127.0.0.1:{port}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)
+            yield
+    finally:
+        service.close()
 
 
 def _engine(request: "Request", problem: "Problem", folder: Path, interruption: "Interruption") -> Any:

@@ -7,12 +7,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Protocol
 
 from oppa.errors import CheckpointError, InputError, TrainingError
 from oppa.problem.configuration import Configuration
 from oppa.training import ledger
 from oppa.training.ledger import Ledger
 from oppa.training.manifest import Manifest
+from oppa.training.noise_scale import Health
 from oppa.training.reconfiguration import Change, Phase
 from oppa.training.run import Order, Step, TrainingRun, open_run
 from oppa.training.run_folder import RunSpec, checkpoint_of, checkpoints
@@ -24,6 +26,22 @@ PATIENCE = 10
 _log = logging.getLogger(__name__)
 
 
+class Adviser(Protocol):
+    """Hears of a run on rank 0, and may want it changed; nothing of it may take time."""
+
+    def step(self, **facts: Any) -> None:
+        """An optimizer step was taken."""
+        ...
+
+    def changed(self, **facts: Any) -> None:
+        """A change of configuration was tried."""
+        ...
+
+    def wanted(self, present: Configuration) -> Configuration | None:
+        """What to train in from now on; None: as it is."""
+        ...
+
+
 class Attempt:
     """Rank 0's view of an attempt, and what all ranks do behind a step.
 
@@ -32,6 +50,7 @@ class Attempt:
         stop_requested: Whether to end at the next step boundary; asked on rank 0.
         on_step: Called on rank 0 behind each step.
         on_phase: Called on each rank as each phase of a change of layout begins.
+        adviser: Heard on rank 0.
     """
 
     def __init__(
@@ -41,9 +60,11 @@ class Attempt:
         stop_requested: Callable[[], bool],
         on_step: Callable[[Step], None],
         on_phase: Callable[[Phase], None] = lambda _: None,
+        adviser: Adviser | None = None,
     ) -> None:
         self.folder, self.spec = folder, RunSpec.read(folder)
         self._stop_requested, self._on_step, self._on_phase = stop_requested, on_step, on_phase
+        self._adviser = adviser
         self._ledger: Ledger | None = None
         self._saved_s = time.monotonic()
         self._not_finite = 0
@@ -110,8 +131,10 @@ class Attempt:
 
     def _wishes(self, run: TrainingRun) -> Order | None:
         """What rank 0 wants done behind the step that begins now."""
-        planned = self.spec.planned(run.samples + run.configuration.global_batch)
-        change = planned if planned not in (run.configuration, self._refused) else None
+        wanted = (
+            self._adviser.wanted(run.configuration) if self._adviser else self.spec.planned(run.samples + run.configuration.global_batch)
+        )
+        change = wanted if wanted not in (None, run.configuration, self._refused) else None
         save = time.monotonic() - self._saved_s >= self.spec.problem.recipe.checkpoint_s
         stop = self._stop_requested()
         return Order(configuration=change, save=save, stop=stop) if change or save or stop else None
@@ -133,12 +156,25 @@ class Attempt:
             loss=_number(step.loss),
             learning_rate=step.learning_rate,
             step_time_s=step.step_time_s,
+            elapsed_s=run.elapsed_s,
             signal=_number(known.signal),
             noise=_number(known.noise),
             noise_scale=_number(in_sequences),
             health=known.health.name.lower(),
             updated=step.updated,
         )
+        if self._adviser is not None:
+            self._adviser.step(
+                step=step.number,
+                samples=step.samples.stop,
+                configuration=configuration,
+                step_time_s=step.step_time_s,
+                elapsed_s=run.elapsed_s,
+                noise_scale=in_sequences if known.health is Health.HEALTHY else None,
+                health=known.health.name.lower(),
+                loss=_number(step.loss),
+                learning_rate=step.learning_rate,
+            )
         self._on_step(step)
 
     def _require_finite(self, step: Step) -> None:
@@ -160,6 +196,10 @@ class Attempt:
         except InputError as error:
             change = Change(before=run.configuration, after=run.configuration, seconds={}, failure=f"{error.message}: {error.hint}")
         self._refused = configuration if change.failure else self._refused
+        if self._adviser is not None and run.mesh.rank == 0:
+            self._adviser.changed(
+                before=change.before, after=configuration, seconds=math.fsum(change.seconds.values()), failure=change.failure[:2000]
+            )
         if self._ledger is not None:
             self._ledger.write(
                 "refused" if change.failure and not change.seconds else "undone" if change.failure else ledger.CHANGED,

@@ -29,6 +29,7 @@ from oppa.problem.training import Recipe
 from oppa.training import saving
 from oppa.training.batches import Batch
 from oppa.training.learning_rate import learning_rate
+from oppa.training.memory import keep_pages
 from oppa.training.mesh import Mesh, open_mesh, regrouped
 from oppa.training.noise_scale import NoiseScale, Smoothing
 from oppa.training.reconfiguration import Change, Phase, reconfigured
@@ -92,6 +93,7 @@ def open_run(
         InputError: if the model or the configuration cannot be built, or the data cannot be had.
     """
     with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=rendezvous) as mesh:
+        keep_pages(mesh.device)
         run = TrainingRun(spec, recipe, mesh, on_phase)
         try:
             yield run
@@ -111,6 +113,7 @@ class TrainingRun:
         self._reference_batch = recipe.reference_batch or spec.configuration.global_batch
         self._on_phase = on_phase
         self._source = source_of(spec)
+        self._earlier_s, self._since_s = 0.0, time.monotonic()
         self._replica: Replica | None = None
         """Made when it is first needed: with initial weights, or to be filled from a checkpoint."""
 
@@ -123,6 +126,11 @@ class TrainingRun:
     def total(self) -> int | None:
         """Samples of the whole run; None where it has no end."""
         return self.recipe.samples or self._source.size
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of training so far, changes and checkpoints included, but not the time in which no attempt was under way."""
+        return self._earlier_s + time.monotonic() - self._since_s
 
     @property
     def done(self) -> bool:
@@ -202,6 +210,7 @@ class TrainingRun:
             )
         self.steps, self.samples, self._reference_batch = notes["step"], notes["samples"], notes["reference_batch"]
         self.noise_scale = _noise_scale(notes["noise_scale"])
+        self._earlier_s, self._since_s = notes["elapsed_s"], time.monotonic()
         self.statistics = replica.watch(self.noise_scale)
 
     def close(self) -> None:
@@ -259,6 +268,7 @@ class TrainingRun:
         return {
             "step": self.steps,
             "samples": self.samples,
+            "elapsed_s": self.elapsed_s,
             "configuration": self.configuration.to_dict(),
             "reference_batch": self._reference_batch,
             "noise_scale": dataclasses.asdict(self.noise_scale),

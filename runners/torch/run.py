@@ -1,10 +1,13 @@
 """oppa's own training core as a run, `oppa train`: one process per rank, in the folder of an attempt (oppa/training/run_folder.py)."""
 
+import contextlib
 import os
 
 import rank as ranks
 
+from oppa.control import line
 from oppa.training.attempt import Attempt
+from oppa.training.run_folder import RunSpec
 from oppa.trials.wire import TrialSpec
 
 
@@ -15,15 +18,25 @@ def run(folder, rank, world):
 
 def train(trial, rank, world):
     """Train from the newest checkpoint on."""
-    attempt = Attempt(
-        trial.folder.parents[1],
-        stop_requested=trial.stop_requested,
-        on_step=lambda step: trial.measured(step.step_time_s, loss=step.loss if step.updated else None),
-    )
-    rendezvous = os.environ.get("OPPA_RENDEZVOUS", "env://")
-    attempt.make(TrialSpec.read(trial.folder), rank=rank, world=world, rendezvous=rendezvous)
+    folder, spec = trial.folder.parents[1], TrialSpec.read(trial.folder)
+    with line_of(folder, spec, rank) as adviser:
+        attempt = Attempt(
+            folder,
+            stop_requested=trial.stop_requested,
+            on_step=lambda step: trial.measured(step.step_time_s, loss=step.loss if step.updated else None),
+            adviser=adviser,
+        )
+        attempt.make(spec, rank=rank, world=world, rendezvous=os.environ.get("OPPA_RENDEZVOUS", "env://"))
     if rank == 0:
         trial.end("completed")
+
+
+def line_of(folder, spec, rank):
+    """Rank 0's line to the control service, where the run has one."""
+    if rank != 0 or not (folder / line.FILE).exists():
+        return contextlib.nullcontext()
+    total = RunSpec.read(folder).problem.recipe.samples
+    return line.client_of(folder, spec.configuration, total_samples=total)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,44 @@
+"""A service beside other work, in a thread of its own."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from oppa.control.service import Service
+from oppa.errors import EnvironmentLackingError
+
+
+@contextlib.contextmanager
+def in_background(service: Service, port: int = 0) -> Iterator[int]:
+    """Serve while this lasts; the port, a free one unless given.
+
+    Raises:
+        EnvironmentLackingError: if the port is taken.
+    """
+    loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
+    ports, failures = list[int](), list[OSError]()
+
+    async def serve() -> None:
+        try:
+            async with service.open(port) as own:
+                ports.append(own)
+                ready.set()
+                await stop.wait()
+        except OSError as error:
+            failures.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="oppa control service", daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        if failures:
+            raise EnvironmentLackingError(
+                f"port {port} cannot be listened on: {failures[0].strerror}", hint="name another one, or 0 for a free one"
+            )
+        yield ports[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()

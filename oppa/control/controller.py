@@ -1,0 +1,236 @@
+"""One job under one policy: what it has seen, when to decide, and what became of its decisions.
+
+Every few steps the policy is asked. Steps of a configuration that last long enough prove it: the table is refined by them, and if the
+configuration that the job came from is worth more by then, the job goes back. What cannot be built is not asked for again.
+
+Worth is goodput times seconds. Time that steps have counts for what they were made in, pauses count for nothing; had the job stayed, all
+of it would have counted for what it stayed in (`Worth`).
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from oppa.control.decision import Command, Decision, Option, Policy, Situation
+from oppa.control.goodput_policy import cost_factor
+from oppa.control.offers import Offers
+from oppa.problem.configuration import Configuration
+from oppa.table.refinement import Observation, refined
+from oppa.table.rows import Strategy
+from oppa.table.table import Table
+from oppa.units import format_seconds
+
+EVERY = 10
+"""Steps from one decision to the next."""
+PROOF = 10
+"""Steps after which a configuration has shown how fast it is, and a change what it has brought."""
+WARM_UP = 1
+"""Steps behind a start or a change that are not counted: buffers and connections are made in them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeen:
+    """An optimizer step, as the job tells of it."""
+
+    step: int
+    samples: int
+    """Seen when it ended, from the start of the run on."""
+    configuration: Configuration
+    step_time_s: float
+    elapsed_s: float
+    """Seconds since training began, on the job's own clock, which stands still while the job does."""
+    noise_scale: float | None
+    """In sequences."""
+    health: str
+    loss: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeSeen:
+    """A change of configuration, as the job tells of it."""
+
+    before: Configuration
+    after: Configuration
+    """What was wanted."""
+    seconds: float
+    failure: str = ""
+    """Why the job is still in the one before, if it is."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """Goodput times seconds, so far."""
+
+    actual: float = 0.0
+    stayed: float = 0.0
+    """Had the job stayed in its first configuration."""
+    ideal: float = 0.0
+    """Had it always been in the best of the table, and changes been free."""
+
+    @property
+    def gain(self) -> float | None:
+        """What decisions have brought, as a share of what staying would have been worth; None before anything is known."""
+        return self.actual / self.stayed - 1 if self.stayed > 0 else None
+
+    @property
+    def regret(self) -> float | None:
+        """What is lacking of the ideal, as a share of it; None before anything is known."""
+        return 1 - self.actual / self.ideal if self.ideal > 0 else None
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Stretch:
+    """Steps in one configuration, one after the other."""
+
+    configuration: Configuration
+    came_from: Configuration | None
+    """None where the job began in it, or went back to it."""
+    step_times_s: list[float] = dataclasses.field(default_factory=list)
+    proven: bool = False
+
+    @property
+    def counted_s(self) -> list[float]:
+        """Step times behind the warm-up."""
+        return self.step_times_s[WARM_UP:]
+
+
+class Controller:
+    """Listens to a job, and says what it should do.
+
+    Args:
+        policy_of: Makes the policy from a table; it is made anew as training refines the table.
+        total_samples: Where training ends; None where nobody knows.
+        reconfiguration_s: What a change of layout is expected to take, before there was one.
+        every: Steps from one decision to the next.
+        proof: Steps after which a change has shown what it brings.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        policy_of: Callable[[Table], Policy],
+        *,
+        total_samples: int | None = None,
+        reconfiguration_s: float = 0.0,
+        every: int = EVERY,
+        proof: int = PROOF,
+    ) -> None:
+        self._table, self._policy_of = table, policy_of
+        self._total, self._every, self._proof = total_samples, every, proof
+        self._costs_s = [reconfiguration_s]
+        self._reconfiguring_s = 0.0
+        self._stretches: list[_Stretch] = []
+        self._barred: set[Configuration] = set()
+        self._until_next = every
+        self._elapsed_s = 0.0
+        self._refine([])
+        self.worth = Worth()
+        self.present: Option | None = None
+        """What the last step's configuration is worth; None while the noise scale cannot be believed."""
+
+    def step(self, seen: StepSeen) -> Decision | None:
+        """Take in a step; a decision, where one is due."""
+        stretch = self._stretch(seen.configuration)
+        stretch.step_times_s.append(seen.step_time_s)
+        self._account(seen)
+        if not stretch.proven and len(stretch.counted_s) >= self._proof:
+            stretch.proven = True
+            self._refine(self._observations())
+            if decision := self._undone(stretch, seen):
+                return decision
+        self._until_next -= 1
+        if self._until_next > 0:
+            return None
+        self._until_next = self._every
+        return self._policy.decide(self._situation(seen, stretch))
+
+    def changed(self, seen: ChangeSeen) -> None:
+        """Take in what became of a change."""
+        if Strategy.of(seen.before) != Strategy.of(seen.after):
+            self._costs_s.append(seen.seconds)
+            self._reconfiguring_s += seen.seconds
+        if seen.failure:
+            self._barred.add(seen.after)
+            return
+        back = bool(self._stretches) and self._stretches[-1].came_from == seen.after
+        self._stretches.append(_Stretch(configuration=seen.after, came_from=None if back else seen.before))
+        self._until_next = max(self._every, self._proof + WARM_UP)
+
+    def _stretch(self, configuration: Configuration) -> _Stretch:
+        """The present one."""
+        if not self._stretches or self._stretches[-1].configuration != configuration:
+            self._stretches.append(_Stretch(configuration=configuration, came_from=None))
+        return self._stretches[-1]
+
+    def _situation(self, seen: StepSeen, stretch: _Stretch) -> Situation:
+        counted = stretch.counted_s
+        return Situation(
+            configuration=seen.configuration,
+            noise_scale=seen.noise_scale,
+            health=seen.health,
+            steps_per_s=len(counted) / sum(counted) if counted else None,
+            elapsed_s=seen.elapsed_s,
+            reconfiguring_s=self._reconfiguring_s,
+            reconfiguration_s=self._expected_cost_s(),
+            remaining_samples=None if self._total is None else max(0, self._total - seen.samples),
+            barred=frozenset(self._barred),
+        )
+
+    def _expected_cost_s(self) -> float:
+        """What a change of layout will take: as the last one; before there was one, as it was said."""
+        return self._costs_s[-1]
+
+    def _observations(self) -> list[Observation]:
+        long = [stretch for stretch in self._stretches if len(stretch.counted_s) > 1]
+        return [Observation.of(stretch.configuration, stretch.counted_s) for stretch in long]
+
+    def _refine(self, observations: Sequence[Observation]) -> None:
+        table = refined(self._table, observations)
+        self._policy, self._offers = self._policy_of(table), Offers(table)
+
+    def _undone(self, stretch: _Stretch, seen: StepSeen) -> Decision | None:
+        """Back to where the job came from, if that is worth more now that both are known; None if the change has delivered."""
+        if stretch.came_from is None or seen.noise_scale is None or seen.health != "healthy":
+            return None
+        current = self._offers.current(stretch.configuration, seen.noise_scale, None)
+        before = self._offers.current(stretch.came_from, seen.noise_scale, None)
+        if current is None or before is None:
+            return None
+        moves = Strategy.of(stretch.came_from) != Strategy.of(stretch.configuration)
+        situation = self._situation(seen, stretch)
+        factor = cost_factor(situation, current.samples_per_s) if moves else 1.0
+        if before.goodput * factor <= current.goodput:
+            return None
+        return self._going_back(current, before, moves=moves)
+
+    def _going_back(self, current: Option, before: Option, *, moves: bool) -> Decision:
+        lost = 1 - current.goodput / before.goodput
+        cost = f", {format_seconds(self._expected_cost_s())} to get there" if moves else ""
+        return Decision(
+            command=Command.RECONFIGURE if moves else Command.SCALE_BS,
+            configuration=before.configuration,
+            reason=f"the change has not delivered: goodput is {lost:.1%} below that of {before.configuration.id}, as measured{cost}",
+            current=current,
+            chosen=before,
+            best=(before,),
+        )
+
+    def _account(self, seen: StepSeen) -> None:
+        """Add a step to the worth of the run, and the time since the last one to what it might have been worth."""
+        passed_s, self._elapsed_s = max(0.0, seen.elapsed_s - self._elapsed_s), seen.elapsed_s
+        self.present = None
+        if seen.noise_scale is None or seen.health != "healthy":
+            return
+        self.present = current = self._offers.current(seen.configuration, seen.noise_scale, 1 / seen.step_time_s)
+        first = self._offers.current(self._stretches[0].configuration, seen.noise_scale, None) or current
+        assert current is not None and first is not None  # its speed was given
+        best = float(self._offers.goodputs(seen.noise_scale).max())
+        self.worth = Worth(
+            actual=self.worth.actual + current.goodput * seen.step_time_s,
+            stayed=self.worth.stayed + first.goodput * passed_s,
+            ideal=self.worth.ideal + max(best, current.goodput) * passed_s,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it accounts for, for JSON."""
+        return {**dataclasses.asdict(self.worth), "gain": self.worth.gain, "regret": self.worth.regret}

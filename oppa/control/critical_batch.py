@@ -1,0 +1,52 @@
+"""The policy that COPUS compares itself with: the batch follows the critical batch size, and layout and micro-batch stay (section 6.1)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from oppa.control.decision import Command, Decision, Limit, Situation, stay
+from oppa.control.goodput_policy import GROWTH
+from oppa.errors import TableError
+from oppa.problem.configuration import Configuration
+from oppa.table.rows import Strategy
+from oppa.table.table import Table
+from oppa.units import format_number
+
+
+class CriticalBatchPolicy:
+    """Takes, of the batches that the table has for the present layout and micro-batch, the one closest to the critical batch size.
+
+    Raises:
+        TableError: if the table has nothing to choose from.
+    """
+
+    def __init__(self, table: Table, *, growth: float = GROWTH) -> None:
+        if not table.rows:
+            raise TableError("the table has no row to choose from", hint="go on with `oppa profile`")
+        self._configurations = sorted((row.configuration for row in table.rows), key=lambda each: each.global_batch)
+        self._growth = growth
+
+    def decide(self, situation: Situation) -> Decision:
+        """The batch to train with."""
+        if situation.health != "healthy" or situation.noise_scale is None:
+            return stay(situation, f"the noise scale cannot be believed: {situation.health}", Limit.UNHEALTHY)
+        present, critical = situation.configuration, situation.noise_scale
+        own = [
+            each for each in self._configurations if each.micro_batch == present.micro_batch and Strategy.of(each) == Strategy.of(present)
+        ]
+        within = [each for each in own if each.global_batch <= self._growth * present.global_batch]
+        if not within:
+            return stay(situation, f"the table has no batch for `{present.id}`", Limit.UNKNOWN)
+        closest = _closest(own, critical)
+        wanted = _closest(within, critical)
+        limits = () if wanted == closest else (Limit.GROWTH,)
+        told = f"the critical batch size is {format_number(critical)} sequences"
+        if wanted == present:
+            return stay(situation, f"{told}, and {present.global_batch} is closest to it", *limits)
+        reason = f"{told}: batch {present.global_batch} to {wanted.global_batch}"
+        return Decision(command=Command.SCALE_BS, configuration=wanted, reason=reason, limits=limits)
+
+
+def _closest(configurations: Sequence[Configuration], critical: float) -> Configuration:
+    """Of batches in ascending order, the one that differs least; of equals the smaller."""
+    return configurations[int(np.argmin([abs(each.global_batch - critical) for each in configurations]))]

@@ -1,0 +1,134 @@
+"""What a policy is told of a job, and what it answers.
+
+A policy is asked between two optimizer steps. It answers with one of the three commands of COPUS, Algorithm 2, and with all that it
+weighed, so that whoever reads the decision later can follow it.
+"""
+
+import dataclasses
+import enum
+from typing import Any, Protocol
+
+from oppa.problem.configuration import Configuration
+
+
+class Command(enum.StrEnum):
+    """What a job is told (COPUS, section 4.3)."""
+
+    NO_OP = "no_op"
+    """Go on as it is."""
+    SCALE_BS = "scale_bs"
+    """Take batches of other sizes, in the same layout."""
+    RECONFIGURE = "reconfigure"
+    """Change the layout, and batch sizes with it."""
+
+
+class Limit(enum.StrEnum):
+    """What kept a policy from what it would have chosen otherwise."""
+
+    UNHEALTHY = "unhealthy"
+    """The noise scale cannot be believed."""
+    UNKNOWN = "unknown"
+    """The throughput of the present configuration is neither in the table nor measured."""
+    MARGIN = "margin"
+    """The best is not better by the switching margin."""
+    COST = "cost"
+    """The change of layout would not pay in what is left."""
+    GROWTH = "growth"
+    """The batch may not grow so much at once."""
+    BARRED = "barred"
+    """It did not deliver when it was tried."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """A job between two steps. Times are seconds of the job's own clock."""
+
+    configuration: Configuration
+    noise_scale: float | None
+    """phi in sequences, calibrated and smoothed; None before there is one."""
+    health: str = "healthy"
+    """Of the noise scale, in the estimator's own words; `healthy`, or why it cannot be believed."""
+    steps_per_s: float | None = None
+    """That steps in this configuration have had; None before that is known."""
+    elapsed_s: float = 0.0
+    """Since training began, everything included."""
+    reconfiguring_s: float = 0.0
+    """Of these, spent on changes of layout so far."""
+    reconfiguration_s: float = 0.0
+    """That one more is expected to take, as the last ones did."""
+    remaining_samples: int | None = None
+    """Until training ends; None where nobody knows."""
+    barred: frozenset[Configuration] = frozenset()
+    """What has been tried and did not deliver."""
+
+    @property
+    def useful_s(self) -> float:
+        """Time that steps had (T_useful of COPUS, Algorithm 2)."""
+        return self.elapsed_s - self.reconfiguring_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A configuration, and what it is worth at the noise scale of the moment."""
+
+    configuration: Configuration
+    samples_per_s: float
+    goodput: float
+    """COPUS eq. 8, in sequences per second of what a batch of one would do; comparable within one decision."""
+
+    @property
+    def efficiency(self) -> float:
+        """The other factor: what a sequence is worth, the learning rate's part included."""
+        return self.goodput / self.samples_per_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "configuration": self.configuration.to_dict(),
+            "samples_per_s": self.samples_per_s,
+            "efficiency": self.efficiency,
+            "goodput": self.goodput,
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a policy wants, and why."""
+
+    command: Command
+    configuration: Configuration
+    """To train in from now on; under No-Op the present one."""
+    reason: str
+    """A sentence for people."""
+    limits: tuple[Limit, ...] = ()
+    current: Option | None = None
+    """None where its throughput is not known."""
+    chosen: Option | None = None
+    """None where nothing was weighed."""
+    best: tuple[Option, ...] = ()
+    """The three largest goodputs of the table, whether or not anything speaks against them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "command": self.command.value,
+            "configuration": self.configuration.to_dict(),
+            "reason": self.reason,
+            "limits": [limit.value for limit in self.limits],
+            "current": self.current and self.current.to_dict(),
+            "chosen": self.chosen and self.chosen.to_dict(),
+            "best": [option.to_dict() for option in self.best],
+        }
+
+
+class Policy(Protocol):
+    """Chooses what a job trains in; it has no memory, so that the same situation is answered alike."""
+
+    def decide(self, situation: Situation) -> Decision:
+        """What to do before the next step."""
+        ...
+
+
+def stay(situation: Situation, reason: str, *limits: Limit, **weighed: Any) -> Decision:
+    """No-Op, for a reason."""
+    return Decision(command=Command.NO_OP, configuration=situation.configuration, reason=reason, limits=limits, **weighed)

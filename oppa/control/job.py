@@ -1,0 +1,103 @@
+"""A job as the service knows it: its controller, what it has told so far, and what of that people look at."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from oppa.control.controller import ChangeSeen, Controller, StepSeen
+from oppa.control.decision import Decision
+from oppa.protocol.messages import Changed, Decided, Hello, StepTaken
+
+POINTS = 2000
+"""Steps that a curve has at most: when it has more, every other one is dropped."""
+KEPT = 200
+"""Decisions that people can look back at."""
+
+
+class Job:
+    """One training run, from its first message on.
+
+    Args:
+        control: Makes the controller of a job that says so much of itself.
+    """
+
+    def __init__(self, hello: Hello, control: Callable[[Hello], Controller]) -> None:
+        self.name, self.controller = hello.job, control(hello)
+        self.number = 0
+        """The largest that was taken in."""
+        self.last: StepTaken | None = None
+        self.decision: Decided | None = None
+        """The last one; No-Op counts, too."""
+        self.history = History()
+        self.decisions: list[dict[str, Any]] = []
+        self.changes = 0
+
+    def take(self, message: StepTaken | Changed) -> Decided | None:
+        """Take in what the job tells, unless it was told before; a decision, where one is due."""
+        if message.number <= self.number:
+            return None
+        self.number = message.number
+        if isinstance(message, Changed):
+            self._changed(message)
+            return None
+        self.last = message
+        values = {field.name: getattr(message, field.name) for field in dataclasses.fields(StepSeen)}
+        decision = self.controller.step(StepSeen(**values))
+        self.history.add(_point(message, self.controller))
+        return None if decision is None else self._decided(message, decision)
+
+    def _changed(self, message: Changed) -> None:
+        self.changes += not message.failure
+        seen = ChangeSeen(before=message.before, after=message.after, seconds=message.seconds, failure=message.failure)
+        self.controller.changed(seen)
+        if self.decisions:
+            self.decisions[-1]["outcome"] = {"seconds": message.seconds, "failure": message.failure}
+
+    def _decided(self, message: StepTaken, decision: Decision) -> Decided:
+        self.decisions = [*self.decisions, {"step": message.step, "elapsed_s": message.elapsed_s, **decision.to_dict()}][-KEPT:]
+        self.decision = Decided(
+            number=message.number,
+            command=decision.command.value,
+            before=message.configuration,
+            configuration=decision.configuration,
+            reason=decision.reason[:2000],
+        )
+        return self.decision
+
+
+class History:
+    """Points of a curve, thinned evenly as they become many; the last one is always there."""
+
+    def __init__(self, most: int = POINTS) -> None:
+        self._most, self._stride, self._count = most, 1, 0
+        self._points: list[dict[str, Any]] = []
+        self._last: dict[str, Any] | None = None
+
+    def add(self, point: dict[str, Any]) -> None:
+        """The next one."""
+        if self._count % self._stride == 0:
+            self._points.append(point)
+        self._count, self._last = self._count + 1, point
+        if len(self._points) > self._most:
+            self._points, self._stride = self._points[::2], self._stride * 2
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """In order."""
+        return self._points if self._last is None or self._points[-1] is self._last else [*self._points, self._last]
+
+
+def _point(message: StepTaken, controller: Controller) -> dict[str, Any]:
+    present = controller.present
+    return {
+        "step": message.step,
+        "samples": message.samples,
+        "elapsed_s": message.elapsed_s,
+        "configuration": message.configuration.id,
+        "global_batch": message.configuration.global_batch,
+        "loss": message.loss,
+        "noise_scale": message.noise_scale if message.health == "healthy" else None,
+        "goodput": present and present.goodput,
+        "samples_per_s": message.configuration.global_batch / message.step_time_s,
+        "efficiency": present and present.efficiency,
+    }

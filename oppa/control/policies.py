@@ -1,0 +1,23 @@
+"""Policies by name; another one is another entry."""
+
+from collections.abc import Callable, Mapping
+
+from oppa.control.critical_batch import CriticalBatchPolicy
+from oppa.control.decision import Policy
+from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.static import StaticPolicy
+from oppa.errors import InputError, nearest
+from oppa.table.table import Table
+
+POLICIES: Mapping[str, Callable[[Table], Policy]] = {
+    "goodput": GoodputPolicy,
+    "critical-batch": CriticalBatchPolicy,
+    "static": lambda _: StaticPolicy(),
+}
+
+
+def policy_of(name: str) -> Callable[[Table], Policy]:
+    """What makes a policy from a table; raises InputError for an unknown name."""
+    if name not in POLICIES:
+        raise InputError(f"`--policy {name}` is unknown", hint=nearest(name, POLICIES))
+    return POLICIES[name]

@@ -1,0 +1,305 @@
+"""The control service: jobs tell it their steps over WebSocket, and it tells them what to do.
+
+    GET /             the live page; it holds no data
+    GET /healthz      whether the service runs
+    GET /metrics      for Prometheus; with the watcher's token
+    WS  /job/NAME     a job; with its own token
+    WS  /watch        the live page's data; the watcher's token is its first message
+
+Tokens come in the header `Authorization: Bearer TOKEN`, never in an address. It listens on loopback alone: from elsewhere it is reached
+through an SSH tunnel. A browser on the same machine may be led here by a foreign page, so Host and Origin are checked, too.
+
+What a job tells is acknowledged when it is on disk. Nobody waits for anybody: a job that talks too fast is read more slowly, and what is
+damaged is refused and forgotten.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import http
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from oppa.control.controller import Controller
+from oppa.control.job import Job
+from oppa.control.journal import Journal
+from oppa.control.metrics import exposition
+from oppa.control.page import page, policy_of_page
+from oppa.control.tokens import Tokens
+from oppa.control.watching import answer_watcher
+from oppa.errors import ProtocolError
+from oppa.protocol.messages import MAX_BYTES, Ack, Changed, Hello, Refused, StepTaken, Welcome, from_job
+
+LOOPBACK = "127.0.0.1"
+CONNECTIONS = 4096
+"""At once; more are told to come back."""
+PER_S, BURST = 100.0, 1000
+"""Messages of a connection that are read in a second, and before that counts."""
+QUEUED = 256
+"""Messages of a connection that wait for the disk."""
+WRONG = 20
+"""Damaged messages after which a connection is closed."""
+PATIENCE_S = 10.0
+"""In which the first message must come."""
+
+_JOB = re.compile(r"/job/([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
+_log = logging.getLogger(__name__)
+
+
+class Service:
+    """Many jobs, each under a controller of its own.
+
+    Args:
+        folder: Where its secret and its journal lie.
+        control: Makes the controller of a job that says so much of itself.
+    """
+
+    def __init__(self, folder: Path, control: Callable[[Hello], Controller]) -> None:
+        self.folder, self.tokens = folder, Tokens.of(folder)
+        self._control = control
+        self._disk = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._journal = self._disk.submit(Journal, folder).result()
+        self.jobs = {job.name: job for job in self._disk.submit(self._remembered).result()}
+        self._speaking: dict[str, ServerConnection] = {}
+        self._waiting: list[tuple[str, int, str]] = []
+        self._written: asyncio.Future[None] | None = None
+        self.refused = 0
+        """Messages that were damaged, and connections without the right token."""
+        self.taken = 0
+        """Messages that were taken in since the service began."""
+
+    @contextlib.asynccontextmanager
+    async def open(self, port: int = 0) -> AsyncIterator[int]:
+        """Serve while this lasts; the port, a free one unless given.
+
+        Raises:
+            OSError: if the port is taken.
+        """
+        async with serve(
+            self._speak,
+            LOOPBACK,
+            port,
+            process_request=self._admit,
+            max_size=MAX_BYTES,
+            max_queue=16,
+            compression=None,
+            ping_interval=20,
+            ping_timeout=20,
+            server_header=None,
+            logger=_quiet(),
+        ) as server:
+            yield _port(server)
+
+    def close(self) -> None:
+        """Let go of the journal."""
+        self._disk.submit(self._journal.close).result()
+        self._disk.shutdown()
+
+    def _remembered(self) -> list[Job]:
+        """Jobs as they were, played back from the journal."""
+        found = []
+        for name, hello in self._journal.jobs():
+            first = from_job(hello)
+            assert isinstance(first, Hello) and first.job == name
+            job = Job(first, self._control)
+            for text in self._journal.messages(name):
+                message = from_job(text)
+                assert not isinstance(message, Hello)
+                job.take(message)
+            found.append(job)
+        return found
+
+    # What is asked before a connection is a WebSocket.
+
+    async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """None lets a WebSocket in; everything else is answered."""
+        own = f"{LOOPBACK}:{connection.local_address[1]}", f"localhost:{connection.local_address[1]}"
+        hosts, origins = request.headers.get_all("Host"), request.headers.get_all("Origin")
+        if len(hosts) != 1 or hosts[0] not in own or any(origin not in [f"http://{host}" for host in own] for origin in origins):
+            return self._refusal(http.HTTPStatus.FORBIDDEN, "this is a service for this machine alone")
+        if len(connection.server.connections) > CONNECTIONS:
+            return _answer(http.HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+        if request.path == "/":
+            return _answer(http.HTTPStatus.OK, page(), kind="text/html; charset=utf-8", **policy_of_page())
+        if request.path == "/healthz":
+            return _answer(http.HTTPStatus.OK, "ok\n")
+        if request.path == "/metrics":
+            if not self.tokens.is_of_watcher(_bearer(request)):
+                return self._refusal(http.HTTPStatus.UNAUTHORIZED, "the watcher's token is wanted")
+            return _answer(http.HTTPStatus.OK, exposition(self.jobs.values(), taken=self.taken, refused=self.refused))
+        if match := _JOB.fullmatch(request.path):
+            if origins or not self.tokens.is_of_job(_bearer(request), match[1]):
+                return self._refusal(http.HTTPStatus.UNAUTHORIZED, f"the token of `{match[1]}` is wanted")
+            return None
+        return None if request.path == "/watch" else _answer(http.HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def _refusal(self, status: http.HTTPStatus, text: str) -> Response:
+        self.refused += 1
+        return _answer(status, text)
+
+    # What is said on it.
+
+    async def _speak(self, connection: ServerConnection) -> None:
+        assert connection.request is not None
+        with contextlib.suppress(ConnectionClosed):
+            if match := _JOB.fullmatch(connection.request.path):
+                await self._listen(connection, match[1])
+            else:
+                async with asyncio.timeout(PATIENCE_S):
+                    token = await connection.recv()
+                if not isinstance(token, str) or not self.tokens.is_of_watcher(token):
+                    self.refused += 1
+                    await connection.close(1008, "the watcher's token is wanted")
+                    return
+                await answer_watcher(connection, self.jobs)
+
+    async def _listen(self, connection: ServerConnection, name: str) -> None:
+        """One job, until its connection ends; a newer one takes its place."""
+        if (older := self._speaking.get(name)) is not None:
+            await older.close(1008, "the job has connected again")
+        self._speaking[name] = connection
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                hello = from_job(await connection.recv())
+            if not isinstance(hello, Hello) or hello.job != name:
+                raise ProtocolError(f"the first message is not the hello of `{name}`")
+            job = await self._known(hello)
+            await connection.send(Welcome(number=job.number).to_json())
+            await self._take_in(connection, job)
+        except (ProtocolError, TimeoutError) as error:
+            self.refused += 1
+            reason = error.message if isinstance(error, ProtocolError) else "nothing was said"
+            await connection.send(Refused(reason=reason[:2000]).to_json())
+            await connection.close(1008)
+        finally:
+            if self._speaking.get(name) is connection:
+                del self._speaking[name]
+
+    async def _known(self, hello: Hello) -> Job:
+        """The job that says hello, new or as it was."""
+        job = self.jobs.get(hello.job)
+        if job is None:
+            job = Job(hello, self._control)
+            await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.begin, hello.job, hello.to_json())
+            self.jobs[hello.job] = job
+        return job
+
+    async def _take_in(self, connection: ServerConnection, job: Job) -> None:
+        """What a job tells: read at a measured pace, written together, taken in, acknowledged."""
+        read: asyncio.Queue[str | bytes | None] = asyncio.Queue(QUEUED)
+        reader = asyncio.create_task(_read(connection, read))
+        try:
+            wrong = 0
+            while wrong < WRONG and (first := await read.get()) is not None:
+                texts = [first]
+                while not read.empty() and (more := read.get_nowait()) is not None:
+                    texts.append(more)
+                wrong += await self._answer(connection, job, texts)
+            if wrong >= WRONG:
+                await connection.close(1008, "too many damaged messages")
+        finally:
+            reader.cancel()
+
+    async def _answer(self, connection: ServerConnection, job: Job, texts: list[str | bytes]) -> int:
+        """Take in what came together; how much of it was damaged."""
+        messages, damaged = _sorted_out(texts)
+        self.refused += len(damaged)
+        await self._keep(job, messages)
+        for message in messages:
+            if decided := job.take(message):
+                await connection.send(decided.to_json())
+        if messages:
+            await connection.send(Ack(number=job.number).to_json())
+        for reason in damaged:
+            await connection.send(Refused(reason=reason[:2000]).to_json())
+        return len(damaged)
+
+    async def _keep(self, job: Job, messages: list[StepTaken | Changed]) -> None:
+        """Wait until messages are on disk; those that come meanwhile are written together."""
+        new = [(job.name, message.number, message.to_json()) for message in messages if message.number > job.number]
+        if not new:
+            return
+        self._waiting += new
+        self.taken += len(new)
+        if self._written is None:
+            self._written = asyncio.ensure_future(self._write())
+        await asyncio.shield(self._written)
+
+    async def _write(self) -> None:
+        await asyncio.sleep(0)  # whatever is ready to be written comes along
+        waiting, self._waiting = self._waiting, []
+        self._written = None
+        await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.add, waiting)
+
+
+async def _read(connection: ServerConnection, read: "asyncio.Queue[str | bytes | None]") -> None:
+    """What comes on a connection, at a measured pace; None at its end."""
+    pace = _Pace()
+    with contextlib.suppress(ConnectionClosed):
+        async for text in connection:
+            await pace.wait()
+            await read.put(text)
+    await read.put(None)
+
+
+class _Pace:
+    """Lets so many messages a second through, after some at once."""
+
+    def __init__(self) -> None:
+        self._left, self._seen_s = float(BURST), time.monotonic()
+
+    async def wait(self) -> None:
+        """Until one more may be read."""
+        now = time.monotonic()
+        self._left = min(BURST, self._left + (now - self._seen_s) * PER_S) - 1
+        self._seen_s = now
+        if self._left < 0:
+            await asyncio.sleep(-self._left / PER_S)
+
+
+def _sorted_out(texts: list[str | bytes]) -> tuple[list[StepTaken | Changed], list[str]]:
+    """Messages, and what is wrong with those that are none."""
+    messages, damaged = list[StepTaken | Changed](), list[str]()
+    for text in texts:
+        try:
+            message = from_job(text)
+        except ProtocolError as error:
+            damaged.append(error.message)
+            continue
+        if isinstance(message, Hello):
+            damaged.append("a second hello")
+        else:
+            messages.append(message)
+    return messages, damaged
+
+
+def _bearer(request: Request) -> str:
+    """The token of a request; empty without one."""
+    words = request.headers.get_all("Authorization")
+    return words[0].removeprefix("Bearer ") if len(words) == 1 and words[0].startswith("Bearer ") and words[0].isascii() else ""
+
+
+def _answer(status: http.HTTPStatus, text: str, *, kind: str = "text/plain; charset=utf-8", **headers: str) -> Response:
+    body = text.encode()
+    fixed = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close", "X-Content-Type-Options": "nosniff"}
+    named = {name.replace("_", "-").title(): value for name, value in headers.items()}
+    return Response(status.value, status.phrase, Headers({**fixed, "Cache-Control": "no-store", **named}), body)
+
+
+def _port(server: Server) -> int:
+    return int(next(iter(server.sockets)).getsockname()[1])
+
+
+def _quiet() -> logging.Logger:
+    """What libraries tell of every broken connection is not worth a line."""
+    logger = logging.getLogger("oppa.control.connections")
+    logger.setLevel(logging.ERROR)
+    return logger

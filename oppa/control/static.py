@@ -1,0 +1,11 @@
+"""The policy that changes nothing."""
+
+from oppa.control.decision import Decision, Situation, stay
+
+
+class StaticPolicy:
+    """A job stays as it began."""
+
+    def decide(self, situation: Situation) -> Decision:
+        """Nothing."""
+        return stay(situation, "the policy is static")

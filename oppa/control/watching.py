@@ -1,0 +1,32 @@
+"""What the live page is sent: all jobs at once, then whatever has changed, once a second."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection
+
+from oppa.control.job import Job
+
+PERIOD_S = 1.0
+
+
+async def answer_watcher(connection: ServerConnection, jobs: Mapping[str, Job]) -> None:
+    """Send, until the connection ends."""
+    seen: dict[str, int] = {}
+    while True:
+        changed = {name: job for name, job in jobs.items() if seen.get(name) != job.number}
+        if changed:
+            await connection.send(json.dumps({name: shown(job) for name, job in changed.items()}))
+            seen |= {name: job.number for name, job in changed.items()}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PERIOD_S):
+                await connection.wait_closed()
+                return
+
+
+def shown(job: Job) -> dict[str, Any]:
+    """What people see of a job."""
+    return {"points": job.history.points, "decisions": job.decisions, "worth": job.controller.to_dict()}

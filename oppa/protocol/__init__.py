@@ -1,0 +1,1 @@
+"""What a training job and the control service say to each other."""

@@ -1,0 +1,186 @@
+"""Messages between a job and the control service: one JSON object each, checked in full by whoever gets it.
+
+    job      -> service    hello, then a step behind each optimizer step, and a change behind each change of configuration
+    service  -> job        welcome, an ack for all that was taken in, a decision now and then, or refused
+
+A job numbers what it tells, from 1 on. The service takes in each number once: whoever connects again and sends what may have been lost
+does no harm, and an ack names the largest number that was taken in.
+"""
+
+import json
+import math
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.functional_serializers import PlainSerializer
+from pydantic.functional_validators import PlainValidator
+
+from oppa.errors import ProtocolError
+from oppa.problem.configuration import Configuration
+
+VERSION = 1
+MAX_BYTES = 16 * 1024
+"""Of a message."""
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+"""Of a job."""
+
+_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+_fields: dict[str, Any] = {
+    name: (
+        Annotated[field, Field(ge=0)] if field in (int, float) else Annotated[field, Field(max_length=40)] if field is str else field,
+        ...,
+    )
+    for name, field in Configuration.__annotations__.items()
+}
+_Fields = create_model("_Fields", __config__=_STRICT, **_fields)
+_SIZES = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks")
+
+
+def _configuration(values: object) -> Configuration:
+    """Of plain values; raises ValueError for what no job can run in. Numbers stay as they were written: ids tell 25 from 25.0."""
+    if isinstance(values, Configuration):
+        return values
+    _Fields.model_validate(values)
+    assert isinstance(values, dict)
+    found = Configuration(**values)
+    if wrong := [name for name in _SIZES if getattr(found, name) < 1]:
+        raise ValueError(f"`{wrong[0]} = {getattr(found, wrong[0])}` is not positive")
+    if found.global_batch % (found.dp * found.micro_batch):
+        raise ValueError(f"`dp * micro_batch = {found.dp * found.micro_batch}` does not divide `global_batch = {found.global_batch}`")
+    return found
+
+
+Setting = Annotated[Configuration, PlainValidator(_configuration), PlainSerializer(Configuration.to_dict)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Number = Annotated[int, Field(ge=1, le=2**53)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Text = Annotated[str, Field(max_length=2000)]
+
+
+class _Message(BaseModel):
+    """A message; its fields are all there, and nothing else is."""
+
+    model_config = _STRICT
+
+    def to_json(self) -> str:
+        """As it is sent."""
+        return self.model_dump_json()
+
+
+class Hello(_Message):
+    """The first message of a connection: which job this is, and what it will do."""
+
+    type: Literal["hello"] = "hello"
+    version: Literal[1] = 1
+    job: Annotated[str, Field(pattern=NAME)]
+    configuration: Setting
+    total_samples: Count | None
+    reconfiguration_s: Seconds = 0.0
+    """What a change of layout is expected to take, before there was one."""
+
+
+class StepTaken(_Message):
+    """An optimizer step."""
+
+    type: Literal["step"] = "step"
+    number: Number
+    step: Count
+    samples: Count
+    """Seen when it ended, from the start of the run on."""
+    configuration: Setting
+    step_time_s: Annotated[float, Field(gt=0, le=1e9)]
+    elapsed_s: Seconds
+    noise_scale: Annotated[float, Field(gt=0, le=1e18)] | None
+    """In sequences."""
+    health: Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
+    loss: float | None
+    learning_rate: Annotated[float, Field(ge=0)]
+
+
+class Changed(_Message):
+    """What became of a change of configuration."""
+
+    type: Literal["change"] = "change"
+    number: Number
+    before: Setting
+    after: Setting
+    """What was wanted."""
+    seconds: Seconds
+    failure: Text = ""
+
+
+class Welcome(_Message):
+    """The service knows the job."""
+
+    type: Literal["welcome"] = "welcome"
+    version: Literal[1] = 1
+    number: Count
+    """The largest that was taken in before: what is behind it is wanted."""
+
+
+class Ack(_Message):
+    """All up to this number is taken in."""
+
+    type: Literal["ack"] = "ack"
+    number: Number
+
+
+class Decided(_Message):
+    """What the job should do."""
+
+    type: Literal["decision"] = "decision"
+    number: Number
+    """Of the message that it answers."""
+    command: Literal["no_op", "scale_bs", "reconfigure"]
+    before: Setting
+    """What the job was in: a job that is in something else by now does not do it."""
+    configuration: Setting
+    reason: Text
+
+
+class Refused(_Message):
+    """A message, or the whole connection, was not accepted."""
+
+    type: Literal["refused"] = "refused"
+    reason: Text
+
+
+FromJob = Annotated[Hello | StepTaken | Changed, Field(discriminator="type")]
+FromService = Annotated[Welcome | Ack | Decided | Refused, Field(discriminator="type")]
+_Any = TypeVar("_Any")
+_FROM_JOB: TypeAdapter[Hello | StepTaken | Changed] = TypeAdapter(FromJob)
+_FROM_SERVICE: TypeAdapter[Welcome | Ack | Decided | Refused] = TypeAdapter(FromService)
+
+
+def from_job(text: str | bytes) -> Hello | StepTaken | Changed:
+    """What a job has sent; raises ProtocolError for anything else."""
+    return _read(_FROM_JOB, text)
+
+
+def from_service(text: str | bytes) -> Welcome | Ack | Decided | Refused:
+    """What the service has sent; raises ProtocolError for anything else."""
+    return _read(_FROM_SERVICE, text)
+
+
+def _read(adapter: TypeAdapter[_Any], text: str | bytes) -> _Any:
+    if isinstance(text, bytes):
+        raise ProtocolError("a binary message", hint="send JSON as text")
+    if len(text) > MAX_BYTES:
+        raise ProtocolError(f"a message of {len(text)} characters", hint=f"send at most {MAX_BYTES}")
+    try:
+        return adapter.validate_python(json.loads(text, parse_constant=_refuse))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "message"
+        raise ProtocolError(f"`{where}`: {first['msg']}", hint="see docs/control.md for what a message holds") from None
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a message that is not JSON: {error}", hint="send one JSON object") from None
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"`{constant}` is no number")
+
+
+def finite(value: float | None) -> float | None:
+    """A number as a message may hold it: None for what is not finite."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,69 @@
+"""A real run under a control service of its own: `oppa train --policy`."""
+
+import dataclasses
+import json
+
+import pytest
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.job import load_job
+from oppa.table import Origin, Row, Table
+from oppa.training import ledger
+
+pytestmark = pytest.mark.slow
+
+JOB = """
+[model]
+preset = "tiny-1m"
+layers = 2
+seq_len = 32
+
+[batch]
+global_batch = 8
+
+[cluster]
+devices_per_host = 2
+memory_limit = "500 MiB"
+
+[limits]
+grace = "1 s"
+
+[train]
+samples = 600
+"""
+BEGIN = Configuration(dp=2, global_batch=8, micro_batch=2)
+PROMISED = Configuration(dp=1, pp=2, global_batch=16, micro_batch=2)
+"""Ten times as fast, says the table."""
+
+
+@pytest.fixture
+def table(oppa):
+    (oppa.folder / "job.toml").write_text(JOB)
+    facts = {"study": "a", "method": "exhaustive", "complete": True, "candidates": 3, "trials": 3, "spent_s": 1.0, "created_at": 1e9}
+    origin = Origin.of(load_job(oppa.folder / "job.toml"), **facts, loss_bound=None, expected_loss=None, command="oppa profile")
+    rates = {BEGIN: 10.0, dataclasses.replace(BEGIN, global_batch=16): 5.0, PROMISED: 100.0}
+    rows = [
+        Row(configuration=each, steps_per_s=rate, log_stddev=0.02, memory_bytes=10**6, source="measured", trials=(1,))
+        for each, rate in rates.items()
+    ]
+    Table(rows=tuple(rows), origin=origin).write(oppa.folder / "table")
+    return oppa.folder / "table"
+
+
+def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
+    done = oppa("train", "job.toml", BEGIN.id, "--run", "run", "--table", table, "--policy", "goodput", "--json")
+    assert json.loads(done.stdout)["ending"] == "finished" and "/#token=" in done.stderr
+    lines = ledger.standing(ledger.read(oppa.folder / "run"))
+    changes = [line for line in lines if line["event"] == ledger.CHANGED]
+    assert changes and Configuration.from_dict(changes[0]["after"]) == PROMISED
+    assert ledger.require_whole(lines) >= 600
+    assert not (oppa.folder / "run" / "control.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--policy", "fast", "--table", "table"), "fast"), (("--policy", "goodput"), "needs a table")],
+)
+def test_a_wrong_policy_is_told_of(words, said, oppa, table) -> None:
+    assert said in oppa("train", "job.toml", *words, code=2).stderr
+    assert not (oppa.folder / "runs").exists()

@@ -1,0 +1,53 @@
+"""A cluster on which a pipeline is fastest at small batches, and data parallelism at large ones."""
+
+import pytest
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.job import load_job
+from oppa.table import Origin, Row, Table
+
+JOB = """
+model = {preset = "tiny-1m"}
+batch = {global_batch = 64}
+cluster = {devices_per_host = 2, device = "CPU", memory_limit = "100 MiB"}
+runner = {name = "torch"}
+"""
+BATCHES = (8, 16, 32, 64, 128, 256)
+PIPELINE = {"dp": 1, "pp": 2}
+DATA = {"dp": 2}
+
+
+def step_time_s(configuration: Configuration) -> float:
+    """A pipeline costs little for each step, and more for each sequence."""
+    fixed_s, sequence_s = (0.02, 4e-3) if configuration.pp == 2 else (0.1, 1e-3)
+    return fixed_s + sequence_s * configuration.global_batch
+
+
+def row(**parameters) -> Row:
+    """As the cluster has it, unless told otherwise."""
+    steps_per_s = parameters.pop("steps_per_s", None)
+    configuration = Configuration(**{"micro_batch": 4, **parameters})
+    return Row(
+        configuration=configuration,
+        steps_per_s=steps_per_s or 1 / step_time_s(configuration),
+        log_stddev=0.02,
+        memory_bytes=10**6,
+        source="measured",
+        trials=(1,),
+    )
+
+
+@pytest.fixture(scope="session")
+def table_of(tmp_path_factory):
+    """Makes a table of rows."""
+    path = tmp_path_factory.mktemp("job") / "job.toml"
+    path.write_text(JOB)
+    facts = {"study": "a", "method": "exhaustive", "complete": True, "candidates": 12, "trials": 12, "spent_s": 1.0, "created_at": 1e9}
+    origin = Origin.of(load_job(path), **facts, loss_bound=None, expected_loss=None, command="oppa profile")
+    return lambda rows: Table(rows=tuple(rows), origin=origin)
+
+
+@pytest.fixture(scope="session")
+def table(table_of):
+    """Both layouts at all batches."""
+    return table_of(row(**layout, global_batch=batch) for batch in BATCHES for layout in (PIPELINE, DATA))

@@ -1,0 +1,78 @@
+"""A control service at work beside a test, and jobs that talk to it."""
+
+import contextlib
+import json
+import time
+from pathlib import Path
+
+from websockets.sync.client import connect
+
+from oppa.control.background import in_background
+from oppa.control.controller import Controller
+from oppa.control.service import Service
+from oppa.problem.configuration import Configuration
+from oppa.protocol.messages import Hello, StepTaken, from_service
+
+PRESENT = Configuration(dp=1, pp=2, global_batch=64, micro_batch=4)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, table, policy_of, port: int = 0):
+    """A service, and its port, while this lasts."""
+    service = Service(folder, lambda hello: Controller(table, policy_of, total_samples=hello.total_samples, every=5))
+    try:
+        with in_background(service, port) as own:
+            yield service, own
+    finally:
+        service.close()
+
+
+def hello(job: str = "a-job", **changes) -> Hello:
+    """What a job says first."""
+    return Hello(**{"job": job, "configuration": PRESENT, "total_samples": None, **changes})
+
+
+def step(number: int, **changes) -> StepTaken:
+    """A step."""
+    values = {
+        "number": number,
+        "step": number - 1,
+        "samples": 64 * number,
+        "configuration": PRESENT,
+        "step_time_s": 0.3,
+        "elapsed_s": 0.3 * number,
+        "noise_scale": 100.0,
+        "health": "healthy",
+        "loss": 3.0,
+        "learning_rate": 1e-3,
+    }
+    return StepTaken(**{**values, **changes})
+
+
+@contextlib.contextmanager
+def line(port: int, token: str, job: str = "a-job", **headers):
+    """A bare connection of a job, before it has said anything."""
+    with connect(
+        f"ws://127.0.0.1:{port}/job/{job}", additional_headers={"Authorization": f"Bearer {token}", **headers}, proxy=None
+    ) as opened:
+        yield opened
+
+
+def heard(opened, timeout=5.0):
+    """The next message of the service."""
+    return from_service(opened.recv(timeout=timeout))
+
+
+def until(condition, timeout_s=10.0) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it has not come about"
+        time.sleep(0.01)
+
+
+def said_to_watcher(port: int, token: str, origin=None) -> dict:
+    """What the live page would be sent first."""
+    with connect(f"ws://127.0.0.1:{port}/watch", origin=origin, proxy=None) as opened:
+        opened.send(token)
+        return json.loads(opened.recv(timeout=5))

@@ -1,0 +1,151 @@
+"""A job under a controller, played on a clock of its own."""
+
+import dataclasses
+import functools
+
+import pytest
+
+from oppa.control.controller import PROOF, WARM_UP, ChangeSeen, Controller, StepSeen
+from oppa.control.decision import Command, Limit
+from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.static import StaticPolicy
+from oppa.problem.configuration import Configuration
+from oppa.table.rows import Strategy
+from tests.control.conftest import DATA, PIPELINE, step_time_s
+
+CHANGE_S = 2.0
+
+
+@dataclasses.dataclass
+class Job:
+    """Does what its controller says, if it can."""
+
+    controller: Controller
+    configuration: Configuration
+    noise_scale: float = 100.0
+    health: str = "healthy"
+    slow: dict = dataclasses.field(default_factory=dict)
+    """By what factor a configuration is slower than the table has it."""
+    unbuildable: frozenset = frozenset()
+    steps: int = 0
+    samples: int = 0
+    elapsed_s: float = 0.0
+    decisions: list = dataclasses.field(default_factory=list)
+
+    def run(self, steps: int) -> "Job":
+        for _ in range(steps):
+            self._step()
+        return self
+
+    def _step(self) -> None:
+        seconds = step_time_s(self.configuration) * self.slow.get(self.configuration, 1.0)
+        self.elapsed_s += seconds
+        self.samples += self.configuration.global_batch
+        seen = StepSeen(
+            step=self.steps,
+            samples=self.samples,
+            configuration=self.configuration,
+            step_time_s=seconds,
+            elapsed_s=self.elapsed_s,
+            noise_scale=self.noise_scale,
+            health=self.health,
+            loss=3.0,
+        )
+        self.steps += 1
+        if decision := self.controller.step(seen):
+            self.decisions.append((self.steps, decision))
+            if decision.command != Command.NO_OP:
+                self._change(decision.configuration)
+
+    def _change(self, wanted) -> None:
+        seconds = 0.0 if Strategy.of(wanted) == Strategy.of(self.configuration) else CHANGE_S
+        self.elapsed_s += seconds
+        failure = "out of memory" if wanted in self.unbuildable else ""
+        self.controller.changed(ChangeSeen(before=self.configuration, after=wanted, seconds=seconds, failure=failure))
+        self.configuration = self.configuration if failure else wanted
+
+    @property
+    def commands(self) -> list:
+        return [decision.command for _, decision in self.decisions]
+
+
+@pytest.fixture
+def job(table):
+    def make(layout=PIPELINE, global_batch=64, policy=GoodputPolicy, **facts) -> Job:
+        configuration = Configuration(**layout, global_batch=global_batch, micro_batch=4)
+        options = {name: facts.pop(name) for name in ("total_samples", "every") if name in facts}
+        return Job(controller=Controller(table, policy, **options), configuration=configuration, **facts)
+
+    return make
+
+
+def test_the_job_arrives_at_the_best_and_stays(job) -> None:
+    done = job().run(200)
+    assert done.configuration.dp == 2 and done.commands[0] == Command.RECONFIGURE
+    assert set(done.commands[3:]) == {Command.NO_OP}
+
+
+def test_a_decision_is_due_every_few_steps(job) -> None:
+    assert [step for step, _ in job(policy=lambda _: StaticPolicy(), every=7).run(30).decisions] == [7, 14, 21, 28]
+
+
+def test_a_growing_noise_scale_lets_the_batch_follow_step_by_step(job) -> None:
+    grown = job(global_batch=8, noise_scale=2000.0).run(400)
+    batches = [decision.configuration.global_batch for _, decision in grown.decisions if decision.command != Command.NO_OP]
+    assert batches == sorted(batches) and grown.configuration == Configuration(**DATA, global_batch=256, micro_batch=4)
+    assert all(after <= 2 * before for before, after in zip([8, *batches], batches, strict=False))
+
+
+def test_a_change_that_does_not_deliver_is_undone_and_not_repeated(job) -> None:
+    """The table promises more of a layout than training gets from it."""
+    promised = job().run(20).configuration
+    slow = {Configuration(**DATA, global_batch=batch, micro_batch=4): 5.0 for batch in (8, 16, 32, 64, 128, 256)}
+    disappointed = job(slow=slow).run(300)
+    assert promised.dp == 2 and disappointed.configuration.pp == 2
+    assert disappointed.commands.count(Command.RECONFIGURE) == 2
+    (_, back) = next(each for each in disappointed.decisions if "not delivered" in each[1].reason)
+    assert back.configuration == Configuration(**PIPELINE, global_batch=64, micro_batch=4)
+
+
+def test_a_change_is_given_time_to_show_what_it_brings(job) -> None:
+    slow = {Configuration(**DATA, global_batch=batch, micro_batch=4): 5.0 for batch in (8, 16, 32, 64, 128, 256)}
+    changed, undone = [step for step, decision in job(slow=slow).run(100).decisions if decision.command == Command.RECONFIGURE]
+    assert undone - changed == PROOF + WARM_UP
+
+
+def test_what_cannot_be_built_is_asked_for_once(job) -> None:
+    wanted = job().run(10).configuration
+    refused = job(unbuildable=frozenset({wanted})).run(200)
+    asked = [decision.configuration for _, decision in refused.decisions if decision.command != Command.NO_OP]
+    assert asked.count(wanted) == 1 and refused.configuration != wanted
+
+
+def test_nothing_is_decided_on_an_unhealthy_estimator(job) -> None:
+    sick = job(health="no_signal").run(100)
+    assert set(sick.commands) == {Command.NO_OP} and sick.decisions[0][1].limits == (Limit.UNHEALTHY,)
+
+
+def test_a_layout_is_not_changed_shortly_before_the_end(job) -> None:
+    assert Command.RECONFIGURE in job(total_samples=64 * 1000).run(20).commands
+    near = job(total_samples=64 * 15)
+    near.controller.changed(
+        ChangeSeen(before=near.configuration, after=Configuration(**DATA, global_batch=64, micro_batch=4), seconds=60.0, failure="once")
+    )
+    assert Command.RECONFIGURE not in near.run(12).commands
+
+
+def test_a_job_that_stays_is_worth_what_staying_is_worth(job) -> None:
+    worth = job(policy=lambda _: StaticPolicy()).run(50).controller.worth
+    assert worth.gain == pytest.approx(0, abs=1e-9) and worth.regret > 0.1
+
+
+def test_decisions_are_worth_something_and_never_more_than_the_ideal(job) -> None:
+    worth = job().run(300).controller.worth
+    assert worth.gain > 0.2 and 0 <= worth.regret < 0.1
+
+
+def test_time_spent_on_changes_counts_for_nothing(job, table) -> None:
+    free, dear = job(), job()
+    dear_change = functools.partial(dear._change)
+    dear._change = lambda wanted: (setattr(dear, "elapsed_s", dear.elapsed_s + 100.0), dear_change(wanted))
+    assert dear.run(100).controller.worth.gain < free.run(100).controller.worth.gain - 0.1

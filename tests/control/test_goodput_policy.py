@@ -1,0 +1,156 @@
+"""What the goodput policy chooses, and what keeps it from choosing."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from oppa.control.decision import Command, Limit, Situation
+from oppa.control.goodput_policy import GoodputPolicy, cost_factor
+from oppa.errors import TableError
+from oppa.problem.configuration import Configuration
+from oppa.table.goodput import goodput, plain_goodput
+from tests.control.conftest import BATCHES, DATA, PIPELINE, row
+
+
+def at(layout, global_batch, **changes) -> Situation:
+    configuration = Configuration(**layout, global_batch=global_batch, micro_batch=4)
+    return Situation(**{"configuration": configuration, "noise_scale": 100.0, "elapsed_s": 1000.0, **changes})
+
+
+@pytest.fixture(scope="module")
+def policy(table):
+    return GoodputPolicy(table)
+
+
+def test_the_largest_goodput_is_chosen(policy) -> None:
+    decision = policy.decide(at(PIPELINE, 256))
+    assert decision.command == Command.RECONFIGURE and decision.configuration.dp == 2
+    assert decision.chosen.goodput == max(option.goodput for option in decision.best)
+    assert decision.chosen.goodput == pytest.approx(decision.chosen.samples_per_s * decision.chosen.efficiency)
+
+
+def test_the_three_best_are_told_best_first(policy) -> None:
+    best = policy.decide(at(DATA, 64)).best
+    assert len(best) == 3 and [option.goodput for option in best] == sorted((option.goodput for option in best), reverse=True)
+
+
+def test_other_batches_in_the_same_layout_need_no_reconfiguration(policy) -> None:
+    decision = policy.decide(at(DATA, 64, noise_scale=1000.0, reconfiguration_s=1e9))
+    assert decision.command == Command.SCALE_BS and decision.configuration == Configuration(**DATA, global_batch=128, micro_batch=4)
+
+
+def test_a_better_micro_batch_is_taken(table_of) -> None:
+    slow, fast = (row(**DATA, global_batch=64, micro_batch=size, steps_per_s=rate) for size, rate in ((4, 5.0), (8, 6.0)))
+    decision = GoodputPolicy(table_of([slow, fast])).decide(at(DATA, 64))
+    assert decision.command == Command.SCALE_BS and decision.configuration.micro_batch == 8
+
+
+@pytest.mark.parametrize(("gain", "command"), [(1.09, Command.NO_OP), (1.11, Command.SCALE_BS)])
+def test_the_best_must_be_better_by_the_margin(gain, command, table_of) -> None:
+    rows = [row(**DATA, global_batch=64, micro_batch=size, steps_per_s=rate) for size, rate in ((4, 5.0), (8, 5.0 * gain))]
+    decision = GoodputPolicy(table_of(rows)).decide(at(DATA, 64))
+    assert decision.command == command and (Limit.MARGIN in decision.limits) == (command == Command.NO_OP)
+
+
+@pytest.mark.parametrize("noise_scale", [1e4, 1e6])
+def test_the_batch_grows_twofold_at_most(noise_scale, policy) -> None:
+    decision = policy.decide(at(DATA, 32, noise_scale=noise_scale))
+    assert decision.configuration.global_batch == 64 and decision.limits == (Limit.GROWTH,)
+
+
+def test_the_batch_may_shrink_at_once(table_of) -> None:
+    """Where throughput is the same at every batch, goodput is largest where the batch is the noise scale."""
+    flat = table_of(row(**DATA, global_batch=batch, steps_per_s=1000 / batch) for batch in BATCHES)
+    assert GoodputPolicy(flat).decide(at(DATA, 256, noise_scale=16.0)).configuration.global_batch == 16
+
+
+def test_a_change_of_layout_must_pay_in_what_is_left(policy) -> None:
+    """The paper's factor knows of the past alone, and changes the layout before the last step."""
+    long, last = (at(PIPELINE, 64, reconfiguration_s=30.0, remaining_samples=samples) for samples in (10**6, 64))
+    assert policy.decide(long).command == Command.RECONFIGURE
+    assert policy.decide(last).command == Command.NO_OP and Limit.COST in policy.decide(last).limits
+
+
+def test_as_the_paper_has_it_the_layout_changes_before_the_last_step(table) -> None:
+    last = at(PIPELINE, 64, reconfiguration_s=30.0, remaining_samples=64)
+    assert GoodputPolicy(table, cost="elapsed").decide(last).command == Command.RECONFIGURE
+
+
+def test_where_nobody_knows_the_end_both_costs_nearly_agree() -> None:
+    situation = at(DATA, 64, reconfiguration_s=10.0)
+    horizon, elapsed = (cost_factor(situation, 100.0, cost) for cost in ("horizon", "elapsed"))
+    assert elapsed == pytest.approx(1000 / 1010) and horizon == pytest.approx(elapsed, abs=2e-4)
+
+
+@pytest.mark.parametrize("cost", ["horizon", "elapsed"])
+def test_a_dearer_change_is_never_likelier(cost) -> None:
+    factors = [
+        cost_factor(at(DATA, 64, reconfiguration_s=float(seconds), remaining_samples=10**5), 100.0, cost) for seconds in range(0, 2000, 50)
+    ]
+    assert factors == sorted(factors, reverse=True) and factors[0] == 1.0 and min(factors) >= 0
+
+
+@pytest.mark.parametrize("health", ["not_finite", "too_few_samples", "no_signal"])
+def test_it_does_not_act_on_an_unhealthy_estimator(health, policy) -> None:
+    decision = policy.decide(at(PIPELINE, 64, health=health))
+    assert decision.command == Command.NO_OP and decision.limits == (Limit.UNHEALTHY,) and health in decision.reason
+
+
+def test_it_does_not_act_before_there_is_a_noise_scale(policy) -> None:
+    assert policy.decide(at(PIPELINE, 64, noise_scale=None)).limits == (Limit.UNHEALTHY,)
+
+
+def test_a_strategy_that_the_table_lacks_is_judged_by_its_own_steps(policy) -> None:
+    stranger = Configuration(dp=2, zero_stage=1, global_batch=64, micro_batch=4)
+    assert policy.decide(at(DATA, 64, configuration=stranger)).limits == (Limit.UNKNOWN,)
+    assert policy.decide(at(DATA, 64, configuration=stranger, steps_per_s=100.0)).command == Command.NO_OP
+    assert policy.decide(at(DATA, 64, configuration=stranger, steps_per_s=0.1)).command == Command.RECONFIGURE
+
+
+def test_what_could_not_be_built_is_not_asked_for(policy) -> None:
+    wanted = policy.decide(at(PIPELINE, 256)).configuration
+    other = policy.decide(at(PIPELINE, 256, barred=frozenset({wanted})))
+    assert other.configuration != wanted and Limit.BARRED in other.limits
+
+
+def test_an_empty_table_is_refused(table_of) -> None:
+    with pytest.raises(TableError, match="no row"):
+        GoodputPolicy(table_of([]))
+
+
+@pytest.mark.parametrize("factor", [1e-3, 7.0, 1e4])
+def test_a_cluster_that_is_faster_as_a_whole_is_used_alike(factor, table, table_of, policy) -> None:
+    faster = table_of(dataclasses.replace(each, steps_per_s=each.steps_per_s * factor) for each in table.rows)
+    for batch in (8, 64, 256):
+        assert GoodputPolicy(faster).decide(at(PIPELINE, batch)).configuration == policy.decide(at(PIPELINE, batch)).configuration
+
+
+def test_the_order_of_rows_does_not_matter(table, table_of, policy) -> None:
+    turned = GoodputPolicy(table_of(reversed(table.rows)))
+    for noise_scale in (5.0, 50.0, 500.0):
+        assert turned.decide(at(DATA, 64, noise_scale=noise_scale)) == policy.decide(at(DATA, 64, noise_scale=noise_scale))
+
+
+BATCH = np.geomspace(1, 1e6, 200_001)
+"""For appendix C: batches as fine as you like."""
+
+
+def _chosen(noise_scale, hardware_batch, *, with_rate: bool) -> float:
+    """The batch of the largest goodput where throughput is B / (B + B_hw) (COPUS eq. 11)."""
+    worth = (goodput if with_rate else plain_goodput)(BATCH / (BATCH + hardware_batch), BATCH, noise_scale)
+    return float(BATCH[worth.argmax()])
+
+
+@pytest.mark.parametrize("hardware_batch", [16.0, 64.0, 256.0])
+@pytest.mark.parametrize("critical", [32.0, 512.0, 4096.0])
+def test_without_the_learning_rate_the_choice_is_a_geometric_mean(critical, hardware_batch) -> None:
+    """COPUS eq. 13: so a wrong calibration factor enters by its square root."""
+    assert _chosen(critical, hardware_batch, with_rate=False) == pytest.approx(math.sqrt(hardware_batch * critical), rel=1e-4)
+
+
+def test_with_the_learning_rate_a_wrong_calibration_enters_more_strongly() -> None:
+    """The square-root law does not hold for eq. 8: there the elasticity is 0.76 for B_hw = 64 and critical batches of 128 to 2048."""
+    low, high = (_chosen(critical, 64.0, with_rate=True) for critical in (128.0, 2048.0))
+    assert math.log(high / low) / math.log(16) == pytest.approx(0.76, abs=0.01)
