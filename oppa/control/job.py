@@ -1,11 +1,11 @@
 """A job as the service knows it: its controller, what it has told so far, and what of that people look at."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from oppa.control.controller import ChangeSeen, Controller, StepSeen
-from oppa.control.decision import Decision
+from oppa.control.decision import Command, Decision
 from oppa.protocol.messages import Changed, Decided, Hello, StepTaken
 
 POINTS = 2000
@@ -54,7 +54,10 @@ class Job:
             self.decisions[-1]["outcome"] = {"seconds": message.seconds, "failure": message.failure}
 
     def _decided(self, message: StepTaken, decision: Decision) -> Decided:
-        self.decisions = [*self.decisions, {"step": message.step, "elapsed_s": message.elapsed_s, **decision.to_dict()}][-KEPT:]
+        record = {"step": message.step, "elapsed_s": message.elapsed_s, "times": 1, **decision.to_dict()}
+        if self.decisions and decision.command == Command.NO_OP and _alike(self.decisions[-1], record):
+            record["times"] += self.decisions.pop()["times"]  # as before, for the same reasons: one line for all of them
+        self.decisions = [*self.decisions, record][-KEPT:]
         self.decision = Decided(
             number=message.number,
             command=decision.command.value,
@@ -63,6 +66,10 @@ class Job:
             reason=decision.reason[:2000],
         )
         return self.decision
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(one[name] == other[name] for name in ("command", "configuration", "limits"))
 
 
 class History:

@@ -1,0 +1,83 @@
+"""The live page, as a browser has it."""
+
+import pytest
+
+from oppa.control.goodput_policy import GoodputPolicy
+from oppa.problem.configuration import Configuration
+from oppa.protocol.messages import Changed
+from tests.control.browser import browsing
+from tests.control.services import PRESENT, hello, line, serving, step, until
+
+pytestmark = pytest.mark.slow
+
+MARKUP = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
+
+
+@pytest.fixture
+def page():
+    with browsing() as page:
+        yield page
+
+
+@pytest.fixture
+def served(tmp_path, table):
+    with serving(tmp_path, table, GoodputPolicy) as (service, port):
+        with line(port, service.tokens.of_job("a-job")) as opened:
+            opened.send(hello().to_json())
+            for number in range(1, 11):
+                opened.send(step(number, noise_scale=10.0 * number).to_json())
+            wanted = Configuration(dp=2, global_batch=128, micro_batch=4)
+            opened.send(Changed(number=11, before=PRESENT, after=wanted, seconds=1.0, failure=MARKUP).to_json())
+            for number in range(12, 22):
+                opened.send(step(number).to_json())
+            until(lambda: "a-job" in service.jobs and service.jobs["a-job"].number == 21)
+        yield service, port
+
+
+def _opened(page, port, token) -> None:
+    page.open(f"http://127.0.0.1:{port}/{token}")
+
+
+def test_it_shows_a_job_as_it_goes(page, served) -> None:
+    service, port = served
+    _opened(page, port, f"#token={service.tokens.of_watcher()}")
+    page.wait_for("document.querySelectorAll('#charts path').length >= 5")
+    assert page.value("document.querySelectorAll('figure').length") == 6
+    assert page.value("document.querySelector('#jobs').innerText") == "a-job"
+    assert "reconfigure" in page.value("document.querySelector('#decisions').innerText")
+    assert page.value("location.href") == f"http://127.0.0.1:{port}/", "the token does not stay in the address"
+    with line(port, service.tokens.of_job("a-job")) as opened:
+        opened.send(hello().to_json())
+        opened.send(step(100, loss=7.25).to_json())
+        page.wait_for("document.querySelector('#facts').innerText.includes('7.25')")
+    assert not page.complaints
+
+
+def test_what_comes_from_outside_is_text(page, served) -> None:
+    service, port = served
+    _opened(page, port, f"#token={service.tokens.of_watcher()}")
+    page.wait_for("document.querySelector('#decisions').innerText.includes('onerror')")
+    assert page.value("document.querySelectorAll('#decisions img, #decisions script').length") == 0
+    assert page.value("document.title") == "oppa control" and not page.complaints
+
+
+def test_no_script_but_its_own_runs(page, served) -> None:
+    _opened(page, served[1], "")
+    page.wait_for("document.querySelector('#ask') && !document.querySelector('#ask').hidden")
+    page.value(
+        "(() => { const made = document.createElement('script'); made.textContent = 'document.title = 1'; document.body.append(made) })()"
+    )
+    page.value("(() => { const made = document.createElement('img'); made.src = 'http://127.0.0.1:9/'; document.body.append(made) })()")
+    assert page.value("document.title") == "oppa control"
+    page.wait_for("true")
+    assert any("Content Security Policy" in each for each in page.complaints)
+
+
+def test_without_the_token_it_asks_for_it(page, served) -> None:
+    service, port = served
+    _opened(page, port, "#token=wrong")
+    page.wait_for("document.querySelector('#state').innerText.includes('not the watcher')")
+    page.value(f"document.querySelector('#token').value = '{service.tokens.of_watcher()}'")
+    page.value("document.querySelector('#ask button').click()")
+    page.wait_for("document.querySelectorAll('figure').length === 6")
+    assert page.value("document.querySelector('#ask').hidden")
