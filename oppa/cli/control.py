@@ -11,6 +11,7 @@ TABLE = "The folder of the table that decisions are made from."
 PORT = "The port on this machine's loopback; from elsewhere through a tunnel, `ssh -L PORT:127.0.0.1:PORT HOST`. 0: a free one."
 FOLDER = "Where the service keeps its secret and its journal: it goes on from there when it is started again."
 POLICY = "How batch size and layout are chosen: `goodput`, `critical-batch` or `static`."
+EVERY = "Steps of a job from one decision to the next."
 TOKEN = "Print the token of the job of this name, and exit: `oppa train` on another host speaks with it. `watch`: the live page's."
 
 
@@ -19,6 +20,7 @@ def control(
     port: Annotated[int, typer.Option(min=0, max=65535, help=PORT)] = 8765,
     folder: Annotated[Path, typer.Option(metavar="FOLDER", help=FOLDER)] = Path("control"),
     policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "goodput",
+    every: Annotated[int, typer.Option(min=1, help=EVERY)] = 10,
     token: Annotated[str, typer.Option(metavar="JOB", help=TOKEN)] = "",
 ) -> None:
     """Tell training jobs which batch size and layout to train in, until Ctrl-C; jobs train on without it, as they are.
@@ -27,7 +29,7 @@ def control(
     """
     from oppa.cli import style
     from oppa.control.background import in_background
-    from oppa.control.controller import Controller
+    from oppa.control.job import controllers
     from oppa.control.policies import policy_of
     from oppa.control.service import Service
     from oppa.control.tokens import Tokens
@@ -39,9 +41,7 @@ def control(
         return
     profiled, make = Table.read(folder=table), policy_of(policy)
     make(profiled)  # what is wrong with it is said now
-    service = Service(
-        folder, lambda hello: Controller(profiled, make, total_samples=hello.total_samples, reconfiguration_s=hello.reconfiguration_s)
-    )
+    service = Service(folder, controllers(profiled, make, every=every))
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

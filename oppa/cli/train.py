@@ -145,12 +145,11 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes) -> Iterator[None]
         return
     from oppa.cli import style
     from oppa.control.background import in_background
-    from oppa.control.controller import Controller
+    from oppa.control.job import controllers
     from oppa.control.policies import policy_of
     from oppa.control.service import Service
 
-    table, make = wishes.table, policy_of(wishes.policy)
-    service = Service(folder / "control", lambda hello: Controller(table, make, total_samples=hello.total_samples))
+    service = Service(folder / "control", controllers(wishes.table, policy_of(wishes.policy)))
     try:
         with (
             in_background(service) as port,

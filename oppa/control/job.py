@@ -4,14 +4,25 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oppa.control.controller import ChangeSeen, Controller, StepSeen
-from oppa.control.decision import Command, Decision
+from oppa.control.controller import EVERY, ChangeSeen, Controller, StepSeen
+from oppa.control.decision import Command, Decision, Policy
 from oppa.protocol.messages import Changed, Decided, Hello, StepTaken
+from oppa.table.table import Table
 
 POINTS = 2000
 """Steps that a curve has at most: when it has more, every other one is dropped."""
 KEPT = 200
 """Decisions that people can look back at."""
+
+
+def controllers(table: Table, policy_of: Callable[[Table], Policy], *, every: int = EVERY) -> Callable[[Hello], Controller]:
+    """What makes a job's controller from what it says of itself: each its own, all from one table."""
+
+    def control(hello: Hello) -> Controller:
+        total, cost_s = hello.total_samples, hello.reconfiguration_s
+        return Controller(table, policy_of, total_samples=total, reconfiguration_s=cost_s, every=every)
+
+    return control
 
 
 class Job:

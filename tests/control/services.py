@@ -8,7 +8,7 @@ from pathlib import Path
 from websockets.sync.client import connect
 
 from oppa.control.background import in_background
-from oppa.control.controller import Controller
+from oppa.control.job import controllers
 from oppa.control.service import Service
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Hello, StepTaken, from_service
@@ -19,7 +19,7 @@ PRESENT = Configuration(dp=1, pp=2, global_batch=64, micro_batch=4)
 @contextlib.contextmanager
 def serving(folder: Path, table, policy_of, port: int = 0):
     """A service, and its port, while this lasts."""
-    service = Service(folder, lambda hello: Controller(table, policy_of, total_samples=hello.total_samples, every=5))
+    service = Service(folder, controllers(table, policy_of, every=5))
     try:
         with in_background(service, port) as own:
             yield service, own

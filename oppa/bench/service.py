@@ -1,0 +1,355 @@
+"""The control service under load: how long a decision takes, how soon a thousand jobs are answered, and what damage and death do to it.
+
+The service is a process of its own (`oppa control`), the jobs are connections from here. Figures:
+    decision_p50_ms      one decision over a table of 10,000 rows, median
+    service_p99_ms       from a message to its acknowledgement, 99th percentile over all messages of all jobs
+    messages_lost        messages that were sent, and are neither acknowledged nor known to the service at the end
+    malformed_crashes    times that the service ended under 20,000 malformed messages
+    blocked_share        of training time, in rank 0's calls, while the service is killed 20 times
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from oppa import catalog
+from oppa.control.client import ControlClient
+from oppa.control.decision import Situation
+from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.tokens import Tokens
+from oppa.errors import EnvironmentLackingError
+from oppa.problem.configuration import Configuration
+from oppa.problem.job import load_job
+from oppa.protocol.messages import Ack, Hello, StepTaken, Welcome, from_service
+from oppa.report.record import Section
+from oppa.table import Origin, Row, Table
+
+ROWS, DECISIONS = 10_000, 2_000
+JOBS, SECONDS, EVERY = 1_000, 60, 20
+"""Jobs at a message a second each, for so long, a decision every so many messages."""
+MALFORMED, BESIDE = 20_000, 16
+"""Malformed messages, over so many connections at a time."""
+KILLS, BETWEEN_KILLS_S, STEP_S = 20, 1.0, 0.02
+START_S = 30.0
+_RSS = "VmRSS:"
+
+Tell = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceFigures:
+    """What was found."""
+
+    decision_p50_ms: float
+    decision_p99_ms: float
+    service_p50_ms: float
+    service_p99_ms: float
+    messages: int
+    messages_lost: int
+    malformed_crashes: int
+    malformed_growth_bytes: int
+    """Resident memory of the service behind the second half of the malformed messages, over that behind the first."""
+    blocked_share: float
+    kills: int
+    steps_unknown: int
+    """Of the steps that were told while the service was killed: what it does not know of in the end."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+    @property
+    def section(self) -> Section:
+        """As a table."""
+        rows = [
+            (f"decision over {ROWS:,} rows, median (99th percentile)", f"{self.decision_p50_ms:.3g} ms ({self.decision_p99_ms:.3g})"),
+            (
+                f"{JOBS:,} jobs, message to acknowledgement, median (99th percentile)",
+                f"{self.service_p50_ms:.3g} ms ({self.service_p99_ms:.3g})",
+            ),
+            (f"messages lost, of {self.messages:,}", str(self.messages_lost)),
+            (f"crashes under {MALFORMED:,} malformed messages", str(self.malformed_crashes)),
+            ("growth of the service behind the second half of these", f"{self.malformed_growth_bytes / 2**20:.1f} MiB"),
+            (f"time blocked in rank 0's calls, service killed {self.kills} times", f"{self.blocked_share:.3%}"),
+            ("steps told meanwhile that the service does not know in the end", str(self.steps_unknown)),
+        ]
+        text = f"Jobs tell a step a second for {SECONDS} s, and get a decision every {EVERY} steps; service and jobs share one machine."
+        return Section(title="The control service", text=text, columns=("what", ">figure"), rows=rows)
+
+
+def measure(tell: Tell) -> ServiceFigures:
+    """All of it, in three minutes; raises EnvironmentLackingError outside a checkout, or if the service does not start."""
+    table = _table(ROWS)
+    tell(f"{DECISIONS:,} decisions over {ROWS:,} rows")
+    decisions = _decisions(table)
+    with tempfile.TemporaryDirectory(prefix="oppa-service-") as folder:
+        _table(100).write(Path(folder, "table"))
+        with _Served(Path(folder)) as served:
+            tell(f"{JOBS:,} jobs for {SECONDS} s")
+            latencies, lost = asyncio.run(_load(served))
+            tell(f"{MALFORMED:,} malformed messages")
+            crashes, growth = asyncio.run(_damage(served))
+            tell(f"{KILLS} kills")
+            blocked, unknown = _killing(served)
+    return ServiceFigures(
+        decision_p50_ms=statistics.median(decisions) * 1e3,
+        decision_p99_ms=float(np.quantile(decisions, 0.99)) * 1e3,
+        service_p50_ms=statistics.median(latencies) * 1e3,
+        service_p99_ms=float(np.quantile(latencies, 0.99)) * 1e3,
+        messages=JOBS * SECONDS,
+        messages_lost=lost,
+        malformed_crashes=crashes,
+        malformed_growth_bytes=growth,
+        blocked_share=blocked,
+        kills=KILLS,
+        steps_unknown=unknown,
+    )
+
+
+def _table(rows: int) -> Table:
+    """Layouts by batch sizes by micro-batches, with throughputs that saturate."""
+    path = catalog.root() / "examples" / "cpu.toml"
+    if not path.is_file():
+        raise EnvironmentLackingError(f"`{path}` is not there", hint="run it from a checkout")
+    facts = {
+        "study": "none",
+        "method": "exhaustive",
+        "complete": True,
+        "candidates": rows,
+        "trials": rows,
+        "spent_s": 1.0,
+        "created_at": 0.0,
+    }
+    origin = Origin.of(load_job(path), imitated=True, **facts, loss_bound=None, expected_loss=None, command="oppa bench service")
+    found = []
+    for number in range(rows):
+        layout, batch = divmod(number, 10)
+        configuration = Configuration(dp=1, pp=1 + layout, global_batch=4 * 2**batch, micro_batch=4)
+        time_s = 0.01 * (1 + layout % 97) + 1e-3 * (1 + layout % 31) * configuration.global_batch
+        found.append(
+            Row(configuration=configuration, steps_per_s=1 / time_s, log_stddev=0.02, memory_bytes=1, source="measured", trials=(1,))
+        )
+    return Table(rows=tuple(found), origin=origin)
+
+
+def _decisions(table: Table) -> list[float]:
+    """Seconds of each decision, at noise scales and in configurations that change."""
+    policy, times_s = GoodputPolicy(table), []
+    for number in range(DECISIONS):
+        situation = Situation(
+            configuration=table.rows[(7 * number) % len(table.rows)].configuration,
+            noise_scale=10.0 * 1.002**number,
+            elapsed_s=1e4,
+            reconfiguration_s=5.0,
+            remaining_samples=10**7,
+        )
+        begin_s = time.perf_counter()
+        policy.decide(situation)
+        times_s.append(time.perf_counter() - begin_s)
+    return times_s
+
+
+class _Served:
+    """`oppa control` as a process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self.tokens = Tokens.of(folder / "control")
+
+    def __enter__(self) -> "_Served":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill(signal.SIGTERM)
+
+    def start(self) -> None:
+        """The same port as before, where there was one."""
+        words = ["control", "--table", str(self.folder / "table"), "--folder", str(self.folder / "control")]
+        command = [sys.executable, "-m", "oppa", *words, "--port", str(self.port), "--every", str(EVERY)]
+        log = self.folder / "log"
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "NO_COLOR": "1"})
+        deadline = time.monotonic() + START_S
+        while "127.0.0.1:" not in (said := log.read_text()):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise EnvironmentLackingError(f"the service has not started: {said.strip()}", hint="`oppa control` says more")
+            time.sleep(0.02)
+        self.port = int(said.partition("127.0.0.1:")[2].partition(",")[0])
+
+    @property
+    def runs(self) -> bool:
+        """It has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def resident_bytes(self) -> int:
+        """Of its memory."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.partition(_RSS)[2].split()[0]) << 10
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """And wait for it."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.wait(20)
+
+    def steps_known(self) -> dict[str, float]:
+        """By job, from its metrics."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/metrics", headers={"Authorization": f"Bearer {self.tokens.of_watcher()}"}
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            lines = answer.read().decode().splitlines()
+        prefix = 'oppa_job_steps{job="'
+        return {line[len(prefix) :].partition('"')[0]: float(line.split()[-1]) for line in lines if line.startswith(prefix)}
+
+    @contextlib.asynccontextmanager
+    async def line(self, job: str) -> Any:
+        """A job's connection, welcome."""
+        headers = {"Authorization": f"Bearer {self.tokens.of_job(job)}"}
+        async with connect(
+            f"ws://127.0.0.1:{self.port}/job/{job}", additional_headers=headers, compression=None, proxy=None, open_timeout=60
+        ) as opened:
+            await opened.send(_hello(job).to_json())
+            assert isinstance(from_service(await opened.recv()), Welcome)
+            yield opened
+
+
+PRESENT = Configuration(dp=1, pp=2, global_batch=16, micro_batch=4)
+
+
+def _hello(job: str) -> Hello:
+    return Hello(job=job, configuration=PRESENT, total_samples=None)
+
+
+def _facts(number: int) -> dict[str, Any]:
+    """Of a step."""
+    seen = {"step": number - 1, "samples": 16 * number, "configuration": PRESENT, "step_time_s": 0.1, "elapsed_s": 0.1 * number}
+    return {**seen, "noise_scale": 100.0, "health": "healthy", "loss": 3.0, "learning_rate": 1e-3}
+
+
+async def _load(served: _Served) -> tuple[list[float], int]:
+    """Seconds from each message to its acknowledgement, and how many were lost."""
+    latencies: list[float] = []
+    connecting = asyncio.Semaphore(50)
+    everybody = asyncio.Barrier(JOBS)
+
+    async def job(number: int) -> int:
+        async with contextlib.AsyncExitStack() as stack:
+            async with connecting:
+                opened = await stack.enter_async_context(served.line(f"job-{number}"))
+            await everybody.wait()
+            return await _tell(opened, latencies, delay_s=number / JOBS)
+
+    acknowledged = await asyncio.gather(*(job(number) for number in range(JOBS)))
+    known = served.steps_known()
+    lost = sum(SECONDS - min(told, known.get(f"job-{number}", 0)) for number, told in enumerate(acknowledged))
+    return latencies, int(lost)
+
+
+async def _tell(opened: ClientConnection, latencies: list[float], delay_s: float) -> int:
+    """A message a second; the largest number that was acknowledged."""
+    sent_s: dict[int, float] = {}
+
+    async def listen() -> int:
+        last = 0
+        while last < SECONDS:
+            said = from_service(await opened.recv())
+            if isinstance(said, Ack):
+                now = time.perf_counter()
+                latencies.extend(now - sent_s[number] for number in range(last + 1, said.number + 1))
+                last = said.number
+        return last
+
+    listening = asyncio.create_task(listen())
+    begin_s = time.monotonic() + delay_s
+    for number in range(1, SECONDS + 1):
+        await asyncio.sleep(max(0.0, begin_s + number - 1 - time.monotonic()))
+        text = StepTaken(number=number, **_facts(number)).to_json()
+        sent_s[number] = time.perf_counter()
+        await opened.send(text)
+    async with asyncio.timeout(30):
+        return await listening
+
+
+async def _damage(served: _Served) -> tuple[int, int]:
+    """How often the service ended, and by how much it grew behind the second half."""
+    crashes, sizes = 0, list[int]()
+    wrong = list(_malformed())
+    for half in range(2):
+        share = MALFORMED // 2 // BESIDE
+
+        async def sender(beside: int, half: int = half, share: int = share) -> None:
+            sent = 0
+            while sent < share:
+                with contextlib.suppress(ConnectionClosed, OSError):
+                    async with served.line(f"damaged-{beside}") as opened:
+                        while sent < share:
+                            sent += 1
+                            await opened.send(wrong[(sent + beside + half) % len(wrong)])
+                            await opened.recv()
+
+        await asyncio.gather(*(sender(beside) for beside in range(BESIDE)))
+        if not served.runs:
+            crashes += 1
+            served.start()
+        sizes.append(served.resident_bytes)
+    return crashes, max(0, sizes[1] - sizes[0])
+
+
+def _malformed() -> Iterator[str | bytes]:
+    """Messages that are none."""
+    good = json.loads(StepTaken(number=1, **_facts(1)).to_json())
+    yield from ("", "{", "null", "[]", "3", "\x00", "[" * 5000, b"\x00\xff", '{"type": "step"}', '{"type": "unknown"}')
+    for name in good:
+        yield json.dumps({key: value for key, value in good.items() if key != name})
+        for value in (None, -1, "x" * 3000, [1], {"a": 1}, True):
+            changed = {**good, name: value}
+            if name not in ("loss", "noise_scale") or value is not None:
+                yield json.dumps(changed) if changed != good else "{"
+    yield json.dumps({**good, "configuration": {**good["configuration"], "global_batch": -16}})
+    yield json.dumps({**good, "step_time_s": 0})
+    yield json.dumps(good).replace("100.0", "NaN")
+
+
+def _killing(served: _Served) -> tuple[float, int]:
+    """The share of a job's time that its calls took while the service was killed, and how many of its steps are not known afterwards."""
+    steps, begin_s, killed_s = 0, time.monotonic(), time.monotonic()
+    kills = 0
+    with ControlClient(f"127.0.0.1:{served.port}", served.tokens.of_job("killed"), _hello("killed")) as client:
+        while kills < KILLS:
+            time.sleep(STEP_S)  # a step of training
+            steps += 1
+            client.step(**_facts(steps))
+            client.wanted(PRESENT)
+            if time.monotonic() - killed_s >= BETWEEN_KILLS_S:
+                before_s = time.monotonic()
+                served.kill()
+                served.start()
+                kills += 1
+                killed_s = time.monotonic()
+                begin_s += killed_s - before_s  # the job does not train while this process waits
+        trained_s = time.monotonic() - begin_s
+        deadline = time.monotonic() + 30
+        while served.steps_known().get("killed", 0) < steps and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return client.blocked_s / trained_s, steps - int(served.steps_known().get("killed", 0))
