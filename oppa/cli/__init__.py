@@ -11,13 +11,31 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli import bench, control, doctor, env, export, import_, init, netlab, predict, profile, report, show, space, train, tune, why
+from oppa.cli import (
+    bench,
+    control,
+    doctor,
+    env,
+    export,
+    import_,
+    init,
+    netlab,
+    plan,
+    predict,
+    profile,
+    report,
+    show,
+    space,
+    train,
+    tune,
+    why,
+)
 from oppa.cli.failure import exit_code, print_error
 from oppa.errors import OppaError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 before = (init.init, doctor.doctor, space.space, predict.predict, tune.tune, profile.profile)
-after = (show.show, report.report, why.why, export.export, train.train, control.control, netlab.netlab)
+after = (show.show, report.report, why.why, export.export, train.train, control.control, plan.plan, netlab.netlab)
 for command in (*before, *after):
     app.command()(command)
 app.command("import")(import_.import_)

@@ -116,7 +116,9 @@ class Controller:
         proof: int = PROOF,
     ) -> None:
         self._table, self._policy_of = table, policy_of
-        self._total, self._every, self._proof = total_samples, every, proof
+        self.total_samples = total_samples
+        """May change when a run goes on for longer."""
+        self._every, self._proof = every, proof
         self._costs_s = [reconfiguration_s]
         self._reconfiguring_s = 0.0
         self._stretches: list[_Stretch] = []
@@ -172,7 +174,7 @@ class Controller:
             elapsed_s=seen.elapsed_s,
             reconfiguring_s=self._reconfiguring_s,
             reconfiguration_s=self._expected_cost_s(),
-            remaining_samples=None if self._total is None else max(0, self._total - seen.samples),
+            remaining_samples=None if self.total_samples is None else max(0, self.total_samples - seen.samples),
             barred=frozenset(self._barred),
         )
 

@@ -3,6 +3,7 @@
 A message is acknowledged only when it is here. Commits are few, each of all that has come since the last one.
 """
 
+import contextlib
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -48,16 +49,14 @@ class Journal:
 
     def add(self, messages: Iterable[tuple[str, int, str]]) -> None:
         """Of jobs, by number; they are on disk when this returns."""
-        self._db.execute("begin")
-        self._db.executemany("insert or ignore into messages values (?, ?, ?)", messages)
-        self._db.execute("commit")
+        with self._transaction():
+            self._db.executemany("insert or ignore into messages values (?, ?, ?)", messages)
 
     def forget(self, job: str) -> None:
         """A job, and all that it has told."""
-        self._db.execute("begin")
-        self._db.execute("delete from messages where job = ?", (job,))
-        self._db.execute("delete from jobs where name = ?", (job,))
-        self._db.execute("commit")
+        with self._transaction():
+            self._db.execute("delete from messages where job = ?", (job,))
+            self._db.execute("delete from jobs where name = ?", (job,))
 
     def jobs(self) -> list[tuple[str, str]]:
         """Names, and what each said of itself."""
@@ -67,6 +66,18 @@ class Journal:
         """All that a job has told, in order."""
         for (text,) in self._db.execute("select text from messages where job = ? order by number", (job,)):
             yield text
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of it or nothing, on disk when it ends."""
+        self._db.execute("begin")
+        try:
+            yield
+            self._db.execute("commit")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("rollback")
+            raise
 
     def close(self) -> None:
         """Let go of the file."""

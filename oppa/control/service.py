@@ -185,11 +185,9 @@ class Service:
 
     async def _known(self, hello: Hello) -> Job:
         """The job that says hello, new or as it was."""
-        job = self.jobs.get(hello.job)
-        if job is None:
-            job = Job(hello, self._control)
-            await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.begin, hello.job, hello.to_json())
-            self.jobs[hello.job] = job
+        await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.begin, hello.job, hello.to_json())
+        job = self.jobs.get(hello.job) or self.jobs.setdefault(hello.job, Job(hello, self._control))
+        job.controller.total_samples = hello.total_samples
         return job
 
     async def _take_in(self, connection: ServerConnection, job: Job) -> None:

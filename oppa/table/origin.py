@@ -116,6 +116,12 @@ class Origin:
         if problem.cluster.hosts == 1 and not self.hardware.is_like(here):
             raise TableError(f"the table is foreign: it was measured on {self.hardware.words}, and this is {here.words}", hint=_AGAIN)
 
+    def require_model_of(self, problem: Problem) -> None:
+        """Refuse a problem with another model, wherever it runs; raises TableError, which names the first thing that differs."""
+        for name, ours, theirs in _differences(self.problem["model"], decisive(problem)["model"]):
+            message = f"the table is of another model: it was made with `{name} = {ours}`, and this one has {theirs}"
+            raise TableError(message, hint="take a table and a run of one model")
+
     def _require_problem(self, problem: Problem) -> None:
         for name, ours, theirs in _differences(self.problem, decisive(problem)):
             raise TableError(f"the table is foreign: it was made with `{name} = {ours}`, and this job has {theirs}", hint=_AGAIN)

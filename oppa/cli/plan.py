@@ -1,0 +1,95 @@
+"""`oppa plan`: a timeline of batch sizes and layouts, for training without a live controller."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oppa.errors import InputError
+
+if TYPE_CHECKING:
+    from oppa.control.plan import NoiseSeen, Stage
+    from oppa.training.ledger import Line
+
+TABLE = "The folder of the table that decisions are made from."
+NOISE = "The folder of a run of `oppa train`, whose noise scale is taken."
+POLICY = "How batch size and layout are chosen: `goodput` or `critical-batch`."
+SAMPLES = "Where training will end; where the run's did unless given."
+COST = "Seconds that a change of layout takes: a restart, where the framework needs one."
+TO = "Print the arguments of this framework instead: `megatron`."
+
+
+def plan(
+    table: Annotated[Path, typer.Option(metavar="FOLDER", help=TABLE)],
+    noise: Annotated[Path, typer.Option(metavar="RUN", help=NOISE)],
+    policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "goodput",
+    samples: Annotated[int | None, typer.Option(min=1, help=SAMPLES)] = None,
+    cost: Annotated[float, typer.Option(metavar="SECONDS", min=0, help=COST)] = 60.0,
+    to: Annotated[str, typer.Option(metavar="FRAMEWORK", help=TO)] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the stages as JSON on stdout.")] = False,
+) -> None:
+    """Write down beforehand which batch size and layout to train in from which token on.
+
+    It is what the policy would have done along the noise scale of a run that is over. Exit codes: 0 written, 2 wrong input.
+    """
+    from oppa.control.plan import fastest_at
+    from oppa.control.plan import plan as planned
+    from oppa.control.policies import policy_of
+    from oppa.table.table import Table
+    from oppa.training import ledger
+    from oppa.training.run_folder import RunSpec
+
+    if to not in ("", "megatron"):
+        raise InputError(f"`--to {to}` is unknown", hint="use megatron, or leave it out")
+    run, profiled = RunSpec.read(noise), Table.read(table)
+    profiled.origin.require_model_of(run.problem)
+    lines = [line for line in ledger.standing(ledger.read(noise)) if line["event"] == ledger.STEP]
+    begin = fastest_at(profiled, run.configuration.global_batch).configuration
+    total = samples or run.problem.recipe.samples or (lines[-1]["samples"][1] if lines else 0)
+    stages = planned(policy_of(policy)(profiled), profiled, _seen(lines), begin=begin, total=total, reconfiguration_s=cost)
+    seq_len = run.problem.model.seq_len
+    if as_json:
+        typer.echo(json.dumps([{"tokens": stage.samples * seq_len, **stage.to_dict()} for stage in stages], indent=1))
+    elif to:
+        typer.echo(_megatron(stages, seq_len))
+    else:
+        _print(stages, seq_len)
+
+
+def _seen(lines: "Sequence[Line]") -> "list[NoiseSeen]":
+    from oppa.control.plan import NoiseSeen
+
+    return [NoiseSeen(samples=line["samples"][1], noise_scale=line["noise_scale"]) for line in lines if line["health"] == "healthy"]
+
+
+def _print(stages: "Sequence[Stage]", seq_len: int) -> None:
+    from rich.markup import escape
+
+    from oppa.cli import style
+    from oppa.units import format_count
+
+    table = style.table(["tokens", "batch", "configuration", "why"])
+    for stage in stages:
+        configuration = stage.configuration
+        table.add_row(format_count(stage.samples * seq_len), str(configuration.global_batch), configuration.id, escape(stage.reason))
+    style.out().print(table)
+
+
+def _megatron(stages: "Sequence[Stage]", seq_len: int) -> str:
+    """A paragraph for each launch: layout and micro-batch are fixed within one."""
+    from oppa.control.plan import launches, megatron_schedule
+
+    texts = []
+    for launch in launches(stages):
+        configuration = launch[0].configuration
+        words = {
+            "--tensor-model-parallel-size": configuration.tp,
+            "--pipeline-model-parallel-size": configuration.pp,
+            "--micro-batch-size": configuration.micro_batch,
+            "--step-batch-size-schedule": f'"{megatron_schedule(launch, seq_len)}"',
+        }
+        head = f"# from {launch[0].samples * seq_len} tokens on; data parallel size {configuration.dp}"
+        texts.append("\n".join([head, *(f"{name} {value} \\" for name, value in words.items())]).removesuffix(" \\"))
+    return "\n\n".join(texts)

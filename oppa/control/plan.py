@@ -1,0 +1,108 @@
+"""A static plan: what a controller would have done along the noise scale of a run that is over, for those who allow no live one.
+
+The noise scale is taken at the same number of samples as the run had it, and time from the table. In a run of the same model on the same
+data both come close; what the plan cannot do is notice when they do not.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from oppa.control.controller import EVERY
+from oppa.control.decision import Command, Policy, Situation
+from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
+from oppa.table.rows import Row, Strategy
+from oppa.table.table import Table
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseSeen:
+    """The noise scale of a run behind so many samples, in sequences."""
+
+    samples: int
+    noise_scale: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A configuration, from a sample on."""
+
+    samples: int
+    configuration: Configuration
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"samples": self.samples, "configuration": self.configuration.to_dict(), "reason": self.reason}
+
+
+def plan(
+    policy: Policy, table: Table, seen: Sequence[NoiseSeen], *, begin: Configuration, total: int, reconfiguration_s: float = 0.0
+) -> list[Stage]:
+    """What to train in from which sample on.
+
+    Args:
+        seen: By samples, ascending.
+        begin: The first configuration; it must be in the table.
+        total: Samples of the whole training.
+
+    Raises:
+        InputError: if the run tells no noise scale, or the table does not know what it begins in.
+    """
+    if not seen:
+        raise InputError("the run tells no noise scale that can be believed", hint="train longer, or with more micro-batches a step")
+    rates = {row.configuration: row.steps_per_s for row in table.rows}
+    if begin not in rates:
+        raise InputError(f"the table has no row for `{begin.id}` at batch {begin.global_batch}", hint="begin with one of its rows")
+    stages = [Stage(samples=0, configuration=begin, reason="to begin with")]
+    elapsed_s = changing_s = 0.0
+    at = next_decision = 0
+    for point in (each for each in seen if each.samples <= total):
+        present = stages[-1].configuration
+        elapsed_s += (point.samples - at) / present.global_batch / rates[present]
+        at = point.samples
+        if at < next_decision:
+            continue
+        decision = policy.decide(
+            Situation(
+                configuration=present,
+                noise_scale=point.noise_scale,
+                elapsed_s=elapsed_s,
+                reconfiguring_s=changing_s,
+                reconfiguration_s=reconfiguration_s,
+                remaining_samples=total - at,
+            )
+        )
+        next_decision = at + EVERY * decision.configuration.global_batch
+        if decision.command == Command.NO_OP:
+            continue
+        if decision.command == Command.RECONFIGURE:
+            elapsed_s, changing_s = elapsed_s + reconfiguration_s, changing_s + reconfiguration_s
+        stages.append(Stage(samples=at, configuration=decision.configuration, reason=decision.reason))
+    return stages
+
+
+def fastest_at(table: Table, global_batch: int) -> Row:
+    """The fastest row at the batch of the table that is closest to this one; raises InputError for an empty table."""
+    if not table.rows:
+        raise InputError("the table has no row", hint="go on with `oppa profile`")
+    closest = min(table.batches, key=lambda batch: (abs(batch - global_batch), batch))
+    return max((row for row in table.rows if row.configuration.global_batch == closest), key=lambda row: row.steps_per_s)
+
+
+def launches(stages: Iterable[Stage]) -> list[list[Stage]]:
+    """Stages that one launch of a framework can run, one after the other: layout and micro-batch stay, the global batch changes."""
+    groups = itertools.groupby(stages, key=lambda stage: (Strategy.of(stage.configuration), stage.configuration.micro_batch))
+    return [list(group) for _, group in groups]
+
+
+def megatron_schedule(stages: Sequence[Stage], seq_len: int) -> str:
+    """Megatron-LM's `--step-batch-size-schedule`: batches by the tokens from which on they hold.
+
+    A launch that goes on from a checkpoint counts from the first sample of all training, and a schedule begins at 0.
+    """
+    first, *rest = stages
+    steps = [f"0:{first.configuration.global_batch}", *(f"{stage.samples * seq_len}:{stage.configuration.global_batch}" for stage in rest)]
+    return " ".join(steps)

@@ -1,0 +1,30 @@
+"""The benchmark of the control service, on a smaller scale."""
+
+import json
+
+import pytest
+
+from oppa.bench import service
+from oppa.errors import ProtocolError
+from oppa.protocol.messages import from_job
+
+SMALL = {"ROWS": 200, "DECISIONS": 50, "JOBS": 30, "SECONDS": 3, "MALFORMED": 640, "KILLS": 2, "BETWEEN_KILLS_S": 0.5}
+
+
+@pytest.mark.parametrize("text", list(service._malformed()))
+def test_what_it_sends_as_damage_is_damaged(text) -> None:
+    with pytest.raises(ProtocolError):
+        from_job(text)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_and_nothing_crashes(monkeypatch) -> None:
+    for name, value in SMALL.items():
+        monkeypatch.setattr(service, name, value)
+    told: list[str] = []
+    found = service.measure(told.append)
+    figures = json.loads(json.dumps(found.to_dict()))
+    assert figures["messages"] == 90 and figures["messages_lost"] == figures["malformed_crashes"] == figures["steps_unknown"] == 0
+    assert figures["kills"] == 2 and 0 < figures["blocked_share"] < 1
+    assert 0 < figures["decision_p50_ms"] <= figures["decision_p99_ms"] and 0 < figures["service_p50_ms"] <= figures["service_p99_ms"]
+    assert len(told) == 4 and len(found.section.rows) == 7

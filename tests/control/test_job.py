@@ -1,0 +1,78 @@
+"""What the service keeps of a job, and what of that survives."""
+
+import sqlite3
+
+import pytest
+
+from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.job import POINTS, History, Job, controllers
+from oppa.control.journal import FILE, Journal
+from oppa.control.static import StaticPolicy
+from oppa.errors import InputError
+from oppa.protocol.messages import from_job
+from tests.control.services import hello, step
+
+
+@pytest.mark.parametrize("count", [1, POINTS, POINTS + 1, 3 * POINTS, 10 * POINTS + 7])
+def test_a_curve_is_thinned_evenly_and_ends_at_its_last_point(count) -> None:
+    history = History()
+    for number in range(count):
+        history.add({"step": number})
+    steps = [point["step"] for point in history.points]
+    assert len(steps) <= POINTS + 1 and steps[0] == 0 and steps[-1] == count - 1
+    strides = {after - before for before, after in zip(steps, steps[1:-1], strict=False)}
+    assert len(strides) <= 1
+
+
+def test_decisions_that_change_nothing_share_a_line(table) -> None:
+    job = Job(hello(), controllers(table, lambda _: StaticPolicy(), every=2))
+    for number in range(1, 21):
+        job.take(step(number))
+    assert len(job.decisions) == 1 and job.decisions[0]["times"] == 10 and job.decisions[0]["step"] == 19
+
+
+def test_a_message_is_taken_in_once(table) -> None:
+    job = Job(hello(), controllers(table, GoodputPolicy, every=5))
+    decided = [job.take(step(number)) for number in (1, 2, 2, 1, 3, 4, 5, 5, 3)]
+    assert [each is not None for each in decided] == [False] * 6 + [True] + [False] * 2 and job.number == 5
+
+
+def test_what_is_written_comes_back_in_order(tmp_path) -> None:
+    journal = Journal(tmp_path)
+    journal.begin("a", hello("a").to_json())
+    journal.add([("a", number, step(number).to_json()) for number in (3, 1, 2, 3)])
+    journal.close()
+    journal = Journal(tmp_path)
+    assert [from_job(text).number for text in journal.messages("a")] == [1, 2, 3]
+    assert [(name, from_job(text)) for name, text in journal.jobs()] == [("a", hello("a"))]
+    journal.close()
+
+
+def test_a_job_is_forgotten_as_a_whole(tmp_path) -> None:
+    journal = Journal(tmp_path)
+    for name in ("a", "b"):
+        journal.begin(name, hello(name).to_json())
+        journal.add([(name, 1, step(1).to_json())])
+    journal.forget("a")
+    assert [name for name, _ in journal.jobs()] == ["b"] and not list(journal.messages("a")) and list(journal.messages("b"))
+    journal.close()
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path) -> None:
+    journal = Journal(tmp_path)
+    journal.begin("a", hello("a").to_json())
+    with pytest.raises(sqlite3.Error):
+        journal.add([("a", 1, step(1).to_json()), ("a", 2, object())])
+    assert not list(journal.messages("a"))
+    journal.add([("a", 1, step(1).to_json())])
+    assert len(list(journal.messages("a"))) == 1
+    journal.close()
+
+
+def test_a_journal_of_another_version_is_refused(tmp_path) -> None:
+    Journal(tmp_path).close()
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("update meta set version = 99")
+    db.close()
+    with pytest.raises(InputError, match="format 99"):
+        Journal(tmp_path)

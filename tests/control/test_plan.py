@@ -1,0 +1,75 @@
+"""A plan is what a controller would have done."""
+
+import pytest
+
+from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.plan import NoiseSeen, fastest_at, launches, megatron_schedule, plan
+from oppa.control.static import StaticPolicy
+from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
+from oppa.table.rows import Strategy
+from tests.control.conftest import DATA, PIPELINE, row
+
+BEGIN = Configuration(**PIPELINE, global_batch=8, micro_batch=4)
+TOTAL = 200_000
+GROWING = [NoiseSeen(samples=samples, noise_scale=5 + samples / 100) for samples in range(8, TOTAL, 40)]
+
+
+def planned(table, seen=GROWING, **changes):
+    return plan(GoodputPolicy(table), table, seen, **{"begin": BEGIN, "total": TOTAL, **changes})
+
+
+def test_batches_grow_with_the_noise_scale_and_the_layout_follows(table) -> None:
+    stages = planned(table)
+    batches = [stage.configuration.global_batch for stage in stages]
+    assert stages[0].configuration == BEGIN and stages[0].samples == 0
+    assert batches == sorted(batches) and batches[-1] == 256 and stages[-1].configuration.dp == 2
+    assert all(later.samples > earlier.samples for earlier, later in zip(stages, stages[1:], strict=False))
+
+
+def test_a_plan_keeps_to_the_table(table) -> None:
+    rows = {each.configuration for each in table.rows}
+    assert {stage.configuration for stage in planned(table)} <= rows
+
+
+def test_dear_changes_of_layout_are_fewer(table) -> None:
+    def changes(cost: float) -> int:
+        layouts = [Strategy.of(stage.configuration) for stage in planned(table, reconfiguration_s=cost)]
+        return sum(one != other for one, other in zip(layouts, layouts[1:], strict=False))
+
+    assert changes(1e9) == 0 < changes(0.0)
+
+
+def test_a_policy_that_stays_makes_a_plan_of_one_stage(table) -> None:
+    assert len(plan(StaticPolicy(), table, GROWING, begin=BEGIN, total=TOTAL)) == 1
+
+
+@pytest.mark.parametrize(
+    ("seen", "begin", "said"), [([], BEGIN, "no noise scale"), (GROWING, Configuration(dp=2, global_batch=8, micro_batch=1), "no row")]
+)
+def test_what_cannot_be_planned_is_told_of(seen, begin, said, table) -> None:
+    with pytest.raises(InputError, match=said):
+        planned(table, seen, begin=begin)
+
+
+def test_it_begins_with_the_fastest_at_the_batch_of_the_run(table) -> None:
+    assert fastest_at(table, 8).configuration.pp == 2 and fastest_at(table, 250).configuration == Configuration(
+        **DATA, global_batch=256, micro_batch=4
+    )
+
+
+def test_a_launch_keeps_layout_and_micro_batch(table) -> None:
+    groups = launches(planned(table))
+    assert len(groups) > 1
+    for group in groups:
+        assert len({(Strategy.of(stage.configuration), stage.configuration.micro_batch) for stage in group}) == 1
+
+
+def test_megatron_takes_batches_by_tokens(table_of) -> None:
+    """`--step-batch-size-schedule "0:8 12800:16 ..."`: thresholds ascend, in tokens, from 0 on."""
+    table = table_of(row(**DATA, global_batch=batch) for batch in (8, 16, 32, 64))
+    stages = planned(table, begin=Configuration(**DATA, global_batch=8, micro_batch=4))
+    (launch,) = launches(stages)
+    steps = [tuple(map(int, step.split(":"))) for step in megatron_schedule(launch, 128).split()]
+    assert steps[0] == (0, 8) and [batch for _, batch in steps] == [8, 16, 32, 64][: len(steps)] and len(steps) > 1
+    assert steps[1:] == [(stage.samples * 128, stage.configuration.global_batch) for stage in launch[1:]]
