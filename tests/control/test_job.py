@@ -1,5 +1,6 @@
 """What the service keeps of a job, and what of that survives."""
 
+import itertools
 import sqlite3
 
 import pytest
@@ -20,7 +21,7 @@ def test_a_curve_is_thinned_evenly_and_ends_at_its_last_point(count) -> None:
         history.add({"step": number})
     steps = [point["step"] for point in history.points]
     assert len(steps) <= POINTS + 1 and steps[0] == 0 and steps[-1] == count - 1
-    strides = {after - before for before, after in zip(steps, steps[1:-1], strict=False)}
+    strides = {after - before for before, after in itertools.pairwise(steps)}
     assert len(strides) <= 1
 
 

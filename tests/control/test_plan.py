@@ -1,5 +1,7 @@
 """A plan is what a controller would have done."""
 
+import itertools
+
 import pytest
 
 from oppa.control.goodput_policy import GoodputPolicy
@@ -24,7 +26,7 @@ def test_batches_grow_with_the_noise_scale_and_the_layout_follows(table) -> None
     batches = [stage.configuration.global_batch for stage in stages]
     assert stages[0].configuration == BEGIN and stages[0].samples == 0
     assert batches == sorted(batches) and batches[-1] == 256 and stages[-1].configuration.dp == 2
-    assert all(later.samples > earlier.samples for earlier, later in zip(stages, stages[1:], strict=False))
+    assert all(later.samples > earlier.samples for earlier, later in itertools.pairwise(stages))
 
 
 def test_a_plan_keeps_to_the_table(table) -> None:
@@ -35,7 +37,7 @@ def test_a_plan_keeps_to_the_table(table) -> None:
 def test_dear_changes_of_layout_are_fewer(table) -> None:
     def changes(cost: float) -> int:
         layouts = [Strategy.of(stage.configuration) for stage in planned(table, reconfiguration_s=cost)]
-        return sum(one != other for one, other in zip(layouts, layouts[1:], strict=False))
+        return sum(one != other for one, other in itertools.pairwise(layouts))
 
     assert changes(1e9) == 0 < changes(0.0)
 
