@@ -8,6 +8,7 @@ of it would have counted for what it stayed in (`Worth`).
 """
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,14 +19,15 @@ from oppa.problem.configuration import Configuration
 from oppa.table.refinement import Observation, refined
 from oppa.table.rows import Strategy
 from oppa.table.table import Table
+from oppa.training.step_times import WARM_UP
 from oppa.units import format_seconds
 
 EVERY = 10
 """Steps from one decision to the next."""
 PROOF = 10
 """Steps after which a configuration has shown how fast it is, and a change what it has brought."""
-WARM_UP = 1
-"""Steps behind a start or a change that are not counted: buffers and connections are made in them."""
+RECENT = 200
+"""Steps of a configuration that are remembered: a stretch may last for millions."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +87,18 @@ class _Stretch:
     configuration: Configuration
     came_from: Configuration | None
     """None where the job began in it, or went back to it."""
-    step_times_s: list[float] = dataclasses.field(default_factory=list)
+    warming: int = WARM_UP
+    """Steps that are not counted yet."""
+    counted_s: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=RECENT))
+    """Step times behind the warm-up, the newest."""
     proven: bool = False
 
-    @property
-    def counted_s(self) -> list[float]:
-        """Step times behind the warm-up."""
-        return self.step_times_s[WARM_UP:]
+    def took(self, seconds: float) -> None:
+        """One more step."""
+        if self.warming:
+            self.warming -= 1
+        else:
+            self.counted_s.append(seconds)
 
 
 class Controller:
@@ -119,7 +126,8 @@ class Controller:
         self.total_samples = total_samples
         """May change when a run goes on for longer."""
         self._every, self._proof = every, proof
-        self._costs_s = [reconfiguration_s]
+        self._cost_s = reconfiguration_s
+        """What a change of layout will take: as the last one; before there was one, as it was said."""
         self._reconfiguring_s = 0.0
         self._stretches: list[_Stretch] = []
         self._barred: set[Configuration] = set()
@@ -133,7 +141,7 @@ class Controller:
     def step(self, seen: StepSeen) -> Decision | None:
         """Take in a step; a decision, where one is due."""
         stretch = self._stretch(seen.configuration)
-        stretch.step_times_s.append(seen.step_time_s)
+        stretch.took(seen.step_time_s)
         self._account(seen)
         if not stretch.proven and len(stretch.counted_s) >= self._proof:
             stretch.proven = True
@@ -149,7 +157,7 @@ class Controller:
     def changed(self, seen: ChangeSeen) -> None:
         """Take in what became of a change."""
         if Strategy.of(seen.before) != Strategy.of(seen.after):
-            self._costs_s.append(seen.seconds)
+            self._cost_s = seen.seconds
             self._reconfiguring_s += seen.seconds
         if seen.failure:
             self._barred.add(seen.after)
@@ -173,18 +181,14 @@ class Controller:
             steps_per_s=len(counted) / sum(counted) if counted else None,
             elapsed_s=seen.elapsed_s,
             reconfiguring_s=self._reconfiguring_s,
-            reconfiguration_s=self._expected_cost_s(),
+            reconfiguration_s=self._cost_s,
             remaining_samples=None if self.total_samples is None else max(0, self.total_samples - seen.samples),
             barred=frozenset(self._barred),
         )
 
-    def _expected_cost_s(self) -> float:
-        """What a change of layout will take: as the last one; before there was one, as it was said."""
-        return self._costs_s[-1]
-
     def _observations(self) -> list[Observation]:
         long = [stretch for stretch in self._stretches if len(stretch.counted_s) > 1]
-        return [Observation.of(stretch.configuration, stretch.counted_s) for stretch in long]
+        return [Observation.of(stretch.configuration, list(stretch.counted_s)) for stretch in long]
 
     def _refine(self, observations: Sequence[Observation]) -> None:
         table = refined(self._table, observations)
@@ -207,7 +211,7 @@ class Controller:
 
     def _going_back(self, current: Option, before: Option, *, moves: bool) -> Decision:
         lost = 1 - current.goodput / before.goodput
-        cost = f", {format_seconds(self._expected_cost_s())} to get there" if moves else ""
+        cost = f", {format_seconds(self._cost_s)} to get there" if moves else ""
         return Decision(
             command=Command.RECONFIGURE if moves else Command.SCALE_BS,
             configuration=before.configuration,

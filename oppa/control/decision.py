@@ -36,7 +36,7 @@ class Limit(enum.StrEnum):
     GROWTH = "growth"
     """The batch may not grow so much at once."""
     BARRED = "barred"
-    """It did not deliver when it was tried."""
+    """It could not be built when it was tried."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Situation:
     remaining_samples: int | None = None
     """Until training ends; None where nobody knows."""
     barred: frozenset[Configuration] = frozenset()
-    """What has been tried and did not deliver."""
+    """What could not be built when it was tried."""
 
     @property
     def useful_s(self) -> float:
@@ -104,7 +104,7 @@ class Decision:
     current: Option | None = None
     """None where its throughput is not known."""
     chosen: Option | None = None
-    """None where nothing was weighed."""
+    """None where nothing was weighed; what another layout costs to get to is taken off its goodput."""
     best: tuple[Option, ...] = ()
     """The three largest goodputs of the table, whether or not anything speaks against them."""
 

@@ -65,7 +65,7 @@ class Job:
             self.decisions[-1]["outcome"] = {"seconds": message.seconds, "failure": message.failure}
 
     def _decided(self, message: StepTaken, decision: Decision) -> Decided:
-        record = {"step": message.step, "elapsed_s": message.elapsed_s, "times": 1, **decision.to_dict()}
+        record = {"step": message.step, "elapsed_s": message.elapsed_s, "times": 1, "id": decision.configuration.id, **decision.to_dict()}
         if self.decisions and decision.command == Command.NO_OP and _alike(self.decisions[-1], record):
             record["times"] += self.decisions.pop()["times"]  # as before, for the same reasons: one line for all of them
         self.decisions = [*self.decisions, record][-KEPT:]

@@ -6,7 +6,6 @@ Notation (n offers: of each strategy at each global batch the fastest micro-batc
     layouts          the number of the strategy               (n,)
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,10 +36,6 @@ class Offers:
         self._configurations = [row.configuration for row in rows]
         self._rates = {row.configuration: row.samples_per_s for row in table.rows}
         self._numbers, self._optimizer = numbers, optimizer
-
-    def configuration(self, index: int) -> Configuration:
-        """Of an offer."""
-        return self._configurations[index]
 
     def goodputs(self, noise_scale: float) -> Array:
         """Of all offers, shape (n,)."""
@@ -77,8 +72,3 @@ class Offers:
         count = min(BEST, len(goodputs))
         largest = np.argpartition(-goodputs, count - 1)[:count]
         return tuple(self.option(int(index), goodputs) for index in largest[np.argsort(-goodputs[largest], kind="stable")])
-
-
-def rescaled(option: Option, factor: float) -> Option:
-    """The same option, worth so many times as much."""
-    return dataclasses.replace(option, goodput=option.goodput * factor)

@@ -36,7 +36,7 @@ from oppa.control.page import page, policy_of_page
 from oppa.control.tokens import Tokens
 from oppa.control.watching import answer_watcher
 from oppa.errors import ProtocolError
-from oppa.protocol.messages import MAX_BYTES, Ack, Changed, Hello, Refused, StepTaken, Welcome, from_job
+from oppa.protocol.messages import MAX_BYTES, NAME, Ack, Changed, Hello, Refused, StepTaken, Welcome, from_job
 
 LOOPBACK = "127.0.0.1"
 CONNECTIONS = 4096
@@ -50,8 +50,11 @@ WRONG = 20
 PATIENCE_S = 10.0
 """In which the first message must come."""
 
-_JOB = re.compile(r"/job/([A-Za-z0-9][A-Za-z0-9._-]{0,99})")
-_log = logging.getLogger(__name__)
+_JOB = re.compile(f"/job/({NAME})")
+
+
+Told = tuple[StepTaken | Changed, str]
+"""A message, and the text that it came as."""
 
 
 class Service:
@@ -149,7 +152,7 @@ class Service:
 
     async def _speak(self, connection: ServerConnection) -> None:
         assert connection.request is not None
-        with contextlib.suppress(ConnectionClosed):
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
             if match := _JOB.fullmatch(connection.request.path):
                 await self._listen(connection, match[1])
             else:
@@ -211,7 +214,7 @@ class Service:
         messages, damaged = _sorted_out(texts)
         self.refused += len(damaged)
         await self._keep(job, messages)
-        for message in messages:
+        for message, _ in messages:
             if decided := job.take(message):
                 await connection.send(decided.to_json())
         if messages:
@@ -220,9 +223,9 @@ class Service:
             await connection.send(Refused(reason=reason[:2000]).to_json())
         return len(damaged)
 
-    async def _keep(self, job: Job, messages: list[StepTaken | Changed]) -> None:
+    async def _keep(self, job: Job, messages: list[Told]) -> None:
         """Wait until messages are on disk; those that come meanwhile are written together."""
-        new = [(job.name, message.number, message.to_json()) for message in messages if message.number > job.number]
+        new = [(job.name, message.number, text) for message, text in messages if message.number > job.number]
         if not new:
             return
         self._waiting += new
@@ -263,9 +266,9 @@ class _Pace:
             await asyncio.sleep(-self._left / PER_S)
 
 
-def _sorted_out(texts: list[str | bytes]) -> tuple[list[StepTaken | Changed], list[str]]:
+def _sorted_out(texts: list[str | bytes]) -> tuple[list[Told], list[str]]:
     """Messages, and what is wrong with those that are none."""
-    messages, damaged = list[StepTaken | Changed](), list[str]()
+    messages, damaged = list[Told](), list[str]()
     for text in texts:
         try:
             message = from_job(text)
@@ -275,7 +278,7 @@ def _sorted_out(texts: list[str | bytes]) -> tuple[list[StepTaken | Changed], li
         if isinstance(message, Hello):
             damaged.append("a second hello")
         else:
-            messages.append(message)
+            messages.append((message, str(text)))
     return messages, damaged
 
 

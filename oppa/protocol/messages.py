@@ -8,7 +8,6 @@ does no harm, and an ack names the largest number that was taken in.
 """
 
 import json
-import math
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -21,7 +20,7 @@ from oppa.problem.configuration import Configuration
 VERSION = 1
 MAX_BYTES = 16 * 1024
 """Of a message."""
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """Of a job."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
@@ -72,7 +71,7 @@ class Hello(_Message):
 
     type: Literal["hello"] = "hello"
     version: Literal[1] = 1
-    job: Annotated[str, Field(pattern=NAME)]
+    job: Annotated[str, Field(pattern=f"^{NAME}$")]
     configuration: Setting
     total_samples: Count | None
     reconfiguration_s: Seconds = 0.0
@@ -179,8 +178,3 @@ def _read(adapter: TypeAdapter[_Any], text: str | bytes) -> _Any:
 
 def _refuse(constant: str) -> float:
     raise ValueError(f"`{constant}` is no number")
-
-
-def finite(value: float | None) -> float | None:
-    """A number as a message may hold it: None for what is not finite."""
-    return value if value is not None and math.isfinite(value) else None

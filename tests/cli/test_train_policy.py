@@ -9,28 +9,10 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Row, Table
 from oppa.training import ledger
+from tests.cli.test_train import JOB
 
 pytestmark = pytest.mark.slow
 
-JOB = """
-[model]
-preset = "tiny-1m"
-layers = 2
-seq_len = 32
-
-[batch]
-global_batch = 8
-
-[cluster]
-devices_per_host = 2
-memory_limit = "500 MiB"
-
-[limits]
-grace = "1 s"
-
-[train]
-samples = 600
-"""
 BEGIN = Configuration(dp=2, global_batch=8, micro_batch=2)
 PROMISED = Configuration(dp=1, pp=2, global_batch=16, micro_batch=2)
 """Ten times as fast, says the table."""
@@ -51,7 +33,7 @@ def table(oppa):
 
 
 def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
-    done = oppa("train", "job.toml", BEGIN.id, "--run", "run", "--table", table, "--policy", "goodput", "--json")
+    done = oppa("train", "job.toml", BEGIN.id, "--run", "run", "--samples", 600, "--table", table, "--policy", "goodput", "--json")
     assert json.loads(done.stdout)["ending"] == "finished" and "/#token=" in done.stderr
     lines = ledger.standing(ledger.read(oppa.folder / "run"))
     changes = [line for line in lines if line["event"] == ledger.CHANGED]

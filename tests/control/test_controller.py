@@ -5,12 +5,13 @@ import functools
 
 import pytest
 
-from oppa.control.controller import PROOF, WARM_UP, ChangeSeen, Controller, StepSeen
+from oppa.control.controller import PROOF, ChangeSeen, Controller, StepSeen
 from oppa.control.decision import Command, Limit
 from oppa.control.goodput_policy import GoodputPolicy
 from oppa.control.static import StaticPolicy
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import Strategy
+from oppa.training.step_times import WARM_UP
 from tests.control.conftest import DATA, PIPELINE, step_time_s
 
 CHANGE_S = 2.0
