@@ -16,6 +16,7 @@ from oppa.control.decision import Command, Decision, Option, Policy, Situation
 from oppa.control.goodput_policy import cost_factor
 from oppa.control.offers import Offers
 from oppa.problem.configuration import Configuration
+from oppa.protocol.messages import Changed, StepTaken
 from oppa.table.refinement import Observation, refined
 from oppa.table.rows import Strategy
 from oppa.table.table import Table
@@ -28,35 +29,6 @@ PROOF = 10
 """Steps after which a configuration has shown how fast it is, and a change what it has brought."""
 RECENT = 200
 """Steps of a configuration that are remembered: a stretch may last for millions."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StepSeen:
-    """An optimizer step, as the job tells of it."""
-
-    step: int
-    samples: int
-    """Seen when it ended, from the start of the run on."""
-    configuration: Configuration
-    step_time_s: float
-    elapsed_s: float
-    """Seconds since training began, on the job's own clock, which stands still while the job does."""
-    noise_scale: float | None
-    """In sequences."""
-    health: str
-    loss: float | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeSeen:
-    """A change of configuration, as the job tells of it."""
-
-    before: Configuration
-    after: Configuration
-    """What was wanted."""
-    seconds: float
-    failure: str = ""
-    """Why the job is still in the one before, if it is."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +110,7 @@ class Controller:
         self.present: Option | None = None
         """What the last step's configuration is worth; None while the noise scale cannot be believed."""
 
-    def step(self, seen: StepSeen) -> Decision | None:
+    def step(self, seen: StepTaken) -> Decision | None:
         """Take in a step; a decision, where one is due."""
         stretch = self._stretch(seen.configuration)
         stretch.took(seen.step_time_s)
@@ -154,7 +126,7 @@ class Controller:
         self._until_next = self._every
         return self._policy.decide(self._situation(seen, stretch))
 
-    def changed(self, seen: ChangeSeen) -> None:
+    def changed(self, seen: Changed) -> None:
         """Take in what became of a change."""
         if Strategy.of(seen.before) != Strategy.of(seen.after):
             self._cost_s = seen.seconds
@@ -172,7 +144,7 @@ class Controller:
             self._stretches.append(_Stretch(configuration=configuration, came_from=None))
         return self._stretches[-1]
 
-    def _situation(self, seen: StepSeen, stretch: _Stretch) -> Situation:
+    def _situation(self, seen: StepTaken, stretch: _Stretch) -> Situation:
         counted = stretch.counted_s
         return Situation(
             configuration=seen.configuration,
@@ -194,12 +166,12 @@ class Controller:
         table = refined(self._table, observations)
         self._policy, self._offers = self._policy_of(table), Offers(table)
 
-    def _undone(self, stretch: _Stretch, seen: StepSeen) -> Decision | None:
+    def _undone(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:
         """Back to where the job came from, if that is worth more now that both are known; None if the change has delivered."""
-        if stretch.came_from is None or seen.noise_scale is None or seen.health != "healthy":
+        if stretch.came_from is None or seen.believed is None:
             return None
-        current = self._offers.current(stretch.configuration, seen.noise_scale, None)
-        before = self._offers.current(stretch.came_from, seen.noise_scale, None)
+        current = self._offers.current(stretch.configuration, seen.believed, None)
+        before = self._offers.current(stretch.came_from, seen.believed, None)
         if current is None or before is None:
             return None
         moves = Strategy.of(stretch.came_from) != Strategy.of(stretch.configuration)
@@ -221,16 +193,16 @@ class Controller:
             best=(before,),
         )
 
-    def _account(self, seen: StepSeen) -> None:
+    def _account(self, seen: StepTaken) -> None:
         """Add a step to the worth of the run, and the time since the last one to what it might have been worth."""
         passed_s, self._elapsed_s = max(0.0, seen.elapsed_s - self._elapsed_s), seen.elapsed_s
         self.present = None
-        if seen.noise_scale is None or seen.health != "healthy":
+        if seen.believed is None:
             return
-        self.present = current = self._offers.current(seen.configuration, seen.noise_scale, 1 / seen.step_time_s)
-        first = self._offers.current(self._stretches[0].configuration, seen.noise_scale, None) or current
+        self.present = current = self._offers.current(seen.configuration, seen.believed, 1 / seen.step_time_s)
+        first = self._offers.current(self._stretches[0].configuration, seen.believed, None) or current
         assert current is not None and first is not None  # its speed was given
-        best = float(self._offers.goodputs(seen.noise_scale).max())
+        best = float(self._offers.goodputs(seen.believed).max())
         self.worth = Worth(
             actual=self.worth.actual + current.goodput * seen.step_time_s,
             stayed=self.worth.stayed + first.goodput * passed_s,

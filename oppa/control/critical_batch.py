@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oppa.control.decision import Command, Decision, Limit, Situation, stay
+from oppa.control.decision import Command, Decision, Limit, Situation, disbelief, stay
 from oppa.control.goodput_policy import GROWTH
 from oppa.errors import TableError
 from oppa.problem.configuration import Configuration
@@ -28,8 +28,9 @@ class CriticalBatchPolicy:
 
     def decide(self, situation: Situation) -> Decision:
         """The batch to train with."""
-        if situation.health != "healthy" or situation.noise_scale is None:
-            return stay(situation, f"the noise scale cannot be believed: {situation.health}", Limit.UNHEALTHY)
+        if (disbelieved := disbelief(situation)) is not None:
+            return disbelieved
+        assert situation.noise_scale is not None
         present, critical = situation.configuration, situation.noise_scale
         own = [
             each for each in self._configurations if each.micro_batch == present.micro_batch and Strategy.of(each) == Strategy.of(present)

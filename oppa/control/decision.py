@@ -129,6 +129,13 @@ class Policy(Protocol):
         ...
 
 
+def disbelief(situation: Situation) -> Decision | None:
+    """No-Op where the noise scale cannot be believed; None where it can."""
+    if situation.health == "healthy" and situation.noise_scale is not None:
+        return None
+    return stay(situation, f"the noise scale cannot be believed: {situation.health}", Limit.UNHEALTHY)
+
+
 def stay(situation: Situation, reason: str, *limits: Limit, **weighed: Any) -> Decision:
     """No-Op, for a reason."""
     return Decision(command=Command.NO_OP, configuration=situation.configuration, reason=reason, limits=limits, **weighed)

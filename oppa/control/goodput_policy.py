@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from oppa.control.decision import Command, Decision, Limit, Option, Situation, stay
+from oppa.control.decision import Command, Decision, Limit, Option, Situation, disbelief, stay
 from oppa.control.offers import Array, Offers
 from oppa.table.goodput import Optimizer
 from oppa.table.rows import Strategy
@@ -51,8 +51,9 @@ class GoodputPolicy:
 
     def decide(self, situation: Situation) -> Decision:
         """The configuration to train in."""
-        if situation.health != "healthy" or situation.noise_scale is None:
-            return stay(situation, f"the noise scale cannot be believed: {situation.health}", Limit.UNHEALTHY)
+        if (disbelieved := disbelief(situation)) is not None:
+            return disbelieved
+        assert situation.noise_scale is not None
         offers, noise_scale = self._offers, situation.noise_scale
         goodputs = offers.goodputs(noise_scale)
         best = offers.best(goodputs)

@@ -1,10 +1,9 @@
 """A job as the service knows it: its controller, what it has told so far, and what of that people look at."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oppa.control.controller import EVERY, ChangeSeen, Controller, StepSeen
+from oppa.control.controller import EVERY, Controller
 from oppa.control.decision import Command, Decision, Policy
 from oppa.protocol.messages import Changed, Decided, Hello, StepTaken
 from oppa.table.table import Table
@@ -52,15 +51,13 @@ class Job:
             self._changed(message)
             return None
         self.last = message
-        values = {field.name: getattr(message, field.name) for field in dataclasses.fields(StepSeen)}
-        decision = self.controller.step(StepSeen(**values))
+        decision = self.controller.step(message)
         self.history.add(_point(message, self.controller))
         return None if decision is None else self._decided(message, decision)
 
     def _changed(self, message: Changed) -> None:
         self.changes += not message.failure
-        seen = ChangeSeen(before=message.before, after=message.after, seconds=message.seconds, failure=message.failure)
-        self.controller.changed(seen)
+        self.controller.changed(message)
         if self.decisions:
             self.decisions[-1]["outcome"] = {"seconds": message.seconds, "failure": message.failure}
 
@@ -114,7 +111,7 @@ def _point(message: StepTaken, controller: Controller) -> dict[str, Any]:
         "configuration": message.configuration.id,
         "global_batch": message.configuration.global_batch,
         "loss": message.loss,
-        "noise_scale": message.noise_scale if message.health == "healthy" else None,
+        "noise_scale": message.believed,
         "goodput": present and present.goodput,
         "samples_per_s": message.configuration.global_batch / message.step_time_s,
         "efficiency": present and present.efficiency,

@@ -2,11 +2,11 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from oppa.control.client import ControlClient
+from oppa.durable import write_private
 from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Hello
@@ -19,9 +19,7 @@ def told(folder: Path, *, address: str, job: str, token: str) -> Iterator[None]:
     """A run's folder says where its service is, while this lasts."""
     path = folder / FILE
     draft = path.with_suffix(".draft")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump({"address": address, "job": job, "token": token}, file)
+    write_private(draft, json.dumps({"address": address, "job": job, "token": token}).encode())
     draft.replace(path)
     try:
         yield

@@ -11,7 +11,7 @@ import os
 import secrets
 from pathlib import Path
 
-from oppa.durable import sync
+from oppa.durable import sync, write_private
 from oppa.errors import EnvironmentLackingError, InputError
 
 SECRET = "secret"
@@ -69,12 +69,7 @@ class Tokens:
 def _make(path: Path) -> None:
     """A new secret, whole from the moment on at which it can be seen."""
     draft = path.with_name(f".{SECRET}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(descriptor, secrets.token_bytes(_BYTES))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_private(draft, secrets.token_bytes(_BYTES))
     try:
         os.link(draft, path)  # fails where another process was first
     finally:

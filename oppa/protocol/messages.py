@@ -95,6 +95,11 @@ class StepTaken(_Message):
     loss: float | None
     learning_rate: Annotated[float, Field(ge=0)]
 
+    @property
+    def believed(self) -> float | None:
+        """The noise scale, if it can be believed."""
+        return self.noise_scale if self.health == "healthy" else None
+
 
 class Changed(_Message):
     """What became of a change of configuration."""

@@ -5,11 +5,12 @@ import functools
 
 import pytest
 
-from oppa.control.controller import PROOF, ChangeSeen, Controller, StepSeen
+from oppa.control.controller import PROOF, Controller
 from oppa.control.decision import Command, Limit
 from oppa.control.goodput_policy import GoodputPolicy
 from oppa.control.static import StaticPolicy
 from oppa.problem.configuration import Configuration
+from oppa.protocol.messages import Changed, StepTaken
 from oppa.table.rows import Strategy
 from oppa.training.step_times import WARM_UP
 from tests.control.conftest import DATA, PIPELINE, step_time_s
@@ -42,7 +43,8 @@ class Job:
         seconds = step_time_s(self.configuration) * self.slow.get(self.configuration, 1.0)
         self.elapsed_s += seconds
         self.samples += self.configuration.global_batch
-        seen = StepSeen(
+        seen = StepTaken(
+            number=self.steps + 1,
             step=self.steps,
             samples=self.samples,
             configuration=self.configuration,
@@ -51,6 +53,7 @@ class Job:
             noise_scale=self.noise_scale,
             health=self.health,
             loss=3.0,
+            learning_rate=1e-3,
         )
         self.steps += 1
         if decision := self.controller.step(seen):
@@ -62,7 +65,7 @@ class Job:
         seconds = 0.0 if Strategy.of(wanted) == Strategy.of(self.configuration) else CHANGE_S
         self.elapsed_s += seconds
         failure = "out of memory" if wanted in self.unbuildable else ""
-        self.controller.changed(ChangeSeen(before=self.configuration, after=wanted, seconds=seconds, failure=failure))
+        self.controller.changed(Changed(number=1, before=self.configuration, after=wanted, seconds=seconds, failure=failure))
         self.configuration = self.configuration if failure else wanted
 
     @property
@@ -130,7 +133,9 @@ def test_a_layout_is_not_changed_shortly_before_the_end(job) -> None:
     assert Command.RECONFIGURE in job(total_samples=64 * 1000).run(20).commands
     near = job(total_samples=64 * 15)
     near.controller.changed(
-        ChangeSeen(before=near.configuration, after=Configuration(**DATA, global_batch=64, micro_batch=4), seconds=60.0, failure="once")
+        Changed(
+            number=1, before=near.configuration, after=Configuration(**DATA, global_batch=64, micro_batch=4), seconds=60.0, failure="once"
+        )
     )
     assert Command.RECONFIGURE not in near.run(12).commands
 
