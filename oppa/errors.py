@@ -9,7 +9,7 @@ OppaError                    base: what is wrong, with the value; and a hint: wh
 │   └── TableError           a table: cut short, altered, foreign, stale
 ├── InfeasibleError          nothing in the space can run                             (exit code 1)
 ├── EnvironmentLackingError  a program, package or device is missing                  (exit code 3)
-├── ProtocolError           a message that is none, or that its sender may not send
+├── ProtocolError            a message that is none, or that its sender may not send
 ├── MeasurementError         a measurement that is no number, or is not positive
 └── LeaseLostError           another tuner took over a trial that this one still ran
 

@@ -19,15 +19,10 @@ def control(
     """
     from oppa.bench.control import measure, to_json
     from oppa.cli import style
+    from oppa.cli.telling import telling
     from oppa.report.record import provenance, write_record
 
-    with style.err().status("starting") as status:
-
-        def tell(what: str) -> None:
-            status.update(what)
-            if not style.err().is_terminal:
-                style.err().print(what, markup=False)
-
+    with telling() as tell:
         found = measure(repeats, tell)
     sections = [section for each in found for section in each.sections]
     if as_json:

@@ -16,15 +16,10 @@ def service(
     """
     from oppa.bench.service import measure
     from oppa.cli import style
+    from oppa.cli.telling import telling
     from oppa.report.record import provenance, write_record
 
-    with style.err().status("starting") as status:
-
-        def tell(what: str) -> None:
-            status.update(what)
-            if not style.err().is_terminal:
-                style.err().print(what, markup=False)
-
+    with telling() as tell:
         found = measure(tell)
     if as_json:
         import json

@@ -36,8 +36,6 @@ class Job:
         self.number = 0
         """The largest that was taken in."""
         self.last: StepTaken | None = None
-        self.decision: Decided | None = None
-        """The last one; No-Op counts, too."""
         self.history = History()
         self.decisions: list[dict[str, Any]] = []
         self.changes = 0
@@ -66,14 +64,13 @@ class Job:
         if self.decisions and decision.command == Command.NO_OP and _alike(self.decisions[-1], record):
             record["times"] += self.decisions.pop()["times"]  # as before, for the same reasons: one line for all of them
         self.decisions = [*self.decisions, record][-KEPT:]
-        self.decision = Decided(
+        return Decided(
             number=message.number,
             command=decision.command.value,
             before=message.configuration,
             configuration=decision.configuration,
             reason=decision.reason[:2000],
         )
-        return self.decision
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -4,12 +4,15 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from oppa.control.client import ControlClient
 from oppa.durable import write_private
 from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Hello
+
+if TYPE_CHECKING:
+    from oppa.control.client import ControlClient
 
 FILE = "control.json"
 
@@ -27,12 +30,14 @@ def told(folder: Path, *, address: str, job: str, token: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def client_of(folder: Path, configuration: Configuration, *, total_samples: int | None) -> ControlClient | None:
+def client_of(folder: Path, configuration: Configuration, *, total_samples: int | None) -> "ControlClient | None":
     """The line of a run to its service; None where it has none.
 
     Raises:
         RunError: if what its folder says is damaged.
     """
+    from oppa.control.client import ControlClient
+
     try:
         values = json.loads((folder / FILE).read_text())
         hello = Hello(job=values["job"], configuration=configuration, total_samples=total_samples)

@@ -48,7 +48,7 @@ def test_a_late_answer_does_not_count(client) -> None:
     """It was meant for what the job has left by now."""
     for number in range(1, 6):
         client.step(**_facts(number))
-    until(lambda: client.service.jobs.get("a-job") and client.service.jobs["a-job"].decision)
+    until(lambda: client.service.jobs.get("a-job") and client.service.jobs["a-job"].decisions)
     time.sleep(0.1)
     assert client.wanted(dataclasses.replace(PRESENT, global_batch=128)) is None and client.wanted(PRESENT) is None
 
