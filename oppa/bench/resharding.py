@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from oppa.bench.training_gang import BEGIN, RANKS, Order, Ran, TrainingGang, phases_of, words_of
+from oppa.bench.training_gang import BEGIN, Order, Ran, TrainingGang, phases_of, words_of
 from oppa.errors import MeasurementError
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -156,8 +156,9 @@ def _speedups(found: Sequence[Speedup], model: Model) -> Section:
         for each in found
     ]
     state = format_bytes(model.parameter_count * STATE_BYTES_PER_WEIGHT)
+    ranks, times = CHANGES[0][0].devices, len(found[0].times)
     text = (
-        f"{RANKS} ranks on gloo, {state} of weights and moments, {len(found[0].times)} times each way in turn: medians, and (min - max). "
+        f"{ranks} ranks on gloo, {state} of weights and moments, {times} times each way in turn: medians, and (min - max). "
         "A restart saves a durable checkpoint, ends the ranks, starts others, builds and loads: cold in new interpreters, which is the "
         "ordinary way, and warm as forks of a process that has imported everything. Each way the state arrives the same to the last bit. "
         f"In process is {slowest.median():.1f} times as fast as a cold restart or more ({slowest.change}); as a warm one, "

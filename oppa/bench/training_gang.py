@@ -19,7 +19,6 @@ from oppa.trials import logs
 from oppa.trials.guard import Guard
 from oppa.trials.wire import TrialSpec, write_json
 
-RANKS = 4
 PATIENCE_S, GRACE_S = 600.0, 2.0
 ORDER, BEGIN = "order.json", "begin"
 
@@ -36,6 +35,11 @@ class Order:
     cold: bool = False
     """Ranks are new interpreters, not forks."""
 
+    @property
+    def ranks(self) -> int:
+        """As many as its layouts need, which is the same of all."""
+        return self.layouts[0].devices
+
     def spec(self, layout: int) -> TrialSpec:
         """The training of this model under one of the layouts."""
         return TrialSpec(
@@ -43,7 +47,7 @@ class Order:
             trial=0,
             configuration=self.layouts[layout],
             model=self.model,
-            cluster=Cluster(devices_per_host=RANKS, memory_limit_bytes=1 << 40),
+            cluster=Cluster(devices_per_host=self.ranks, memory_limit_bytes=1 << 40),
             training=Training(),
             steps=1,
         )
@@ -114,17 +118,19 @@ class TrainingGang:
         folder.mkdir()
         write_json(folder / ORDER, dataclasses.asdict(order))
         os.write(self._orders, f"{folder}\n".encode())
-        reply = self._reply(order.program)
-        answers = tuple(json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS))
+        reply = self._reply(order)
+        answers = tuple(json.loads((folder / f"{rank}.json").read_text()) for rank in range(order.ranks))
         return Ran(started_s=reply["started_s"], ended_s=reply["ended_s"], answers=answers)
 
-    def _reply(self, program: str) -> Any:
+    def _reply(self, order: Order) -> Any:
         ready, _, _ = select.select([self._replies], [], [], PATIENCE_S)
         line = self._replies.readline() if ready else ""
         reply = json.loads(line) if line else {"codes": [None]}
         if any(code != 0 for code in reply["codes"]):
             how = self._guard.ended() or (f"exited with codes {reply['codes']}" if line else f"took over {PATIENCE_S:g} s")
-            raise EnvironmentLackingError(f"{RANKS} ranks cannot `{program}` on this machine: they {how}", hint=logs.last_words(self._log))
+            raise EnvironmentLackingError(
+                f"{order.ranks} ranks cannot `{order.program}` on this machine: they {how}", hint=logs.last_words(self._log)
+            )
         return reply
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from oppa.bench.paired import in_turn
-from oppa.bench.training_gang import BEGIN, RANKS, Order
+from oppa.bench.training_gang import BEGIN, Order
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Recipe
 from oppa.training.batches import Batch
@@ -46,7 +46,7 @@ Marks = dict[str, float]
 def alternate(order: Order, folder: Path, rank: int) -> list[tuple[float, float]]:
     """Seconds of a run's steps with gradient statistics and without, in pairs."""
     spec = order.spec(0)
-    with open_run(spec, Recipe(), rank=rank, world=RANKS, rendezvous=f"file://{folder}/rendezvous") as run:
+    with open_run(spec, Recipe(), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
         run.step()
         watching, watched_steps = True, 1
 
@@ -115,7 +115,9 @@ PROGRAMS = {"alternate": alternate, "change": change, "restart": restart}
 @contextlib.contextmanager
 def joined(spec: TrialSpec, folder: Path, rank: int) -> Iterator[Mesh]:
     """The process groups of one order."""
-    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=RANKS, rendezvous=f"file://{folder}/rendezvous") as mesh:
+    with open_mesh(
+        spec.configuration, spec.cluster, rank=rank, world=spec.configuration.devices, rendezvous=f"file://{folder}/rendezvous"
+    ) as mesh:
         yield mesh
 
 
@@ -176,9 +178,10 @@ def main() -> None:
     """Take orders until stdin ends."""
     for line in sys.stdin:
         folder = Path(line.strip())
-        start = executed if Order.read(folder).cold else forked
+        order = Order.read(folder)
+        start = executed if order.cold else forked
         started_s = time.monotonic()
-        ranks = [start(folder, rank) for rank in range(RANKS)]
+        ranks = [start(folder, rank) for rank in range(order.ranks)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
         sys.stdout.write(json.dumps({"started_s": started_s, "ended_s": time.monotonic(), "codes": codes}) + "\n")
         sys.stdout.flush()
