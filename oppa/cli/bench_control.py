@@ -15,7 +15,7 @@ def control(
 ) -> None:
     """What gradient statistics cost, a change of layout against a restart, and an active profile against an exhaustive one.
 
-    All on 4 real ranks, in half an hour.
+    All on real ranks, in half an hour.
     """
     from oppa.bench.control import measure, to_json
     from oppa.cli import style

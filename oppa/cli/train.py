@@ -28,6 +28,7 @@ SOURCE = "The job file; or the folder of a study, whose winner is trained."
 SETTING = "The configuration: an id, `dp=2,micro_batch=4`, the rest at its defaults, or a JSON file. A run that goes on changes to it."
 RUN = "The run's folder: an existing one goes on where it was saved. A new one below runs/ unless given."
 SAMPLES = "Where training ends, instead of the job file's [train]; one epoch where neither says."
+SEED = "Of weights and of the order of samples, instead of the job file's."
 TABLE = "The folder of a table: a new run begins with its fastest configuration, and its step times refine a copy in the run's folder."
 POLICY = "Who chooses batch sizes and layout while it trains: `goodput`, `critical-batch` or `static`, from --table. None unless given."
 LAUNCHER = "Where it runs: `local`, `slurm`, or `auto`, as `oppa tune` has it."
@@ -39,6 +40,7 @@ def train(
     setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
     run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
     samples: Annotated[int | None, typer.Option(min=1, help=SAMPLES)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help=SEED)] = None,
     table: Annotated[Path | None, typer.Option(metavar="FOLDER", help=TABLE)] = None,
     policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "",
     launcher: Annotated[str, typer.Option(metavar="NAME", help=LAUNCHER)] = "auto",
@@ -61,6 +63,8 @@ def train(
             message = f"`--samples {samples}` ends within the warm-up of {problem.recipe.warmup_samples} samples"
             raise InputError(message, hint="train longer, or set a shorter `warmup` in [train]")
         problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
+    if seed is not None:
+        problem = dataclasses.replace(problem, training=dataclasses.replace(problem.training, seed=seed))
     profiled = _table(table, problem) if table else None
     if policy:
         _require_policy(policy, profiled)

@@ -188,6 +188,11 @@ def _event(line: Line) -> str:
         case "changed":
             moved = f", {format_bytes(line['received_bytes'])} moved" if line["received_bytes"] else ""
             return f"{where} [cyan]{escape(_layout(Configuration.from_dict(line['after'])))}[/] after {seconds}{moved}"
+        case "rolled_back":
+            layout = escape(_layout(Configuration.from_dict(line["after"])))
+            return f"{where} [yellow]the loss stays up: back to the weights of {line['checkpoint']}[/], [cyan]{layout}[/] after {seconds}"
+        case "not_rolled_back":
+            return f"{where} [yellow]the loss stays up, and weights cannot go back: {escape(line['failure'])}[/]"
         case "undone" | "refused":
             return f"{where} [yellow]change {line['event']}[/]: {escape(line['failure'])}"
         case "saved":

@@ -20,6 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 from oppa.errors import ProtocolError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import MAX_BYTES, Ack, Changed, Decided, Hello, Refused, StepTaken, Welcome, from_service
+from oppa.training.adviser import Advice
 
 KEPT = 10_000
 """Messages that wait for a service that is away; older steps are let go of."""
@@ -88,15 +89,15 @@ class ControlClient:
         """Tell what became of a change; `facts` are the fields of Changed but its number."""
         self._tell(Changed, facts)
 
-    def wanted(self, present: Configuration) -> Configuration | None:
-        """What the job should train in from now on; None: as it is. An answer is given once, and only if it was meant for this state."""
+    def wanted(self, present: Configuration) -> Advice | None:
+        """What the job should do; None: go on as it is. An answer is given once, and only if it was meant for this state."""
         begin_s = time.perf_counter()
         with self._lock:
             decided, self._decided = self._decided, None
         self.blocked_s += time.perf_counter() - begin_s
-        if decided is None or decided.command == "no_op" or decided.before != present or decided.configuration == present:
+        if decided is None or decided.command == "no_op" or decided.before != present:
             return None
-        return decided.configuration
+        return Advice(configuration=decided.configuration, before_step=decided.before_step)
 
     def _tell(self, kind: type[StepTaken] | type[Changed], facts: Mapping[str, Any]) -> None:
         begin_s = time.perf_counter()

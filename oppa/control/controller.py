@@ -8,13 +8,15 @@ of it would have counted for what it stayed in (`Worth`).
 """
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from oppa.control.decision import Command, Decision, Option, Policy, Situation
+from oppa.control.decision import Command, Decision, Limit, Option, Policy, Situation
 from oppa.control.goodput_policy import cost_factor
 from oppa.control.offers import Offers
+from oppa.control.spikes import Spikes
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
 from oppa.table.refinement import Observation, refined
@@ -27,6 +29,8 @@ EVERY = 10
 """Steps from one decision to the next."""
 PROOF = 10
 """Steps after which a configuration has shown how fast it is, and a change what it has brought."""
+AFTERMATH = 50
+"""Steps in which a spike of the loss is put down to a batch that has grown."""
 RECENT = 200
 """Steps of a configuration that are remembered: a stretch may last for millions."""
 
@@ -59,6 +63,7 @@ class _Stretch:
     configuration: Configuration
     came_from: Configuration | None
     """None where the job began in it, or went back to it."""
+    steps: int = 0
     warming: int = WARM_UP
     """Steps that are not counted yet."""
     counted_s: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=RECENT))
@@ -67,6 +72,7 @@ class _Stretch:
 
     def took(self, seconds: float) -> None:
         """One more step."""
+        self.steps += 1
         if self.warming:
             self.warming -= 1
         else:
@@ -103,6 +109,9 @@ class Controller:
         self._reconfiguring_s = 0.0
         self._stretches: list[_Stretch] = []
         self._barred: set[Configuration] = set()
+        self._spikes = Spikes()
+        self._too_large: tuple[float, int] = (math.inf, 0)
+        """Batches that made the loss rise, and until how many samples that counts."""
         self._until_next = every
         self._elapsed_s = 0.0
         self._refine([])
@@ -115,6 +124,8 @@ class Controller:
         stretch = self._stretch(seen.configuration)
         stretch.took(seen.step_time_s)
         self._account(seen)
+        if (began := self._spikes.wide(seen.step, seen.loss)) is not None:
+            return self._rolled_back(stretch, seen, began)
         if not stretch.proven and len(stretch.counted_s) >= self._proof:
             stretch.proven = True
             self._refine(self._observations())
@@ -133,6 +144,7 @@ class Controller:
             self._reconfiguring_s += seen.seconds
         if seen.failure:
             self._barred.add(seen.after)
+        if seen.failure or seen.before == seen.after:
             return
         back = bool(self._stretches) and self._stretches[-1].came_from == seen.after
         self._stretches.append(_Stretch(configuration=seen.after, came_from=None if back else seen.before))
@@ -156,6 +168,7 @@ class Controller:
             reconfiguration_s=self._cost_s,
             remaining_samples=None if self.total_samples is None else max(0, self.total_samples - seen.samples),
             barred=frozenset(self._barred),
+            too_large=self._too_large[0] if seen.samples < self._too_large[1] else math.inf,
         )
 
     def _observations(self) -> list[Observation]:
@@ -165,6 +178,18 @@ class Controller:
     def _refine(self, observations: Sequence[Observation]) -> None:
         table = refined(self._table, observations)
         self._policy, self._offers = self._policy_of(table), Offers(table)
+
+    def _rolled_back(self, stretch: _Stretch, seen: StepTaken, began: int) -> Decision:
+        """Back to the weights from before a wide spike, and to the smaller batch where it came soon after a larger one."""
+        present, before = stretch.configuration, stretch.came_from
+        told = f"the loss has risen at step {began} and stays up"
+        grown = before is not None and before.global_batch < present.global_batch
+        wanted, weights = present, "back to the weights from before"
+        if before is not None and grown and stretch.steps - (seen.step - began) <= AFTERMATH:
+            wanted, weights = before, f"back to batch {before.global_batch} from {present.global_batch}, and to the weights from before"
+            self._too_large = present.global_batch, 2 * seen.samples
+        reason = f"{told}: {weights}"
+        return Decision(command=Command.ROLL_BACK, configuration=wanted, reason=reason, limits=(Limit.SPIKE,), before_step=began)
 
     def _undone(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:
         """Back to where the job came from, if that is worth more now that both are known; None if the change has delivered."""

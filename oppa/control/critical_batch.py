@@ -35,12 +35,13 @@ class CriticalBatchPolicy:
         own = [
             each for each in self._configurations if each.micro_batch == present.micro_batch and Strategy.of(each) == Strategy.of(present)
         ]
-        within = [each for each in own if each.global_batch <= self._growth * present.global_batch]
+        grown = self._growth * present.global_batch
+        within = [each for each in own if each.global_batch <= grown and each.global_batch < situation.too_large]
         if not within:
             return stay(situation, f"the table has no batch for `{present.id}`", Limit.UNKNOWN)
         closest = _closest(own, critical)
         wanted = _closest(within, critical)
-        limits = () if wanted == closest else (Limit.GROWTH,)
+        limits = () if wanted == closest else (Limit.GROWTH if closest.global_batch > grown else Limit.SPIKE,)
         told = f"the critical batch size is {format_number(critical)} sequences"
         if wanted == present:
             return stay(situation, f"{told}, and {present.global_batch} is closest to it", *limits)

@@ -6,13 +6,14 @@ weighed, so that whoever reads the decision later can follow it.
 
 import dataclasses
 import enum
+import math
 from typing import Any, Protocol
 
 from oppa.problem.configuration import Configuration
 
 
 class Command(enum.StrEnum):
-    """What a job is told (COPUS, section 4.3)."""
+    """What a job is told (COPUS, section 4.3, and appendix E)."""
 
     NO_OP = "no_op"
     """Go on as it is."""
@@ -20,6 +21,8 @@ class Command(enum.StrEnum):
     """Take batches of other sizes, in the same layout."""
     RECONFIGURE = "reconfigure"
     """Change the layout, and batch sizes with it."""
+    ROLL_BACK = "roll_back"
+    """Go back to the weights from before the loss rose (COPUS, appendix E)."""
 
 
 class Limit(enum.StrEnum):
@@ -37,6 +40,8 @@ class Limit(enum.StrEnum):
     """The batch may not grow so much at once."""
     BARRED = "barred"
     """It could not be built when it was tried."""
+    SPIKE = "spike"
+    """The loss rose and stayed up when the batch was as large."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,8 @@ class Situation:
     """Until training ends; None where nobody knows."""
     barred: frozenset[Configuration] = frozenset()
     """What could not be built when it was tried."""
+    too_large: float = math.inf
+    """Batches of this size and more have made the loss rise, in sequences."""
 
     @property
     def useful_s(self) -> float:
@@ -105,6 +112,8 @@ class Decision:
     """None where its throughput is not known."""
     chosen: Option | None = None
     """None where nothing was weighed; what another layout costs to get to is taken off its goodput."""
+    before_step: int | None = None
+    """Weights should be as before this step, where they are to go back."""
     best: tuple[Option, ...] = ()
     """The three largest goodputs of the table, whether or not anything speaks against them."""
 
@@ -114,6 +123,7 @@ class Decision:
             "command": self.command.value,
             "configuration": self.configuration.to_dict(),
             "reason": self.reason,
+            "before_step": self.before_step,
             "limits": [limit.value for limit in self.limits],
             "current": self.current and self.current.to_dict(),
             "chosen": self.chosen and self.chosen.to_dict(),

@@ -99,7 +99,7 @@ class _Weighed:
     def of(cls, offers: Offers, goodputs: Array, situation: Situation, current: Option, *, growth: float, cost: Cost) -> "_Weighed":
         factor = cost_factor(situation, current.samples_per_s, cost)
         worth = np.where(offers.of_layout(situation.configuration), goodputs, goodputs * factor)
-        worth[_beyond(offers, situation, growth) | offers.among(situation.barred)] = -np.inf
+        worth[_too_large(offers, situation, growth) | offers.among(situation.barred)] = -np.inf
         index = int(worth.argmax())
         chosen = offers.option(index, worth) if np.isfinite(worth[index]) else None
         return cls(factor=factor, growth=growth, situation=situation, chosen=chosen)
@@ -111,6 +111,7 @@ class _Weighed:
         reasons = {
             Limit.GROWTH: wanted.global_batch > self.growth * present.global_batch,
             Limit.BARRED: wanted in self.situation.barred,
+            Limit.SPIKE: wanted.global_batch >= self.situation.too_large,
             Limit.MARGIN: option.goodput < enough,
             Limit.COST: moves and option.goodput * self.factor < enough <= option.goodput,
         }
@@ -135,9 +136,9 @@ def cost_factor(situation: Situation, samples_per_s: float, cost: Cost = "horizo
     return max(0.0, 1 - seconds / horizon_s) if horizon_s > 0 else 0.0
 
 
-def _beyond(offers: Offers, situation: Situation, growth: float) -> NDArray[np.bool_]:
-    """Which offers would let the batch grow too much at once, shape (n,)."""
-    return np.asarray(offers.batches > growth * situation.configuration.global_batch)
+def _too_large(offers: Offers, situation: Situation, growth: float) -> NDArray[np.bool_]:
+    """Which offers would let the batch grow too much at once, or to where the loss rose, shape (n,)."""
+    return np.asarray((offers.batches > growth * situation.configuration.global_batch) | (offers.batches >= situation.too_large))
 
 
 def _told(option: Option, current: Option, noise_scale: float) -> str:

@@ -69,6 +69,7 @@ class Job:
             command=decision.command.value,
             before=message.configuration,
             configuration=decision.configuration,
+            before_step=decision.before_step,
             reason=decision.reason[:2000],
         )
 

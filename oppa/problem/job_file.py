@@ -247,6 +247,7 @@ class TrainTable(Table):
     final_share: float | None = Field(default=None, ge=0, le=1)
     reference_batch: Count | None = None
     scaling: Literal["sqrt", "linear", "none"] | None = None
+    damping: int | None = Field(default=None, ge=0)
     checkpoint_every: Seconds | None = None
     keep: Count | None = None
 

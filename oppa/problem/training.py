@@ -63,6 +63,8 @@ class Recipe:
     """The global batch that the learning rate is meant for; None: the job's."""
     scaling: str = "sqrt"
     """How it follows the global batch: `sqrt` (Adam's, COPUS eq. 9), `linear` (that of SGD), or `none`."""
+    damping: int = 10
+    """It follows a batch that has grown over so many batches, not at once: Adam's second moment has to follow, too (COPUS, appendix E)."""
     checkpoint_s: float = 600.0
     """Seconds of training from one checkpoint to the next."""
     keep: int = 2

@@ -135,10 +135,12 @@ class Decided(_Message):
     type: Literal["decision"] = "decision"
     number: Number
     """Of the message that it answers."""
-    command: Literal["no_op", "scale_bs", "reconfigure"]
+    command: Literal["no_op", "scale_bs", "reconfigure", "roll_back"]
     before: Setting
     """What the job was in: a job that is in something else by now does not do it."""
     configuration: Setting
+    before_step: Count | None = None
+    """Under `roll_back`: the weights should be from before this step."""
     reason: Text
 
 

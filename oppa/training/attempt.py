@@ -7,39 +7,23 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
 
 from oppa.errors import CheckpointError, InputError, TrainingError
 from oppa.problem.configuration import Configuration
 from oppa.training import ledger
+from oppa.training.adviser import Advice, Adviser
 from oppa.training.ledger import Ledger
 from oppa.training.manifest import Manifest
 from oppa.training.noise_scale import Health
 from oppa.training.reconfiguration import Change, Phase
 from oppa.training.run import Order, Step, TrainingRun, open_run
-from oppa.training.run_folder import RunSpec, checkpoint_of, checkpoints
+from oppa.training.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
 from oppa.trials.wire import TrialSpec
 
 PATIENCE = 10
 """Steps in a row whose gradients are not finite, before training ends: it will not recover by itself."""
 
 _log = logging.getLogger(__name__)
-
-
-class Adviser(Protocol):
-    """Hears of a run on rank 0, and may want it changed; nothing of it may take time."""
-
-    def step(self, **facts: Any) -> None:
-        """An optimizer step was taken."""
-        ...
-
-    def changed(self, **facts: Any) -> None:
-        """A change of configuration was tried."""
-        ...
-
-    def wanted(self, present: Configuration) -> Configuration | None:
-        """What to train in from now on; None: as it is."""
-        ...
 
 
 class Attempt:
@@ -131,13 +115,26 @@ class Attempt:
 
     def _wishes(self, run: TrainingRun) -> Order | None:
         """What rank 0 wants done behind the step that begins now."""
-        wanted = (
-            self._adviser.wanted(run.configuration) if self._adviser else self.spec.planned(run.samples + run.configuration.global_batch)
-        )
-        change = wanted if wanted not in (None, run.configuration, self._refused) else None
+        advice = self._adviser.wanted(run.configuration) if self._adviser else self._planned(run)
+        change = advice.configuration if advice and advice.configuration not in (run.configuration, self._refused) else None
+        back_to = self._back_to(run, advice.before_step) if advice and advice.before_step is not None else ""
         save = time.monotonic() - self._saved_s >= self.spec.problem.recipe.checkpoint_s
         stop = self._stop_requested()
-        return Order(configuration=change, save=save, stop=stop) if change or save or stop else None
+        return Order(configuration=change, back_to=back_to, save=save, stop=stop) if change or back_to or save or stop else None
+
+    def _planned(self, run: TrainingRun) -> Advice:
+        return Advice(configuration=self.spec.planned(run.samples + run.configuration.global_batch))
+
+    def _back_to(self, run: TrainingRun, step: int) -> str:
+        """The newest checkpoint from before a step, by its name; empty if there is none any more."""
+        for checkpoint in checkpoints(self.folder):
+            if steps_of(checkpoint) <= step:
+                return checkpoint.name
+        assert self._ledger is not None
+        failure = f"no checkpoint from before step {step} is kept"
+        self._ledger.write("not_rolled_back", time=time.time(), step=run.steps, samples=run.samples, failure=failure)
+        _log.warning("the loss stays as it is: %s", failure)
+        return ""
 
     def _note(self, step: Step, run: TrainingRun) -> None:
         """Write the step into the ledger, and tell it."""
@@ -184,10 +181,31 @@ class Attempt:
             raise TrainingError(message, hint="lower the learning rate, or look at the data of these steps")
 
     def _obey(self, order: Order, run: TrainingRun) -> None:
-        if order.configuration is not None:
+        if order.back_to:
+            self._roll_back(self.folder / CHECKPOINTS / order.back_to, order.configuration or run.configuration, run)
+        elif order.configuration is not None:
             self._change(order.configuration, run)
-        if order.save:
+        if order.save or order.back_to:  # an attempt that follows must not begin with the weights that were left
             self._save(run)
+
+    def _roll_back(self, checkpoint: Path, configuration: Configuration, run: TrainingRun) -> None:
+        """Go on with earlier weights, and write that down."""
+        before, begin_s = run.configuration, time.monotonic()
+        run.roll_back(checkpoint, configuration)
+        seconds = time.monotonic() - begin_s
+        if self._adviser is not None and run.mesh.rank == 0:
+            self._adviser.changed(before=before, after=configuration, seconds=seconds, failure="")
+        if self._ledger is not None:
+            self._ledger.write(
+                ledger.ROLLED_BACK,
+                time=time.time(),
+                step=run.steps,
+                samples=run.samples,
+                checkpoint=checkpoint.name,
+                before=before.to_dict(),
+                after=configuration.to_dict(),
+                seconds={"restore": seconds},
+            )
 
     def _change(self, configuration: Configuration, run: TrainingRun) -> None:
         """Change to it, and write down what came of it; a configuration that cannot be run is not asked for again."""

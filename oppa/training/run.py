@@ -15,7 +15,7 @@ import gc
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,7 +28,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.training import Recipe
 from oppa.training import saving
 from oppa.training.batches import Batch
-from oppa.training.learning_rate import learning_rate
+from oppa.training.learning_rate import Followed, learning_rate
 from oppa.training.memory import keep_pages
 from oppa.training.mesh import Mesh, open_mesh, regrouped
 from oppa.training.noise_scale import NoiseScale, Smoothing
@@ -44,6 +44,8 @@ class Order:
     """What rank 0 wants all ranks to do behind a step."""
 
     configuration: Configuration | None = None
+    back_to: str = ""
+    """A checkpoint, by its name, whose weights to go back to."""
     save: bool = False
     stop: bool = False
 
@@ -111,6 +113,7 @@ class TrainingRun:
         self.noise_scale = NoiseScale(smoothing=_smoothing(recipe, spec.model.seq_len))
         """What the gradients so far say."""
         self._reference_batch = recipe.reference_batch or spec.configuration.global_batch
+        self._followed = Followed(batch=spec.configuration.global_batch, since=0)
         self._on_phase = on_phase
         self._source = source_of(spec)
         self._earlier_s, self._since_s = 0.0, time.monotonic()
@@ -142,7 +145,12 @@ class TrainingRun:
         replica = self._made()
         begin_s, batch = time.monotonic(), range(self.samples, self.samples + self.configuration.global_batch)
         rate = learning_rate(
-            self.recipe, base=self.spec.training.learning_rate, reference_batch=self._reference_batch, batch=batch, total=self.total
+            self.recipe,
+            base=self.spec.training.learning_rate,
+            reference_batch=self._reference_batch,
+            batch=batch,
+            total=self.total,
+            followed=self._followed,
         )
         replica.set_learning_rate(rate)
         size = len(batch) // self.mesh.dp.size
@@ -177,12 +185,10 @@ class TrainingRun:
             raise InputError(f"`dp * tp * pp = {configuration.devices}`, but the job has {self.mesh.world} ranks", hint=hint)
         require_buildable(self.spec.model, configuration)
         require_schedulable(configuration, self.spec.model.layers)
-        if not same_layout(configuration, self.configuration):
-            return self._reconfigure(configuration)
-        before, begin_s = self.configuration, time.monotonic()
-        self._made().rebatch(configuration)
-        self.spec = dataclasses.replace(self.spec, configuration=configuration)
-        return Change(before=before, after=configuration, seconds={"rebatch": time.monotonic() - begin_s})
+        followed = self._followed_by(self.configuration.global_batch, configuration.global_batch)
+        change = self._rebatched(configuration) if same_layout(configuration, self.configuration) else self._reconfigured(configuration)
+        self._followed = self._followed if change.failure else followed
+        return change
 
     def save(self, folder: Path) -> None:
         """Save all that is needed to go on, in a folder that all ranks see.
@@ -199,19 +205,24 @@ class TrainingRun:
             CheckpointError: if it is cut short, altered, of another model, or of other data. The run is then where it cannot step, but
                 may go on from another checkpoint.
         """
-        if self._replica is not None or configuration != self.configuration:
-            self.close()
-            self.spec, self.mesh = dataclasses.replace(self.spec, configuration=configuration), regrouped(self.mesh, configuration)
-        replica = self._replica = Replica(self.spec, self.mesh, weights=False)
-        notes = saving.resume(folder, replica, self.spec, self.mesh).notes
-        if notes["data"] != self._data():
-            raise CheckpointError(
-                f"`{folder}` was trained on other data: {notes['data']}, not {self._data()}", hint="keep seed and corpus of the job"
-            )
+        notes = self._restored(folder, configuration)
         self.steps, self.samples, self._reference_batch = notes["step"], notes["samples"], notes["reference_batch"]
-        self.noise_scale = _noise_scale(notes["noise_scale"])
         self._earlier_s, self._since_s = notes["elapsed_s"], time.monotonic()
-        self.statistics = replica.watch(self.noise_scale)
+        self._followed = Followed(**notes["followed"])
+        self._followed = self._followed_by(notes["configuration"]["global_batch"], configuration.global_batch)
+
+    def roll_back(self, folder: Path, configuration: Configuration) -> None:
+        """Take weights and moments of a checkpoint, and no more: steps are counted on, and samples go on, so that none comes again.
+
+        What was learned since is lost. A loss that has risen may have risen by what it was shown: PaLM goes back and passes over it, too
+        (COPUS, appendix E).
+
+        Raises:
+            CheckpointError: as `resume`.
+        """
+        followed = self._followed_by(self.configuration.global_batch, configuration.global_batch)
+        self._restored(folder, configuration)
+        self._followed = followed
 
     def close(self) -> None:
         """Let go of the model, before the process groups go."""
@@ -220,6 +231,21 @@ class TrainingRun:
         self._replica = None
         gc.collect()  # a model that lives on in a cycle would lose its process groups before itself
 
+    def _restored(self, folder: Path, configuration: Configuration) -> Mapping[str, Any]:
+        """Another replica, with the weights, moments and noise scale of a checkpoint; what else was noted there."""
+        if self._replica is not None or configuration != self.configuration:
+            self.close()
+            self.spec, self.mesh = dataclasses.replace(self.spec, configuration=configuration), regrouped(self.mesh, configuration)
+        replica = self._replica = Replica(self.spec, self.mesh, weights=False)
+        notes: Mapping[str, Any] = saving.resume(folder, replica, self.spec, self.mesh).notes
+        if notes["data"] != self._data():
+            raise CheckpointError(
+                f"`{folder}` was trained on other data: {notes['data']}, not {self._data()}", hint="keep seed and corpus of the job"
+            )
+        self.noise_scale = _noise_scale(notes["noise_scale"])
+        self.statistics = replica.watch(self.noise_scale)
+        return notes
+
     def _made(self) -> Replica:
         """This rank's part of the model."""
         if self._replica is None:
@@ -227,7 +253,19 @@ class TrainingRun:
             self.statistics = self._replica.watch(self.noise_scale)
         return self._replica
 
-    def _reconfigure(self, configuration: Configuration) -> Change:
+    def _followed_by(self, before: int, after: int) -> Followed:
+        """What the learning rate has followed, when global batches are given another size, or keep theirs."""
+        if before == after:
+            return self._followed
+        return Followed(batch=self._followed.reached(before, self.samples, self.recipe.damping), since=self.samples)
+
+    def _rebatched(self, configuration: Configuration) -> Change:
+        before, begin_s = self.configuration, time.monotonic()
+        self._made().rebatch(configuration)
+        self.spec = dataclasses.replace(self.spec, configuration=configuration)
+        return Change(before=before, after=configuration, seconds={"rebatch": time.monotonic() - begin_s})
+
+    def _reconfigured(self, configuration: Configuration) -> Change:
         alone, self._replica = [self._made()], None  # nobody else may hold it
         alone[0].close()
         replica, self.mesh, change = reconfigured(alone, self.spec, self.mesh, configuration, self._on_phase)
@@ -271,6 +309,7 @@ class TrainingRun:
             "elapsed_s": self.elapsed_s,
             "configuration": self.configuration.to_dict(),
             "reference_batch": self._reference_batch,
+            "followed": dataclasses.asdict(self._followed),
             "noise_scale": dataclasses.asdict(self.noise_scale),
             "data": self._data(),
         }

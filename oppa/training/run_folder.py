@@ -100,13 +100,18 @@ class RunSpec:
 
 def checkpoints(folder: Path) -> list[Path]:
     """A run's checkpoints, newest first; whole ones, as an unfinished one has another name."""
-    found = {int(match[1]): path for path in (folder / CHECKPOINTS).glob("step-*") if (match := re.fullmatch(r"step-(\d+)", path.name))}
-    return [found[steps] for steps in sorted(found, reverse=True)]
+    found = [path for path in (folder / CHECKPOINTS).glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
+    return sorted(found, key=steps_of, reverse=True)
 
 
 def checkpoint_of(folder: Path, steps: int) -> Path:
     """Where the state behind so many steps is saved."""
     return folder / CHECKPOINTS / f"step-{steps}"
+
+
+def steps_of(checkpoint: Path) -> int:
+    """Behind how many steps it was saved."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def new_attempt(folder: Path) -> Path:

@@ -23,7 +23,7 @@ def _stretches(lines: Iterable[Line]) -> Iterator[tuple[Configuration, list[floa
     for line in lines:
         if line["event"] == ledger.STEP:
             times_s.append(line["step_time_s"])
-        elif line["event"] in (ledger.STARTED, ledger.CHANGED):
+        elif line["event"] in (ledger.STARTED, ledger.CHANGED, ledger.ROLLED_BACK):
             if present is not None:
                 yield present, times_s
             present = Configuration.from_dict(line["configuration"] if line["event"] == ledger.STARTED else line["after"])

@@ -41,7 +41,7 @@ def test_an_answer_is_heard_once(client) -> None:
         client.step(**_facts(number))
     found = []
     until(lambda: found.append(client.wanted(PRESENT)) or found[-1] is not None)
-    assert found[-1].dp == 2 and client.wanted(PRESENT) is None
+    assert found[-1].configuration.dp == 2 and client.wanted(PRESENT) is None
 
 
 def test_a_late_answer_does_not_count(client) -> None:
@@ -113,4 +113,4 @@ def test_no_answer_is_no_order() -> None:
     client._decided = Decided(
         number=1, command="scale_bs", before=PRESENT, configuration=Configuration(dp=1, pp=2, global_batch=128, micro_batch=4), reason=""
     )
-    assert client.wanted(PRESENT).global_batch == 128
+    assert client.wanted(PRESENT).configuration.global_batch == 128

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import pytest
 
@@ -29,6 +30,7 @@ class Job:
     slow: dict = dataclasses.field(default_factory=dict)
     """By what factor a configuration is slower than the table has it."""
     unbuildable: frozenset = frozenset()
+    loss: Callable = lambda job: 3.0
     steps: int = 0
     samples: int = 0
     elapsed_s: float = 0.0
@@ -52,7 +54,7 @@ class Job:
             elapsed_s=self.elapsed_s,
             noise_scale=self.noise_scale,
             health=self.health,
-            loss=3.0,
+            loss=self.loss(self),
             learning_rate=1e-3,
         )
         self.steps += 1
@@ -122,6 +124,25 @@ def test_what_cannot_be_built_is_asked_for_once(job) -> None:
     refused = job(unbuildable=frozenset({wanted})).run(200)
     asked = [decision.configuration for _, decision in refused.decisions if decision.command != Command.NO_OP]
     assert asked.count(wanted) == 1 and refused.configuration != wanted
+
+
+def test_a_wide_spike_behind_a_larger_batch_takes_batch_and_weights_back(job) -> None:
+    """The larger batch comes again when as many samples more were seen."""
+    unsteady = job(global_batch=32, noise_scale=2000.0, every=30, loss=lambda job: 9.0 if job.configuration.global_batch == 128 else 3.0)
+    assert unsteady.run(65).configuration.global_batch == 128
+    unsteady.run(200)
+    step, back = next(each for each in unsteady.decisions if each[1].command == Command.ROLL_BACK)
+    grown = next(step for step, decision in unsteady.decisions if decision.configuration.global_batch == 128)
+    assert (back.before_step, back.configuration.global_batch, back.limits) == (grown, 64, (Limit.SPIKE,))
+    later = [decision for at, decision in unsteady.decisions if at > step]
+    assert {decision.configuration.global_batch for decision in later[:2]} == {64} and Limit.SPIKE in later[0].limits
+    assert any(decision.configuration.global_batch == 128 for decision in later)
+
+
+def test_a_wide_spike_of_its_own_takes_weights_back_alone(job) -> None:
+    risen = job(policy=lambda _: StaticPolicy(), loss=lambda job: 9.0 if 100 <= job.steps < 130 else 3.0).run(200)
+    ((_, back),) = [each for each in risen.decisions if each[1].command == Command.ROLL_BACK]
+    assert back.before_step == 100 and back.configuration == risen.configuration
 
 
 def test_nothing_is_decided_on_an_unhealthy_estimator(job) -> None:

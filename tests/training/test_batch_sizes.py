@@ -10,7 +10,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Recipe
 from oppa.training.batch_sizes import rebatched
-from oppa.training.learning_rate import learning_rate, scale
+from oppa.training.learning_rate import Followed, learning_rate, scale
 from oppa.training.rules import require_schedulable
 
 PRESENT = Configuration(dp=2, pp=2, global_batch=16, micro_batch=4)
@@ -55,6 +55,14 @@ def test_a_change_of_batch_multiplies_it_by_the_root_of_their_ratio(before: int,
     recipe = Recipe(decay="linear")  # without a warm-up, which ends with the batch
     one, other = (rate(range(seen, seen + batch), recipe) for batch in (before, after))
     assert other == pytest.approx(one * math.sqrt(after / before))
+
+
+def test_it_follows_a_larger_batch_little_by_little_and_a_smaller_one_at_once() -> None:
+    recipe, grown = Recipe(damping=4), Followed(batch=8, since=100)
+    steps = [range(start, start + 32) for start in range(100, 100 + 5 * 32, 32)]
+    followed = [learning_rate(recipe, base=1.0, reference_batch=8, batch=batch, total=None, followed=grown) ** 2 * 8 for batch in steps]
+    assert followed == pytest.approx([14, 20, 26, 32, 32])
+    assert grown.reached(4, 104, 4) == 4 and grown.reached(32, 132, 0) == 32
 
 
 def test_it_rises_falls_and_ends_by_samples_whatever_the_steps() -> None:

@@ -12,10 +12,12 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.training import ledger
 from oppa.training.ledger import Line
-from oppa.training.run_folder import RunSpec, checkpoints
+from oppa.training.run_folder import RunSpec, checkpoint_of, checkpoints
 from oppa.training.supervision import Ending
 from tests.training.conftest import TINY
+from tests.training.layouts import same
 from tests.training.runs import Heard, Runs, configured, events, losses, runs, steps_of
+from tests.training.test_checkpoint import resumed
 from tests.training.test_sources import source
 
 pytestmark = pytest.mark.slow
@@ -106,6 +108,26 @@ def test_a_configuration_that_cannot_run_is_refused_and_training_goes_on(made: R
     (refused,) = events(folder, "refused")
     assert refused["samples"] == 32 and "1f1b" in refused["failure"]
     assert [line["after"]["dp"] for line in events(folder, "changed")] == [4]
+
+
+@pytest.mark.parametrize("after", [configured(dp=2, pp=2, micro_batch=1), configured(dp=4, micro_batch=1, global_batch=4)], ids=str)
+def test_a_roll_back_takes_weights_back_and_samples_on(after: Configuration, made: Runs) -> None:
+    spell = {"rank": 0, "step": 7, "deed": "roll_back", "before_step": 5, "configuration": after.to_dict()}
+    folder = made.new(configured(dp=2, pp=2, micro_batch=1), spell=spell, checkpoint_s=1e-6, keep=20)
+    assert made.train(folder).ending is Ending.FINISHED
+    (back,) = events(folder, ledger.ROLLED_BACK)
+    assert (back["step"], back["checkpoint"], back["after"]) == (8, "step-5", after.to_dict())
+    assert ledger.require_whole(ledger.standing(ledger.read(folder)), checksum_of(TINY)) == 96
+    at = {steps: resumed(checkpoint_of(folder, steps), TINY, configured())[0] for steps in (5, 7, 8)}
+    assert same(at[8], at[5]) and not same(at[8], at[7])
+
+
+def test_a_roll_back_without_a_checkpoint_is_told_and_training_goes_on(made: Runs) -> None:
+    spell = {"rank": 0, "step": 7, "deed": "roll_back", "before_step": 5, "configuration": configured(dp=4).to_dict()}
+    folder = made.new(configured(dp=4), spell=spell)
+    assert made.train(folder).ending is Ending.FINISHED
+    (lacking,) = events(folder, "not_rolled_back")
+    assert "step 5" in lacking["failure"] and not events(folder, ledger.ROLLED_BACK)
 
 
 def test_a_run_that_is_stopped_goes_on_where_it_was(made: Runs, alone: list[Line]) -> None:

@@ -3,6 +3,7 @@
 {"rank": 1, "phase": "rebuild", "deed": "die" | "allocate" | "raise"}     when this rank comes to this phase of a change of layout
 {"rank": 1, "step": 5, "deed": "die"}                                      behind this step; rank 0 alone knows of steps
 {"rank": 1, "step": 5, "deed": "poison"}                                   in this step: its gradients are no numbers
+{"rank": 0, "step": 5, "deed": "roll_back", "before_step": 3, "configuration": {...}}    behind this step somebody wants that
 """
 
 import json
@@ -12,7 +13,9 @@ import signal
 import rank as ranks
 import torch
 
+from oppa.problem.configuration import Configuration
 from oppa.training import replica as replicas
+from oppa.training.adviser import Advice
 from oppa.training.attempt import Attempt
 from oppa.trials.wire import TrialSpec
 
@@ -26,6 +29,7 @@ class Spell:
         self.path, self.rank = folder / "spell", rank
         self.what = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.mine = self.what.get("rank") == rank
+        self.stepped = None
 
     def cast(self):
         """Once for all attempts: the file goes first."""
@@ -46,6 +50,20 @@ class Spell:
     def at_step(self, step):
         if self.mine and self.what.get("step") == step.number and self.what["deed"] == "die":
             self.cast()
+
+    # What an adviser does.
+
+    def step(self, *, step, **_):
+        self.stepped = step
+
+    def changed(self, **facts):
+        self.told = facts
+
+    def wanted(self, present):
+        if not self.mine or self.what["deed"] != "roll_back" or self.stepped != self.what["step"] - 1:
+            return None
+        self.cast()
+        return Advice(configuration=Configuration.from_dict(self.what["configuration"]), before_step=self.what["before_step"])
 
     def poison(self):
         """Let the step of this number fail, counted from the start of the process."""
@@ -89,7 +107,8 @@ def train(trial, rank, world):
         trial.measured(step.step_time_s, loss=step.loss if step.updated else None)
         spell.at_step(step)
 
-    attempt = Attempt(folder, stop_requested=trial.stop_requested, on_step=on_step, on_phase=spell.at_phase)
+    adviser = spell if spell.what.get("deed") == "roll_back" else None
+    attempt = Attempt(folder, stop_requested=trial.stop_requested, on_step=on_step, on_phase=spell.at_phase, adviser=adviser)
     attempt.make(TrialSpec.read(trial.folder), rank=rank, world=world, rendezvous=os.environ["OPPA_RENDEZVOUS"])
     if rank == 0:
         trial.end("completed")

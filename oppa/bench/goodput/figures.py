@@ -1,0 +1,117 @@
+"""The figures of the comparison, after those of the COPUS paper."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppa.bench.goodput.sections import Comparison
+from oppa.bench.goodput.tracks import Track, layout_of
+from oppa.report.figures import Axis, Series, lines
+from oppa.table.goodput import learning_rate_factor, statistical_efficiency
+
+Array = NDArray[np.float64]
+POINTS = 200
+SECONDS, LOSS = Axis(label="seconds"), Axis(label="loss")
+
+
+def all_figures(comparison: Comparison) -> dict[str, tuple[str, str]]:
+    """File name -> caption and SVG."""
+    return {
+        "trajectory.svg": _trajectory(comparison),
+        "loss-time.svg": _loss(comparison, "seconds"),
+        "loss-samples.svg": _loss(comparison, "samples"),
+        "decomposition.svg": _decomposition(comparison),
+        "relative.svg": _relative(comparison),
+    }
+
+
+def _first(comparison: Comparison) -> Track:
+    return comparison.by_variant[comparison.ours][0]
+
+
+def _trajectory(comparison: Comparison) -> tuple[str, str]:
+    """Batch and layout over time (figure 1b)."""
+    adaptive = [name for name in comparison.by_variant if not name.startswith("static")]
+    drawn = []
+    for name in adaptive:
+        track = comparison.by_variant[name][0]
+        batches = track.steps["global_batch"].to_numpy(float)
+        if name != comparison.ours:
+            drawn.append(Series(name=name, x=track.clock_s.tolist(), y=batches.tolist()))
+            continue
+        layouts = track.steps["configuration"].map(layout_of)
+        for layout in dict.fromkeys(layouts):
+            shown = np.where(layouts == layout, batches, np.nan)
+            drawn.append(Series(name=f"{name}, {layout}", x=track.clock_s.tolist(), y=shown.tolist()))
+    seed = _first(comparison).seed
+    caption = f"Batch size and layout over time, seed {seed} (figure 1)"
+    return caption, lines({"": drawn}, x=SECONDS, y=Axis(label="global batch", log=True), description=caption, steps=True)
+
+
+def _loss(comparison: Comparison, against: str) -> tuple[str, str]:
+    """The loss against time, or against samples (figures 6 and 7): medians over seeds."""
+    drawn = []
+    for name, tracks in comparison.by_variant.items():
+        xs = [track.clock_s if against == "seconds" else track.samples for track in tracks]
+        grid = np.linspace(max(x[0] for x in xs), min(x[-1] for x in xs), POINTS)
+        losses = np.stack([np.interp(grid, x, track.smoothed(comparison.window)) for x, track in zip(xs, tracks, strict=True)])
+        drawn.append(Series(name=name, x=grid.tolist(), y=np.median(losses, axis=0).tolist()))
+    figure = {"seconds": "6", "samples": "7"}[against]
+    caption = f"Loss against {against}: medians over {comparison.seeds} seeds (figure {figure})"
+    return caption, lines({"": drawn}, x=Axis(label=against), y=Axis(label="loss", log=True), description=caption)
+
+
+def _decomposition(comparison: Comparison) -> tuple[str, str]:
+    """Goodput and its two factors, at the noise scale that our run has seen (figure 8)."""
+    ours = _first(comparison)
+    known = ours.steps["noise_scale"].to_numpy(float)
+    seen = ~np.isnan(known)
+    grid = np.linspace(ours.clock_s[seen][0], ours.clock_s[-1], POINTS)
+    noise_scale = np.interp(grid, ours.clock_s[seen], known[seen])
+    reference = float(ours.steps["global_batch"].iloc[0])
+    panels: dict[str, list[Series]] = {"goodput": [], "throughput": [], "efficiency": []}
+    for name, tracks in comparison.by_variant.items():
+        track = tracks[0]
+        within = grid[grid <= track.clock_s[-1]]
+        at = np.minimum(np.searchsorted(track.clock_s, within), len(track.clock_s) - 1)  # the step that is under way
+        batch, rate = track.steps["global_batch"].to_numpy(float)[at], _rates(track)[at]
+        factor = learning_rate_factor(batch) / learning_rate_factor(reference)
+        worth = statistical_efficiency(batch, noise_scale[: len(within)]) * factor
+        for panel, values in (("goodput", rate * worth), ("throughput", rate), ("efficiency", worth)):
+            panels[panel].append(Series(name=name, x=within.tolist(), y=values.tolist()))
+    caption = (
+        f"Goodput, samples per second and what a sample is worth, at the noise scale of `{comparison.ours}`, seed {ours.seed} (figure 8)"
+    )
+    return caption, lines(panels, x=SECONDS, y=Axis(label="of the panel", log=True), description=caption)
+
+
+def _rates(track: Track) -> Array:
+    """Samples per second of each step: the median of those in the same configuration, one after the other."""
+    ids, batches = track.steps["configuration"], track.steps["global_batch"]
+    stretch = (ids.ne(ids.shift()) | batches.ne(batches.shift())).cumsum()
+    rates = (batches / track.steps["step_time_s"]).groupby(stretch).transform("median")
+    return np.asarray(rates.to_numpy(float))
+
+
+def _relative(comparison: Comparison) -> tuple[str, str]:
+    """How much longer each of the others takes to the loss that ours has at each moment (figure 9): medians over seeds."""
+    tracks = comparison.by_variant[comparison.ours]
+    end_s = min(track.clock_s[-1] for track in tracks)
+    grid = np.linspace(0.1 * end_s, end_s, 60)
+    drawn = []
+    for name, others in comparison.by_variant.items():
+        if name == comparison.ours:
+            continue
+        saved = np.stack([_saved(ours, other, grid, comparison.window) for ours, other in zip(tracks, others, strict=True)])
+        drawn.append(Series(name=name, x=grid.tolist(), y=np.median(saved, axis=0).tolist()))
+    medians = f"medians over {comparison.seeds} seeds (figure 9)"
+    caption = f"Time that `{comparison.ours}` saves, as a share of the other's time to the same loss: {medians}"
+    return caption, lines({"": drawn}, x=SECONDS, y=Axis(label="time saved, share"), description=caption)
+
+
+def _saved(ours: Track, other: Track, grid: Array, window: float) -> Array:
+    """1 - our time / theirs, to the loss that we have at each moment; not a number where they never come to it."""
+    own = np.minimum.accumulate(ours.smoothed(window))
+    theirs = np.minimum.accumulate(other.smoothed(window))
+    losses = np.interp(grid, ours.clock_s, own)
+    times = np.interp(-losses, -theirs, other.clock_s, right=np.nan)
+    return np.asarray(1 - grid / times)

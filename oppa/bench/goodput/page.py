@@ -1,0 +1,84 @@
+"""The page of the real experiment: everything on it comes from the records of the runs beside it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from oppa import catalog
+from oppa.bench.goodput.figures import all_figures
+from oppa.bench.goodput.sections import Comparison, change_section, table_section, time_section
+from oppa.bench.goodput.tracks import Track, hash_of
+from oppa.bench.goodput.variants import OURS
+from oppa.errors import InputError
+from oppa.report.figures import standalone
+from oppa.report.record import markdown, written
+from oppa.table import Table
+
+RECORD = Path("results", "goodput")
+TARGETS = (2.9, 2.6, 2.4, 2.25, 2.15)
+"""Losses per byte, fixed before the runs that count."""
+WINDOW = 512
+PAGE = "README.md"
+
+
+def recorded(folder: Path | None = None) -> Path:
+    """The folder of the newest runs; raises InputError if there are none."""
+    found = folder or catalog.root() / RECORD
+    if not list((found / "runs").glob("*.csv.gz")):
+        raise InputError(f"`{found}` has no record of a run", hint="`oppa bench goodput --run` makes one")
+    return found
+
+
+def comparison_of(folder: Path) -> Comparison:
+    """Of all that is recorded there."""
+    tracks = [Track.read(path) for path in sorted((folder / "runs").glob("*.csv.gz"))]
+    return Comparison(tracks, OURS, TARGETS, WINDOW)
+
+
+def to_json(folder: Path) -> dict[str, Any]:
+    """The headlines, and where they come from."""
+    comparison = comparison_of(folder)
+    found = comparison.gains()
+    raw = sorted((folder / "runs").glob("*.csv.gz"))
+    origins = json.loads((folder / "runs" / "origins.json").read_text())
+    newest = max(origins.values(), key=lambda origin: str(origin["date"]))
+    return {
+        **comparison.figures,
+        "targets": list(TARGETS),
+        "gains": found.medians,
+        "best_others": list(found.rivals),
+        "seeds": comparison.seeds,
+        "runs": len(raw),
+        "raw_log_sha256": hash_of(raw),
+        "origin": newest,
+    }
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page and its figures beside the runs."""
+    text, figures = page(folder)
+    with written(folder):
+        for name, svg in figures.items():
+            (folder / name).write_text(svg)
+        (folder / PAGE).write_text(text)
+    return folder / PAGE
+
+
+def page(folder: Path) -> tuple[str, dict[str, str]]:
+    """The page in Markdown and its figures as SVG by file name: the same runs give the same bytes."""
+    comparison, found = comparison_of(folder), to_json(folder)
+    figures = all_figures(comparison)
+    facts = {**found["origin"], "raw log": f"`runs/`, {found['runs']} runs, SHA-256 `{found['raw_log_sha256']}`"}
+    sections = [
+        table_section(Table.read(folder / "table")),
+        time_section(comparison, "clock_s", "Time to loss: recorded step times, and what changes took (table 1)"),
+        time_section(comparison, "elapsed_s", "Time to loss: wall clock"),
+        change_section(comparison),
+    ]
+    parts = [
+        "# Time to loss: a small GPT on real text, four ranks on two hosts that one machine plays\n",
+        "\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n",
+        *(f"## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections),
+        *(f"![{caption}]({name})\n\n{caption}.\n" for name, (caption, _) in figures.items()),
+    ]
+    return "\n".join(parts), {name: standalone(svg) for name, (_, svg) in figures.items()}

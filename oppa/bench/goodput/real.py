@@ -1,0 +1,108 @@
+"""The runs of the real experiment: a small GPT on real text, on two hosts that this machine plays, under each policy and with each seed.
+
+Every run is a command that anyone can type. What is there already is not run again, so that whoever is interrupted goes on.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from oppa import catalog
+from oppa.bench.goodput.tracks import Track
+from oppa.bench.goodput.variants import Variant, variants
+from oppa.errors import EnvironmentLackingError
+from oppa.report.record import provenance, written
+from oppa.table import Table
+from oppa.training import ledger
+from oppa.trials.wire import write_json
+
+JOB = Path("examples", "goodput.toml")
+HOSTS = ("--hosts", "2", "--ranks-per-host", "2", "--cpus-per-rank", "0.5", "--bandwidth", "50mbit", "--latency", "1ms")
+FIRST, LARGEST = 8, 128
+"""Global batches that the table spans, in sequences; all that adapts begins with the first, which doubles to the largest."""
+SEEDS = 10
+
+Tell = Callable[[str], None]
+
+
+def profiled(folder: Path, work: Path, tell: Tell) -> Table:
+    """The table of the job on these hosts, measured now unless it is there."""
+    place = folder / "table"
+    if not place.exists():
+        tell("the table: every layout, batch and micro-batch")
+        batches = f"{FIRST}..{LARGEST}"
+        words = ["profile", str(JOB), "--global-batch", batches, "--exhaustive", "--table", _from_root(place)]
+        _oppa([*words, "--study", _from_root(work / "profile")], work / "profile.log")
+    return Table.read(place)
+
+
+def run(folder: Path, work: Path, seeds: Sequence[int], tell: Tell) -> None:
+    """Do all runs that are not in `folder` yet, seed by seed; ledgers are made in `work`.
+
+    Raises:
+        EnvironmentLackingError: if a run fails.
+    """
+    if not (catalog.root() / JOB).is_file():
+        raise EnvironmentLackingError(f"`{catalog.root() / JOB}` is not there", hint="run it from a checkout")
+    with written(folder / "runs"), written(work):
+        table = profiled(folder, work, tell)
+        for seed, variant in _order(variants(table, FIRST, LARGEST), seeds):
+            name = f"{variant.name}-{seed}"
+            if (folder / "runs" / f"{name}.csv.gz").exists():
+                continue
+            tell(f"{name}: {variant.begins.id}, batch {variant.begins.global_batch}")
+            shutil.rmtree(work / name, ignore_errors=True)
+            begins = work / f"{name}.json"
+            write_json(begins, variant.begins.to_dict())
+            words = ["train", str(JOB), _from_root(begins), "--seed", str(seed), "--run", _from_root(work / name)]
+            command = _oppa([*words, "--table", _from_root(folder / "table"), "--policy", variant.policy], work / f"{name}.log")
+            Track.of(variant.name, seed, ledger.standing(ledger.read(work / name))).write(folder / "runs")
+            _note(folder, name, command)
+            shutil.rmtree(work / name, ignore_errors=True)
+
+
+def _order(all_of_them: Sequence[Variant], seeds: Sequence[int]) -> Iterator[tuple[int, Variant]]:
+    """Seed by seed, beginning with another variant each time: whatever drifts meets all alike."""
+    for seed in seeds:
+        first = seed % len(all_of_them)
+        for variant in [*all_of_them[first:], *all_of_them[:first]]:
+            yield seed, variant
+
+
+def _from_root(path: Path) -> str:
+    """As the commands have it, which run in the checkout."""
+    return os.path.relpath(path, catalog.root())
+
+
+def _oppa(words: Sequence[str], log: Path) -> str:
+    """Run `oppa` on the hosts that this machine plays, in the checkout; the command, as one types it."""
+    command = ["oppa", "netlab", *HOSTS, "--", "oppa", *words]
+    ours = [sys.executable, "-m", "oppa"]
+    with log.open("wb") as file:
+        done = subprocess.run(
+            [*ours, "netlab", *HOSTS, "--", *ours, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            cwd=catalog.root(),
+            check=False,
+        )
+    if done.returncode:
+        last = log.read_text(errors="replace").strip().splitlines()[-5:]
+        raise EnvironmentLackingError(f"`{shlex.join(command)}` ended with {done.returncode}", hint="\n".join(last) or f"see {log}")
+    return shlex.join(command)
+
+
+def _note(folder: Path, name: str, command: str) -> None:
+    """Write down where a run comes from."""
+    place = folder / "runs" / "origins.json"
+    origins = json.loads(place.read_text()) if place.exists() else {}
+    here = provenance()
+    origins[name] = {**here, "command": command}
+    write_json(place, origins)

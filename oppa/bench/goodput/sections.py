@@ -1,0 +1,162 @@
+"""What the runs come to: COPUS's tables 1 and 2, and the table that its controller chose from."""
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppa.bench.goodput.gains import Gains, gains
+from oppa.bench.goodput.tracks import Track, layout_of, time_to
+from oppa.report.record import Section
+from oppa.table import Table
+
+Array = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """All runs of the seeds that every variant was run with.
+
+    Args:
+        ours: The variant that is compared with the others.
+        targets: Losses, the highest first.
+        window: Samples over which a loss is smoothed.
+    """
+
+    tracks: Sequence[Track]
+    ours: str
+    targets: Sequence[float]
+    window: float
+
+    @functools.cached_property
+    def by_variant(self) -> Mapping[str, Sequence[Track]]:
+        """Seed by seed."""
+        names = list(dict.fromkeys(track.variant for track in self.tracks))
+        seeds = set.intersection(*({track.seed for track in self.tracks if track.variant == name} for name in names))
+        of = {(track.variant, track.seed): track for track in self.tracks}
+        return {name: [of[name, seed] for seed in sorted(seeds)] for name in names}
+
+    @property
+    def seeds(self) -> int:
+        """How many every variant was run with."""
+        return len(self.by_variant[self.ours])
+
+    def times(self, clock: str = "clock_s") -> dict[str, Array]:
+        """Seconds to each target by variant, shape (r, k): by `clock_s`, `ideal_s` or `elapsed_s`."""
+        return {
+            name: np.stack([time_to(track, self.targets, getattr(track, clock), self.window) for track in tracks])
+            for name, tracks in self.by_variant.items()
+        }
+
+    def gains(self, clock: str = "clock_s") -> Gains:
+        """Ours, over the best of the others; these have their pauses in any case."""
+        others = {
+            name: times for name, times in self.times("elapsed_s" if clock == "elapsed_s" else "clock_s").items() if name != self.ours
+        }
+        return gains(self.times(clock)[self.ours], others)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The headlines, as fractions; commands in the median over seeds."""
+        found = self.gains()
+        low, high = found.interval
+        commands = [track.commands for track in self.by_variant[self.ours]]
+        return {
+            "time_to_loss_gain_mean": found.mean,
+            "time_to_loss_gain_low": low,
+            "time_to_loss_gain_high": high,
+            **{name: statistics.median(each[name] for each in commands) for name in ("reconfigures", "scale_bs")},
+        }
+
+
+def table_section(table: Table) -> Section:
+    """What the table says of each layout at each batch, and how much the best changes."""
+    fastest = table.fastest()
+    layouts = sorted({strategy for strategy, _ in fastest}, key=lambda strategy: strategy.id)
+    best = {batch: max(row.samples_per_s for (_, at), row in fastest.items() if at == batch) for batch in table.batches}
+    rows = []
+    for strategy in layouts:
+        rates = {batch: fastest[strategy, batch].samples_per_s for batch in table.batches if (strategy, batch) in fastest}
+        cells = [f"{rates[batch]:.1f}{' *' * (rates[batch] == best[batch])}" if batch in rates else "–" for batch in table.batches]
+        rows.append([strategy.id, *cells])
+    change = largest_change(table)
+    text = (
+        "Samples per second, at the fastest micro-batch; * is the best layout of its batch. Whoever stays in the layout that is best at "
+        f"one end of the table loses up to {change:.0%} of throughput at the other."
+    )
+    return Section(
+        title="Throughput by batch and layout", text=text, columns=("layout", *(f">{batch}" for batch in table.batches)), rows=rows
+    )
+
+
+def largest_change(table: Table) -> float:
+    """What a layout that is best at some batch lacks of the best at another one, as a share: the largest."""
+    fastest, found = table.fastest(), 0.0
+    best = {
+        batch: max((row for (_, at), row in fastest.items() if at == batch), key=lambda row: row.samples_per_s) for batch in table.batches
+    }
+    for winner in best.values():
+        for batch, there in best.items():
+            own = fastest.get((winner.strategy, batch))
+            if own is not None:
+                found = max(found, 1 - own.samples_per_s / there.samples_per_s)
+    return found
+
+
+def time_section(comparison: Comparison, clock: str, title: str) -> Section:
+    """COPUS, table 1: median seconds to each target over seeds, and what ours gains."""
+    times, found = comparison.times(clock), comparison.gains(clock)
+    rows: list[list[object]] = [
+        [name, *map(_seconds, np.median(each, axis=0)), _mean_loss(comparison, name)] for name, each in times.items()
+    ]
+    low, high = found.interval
+    rows.append(["gain", *(f"{each:+.1%}" for each in found.medians), f"{found.mean:+.1%} [{low:+.1%}, {high:+.1%}]"])
+    if clock == "clock_s":
+        ideal = comparison.gains("ideal_s")
+        low, high = ideal.interval
+        rows.append(["gain, ideal", *(f"{each:+.1%}" for each in ideal.medians), f"{ideal.mean:+.1%} [{low:+.1%}, {high:+.1%}]"])
+    rows.append(["best other", *found.rivals, ""])
+    text = (
+        f"Seconds until the loss, smoothed over {comparison.window:g} samples, is down to each target: medians over {comparison.seeds} "
+        f"seeds. Gain: how much sooner `{comparison.ours}` is there than the best of the others at that target, in the median over seeds "
+        "with each the same seed; on the right the mean over targets, with its 95% interval over seeds. Ideal: had changes of layout "
+        "taken no time."
+    )
+    columns = ("variant", *(f">loss {target:g}" for target in comparison.targets), ">mean loss, or gain")
+    return Section(title=title, text=text, columns=columns, rows=rows)
+
+
+def change_section(comparison: Comparison) -> Section:
+    """COPUS, table 2: every change of layout that the controller chose."""
+    rows = []
+    for track in comparison.by_variant[comparison.ours]:
+        steps = track.steps
+        layouts = steps["configuration"].map(layout_of)
+        for at in np.flatnonzero((layouts != layouts.shift()).to_numpy())[1:]:
+            before, after = steps.iloc[at - 1], steps.iloc[at]
+            start_s = track.clock_s[at] - after["step_time_s"] - after["pause_s"]
+            way = f"{layouts[at - 1]} → {layouts[at]}", f"{before['global_batch']} → {after['global_batch']}"
+            rows.append([track.seed, int(after["step"]), f"{start_s:.1f}", *way, f"{after['pause_s'] * 1e3:.0f}"])
+    counts = [track.commands for track in comparison.by_variant[comparison.ours]]
+    medians = {name: statistics.median(each[name] for each in counts) for name in ("reconfigures", "scale_bs")}
+    text = (
+        f"In the median over seeds the controller changed the layout {medians['reconfigures']:g} times, and batch sizes alone "
+        f"{medians['scale_bs']:g} times."
+    )
+    columns = (">seed", ">step", ">at second", "layout", "batch", ">took, ms")
+    return Section(title="Changes of layout", text=text, columns=columns, rows=rows)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}" if np.isfinite(value) else "–"
+
+
+def _mean_loss(comparison: Comparison, name: str) -> str:
+    """Over the time that every run has, past its first tenth (the bracket of COPUS's table 1)."""
+    end_s = min(track.clock_s[-1] for tracks in comparison.by_variant.values() for track in tracks)
+    grid = np.linspace(0.1 * end_s, end_s, 200)
+    means = [np.interp(grid, track.clock_s, track.smoothed(comparison.window)).mean() for track in comparison.by_variant[name]]
+    return f"{statistics.median(means):.4f}"

@@ -1,0 +1,174 @@
+"""The four configurations of COPUS on simulated clusters: the real controller and policies, on a clock and with gradients that are made up.
+
+What a cluster does at every batch is the simulator's. How fast a loss falls is taken from the goodput model itself, so that these figures
+say what controller, margin and costs make of it where the model holds, and not whether it holds: that is what the real experiment is for.
+
+Notation (B a batch, phi the noise scale, E the progress in sequences of batches of the first size):
+    phi(E)     NOISE_FIRST * (1 + E / NOISE_AGE) ** NOISE_GROWTH: small at first, and growing as the loss falls
+    dE         of a step: B * SE(B) / SE(first), times sqrt(B / first) where a larger learning rate helps (COPUS eq. 8)
+    loss(E)    FLOOR + FALL * (1 + E / LOSS_AGE) ** -LOSS_POWER
+What is seen of phi is phi with noise; a step takes the table's time, with noise.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from oppa import catalog
+from oppa.bench.goodput.sections import Comparison, change_section, table_section, time_section
+from oppa.bench.goodput.tracks import COLUMNS, Track
+from oppa.bench.goodput.variants import OURS, Variant, variants
+from oppa.control.controller import Controller
+from oppa.control.decision import Command
+from oppa.control.policies import policy_of
+from oppa.problem.batches import over, parse_batches
+from oppa.problem.job import load_job
+from oppa.protocol.messages import Changed, StepTaken
+from oppa.report.record import Section
+from oppa.simulator.simulator import Simulator
+from oppa.streams import stream
+from oppa.table import Origin, Row, Table
+from oppa.table.goodput import learning_rate_factor, statistical_efficiency
+from oppa.table.rows import Strategy
+
+CASES: Mapping[str, tuple[str, float, float]] = {
+    "copus-3b": ("3B on 1 x 8 H100", 328e6, 35.0),
+    "copus-13b": ("13B on 2 x 8 H100", 328e6, 40.0),
+    "copus-32b": ("32B on 4 x 8 H100", 123e6, 56.0),
+    "copus-7b": ("7B on 4 x 8 MI210", 215e6, 45.0),
+}
+"""What it is, tokens to train, and seconds that a change of layout takes: the paper's budgets; its changes took 30 to 56 s."""
+FIRST, LARGEST, SEQUENCE = 16, 1024, 2048
+NOISE_FIRST, NOISE_AGE, NOISE_GROWTH = 16.0, 4000.0, 1.1
+FLOOR, FALL, LOSS_AGE, LOSS_POWER = 1.7, 9.0, 400.0, 0.45
+STEP_NOISE, SCALE_NOISE = 0.02, 0.10
+"""Standard deviations of the logarithms of step times, and of the noise scale as it is seen."""
+TARGETS = (0.25, 0.4, 0.55, 0.7, 0.85)
+"""At these shares of the best static batch's time to the end."""
+WINDOW = 2048
+SEEDS = 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """One of the clusters, and how learning goes there."""
+
+    table: Table
+    samples: int
+    change_s: float
+    rate_helps: bool
+    """A larger learning rate helps as its square root; else it does not help."""
+
+    def noise_scale(self, progress: float) -> float:
+        """phi(E)."""
+        return NOISE_FIRST * float((1 + progress / NOISE_AGE) ** NOISE_GROWTH)
+
+    def gained(self, batch: int, noise_scale: float) -> float:
+        """dE."""
+        efficiency = statistical_efficiency(batch, noise_scale) / statistical_efficiency(FIRST, noise_scale)
+        factor = learning_rate_factor(batch) / learning_rate_factor(FIRST) if self.rate_helps else 1.0
+        return float(batch * efficiency * factor)
+
+
+def loss_at(progress: float) -> float:
+    """loss(E)."""
+    return FLOOR + FALL * float((1 + progress / LOSS_AGE) ** -LOSS_POWER)
+
+
+def world_of(name: str, *, rate_helps: bool = True) -> World:
+    """One of CASES, with a table of what its cluster really does."""
+    _, tokens, change_s = CASES[name]
+    path = catalog.find("runners", "simulated") / "jobs" / f"{name}.toml"
+    problem = over(load_job(path), parse_batches(f"{FIRST}..{LARGEST}"))
+    simulator, candidates = Simulator.of(problem), problem.candidates()
+    rows = []
+    for index in range(len(candidates)):
+        configuration = candidates.configuration(index)
+        if (rate := simulator.steps_per_s(configuration)) is not None:
+            memory = simulator.memory_bytes(configuration)
+            row = Row(configuration=configuration, steps_per_s=rate, log_stddev=0.0, memory_bytes=memory, source="predicted", trials=())
+            rows.append(row)
+    origin = Origin.of(
+        load_job(path),
+        study=name,
+        method="exhaustive",
+        complete=True,
+        candidates=len(candidates),
+        trials=0,
+        spent_s=0.0,
+        created_at=0.0,
+        loss_bound=None,
+        expected_loss=None,
+        command="oppa bench goodput",
+    )
+    return World(table=Table(rows=tuple(rows), origin=origin), samples=int(tokens / SEQUENCE), change_s=change_s, rate_helps=rate_helps)
+
+
+def play(world: World, variant: Variant, seed: int) -> Track:
+    """A run under the real controller."""
+    rates = {row.configuration: row.steps_per_s for row in world.table.rows}
+    draws = stream(seed, f"goodput {variant.name}")
+    controller = Controller(world.table, policy_of(variant.policy), total_samples=world.samples, reconfiguration_s=world.change_s)
+    present, progress, samples, elapsed_s, pause_s = variant.begins, 0.0, 0, 0.0, 0.0
+    rows = list[tuple[object, ...]]()
+    while samples < world.samples:
+        true = world.noise_scale(progress)
+        seen = true * math.exp(SCALE_NOISE * draws.standard_normal())
+        seconds = math.exp(STEP_NOISE * draws.standard_normal()) / rates[present]
+        loss = loss_at(progress)
+        progress += world.gained(present.global_batch, true)
+        samples, elapsed_s = samples + present.global_batch, elapsed_s + seconds + pause_s
+        rows.append((len(rows), samples, present.id, present.global_batch, loss, seen, seconds, pause_s, elapsed_s))
+        pause_s = 0.0
+        told = StepTaken(
+            number=len(rows),
+            step=len(rows),
+            samples=samples,
+            configuration=present,
+            step_time_s=seconds,
+            elapsed_s=elapsed_s,
+            noise_scale=seen,
+            health="healthy",
+            loss=loss,
+            learning_rate=1e-4,
+        )
+        decision = controller.step(told)
+        if decision is not None and decision.command in (Command.SCALE_BS, Command.RECONFIGURE):
+            moves = Strategy.of(decision.configuration) != Strategy.of(present)
+            pause_s = world.change_s if moves else 0.0
+            controller.changed(Changed(number=len(rows), before=present, after=decision.configuration, seconds=pause_s))
+            present = decision.configuration
+    return Track(variant.name, seed, pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS))
+
+
+def comparison_of(world: World, seeds: Sequence[int]) -> Comparison:
+    """Every variant with every seed; targets lie along the loss of the best static batch."""
+    tracks = [play(world, variant, seed) for variant in variants(world.table, FIRST, LARGEST) for seed in seeds]
+    return Comparison(tracks, OURS, _targets(tracks), WINDOW)
+
+
+def _targets(tracks: Sequence[Track]) -> list[float]:
+    """What the static batch that ends with the lowest loss has come down to along its way."""
+    static = [track for track in tracks if track.variant.startswith("static")]
+    end_s = min(track.clock_s[-1] for track in static)
+    best = min(static, key=lambda track: float(np.interp(end_s, track.clock_s, track.smoothed(WINDOW))))
+    return [round(float(np.interp(share * end_s, best.clock_s, best.smoothed(WINDOW))), 2) for share in TARGETS]
+
+
+def sections(seeds: int = SEEDS) -> list[Section]:
+    """Of each case: the table, time to loss, and the changes; then the same where a larger learning rate does not help."""
+    found = []
+    for name, (words, _, _) in CASES.items():
+        world = world_of(name)
+        comparison = comparison_of(world, range(seeds))
+        plain = comparison_of(dataclasses.replace(world, rate_helps=False), range(seeds))
+        found += [
+            dataclasses.replace(table_section(world.table), title=f"{words}: throughput by batch and layout"),
+            time_section(comparison, "clock_s", f"{words}: time to loss, where the learning rate helps as its square root"),
+            time_section(plain, "clock_s", f"{words}: time to loss, where a larger learning rate does not help"),
+            dataclasses.replace(change_section(comparison), title=f"{words}: changes of layout"),
+        ]
+    return found

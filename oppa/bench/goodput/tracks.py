@@ -1,0 +1,149 @@
+"""What is kept of a run: a line per optimizer step, from which every figure can be derived again.
+
+A run has two clocks. `clock_s` adds up the step times that the run recorded and the seconds that its changes took; `elapsed_s` is the
+run's wall clock, in which whatever else happens between two steps counts, too.
+"""
+
+import dataclasses
+import functools
+import gzip
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from oppa.errors import InputError
+from oppa.training import ledger
+from oppa.training.ledger import Line
+
+Array = NDArray[np.float64]
+COLUMNS = {
+    "step": "int64",
+    "samples": "int64",
+    "configuration": "str",
+    "global_batch": "int64",
+    "loss": "float64",
+    "noise_scale": "float64",
+    "step_time_s": "float64",
+    "pause_s": "float64",
+    "elapsed_s": "float64",
+}
+"""Of a step; `samples` were seen when it ended, and `pause_s` is what a change before it took."""
+DIGITS = "%.6g"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Track:
+    """One run, step by step."""
+
+    variant: str
+    """Which policy, and from where."""
+    seed: int
+    steps: pd.DataFrame
+
+    @classmethod
+    def of(cls, variant: str, seed: int, lines: Iterable[Line]) -> Self:
+        """From the lines of its ledger that stand."""
+        rows, pause_s = list[dict[str, object]](), 0.0
+        for line in lines:
+            if line["event"] == ledger.STEP:
+                told = {name: line[name] for name in COLUMNS if name in line}
+                rows.append({**told, "samples": line["samples"][1], "pause_s": pause_s})
+                pause_s = 0.0
+            elif isinstance(line.get("seconds"), Mapping):
+                pause_s += sum(line["seconds"].values())
+        return cls(variant, seed, pd.DataFrame(rows, columns=list(COLUMNS)))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The inverse of `write`; raises InputError for a file that is none."""
+        try:
+            variant, _, seed = path.name.removesuffix(".csv.gz").rpartition("-")
+            return cls(variant, int(seed), pd.read_csv(path, dtype=COLUMNS))
+        except (OSError, EOFError, ValueError) as error:
+            raise InputError(f"`{path}` is no record of a run: {error}", hint="remove it, and run it again") from None
+
+    def write(self, folder: Path) -> Path:
+        """Into a file of its own; the same track gives the same bytes."""
+        path = folder / f"{self.variant}-{self.seed}.csv.gz"
+        text = self.steps.to_csv(index=False, float_format=DIGITS, lineterminator="\n")
+        draft = path.with_suffix(".draft")
+        draft.write_bytes(gzip.compress(text.encode(), mtime=0))
+        draft.replace(path)
+        return path
+
+    @functools.cached_property
+    def samples(self) -> Array:
+        """Seen when each step ended, shape (n,)."""
+        return self.steps["samples"].to_numpy(np.float64)
+
+    @functools.cached_property
+    def clock_s(self) -> Array:
+        """When each step ended: step times and pauses added up, shape (n,)."""
+        return np.asarray(self.ideal_s + np.cumsum(self.steps["pause_s"].to_numpy(np.float64)))
+
+    @functools.cached_property
+    def ideal_s(self) -> Array:
+        """The same, had changes been free, shape (n,)."""
+        return np.cumsum(self.steps["step_time_s"].to_numpy(np.float64))
+
+    @functools.cached_property
+    def elapsed_s(self) -> Array:
+        """When each step ended, on the wall clock since the first one began, shape (n,)."""
+        wall = self.steps["elapsed_s"].to_numpy(np.float64)
+        return np.asarray(wall - wall[0] + self.ideal_s[0])
+
+    def smoothed(self, window: float) -> Array:
+        """The loss in the mean over the samples around the end of each step, half of the window on each side, shape (n,).
+
+        A window of samples is alike for all batch sizes; at the ends of the run it is cut, on both sides alike.
+        """
+        ends = np.concatenate([[0.0], self.samples])
+        total = np.concatenate([[0.0], np.cumsum(np.diff(ends) * self.steps["loss"].to_numpy())])
+        reach = np.minimum(window / 2, np.minimum(self.samples, ends[-1] - self.samples))
+        reach = np.maximum(reach, np.diff(ends) / 2)  # at least the step's own
+        low, high = np.maximum(0.0, self.samples - reach), np.minimum(ends[-1], self.samples + reach)
+        return np.asarray((np.interp(high, ends, total) - np.interp(low, ends, total)) / (high - low))
+
+    @property
+    def commands(self) -> dict[str, int]:
+        """How often the layout was changed, and how often batch sizes alone were."""
+        ids, batches = self.steps["configuration"], self.steps["global_batch"]
+        other = ids.map(layout_of).ne(ids.map(layout_of).shift()) & ids.shift().notna()
+        batch = (batches.ne(batches.shift()) | ids.ne(ids.shift())) & ids.shift().notna() & ~other
+        return {"reconfigures": int(other.sum()), "scale_bs": int(batch.sum())}
+
+
+def layout_of(configuration_id: str) -> str:
+    """The part of a configuration's id that no change of batch sizes touches: without its micro-batch."""
+    return "_".join(part for part in configuration_id.split("_") if not part.startswith("mbs"))
+
+
+def time_to(track: Track, targets: Sequence[float], clock_s: Array, window: float) -> Array:
+    """Seconds until the smoothed loss has come down to each target, shape (k,); infinite where it never does."""
+    smoothed = track.smoothed(window)
+    lowest = np.minimum.accumulate(smoothed)
+    found = np.full(len(targets), np.inf)
+    for index, target in enumerate(targets):
+        reached = np.flatnonzero(lowest <= target)
+        if not len(reached):
+            continue
+        at = int(reached[0])
+        if at == 0:
+            found[index] = clock_s[0]
+            continue
+        share = (smoothed[at - 1] - target) / (smoothed[at - 1] - smoothed[at])
+        found[index] = clock_s[at - 1] + share * (clock_s[at] - clock_s[at - 1])
+    return found
+
+
+def hash_of(paths: Iterable[Path]) -> str:
+    """SHA-256 of these files, one after the other."""
+    whole = hashlib.sha256()
+    for path in sorted(paths):
+        whole.update(path.read_bytes())
+    return whole.hexdigest()
