@@ -32,6 +32,7 @@ from oppa import catalog
 from oppa.control.client import ControlClient
 from oppa.control.decision import Situation
 from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.offers import Offers
 from oppa.control.tokens import Tokens
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.configuration import Configuration
@@ -150,7 +151,7 @@ def _table(rows: int) -> Table:
 
 def _decisions(table: Table) -> list[float]:
     """Seconds of each decision, at noise scales and in configurations that change."""
-    policy, times_s = GoodputPolicy(table), []
+    policy, times_s = GoodputPolicy(Offers(table)), []
     for number in range(DECISIONS):
         situation = Situation(
             configuration=table.rows[(7 * number) % len(table.rows)].configuration,

@@ -39,9 +39,8 @@ def control(
         tokens = Tokens.of(folder)
         typer.echo(tokens.of_watcher() if token == "watch" else tokens.of_job(token))
         return
-    profiled, make = Table.read(folder=table), policy_of(policy)
-    make(profiled)  # what is wrong with it is said now
-    service = Service(folder, controllers(profiled, make, every=every))
+    profiled = Table.read(folder=table)
+    service = Service(folder, controllers(profiled, policy_of(policy), every=every))
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -34,6 +34,7 @@ def plan(
 
     It is what the policy would have done along the noise scale of a run that is over. Exit codes: 0 written, 2 wrong input.
     """
+    from oppa.control.offers import Offers
     from oppa.control.plan import fastest_at
     from oppa.control.plan import plan as planned
     from oppa.control.policies import policy_of
@@ -48,7 +49,7 @@ def plan(
     lines = [line for line in ledger.standing(ledger.read(noise)) if line["event"] == ledger.STEP]
     begin = fastest_at(profiled, run.configuration.global_batch).configuration
     total = samples or run.problem.recipe.samples or (lines[-1]["samples"][1] if lines else 0)
-    stages = planned(policy_of(policy)(profiled), profiled, _seen(lines), begin=begin, total=total, reconfiguration_s=cost)
+    stages = planned(policy_of(policy)(Offers(profiled)), profiled, _seen(lines), begin=begin, total=total, reconfiguration_s=cost)
     seq_len = run.problem.model.seq_len
     if as_json:
         typer.echo(json.dumps([{"tokens": stage.samples * seq_len, **stage.to_dict()} for stage in stages], indent=1))

@@ -95,12 +95,13 @@ class _Wishes:
 
 def _require_policy(name: str, table: "Table | None") -> None:
     """Raise InputError for a policy that cannot be had."""
+    from oppa.control.offers import Offers
     from oppa.control.policies import policy_of
 
     make = policy_of(name)
     if table is None:
         raise InputError(f"`--policy {name}` needs a table to choose from", hint="give --table; `oppa profile` makes one")
-    make(table)
+    make(Offers(table))
 
 
 def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tuple[dict[str, Any], int]:

@@ -19,9 +19,8 @@ from oppa.control.offers import Offers
 from oppa.control.spikes import Spikes
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
-from oppa.table.refinement import Observation, refined
+from oppa.table.refinement import Observation
 from oppa.table.rows import Strategy
-from oppa.table.table import Table
 from oppa.training.step_times import WARM_UP
 from oppa.units import format_seconds
 
@@ -83,7 +82,8 @@ class Controller:
     """Listens to a job, and says what it should do.
 
     Args:
-        policy_of: Makes the policy from a table; it is made anew as training refines the table.
+        offers: Of the table.
+        policy_of: Makes the policy from offers; it is made anew as training refines them.
         total_samples: Where training ends; None where nobody knows.
         reconfiguration_s: What a change of layout is expected to take, before there was one.
         every: Steps from one decision to the next.
@@ -92,15 +92,15 @@ class Controller:
 
     def __init__(
         self,
-        table: Table,
-        policy_of: Callable[[Table], Policy],
+        offers: Offers,
+        policy_of: Callable[[Offers], Policy],
         *,
         total_samples: int | None = None,
         reconfiguration_s: float = 0.0,
         every: int = EVERY,
         proof: int = PROOF,
     ) -> None:
-        self._table, self._policy_of = table, policy_of
+        self._profiled, self._policy_of = offers, policy_of
         self.total_samples = total_samples
         """May change when a run goes on for longer."""
         self._every, self._proof = every, proof
@@ -176,8 +176,8 @@ class Controller:
         return [Observation.of(stretch.configuration, list(stretch.counted_s)) for stretch in long]
 
     def _refine(self, observations: Sequence[Observation]) -> None:
-        table = refined(self._table, observations)
-        self._policy, self._offers = self._policy_of(table), Offers(table)
+        self._offers = self._profiled.refined(observations)
+        self._policy = self._policy_of(self._offers)
 
     def _rolled_back(self, stretch: _Stretch, seen: StepTaken, began: int) -> Decision:
         """Back to the weights from before a wide spike, and to the smaller batch where it came soon after a larger one."""

@@ -6,25 +6,17 @@ import numpy as np
 
 from oppa.control.decision import Command, Decision, Limit, Situation, disbelief, stay
 from oppa.control.goodput_policy import GROWTH
-from oppa.errors import TableError
+from oppa.control.offers import Offers
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import Strategy
-from oppa.table.table import Table
 from oppa.units import format_number
 
 
 class CriticalBatchPolicy:
-    """Takes, of the batches that the table has for the present layout and micro-batch, the one closest to the critical batch size.
+    """Takes, of the batches that the table has for the present layout and micro-batch, the one closest to the critical batch size."""
 
-    Raises:
-        TableError: if the table has nothing to choose from.
-    """
-
-    def __init__(self, table: Table, *, growth: float = GROWTH) -> None:
-        if not table.rows:
-            raise TableError("the table has no row to choose from", hint="go on with `oppa profile`")
-        self._configurations = sorted((row.configuration for row in table.rows), key=lambda each: each.global_batch)
-        self._growth = growth
+    def __init__(self, offers: Offers, *, growth: float = GROWTH) -> None:
+        self._offers, self._growth = offers, growth
 
     def decide(self, situation: Situation) -> Decision:
         """The batch to train with."""
@@ -32,9 +24,8 @@ class CriticalBatchPolicy:
             return disbelieved
         assert situation.noise_scale is not None
         present, critical = situation.configuration, situation.noise_scale
-        own = [
-            each for each in self._configurations if each.micro_batch == present.micro_batch and Strategy.of(each) == Strategy.of(present)
-        ]
+        fitting = (each for each in self._offers.configurations if each.micro_batch == present.micro_batch)
+        own = sorted((each for each in fitting if Strategy.of(each) == Strategy.of(present)), key=lambda each: each.global_batch)
         grown = self._growth * present.global_batch
         within = [each for each in own if each.global_batch <= grown and each.global_batch < situation.too_large]
         if not within:

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 
 from oppa.control.decision import Command, Decision, Limit, Option, Situation, disbelief, stay
 from oppa.control.offers import Array, Offers
-from oppa.table.goodput import Optimizer
 from oppa.table.rows import Strategy
-from oppa.table.table import Table
 from oppa.units import format_number, format_seconds
 
 MARGIN = 0.10
@@ -35,18 +33,14 @@ class GoodputPolicy:
     """Takes the largest goodput, where that is worth a change.
 
     Args:
+        offers: To choose from.
         margin: What the best must be better by, as a share.
         growth: The largest factor by which the batch may grow at once.
         cost: What a change of layout is weighed against: what is left (`horizon`), or what has passed (`elapsed`, as the paper writes it).
-
-    Raises:
-        TableError: if the table has nothing to choose from.
     """
 
-    def __init__(
-        self, table: Table, *, margin: float = MARGIN, growth: float = GROWTH, cost: Cost = "horizon", optimizer: Optimizer = "adam"
-    ) -> None:
-        self._offers = Offers(table, optimizer=optimizer)
+    def __init__(self, offers: Offers, *, margin: float = MARGIN, growth: float = GROWTH, cost: Cost = "horizon") -> None:
+        self._offers = offers
         self._margin, self._growth, self._cost = margin, growth, cost
 
     def decide(self, situation: Situation) -> Decision:

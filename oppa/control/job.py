@@ -5,6 +5,7 @@ from typing import Any
 
 from oppa.control.controller import EVERY, Controller
 from oppa.control.decision import Command, Decision, Policy
+from oppa.control.offers import Offers
 from oppa.protocol.messages import Changed, Decided, Hello, StepTaken
 from oppa.table.table import Table
 
@@ -14,12 +15,13 @@ KEPT = 200
 """Decisions that people can look back at."""
 
 
-def controllers(table: Table, policy_of: Callable[[Table], Policy], *, every: int = EVERY) -> Callable[[Hello], Controller]:
-    """What makes a job's controller from what it says of itself: each its own, all from one table."""
+def controllers(table: Table, policy_of: Callable[[Offers], Policy], *, every: int = EVERY) -> Callable[[Hello], Controller]:
+    """What makes a job's controller from what it says of itself: each its own, all from one table; raises TableError for an empty one."""
+    offers = Offers(table)
 
     def control(hello: Hello) -> Controller:
         total, cost_s = hello.total_samples, hello.reconfiguration_s
-        return Controller(table, policy_of, total_samples=total, reconfiguration_s=cost_s, every=every)
+        return Controller(offers, policy_of, total_samples=total, reconfiguration_s=cost_s, every=every)
 
     return control
 

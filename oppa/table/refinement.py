@@ -22,10 +22,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from oppa.errors import MeasurementError
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import Row
 from oppa.table.table import Table
+
+Array = NDArray[np.float64]
 
 COMMON_LOG_STDDEV = 0.2
 """t: training differs from trials by a fifth, give or take: statistics, data loading, checkpoints, neighbours."""
@@ -68,10 +73,11 @@ class Observation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class Seen:
     """All that was seen of one configuration."""
 
     mean: float
+    """Of the logarithm of its rate."""
     variance: float
 
 
@@ -84,54 +90,70 @@ def refined(table: Table, observations: Iterable[Observation], *, common_log_std
     known = list(observations)
     if not known:
         return table
-    seen = _by_configuration(known)
-    delta, variance = _common(table.rows, seen, common_log_stddev)
-    rows = [_updated(row, seen.get(row.configuration), delta, variance) for row in table.rows]
-    inside = {row.configuration for row in table.rows}
-    strangers = sorted(seen.keys() - inside, key=lambda each: (each.global_batch, each.id))
+    seen = together(known)
+    places = {row.configuration: place for place, row in enumerate(table.rows)}
+    inside = [configuration for configuration in seen if configuration in places]
+    medians, log_stddevs = posterior(
+        np.array([row.steps_per_s for row in table.rows]),
+        np.array([row.log_stddev for row in table.rows]),
+        [places[configuration] for configuration in inside],
+        [seen[configuration] for configuration in inside],
+        common_log_stddev=common_log_stddev,
+    )
+    rows = [
+        dataclasses.replace(
+            row,
+            steps_per_s=float(median),
+            log_stddev=float(log_stddev),
+            source="measured" if row.configuration in seen else row.source,
+        )
+        for row, median, log_stddev in zip(table.rows, medians, log_stddevs, strict=True)
+    ]
+    strangers = sorted(seen.keys() - places.keys(), key=lambda each: (each.global_batch, each.id))
     rows += [_row(configuration, seen[configuration]) for configuration in strangers]
     steps = table.origin.training_steps + sum(each.steps for each in known)
     return Table(rows=tuple(rows), origin=dataclasses.replace(table.origin, training_steps=steps))
 
 
-def _by_configuration(observations: Iterable[Observation]) -> dict[Configuration, _Seen]:
+def posterior(
+    medians: Array, log_stddevs: Array, places: Sequence[int], seen: Sequence[Seen], *, common_log_stddev: float = COMMON_LOG_STDDEV
+) -> tuple[Array, Array]:
+    """What to believe of all rows, given what was seen of some: medians, and deviations of the logarithms.
+
+    Args:
+        medians: Of the belief before, steps per second, shape (n,).
+        log_stddevs: Shape (n,).
+        places: Of the rows that something was seen of, shape (k,).
+        seen: Of each of these.
+    """
+    means, variances = np.log(medians[places]), log_stddevs[places] ** 2
+    theirs, noise = np.array([each.mean for each in seen]), np.array([each.variance for each in seen])
+    surprises, weights = theirs - means, 1 / (variances + noise)
+    precision = math.fsum([1 / common_log_stddev**2, *weights])
+    delta, variance = math.fsum(weights * surprises) / precision, 1 / precision
+    share = variances / (variances + noise)
+    after, deviations = medians * math.exp(delta), np.sqrt(log_stddevs**2 + variance)
+    after[places] = medians[places] * np.exp((1 - share) * delta + share * surprises)
+    deviations[places] = np.sqrt((1 - share) ** 2 * variance + share * noise)
+    return after, deviations
+
+
+def together(observations: Iterable[Observation]) -> dict[Configuration, Seen]:
+    """All that was seen of each configuration; their order does not show."""
     found = defaultdict[Configuration, list[Observation]](list)
     for each in observations:
         found[each.configuration].append(each)
-    return {configuration: _together(own) for configuration, own in found.items()}
+    return {configuration: _of_one(own) for configuration, own in found.items()}
 
 
-def _together(observations: Sequence[Observation]) -> _Seen:
+def _of_one(observations: Sequence[Observation]) -> Seen:
     """Means weighted by their precision; fsum, so that no order of them shows in the last digit."""
     total = math.fsum(each.precision for each in observations)
     mean = math.fsum(each.precision * each.log_steps_per_s for each in observations) / total
-    return _Seen(mean=mean, variance=1 / total + BETWEEN_RUNS_LOG_STDDEV**2)
+    return Seen(mean=mean, variance=1 / total + BETWEEN_RUNS_LOG_STDDEV**2)
 
 
-def _common(rows: Iterable[Row], seen: dict[Configuration, _Seen], log_stddev: float) -> tuple[float, float]:
-    """Mean and variance of delta, given what was seen."""
-    pairs = [(row, seen[row.configuration]) for row in rows if row.configuration in seen]
-    weights = [1 / (row.log_stddev**2 + each.variance) for row, each in pairs]
-    surprises = [each.mean - math.log(row.steps_per_s) for row, each in pairs]
-    precision = math.fsum([1 / log_stddev**2, *weights])
-    return math.fsum(map(float.__mul__, weights, surprises)) / precision, 1 / precision
-
-
-def _updated(row: Row, seen: _Seen | None, delta: float, variance: float) -> Row:
-    if seen is None:
-        return dataclasses.replace(row, steps_per_s=row.steps_per_s * math.exp(delta), log_stddev=math.sqrt(row.log_stddev**2 + variance))
-    own = row.log_stddev**2
-    share = own / (own + seen.variance)
-    surprise = seen.mean - math.log(row.steps_per_s)
-    return dataclasses.replace(
-        row,
-        steps_per_s=row.steps_per_s * math.exp((1 - share) * delta + share * surprise),
-        log_stddev=math.sqrt((1 - share) ** 2 * variance + share * seen.variance),
-        source="measured",
-    )
-
-
-def _row(configuration: Configuration, seen: _Seen) -> Row:
+def _row(configuration: Configuration, seen: Seen) -> Row:
     """What was seen, with nothing believed before: the limit of a large log_stddev."""
     return Row(
         configuration=configuration,

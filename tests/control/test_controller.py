@@ -9,6 +9,7 @@ import pytest
 from oppa.control.controller import PROOF, Controller
 from oppa.control.decision import Command, Limit
 from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.offers import Offers
 from oppa.control.static import StaticPolicy
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
@@ -80,7 +81,7 @@ def job(table):
     def make(layout=PIPELINE, global_batch=64, policy=GoodputPolicy, **facts) -> Job:
         configuration = Configuration(**layout, global_batch=global_batch, micro_batch=4)
         options = {name: facts.pop(name) for name in ("total_samples", "every") if name in facts}
-        return Job(controller=Controller(table, policy, **options), configuration=configuration, **facts)
+        return Job(controller=Controller(Offers(table), policy, **options), configuration=configuration, **facts)
 
     return make
 

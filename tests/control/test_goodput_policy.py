@@ -8,9 +8,11 @@ import pytest
 
 from oppa.control.decision import Command, Limit, Situation
 from oppa.control.goodput_policy import GoodputPolicy, cost_factor
+from oppa.control.offers import Offers
 from oppa.errors import TableError
 from oppa.problem.configuration import Configuration
 from oppa.table.goodput import goodput, plain_goodput
+from oppa.table.refinement import Observation, refined
 from tests.control.conftest import BATCHES, DATA, PIPELINE, row
 
 
@@ -21,7 +23,7 @@ def at(layout, global_batch, **changes) -> Situation:
 
 @pytest.fixture(scope="module")
 def policy(table):
-    return GoodputPolicy(table)
+    return GoodputPolicy(Offers(table))
 
 
 def test_the_largest_goodput_is_chosen(policy) -> None:
@@ -43,14 +45,14 @@ def test_other_batches_in_the_same_layout_need_no_reconfiguration(policy) -> Non
 
 def test_a_better_micro_batch_is_taken(table_of) -> None:
     slow, fast = (row(**DATA, global_batch=64, micro_batch=size, steps_per_s=rate) for size, rate in ((4, 5.0), (8, 6.0)))
-    decision = GoodputPolicy(table_of([slow, fast])).decide(at(DATA, 64))
+    decision = GoodputPolicy(Offers(table_of([slow, fast]))).decide(at(DATA, 64))
     assert decision.command == Command.SCALE_BS and decision.configuration.micro_batch == 8
 
 
 @pytest.mark.parametrize(("gain", "command"), [(1.09, Command.NO_OP), (1.11, Command.SCALE_BS)])
 def test_the_best_must_be_better_by_the_margin(gain, command, table_of) -> None:
     rows = [row(**DATA, global_batch=64, micro_batch=size, steps_per_s=rate) for size, rate in ((4, 5.0), (8, 5.0 * gain))]
-    decision = GoodputPolicy(table_of(rows)).decide(at(DATA, 64))
+    decision = GoodputPolicy(Offers(table_of(rows))).decide(at(DATA, 64))
     assert decision.command == command and (Limit.MARGIN in decision.limits) == (command == Command.NO_OP)
 
 
@@ -63,7 +65,7 @@ def test_the_batch_grows_twofold_at_most(noise_scale, policy) -> None:
 def test_the_batch_may_shrink_at_once(table_of) -> None:
     """Where throughput is the same at every batch, goodput is largest where the batch is the noise scale."""
     flat = table_of(row(**DATA, global_batch=batch, steps_per_s=1000 / batch) for batch in BATCHES)
-    assert GoodputPolicy(flat).decide(at(DATA, 256, noise_scale=16.0)).configuration.global_batch == 16
+    assert GoodputPolicy(Offers(flat)).decide(at(DATA, 256, noise_scale=16.0)).configuration.global_batch == 16
 
 
 def test_a_change_of_layout_must_pay_in_what_is_left(policy) -> None:
@@ -75,7 +77,7 @@ def test_a_change_of_layout_must_pay_in_what_is_left(policy) -> None:
 
 def test_as_the_paper_has_it_the_layout_changes_before_the_last_step(table) -> None:
     last = at(PIPELINE, 64, reconfiguration_s=30.0, remaining_samples=64)
-    assert GoodputPolicy(table, cost="elapsed").decide(last).command == Command.RECONFIGURE
+    assert GoodputPolicy(Offers(table), cost="elapsed").decide(last).command == Command.RECONFIGURE
 
 
 def test_where_nobody_knows_the_end_both_costs_nearly_agree() -> None:
@@ -117,18 +119,18 @@ def test_what_could_not_be_built_is_not_asked_for(policy) -> None:
 
 def test_an_empty_table_is_refused(table_of) -> None:
     with pytest.raises(TableError, match="no row"):
-        GoodputPolicy(table_of([]))
+        GoodputPolicy(Offers(table_of([])))
 
 
 @pytest.mark.parametrize("factor", [1e-3, 7.0, 1e4])
 def test_a_cluster_that_is_faster_as_a_whole_is_used_alike(factor, table, table_of, policy) -> None:
     faster = table_of(dataclasses.replace(each, steps_per_s=each.steps_per_s * factor) for each in table.rows)
     for batch in (8, 64, 256):
-        assert GoodputPolicy(faster).decide(at(PIPELINE, batch)).configuration == policy.decide(at(PIPELINE, batch)).configuration
+        assert GoodputPolicy(Offers(faster)).decide(at(PIPELINE, batch)).configuration == policy.decide(at(PIPELINE, batch)).configuration
 
 
 def test_the_order_of_rows_does_not_matter(table, table_of, policy) -> None:
-    turned = GoodputPolicy(table_of(reversed(table.rows)))
+    turned = GoodputPolicy(Offers(table_of(reversed(table.rows))))
     for noise_scale in (5.0, 50.0, 500.0):
         assert turned.decide(at(DATA, 64, noise_scale=noise_scale)) == policy.decide(at(DATA, 64, noise_scale=noise_scale))
 
@@ -154,3 +156,21 @@ def test_with_the_learning_rate_a_wrong_calibration_enters_more_strongly() -> No
     """The square-root law does not hold for eq. 8: there the elasticity is 0.76 for B_hw = 64 and critical batches of 128 to 2048."""
     low, high = (_chosen(critical, 64.0, with_rate=True) for critical in (128.0, 2048.0))
     assert math.log(high / low) / math.log(16) == pytest.approx(0.76, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "seen", [[], [(PIPELINE, 64, 4)], [(DATA, 128, 4), (PIPELINE, 8, 4)], [(DATA, 64, 4), ({"dp": 2, "zero_stage": 1}, 64, 8)]], ids=str
+)
+def test_offers_are_refined_as_the_table_is(seen, table) -> None:
+    steps = [
+        Observation.of(Configuration(**layout, global_batch=batch, micro_batch=micro), [0.5 + 0.01 * batch, 0.51 + 0.01 * batch])
+        for layout, batch, micro in seen
+    ]
+    ours, theirs = Offers(table).refined(steps), Offers(refined(table, steps))
+    assert ours.goodputs(50.0) == pytest.approx(theirs.goodputs(50.0)) and ours.batches.tolist() == theirs.batches.tolist()
+    for own in refined(table, steps).rows:
+        one, other = (offers.current(own.configuration, 50.0, None) for offers in (ours, theirs))
+        assert one.goodput == pytest.approx(other.goodput)
+    assert [each.configuration for each in ours.best(ours.goodputs(50.0))] == [
+        each.configuration for each in theirs.best(theirs.goodputs(50.0))
+    ]

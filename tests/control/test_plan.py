@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.offers import Offers
 from oppa.control.plan import NoiseSeen, fastest_at, launches, megatron_schedule, plan
 from oppa.control.static import StaticPolicy
 from oppa.errors import InputError
@@ -18,7 +19,7 @@ GROWING = [NoiseSeen(samples=samples, noise_scale=5 + samples / 100) for samples
 
 
 def planned(table, seen=GROWING, **changes):
-    return plan(GoodputPolicy(table), table, seen, **{"begin": BEGIN, "total": TOTAL, **changes})
+    return plan(GoodputPolicy(Offers(table)), table, seen, **{"begin": BEGIN, "total": TOTAL, **changes})
 
 
 def test_batches_grow_with_the_noise_scale_and_the_layout_follows(table) -> None:

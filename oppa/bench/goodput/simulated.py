@@ -23,6 +23,7 @@ from oppa.bench.goodput.tracks import COLUMNS, Track
 from oppa.bench.goodput.variants import OURS, Variant, variants
 from oppa.control.controller import Controller
 from oppa.control.decision import Command
+from oppa.control.offers import Offers
 from oppa.control.policies import policy_of
 from oppa.problem.batches import over, parse_batches
 from oppa.problem.job import load_job
@@ -111,7 +112,7 @@ def play(world: World, variant: Variant, seed: int) -> Track:
     """A run under the real controller."""
     rates = {row.configuration: row.steps_per_s for row in world.table.rows}
     draws = stream(seed, f"goodput {variant.name}")
-    controller = Controller(world.table, policy_of(variant.policy), total_samples=world.samples, reconfiguration_s=world.change_s)
+    controller = Controller(Offers(world.table), policy_of(variant.policy), total_samples=world.samples, reconfiguration_s=world.change_s)
     present, progress, samples, elapsed_s, pause_s = variant.begins, 0.0, 0, 0.0, 0.0
     rows = list[tuple[object, ...]]()
     while samples < world.samples:
