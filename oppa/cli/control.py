@@ -1,5 +1,6 @@
 """`oppa control`: the service that tells training jobs what to do."""
 
+import gc
 import signal
 import threading
 from pathlib import Path
@@ -13,6 +14,9 @@ FOLDER = "Where the service keeps its secret and its journal: it goes on from th
 POLICY = "How batch size and layout are chosen: `goodput`, `critical-batch` or `static`."
 EVERY = "Steps of a job from one decision to the next."
 TOKEN = "Print the token of the job of this name, and exit: `oppa train` on another host speaks with it. `watch`: the live page's."
+
+COLLECTED = 50_000, 20, 50
+"""Garbage is collected this seldom: while it is, all jobs wait, and what jobs have told is many objects, none of them garbage."""
 
 
 def control(
@@ -41,6 +45,8 @@ def control(
         return
     profiled = Table.read(folder=table)
     service = Service(folder, controllers(profiled, policy_of(policy), every=every))
+    gc.freeze()
+    gc.set_threshold(*COLLECTED)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

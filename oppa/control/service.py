@@ -49,7 +49,8 @@ WRONG = 20
 """Damaged messages after which a connection is closed."""
 PATIENCE_S = 10.0
 """In which the first message must come."""
-
+GATHERED_S = 0.002
+"""In which messages gather that are written to disk together."""
 _JOB = re.compile(f"/job/({NAME})")
 
 
@@ -74,6 +75,8 @@ class Service:
         self._speaking: dict[str, ServerConnection] = {}
         self._waiting: list[tuple[str, int, str]] = []
         self._written: asyncio.Future[None] | None = None
+        """Of what waits: done when it is on disk."""
+        self._writer: asyncio.Task[None] | None = None
         self.refused = 0
         """Messages that were damaged, and connections without the right token."""
         self.taken = 0
@@ -230,15 +233,23 @@ class Service:
             return
         self._waiting += new
         self.taken += len(new)
-        if self._written is None:
-            self._written = asyncio.ensure_future(self._write())
-        await asyncio.shield(self._written)
+        written = self._written = self._written or asyncio.get_running_loop().create_future()
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write())
+        await asyncio.shield(written)
 
     async def _write(self) -> None:
-        await asyncio.sleep(0)  # whatever is ready to be written comes along
-        waiting, self._waiting = self._waiting, []
-        self._written = None
-        await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.add, waiting)
+        """Write what waits, and what has come meanwhile, until nothing does."""
+        while self._written is not None:
+            await asyncio.sleep(GATHERED_S)
+            waiting, self._waiting, written, self._written = self._waiting, [], self._written, None
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.add, waiting)
+            except Exception as error:  # whoever waits for it is told
+                written.set_exception(error)
+            else:
+                written.set_result(None)
+        self._writer = None
 
 
 async def _read(connection: ServerConnection, read: "asyncio.Queue[str | bytes | None]") -> None:
