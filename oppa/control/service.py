@@ -19,6 +19,7 @@ import contextlib
 import http
 import logging
 import re
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -245,7 +246,7 @@ class Service:
             waiting, self._waiting, written, self._written = self._waiting, [], self._written, None
             try:
                 await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.add, waiting)
-            except Exception as error:  # whoever waits for it is told
+            except (sqlite3.Error, RuntimeError) as error:  # the disk is full, or the service is being closed: whoever waits is told
                 written.set_exception(error)
             else:
                 written.set_result(None)
