@@ -28,6 +28,8 @@ EVERY = 10
 """Steps from one decision to the next."""
 PROOF = 10
 """Steps after which a configuration has shown how fast it is, and a change what it has brought."""
+UNDONE = 0.02
+"""By so much must the configuration before be better, for a change to be undone."""
 AFTERMATH = 50
 """Steps in which a spike of the loss is put down to a batch that has grown."""
 RECENT = 200
@@ -112,6 +114,8 @@ class Controller:
         self._spikes = Spikes()
         self._too_large: tuple[float, int] = (math.inf, 0)
         """Batches that made the loss rise, and until how many samples that counts."""
+        self._on_the_way: Configuration | None = None
+        """What the last decision chose, if only as a step to something else."""
         self._until_next = every
         self._elapsed_s = 0.0
         self._refine([])
@@ -129,13 +133,13 @@ class Controller:
         if not stretch.proven and len(stretch.counted_s) >= self._proof:
             stretch.proven = True
             self._refine(self._observations())
-            if decision := self._undone(stretch, seen):
-                return decision
+            if undone := self._undone(stretch, seen):
+                return self._onward(stretch, seen) or undone
         self._until_next -= 1
         if self._until_next > 0:
             return None
         self._until_next = self._every
-        return self._policy.decide(self._situation(seen, stretch))
+        return self._decide(seen, stretch)
 
     def changed(self, seen: Changed) -> None:
         """Take in what became of a change."""
@@ -202,9 +206,21 @@ class Controller:
         moves = Strategy.of(stretch.came_from) != Strategy.of(stretch.configuration)
         situation = self._situation(seen, stretch)
         factor = cost_factor(situation, current.samples_per_s) if moves else 1.0
-        if before.goodput * factor <= current.goodput:
+        if before.goodput * factor <= current.goodput * (1 + UNDONE):
             return None
         return self._going_back(current, before, moves=moves)
+
+    def _onward(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:
+        """On from a configuration that is worse than the one before, where it was but a step on the way."""
+        if self._on_the_way != stretch.configuration:
+            return None
+        decision = self._decide(seen, stretch)
+        return None if decision.command == Command.NO_OP or decision.configuration == stretch.came_from else decision
+
+    def _decide(self, seen: StepTaken, stretch: _Stretch) -> Decision:
+        decision = self._policy.decide(self._situation(seen, stretch))
+        self._on_the_way = decision.configuration if decision.onward else None
+        return decision
 
     def _going_back(self, current: Option, before: Option, *, moves: bool) -> Decision:
         lost = 1 - current.goodput / before.goodput

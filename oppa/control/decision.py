@@ -112,6 +112,8 @@ class Decision:
     """None where its throughput is not known."""
     chosen: Option | None = None
     """None where nothing was weighed; what another layout costs to get to is taken off its goodput."""
+    onward: Configuration | None = None
+    """What the chosen is but a step to."""
     before_step: int | None = None
     """Weights should be as before this step, where they are to go back."""
     best: tuple[Option, ...] = ()

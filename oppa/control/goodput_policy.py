@@ -5,6 +5,14 @@ c), which knows of the past alone and would change the layout before the last st
 seconds until the end the change takes c, so the goodput elsewhere is multiplied with 1 - c / h. Where nobody knows the end, h is the
 time trained so far, and both say the same.
 
+The paper asks one margin of everything: the best must be 10% better than the present configuration. Goodput is flat around its largest
+value, so that the batch then stays up to 2.5 times too small; and another layout is credited with what its batch alone would have
+brought. By default other batches in the present layout, which cost nothing, have a small margin of their own, and another layout must be
+better by the margin than the best that can be had without it.
+
+Where the best lies beyond what a batch may grow at once, and nothing on the way is better than the present configuration, the paper's
+controller stays. By default it goes there by steps, if they are not worse by more than the margin.
+
 Notation:
     G      goodput (COPUS eq. 8) of an offer, and of the present configuration
     c      seconds that a change of layout takes
@@ -19,14 +27,18 @@ from numpy.typing import NDArray
 
 from oppa.control.decision import Command, Decision, Limit, Option, Situation, disbelief, stay
 from oppa.control.offers import Array, Offers
+from oppa.problem.configuration import Configuration
 from oppa.table.rows import Strategy
 from oppa.units import format_number, format_seconds
 
 MARGIN = 0.10
 """By so much must the best be better (COPUS, section 4.3)."""
+BATCH_MARGIN = 0.02
+"""And by so much where nothing but batch sizes changes."""
 GROWTH = 2.0
 """The batch grows at most by this factor at once (COPUS, section 6.1)."""
 Cost = Literal["horizon", "elapsed"]
+Mask = NDArray[np.bool_]
 
 
 class GoodputPolicy:
@@ -35,13 +47,28 @@ class GoodputPolicy:
     Args:
         offers: To choose from.
         margin: What the best must be better by, as a share.
+        batch_margin: The same where nothing but batch sizes changes; None: there is one margin, over the present configuration, and
+            nothing is gone to by steps, as the paper writes it.
         growth: The largest factor by which the batch may grow at once.
         cost: What a change of layout is weighed against: what is left (`horizon`), or what has passed (`elapsed`, as the paper writes it).
     """
 
-    def __init__(self, offers: Offers, *, margin: float = MARGIN, growth: float = GROWTH, cost: Cost = "horizon") -> None:
+    def __init__(
+        self,
+        offers: Offers,
+        *,
+        margin: float = MARGIN,
+        batch_margin: float | None = BATCH_MARGIN,
+        growth: float = GROWTH,
+        cost: Cost = "horizon",
+    ) -> None:
         self._offers = offers
-        self._margin, self._growth, self._cost = margin, growth, cost
+        self._margin, self._batch_margin, self._growth, self._cost = margin, batch_margin, growth, cost
+
+    @classmethod
+    def as_written(cls, offers: Offers) -> "GoodputPolicy":
+        """Algorithm 2 as the paper writes it."""
+        return cls(offers, batch_margin=None, cost="elapsed")
 
     def decide(self, situation: Situation) -> Decision:
         """The configuration to train in."""
@@ -54,27 +81,60 @@ class GoodputPolicy:
         current = offers.current(situation.configuration, noise_scale, situation.steps_per_s)
         if current is None:
             return stay(situation, "how fast the present configuration is is not known yet", Limit.UNKNOWN, best=best)
-        weighed = _Weighed.of(offers, goodputs, situation, current, growth=self._growth, cost=self._cost)
-        enough = current.goodput * (1 + self._margin)
-        if (chosen := weighed.chosen) is None or chosen.goodput < enough:
-            return self._staying(situation, weighed, current, best, enough)
+        weighed = self._weighed(goodputs, situation, current)
+        if (chosen := weighed.chosen) is None:
+            return self._staying(situation, weighed, current, best)
         moves = Strategy.of(chosen.configuration) != Strategy.of(situation.configuration)
-        limits = () if chosen.configuration == best[0].configuration else weighed.against(best[0], enough)
+        onward = "" if weighed.onward is None else f", on the way to {weighed.onward.global_batch}"
+        cost = f", {format_seconds(situation.reconfiguration_s)} to get there" if moves else ""
         return Decision(
             command=Command.RECONFIGURE if moves else Command.SCALE_BS,
             configuration=chosen.configuration,
-            reason=_told(chosen, current, noise_scale) + (f", {format_seconds(situation.reconfiguration_s)} to get there" if moves else ""),
-            limits=limits,
+            reason=f"{_told(chosen, current, noise_scale)}{onward}{cost}",
+            limits=() if chosen.configuration == best[0].configuration else weighed.against(best[0]),
             current=current,
             chosen=chosen,
+            onward=weighed.onward,
             best=best,
         )
 
-    def _staying(self, situation: Situation, weighed: "_Weighed", current: Option, best: tuple[Option, ...], enough: float) -> Decision:
+    def _weighed(self, goodputs: Array, situation: Situation, current: Option) -> "_Weighed":
+        offers, present = self._offers, situation.configuration
+        factor = cost_factor(situation, current.samples_per_s, self._cost)
+        own = offers.of_layout(present)
+        worth = np.where(own, goodputs, goodputs * factor)
+        worth[offers.among(situation.barred) | (offers.batches >= situation.too_large)] = -np.inf
+        near = offers.batches <= self._growth * present.global_batch
+        if self._batch_margin is None:
+            enough = enough_elsewhere = current.goodput * (1 + self._margin)
+        else:
+            enough = current.goodput * (1 + self._batch_margin)
+            enough_elsewhere = max(current.goodput, float(worth[own & near].max(initial=0.0))) * (1 + self._margin)
+        worthwhile = worth >= np.where(own, enough, enough_elsewhere)
+        chosen, onward = _largest(offers, worth, worthwhile & near), None
+        if chosen is None and self._batch_margin is not None and (far := _largest(offers, worth, worthwhile)) is not None:
+            bearable = near & (worth >= current.goodput * (1 - self._margin))
+            chosen, onward = self._step_to(far.configuration, worth, bearable, present.global_batch), far.configuration
+        return _Weighed(
+            situation=situation,
+            growth=self._growth,
+            factor=factor,
+            enough=enough,
+            enough_elsewhere=enough_elsewhere,
+            chosen=chosen,
+            onward=onward,
+        )
+
+    def _step_to(self, far: Configuration, worth: Array, among: Mask, batch: int) -> Option | None:
+        """The largest batch of these in its layout; None if there is none that is larger than the present one."""
+        offers = self._offers
+        return _largest(offers, offers.batches, among & offers.of_layout(far) & (offers.batches > batch), worth)
+
+    def _staying(self, situation: Situation, weighed: "_Weighed", current: Option, best: tuple[Option, ...]) -> Decision:
         first = best[0]
         if first.configuration == situation.configuration or first.goodput <= current.goodput:
             return stay(situation, "the present configuration is the best of the table", current=current, chosen=current, best=best)
-        limits = weighed.against(first, enough)
+        limits = weighed.against(first)
         reason = f"{_told(first, current, situation.noise_scale or 0.0)}; not taken: {', '.join(limit.value for limit in limits)}"
         return stay(situation, reason, *limits, current=current, chosen=current, best=best)
 
@@ -83,25 +143,24 @@ class GoodputPolicy:
 class _Weighed:
     """What offers are worth when all that speaks against them counts."""
 
+    situation: Situation
+    growth: float
     factor: float
     """On what needs another layout."""
-    growth: float
-    situation: Situation
+    enough: float
+    """The goodput that an offer in the present layout must have."""
+    enough_elsewhere: float
+    """And one in another."""
     chosen: Option | None
+    """None: nothing is worth a change."""
+    onward: Configuration | None
+    """What the chosen is but a step to."""
 
-    @classmethod
-    def of(cls, offers: Offers, goodputs: Array, situation: Situation, current: Option, *, growth: float, cost: Cost) -> "_Weighed":
-        factor = cost_factor(situation, current.samples_per_s, cost)
-        worth = np.where(offers.of_layout(situation.configuration), goodputs, goodputs * factor)
-        worth[_too_large(offers, situation, growth) | offers.among(situation.barred)] = -np.inf
-        index = int(worth.argmax())
-        chosen = offers.option(index, worth) if np.isfinite(worth[index]) else None
-        return cls(factor=factor, growth=growth, situation=situation, chosen=chosen)
-
-    def against(self, option: Option, enough: float) -> tuple[Limit, ...]:
+    def against(self, option: Option) -> tuple[Limit, ...]:
         """What speaks against an option."""
         present, wanted = self.situation.configuration, option.configuration
         moves = Strategy.of(wanted) != Strategy.of(present)
+        enough = self.enough_elsewhere if moves else self.enough
         reasons = {
             Limit.GROWTH: wanted.global_batch > self.growth * present.global_batch,
             Limit.BARRED: wanted in self.situation.barred,
@@ -110,6 +169,13 @@ class _Weighed:
             Limit.COST: moves and option.goodput * self.factor < enough <= option.goodput,
         }
         return tuple(limit for limit, holds in reasons.items() if holds)
+
+
+def _largest(offers: Offers, values: Array, among: Mask, goodputs: Array | None = None) -> Option | None:
+    """The offer with the largest value among these; None if there are none."""
+    if not among.any():
+        return None
+    return offers.option(int(np.where(among, values, -np.inf).argmax()), values if goodputs is None else goodputs)
 
 
 def cost_factor(situation: Situation, samples_per_s: float, cost: Cost = "horizon") -> float:
@@ -128,11 +194,6 @@ def cost_factor(situation: Situation, samples_per_s: float, cost: Cost = "horizo
     left = situation.remaining_samples
     horizon_s = situation.useful_s if left is None else left / samples_per_s
     return max(0.0, 1 - seconds / horizon_s) if horizon_s > 0 else 0.0
-
-
-def _too_large(offers: Offers, situation: Situation, growth: float) -> NDArray[np.bool_]:
-    """Which offers would let the batch grow too much at once, or to where the loss rose, shape (n,)."""
-    return np.asarray((offers.batches > growth * situation.configuration.global_batch) | (offers.batches >= situation.too_large))
 
 
 def _told(option: Option, current: Option, noise_scale: float) -> str:

@@ -11,6 +11,7 @@ from oppa.errors import InputError, nearest
 
 POLICIES: Mapping[str, Callable[[Offers], Policy]] = {
     "goodput": GoodputPolicy,
+    "goodput-paper": GoodputPolicy.as_written,
     "critical-batch": CriticalBatchPolicy,
     "static": lambda _: StaticPolicy(),
 }

@@ -13,9 +13,10 @@ from oppa.control.offers import Offers
 from oppa.control.static import StaticPolicy
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
+from oppa.table.goodput import goodput
 from oppa.table.rows import Strategy
 from oppa.training.step_times import WARM_UP
-from tests.control.conftest import DATA, PIPELINE, step_time_s
+from tests.control.conftest import DATA, PIPELINE, row, step_time_s
 
 CHANGE_S = 2.0
 
@@ -101,6 +102,17 @@ def test_a_growing_noise_scale_lets_the_batch_follow_step_by_step(job) -> None:
     batches = [decision.configuration.global_batch for _, decision in grown.decisions if decision.command != Command.NO_OP]
     assert batches == sorted(batches) and grown.configuration == Configuration(**DATA, global_batch=256, micro_batch=4)
     assert all(after <= 2 * before for before, after in zip([8, *batches], batches, strict=False))
+
+
+def test_a_step_on_the_way_is_gone_on_from_although_it_is_worse(table_of) -> None:
+    worth = {64: 1.0, 128: 0.95, 256: 1.5}
+    rates = {batch: float(10 * share / goodput(batch, batch, 100.0)) for batch, share in worth.items()}
+    rows = [row(**DATA, global_batch=batch, steps_per_s=rate) for batch, rate in rates.items()]
+    slow = {each.configuration: 1 / each.steps_per_s / step_time_s(each.configuration) for each in rows}
+    begins = rows[0].configuration
+    done = Job(controller=Controller(Offers(table_of(rows)), GoodputPolicy), configuration=begins, slow=slow).run(100)
+    assert [decision.configuration.global_batch for _, decision in done.decisions[:2]] == [128, 256]
+    assert done.configuration.global_batch == 256 and not any("not delivered" in decision.reason for _, decision in done.decisions)
 
 
 def test_a_change_that_does_not_deliver_is_undone_and_not_repeated(job) -> None:

@@ -49,11 +49,40 @@ def test_a_better_micro_batch_is_taken(table_of) -> None:
     assert decision.command == Command.SCALE_BS and decision.configuration.micro_batch == 8
 
 
-@pytest.mark.parametrize(("gain", "command"), [(1.09, Command.NO_OP), (1.11, Command.SCALE_BS)])
-def test_the_best_must_be_better_by_the_margin(gain, command, table_of) -> None:
+@pytest.mark.parametrize(("gain", "command"), [(1.01, Command.NO_OP), (1.03, Command.SCALE_BS)])
+def test_in_the_present_layout_the_best_must_be_better_by_a_small_margin(gain, command, table_of) -> None:
     rows = [row(**DATA, global_batch=64, micro_batch=size, steps_per_s=rate) for size, rate in ((4, 5.0), (8, 5.0 * gain))]
     decision = GoodputPolicy(Offers(table_of(rows))).decide(at(DATA, 64))
     assert decision.command == command and (Limit.MARGIN in decision.limits) == (command == Command.NO_OP)
+
+
+@pytest.mark.parametrize(("gain", "command"), [(1.09, Command.NO_OP), (1.11, Command.SCALE_BS)])
+def test_as_the_paper_has_it_there_is_one_margin(gain, command, table_of) -> None:
+    rows = [row(**DATA, global_batch=64, micro_batch=size, steps_per_s=rate) for size, rate in ((4, 5.0), (8, 5.0 * gain))]
+    decision = GoodputPolicy.as_written(Offers(table_of(rows))).decide(at(DATA, 64))
+    assert decision.command == command and (Limit.MARGIN in decision.limits) == (command == Command.NO_OP)
+
+
+@pytest.mark.parametrize(("gain", "command"), [(1.09, Command.SCALE_BS), (1.11, Command.RECONFIGURE)])
+def test_another_layout_must_be_better_than_what_can_be_had_without_it(gain, command, table_of) -> None:
+    """The paper compares it with the present configuration, so that it is credited with what its batch alone would bring."""
+    rates = {(DATA["dp"], 64): 5.0, (DATA["dp"], 128): 4.0, (1, 128): 4.0 * gain}
+    layouts = {DATA["dp"]: DATA, 1: PIPELINE}
+    offers = Offers(table_of(row(**layouts[dp], global_batch=batch, steps_per_s=rate) for (dp, batch), rate in rates.items()))
+    assert GoodputPolicy(offers).decide(at(DATA, 64)).command == command
+    assert GoodputPolicy.as_written(offers).decide(at(DATA, 64)).command == Command.RECONFIGURE
+
+
+@pytest.mark.parametrize(("between", "wanted"), [(0.95, 128), (0.85, 64)])
+def test_what_lies_beyond_the_growth_is_gone_to_by_steps(between, wanted, table_of) -> None:
+    """If what lies between is not much worse; the paper's controller stays."""
+    worth = {64: 1.0, 128: between, 256: 1.5}
+    rates = {batch: share / goodput(batch, batch, 100.0) for batch, share in worth.items()}
+    offers = Offers(table_of(row(**DATA, global_batch=batch, steps_per_s=float(rate)) for batch, rate in rates.items()))
+    decision = GoodputPolicy(offers).decide(at(DATA, 64))
+    assert decision.configuration.global_batch == wanted
+    assert (decision.onward is not None and decision.onward.global_batch == 256) == (wanted == 128)
+    assert GoodputPolicy.as_written(offers).decide(at(DATA, 64)).command == Command.NO_OP
 
 
 @pytest.mark.parametrize("noise_scale", [1e4, 1e6])
@@ -72,7 +101,7 @@ def test_a_change_of_layout_must_pay_in_what_is_left(policy) -> None:
     """The paper's factor knows of the past alone, and changes the layout before the last step."""
     long, last = (at(PIPELINE, 64, reconfiguration_s=30.0, remaining_samples=samples) for samples in (10**6, 64))
     assert policy.decide(long).command == Command.RECONFIGURE
-    assert policy.decide(last).command == Command.NO_OP and Limit.COST in policy.decide(last).limits
+    assert policy.decide(last).command != Command.RECONFIGURE and Limit.COST in policy.decide(last).limits
 
 
 def test_as_the_paper_has_it_the_layout_changes_before_the_last_step(table) -> None:

@@ -20,7 +20,8 @@ class Variant:
 
 
 def variants(table: Table, first: int, largest: int) -> list[Variant]:
-    """Ours; the critical batch size in the layout that is best at first, and in the one that is best for the largest batch; static ones.
+    """Ours, and as the paper writes it; the critical batch size in the layout that is best at first, and in that which is best for the
+    largest batch; static ones.
 
     As COPUS has them (section 6.1): a static batch has the layout and micro-batch that are fastest for it.
     """
@@ -34,6 +35,7 @@ def variants(table: Table, first: int, largest: int) -> list[Variant]:
     late = Strategy.of(best_at(largest, from_the_first))
     return [
         Variant(OURS, "goodput", best_at(first, everything)),
+        Variant("goodput-paper", "goodput-paper", best_at(first, everything)),
         Variant("cbs-pessimistic", "critical-batch", best_at(first, everything)),
         Variant("cbs-optimistic", "critical-batch", fastest[late, first].configuration),
         *(Variant(f"static-{batch}", "static", best_at(batch, everything)) for batch in table.batches if first <= batch <= largest),
