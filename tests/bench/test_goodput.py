@@ -49,7 +49,7 @@ def compared(seeds: int = 4) -> Comparison:
             track("static-8", seed, rate=50.0),
         )
     ]
-    return Comparison(tracks, "goodput", TARGETS, 100)
+    return Comparison(tracks, TARGETS, 100)
 
 
 def test_a_smoothed_loss_lies_on_the_line_that_it_fell_along() -> None:
@@ -105,7 +105,7 @@ def test_gains_are_over_the_best_other_at_each_target_seed_by_seed() -> None:
 
 def test_only_seeds_that_all_variants_have_are_compared() -> None:
     whole = compared()
-    partial = Comparison([*whole.tracks, track("goodput", 99)], "goodput", TARGETS, 100)
+    partial = Comparison([*whole.tracks, track("goodput", 99)], TARGETS, 100)
     assert partial.seeds == 4 and partial.figures == whole.figures
     assert whole.figures["time_to_loss_gain_low"] <= whole.figures["time_to_loss_gain_mean"] <= whole.figures["time_to_loss_gain_high"]
     assert whole.figures["reconfigures"] == 1

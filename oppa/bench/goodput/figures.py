@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from oppa.bench.goodput.sections import Comparison
 from oppa.bench.goodput.tracks import Track, layout_of
+from oppa.bench.goodput.variants import OURS
 from oppa.report.figures import Axis, Series, lines
 from oppa.table.goodput import learning_rate_factor, statistical_efficiency
 
@@ -25,7 +26,7 @@ def all_figures(comparison: Comparison) -> dict[str, tuple[str, str]]:
 
 
 def _first(comparison: Comparison) -> Track:
-    return comparison.by_variant[comparison.ours][0]
+    return comparison.by_variant[OURS][0]
 
 
 def _trajectory(comparison: Comparison) -> tuple[str, str]:
@@ -35,7 +36,7 @@ def _trajectory(comparison: Comparison) -> tuple[str, str]:
     for name in adaptive:
         track = comparison.by_variant[name][0]
         batches = track.steps["global_batch"].to_numpy(float)
-        if name != comparison.ours:
+        if name != OURS:
             drawn.append(Series(name=name, x=track.clock_s.tolist(), y=batches.tolist()))
             continue
         layouts = track.steps["configuration"].map(layout_of)
@@ -78,9 +79,7 @@ def _decomposition(comparison: Comparison) -> tuple[str, str]:
         worth = statistical_efficiency(batch, noise_scale[: len(within)]) * factor
         for panel, values in (("goodput", rate * worth), ("throughput", rate), ("efficiency", worth)):
             panels[panel].append(Series(name=name, x=within.tolist(), y=values.tolist()))
-    caption = (
-        f"Goodput, samples per second and what a sample is worth, at the noise scale of `{comparison.ours}`, seed {ours.seed} (figure 8)"
-    )
+    caption = f"Goodput, samples per second and what a sample is worth, at the noise scale of `{OURS}`, seed {ours.seed} (figure 8)"
     return caption, lines(panels, x=SECONDS, y=Axis(label="of the panel", log=True), description=caption)
 
 
@@ -94,17 +93,17 @@ def _rates(track: Track) -> Array:
 
 def _relative(comparison: Comparison) -> tuple[str, str]:
     """How much longer each of the others takes to the loss that ours has at each moment (figure 9): medians over seeds."""
-    tracks = comparison.by_variant[comparison.ours]
+    tracks = comparison.by_variant[OURS]
     end_s = min(track.clock_s[-1] for track in tracks)
     grid = np.linspace(0.1 * end_s, end_s, 60)
     drawn = []
     for name, others in comparison.by_variant.items():
-        if name == comparison.ours:
+        if name == OURS:
             continue
         saved = np.stack([_saved(ours, other, grid, comparison.window) for ours, other in zip(tracks, others, strict=True)])
         drawn.append(Series(name=name, x=grid.tolist(), y=np.median(saved, axis=0).tolist()))
     medians = f"medians over {comparison.seeds} seeds (figure 9)"
-    caption = f"Time that `{comparison.ours}` saves, as a share of the other's time to the same loss: {medians}"
+    caption = f"Time that `{OURS}` saves, as a share of the other's time to the same loss: {medians}"
     return caption, lines({"": drawn}, x=SECONDS, y=Axis(label="time saved, share"), description=caption)
 
 

@@ -8,7 +8,6 @@ from oppa import catalog
 from oppa.bench.goodput.figures import all_figures
 from oppa.bench.goodput.sections import Comparison, change_section, table_section, time_section
 from oppa.bench.goodput.tracks import Track, hash_of
-from oppa.bench.goodput.variants import OURS
 from oppa.errors import InputError
 from oppa.report.figures import standalone
 from oppa.report.record import markdown, written
@@ -32,7 +31,7 @@ def recorded(folder: Path | None = None) -> Path:
 def comparison_of(folder: Path) -> Comparison:
     """Of all that is recorded there."""
     tracks = [Track.read(path) for path in sorted((folder / "runs").glob("*.csv.gz"))]
-    return Comparison(tracks, OURS, TARGETS, WINDOW)
+    return Comparison(tracks, TARGETS, WINDOW)
 
 
 def to_json(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from oppa.bench.goodput.gains import Gains, gains
 from oppa.bench.goodput.tracks import Track, layout_of, time_to
+from oppa.bench.goodput.variants import AS_WRITTEN, OURS
 from oppa.report.record import Section
 from oppa.table import Table
 
@@ -18,16 +19,14 @@ Array = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """All runs of the seeds that every variant was run with.
+    """All runs of the seeds that every variant was run with: `OURS` is compared with the others, and stands beside `AS_WRITTEN`.
 
     Args:
-        ours: The variant that is compared with the others.
         targets: Losses, the highest first.
         window: Samples over which a loss is smoothed.
     """
 
     tracks: Sequence[Track]
-    ours: str
     targets: Sequence[float]
     window: float
 
@@ -42,7 +41,7 @@ class Comparison:
     @property
     def seeds(self) -> int:
         """How many every variant was run with."""
-        return len(self.by_variant[self.ours])
+        return len(self.by_variant[OURS])
 
     def times(self, clock: str = "clock_s") -> dict[str, Array]:
         """Seconds to each target by variant, shape (r, k): by `clock_s`, `ideal_s` or `elapsed_s`."""
@@ -53,17 +52,20 @@ class Comparison:
 
     def gains(self, clock: str = "clock_s") -> Gains:
         """Ours, over the best of the others; these have their pauses in any case."""
-        others = {
-            name: times for name, times in self.times("elapsed_s" if clock == "elapsed_s" else "clock_s").items() if name != self.ours
-        }
-        return gains(self.times(clock)[self.ours], others)
+        theirs = self.times("elapsed_s" if clock == "elapsed_s" else "clock_s")
+        return gains(self.times(clock)[OURS], {name: times for name, times in theirs.items() if name not in (OURS, AS_WRITTEN)})
+
+    def gains_over_as_written(self) -> Gains | None:
+        """None where it was not run."""
+        times = self.times()
+        return gains(times[OURS], {AS_WRITTEN: times[AS_WRITTEN]}) if AS_WRITTEN in times else None
 
     @property
     def figures(self) -> dict[str, float]:
         """The headlines, as fractions; commands in the median over seeds."""
         found = self.gains()
         low, high = found.interval
-        commands = [track.commands for track in self.by_variant[self.ours]]
+        commands = [track.commands for track in self.by_variant[OURS]]
         return {
             "time_to_loss_gain_mean": found.mean,
             "time_to_loss_gain_low": low,
@@ -112,16 +114,13 @@ def time_section(comparison: Comparison, clock: str, title: str) -> Section:
     rows: list[list[object]] = [
         [name, *map(_seconds, np.median(each, axis=0)), _mean_loss(comparison, name)] for name, each in times.items()
     ]
-    low, high = found.interval
-    rows.append(["gain", *(f"{each:+.1%}" for each in found.medians), f"{found.mean:+.1%} [{low:+.1%}, {high:+.1%}]"])
+    rows += [_gain("gain", found), ["best other", *found.rivals, ""]]
     if clock == "clock_s":
-        ideal = comparison.gains("ideal_s")
-        low, high = ideal.interval
-        rows.append(["gain, ideal", *(f"{each:+.1%}" for each in ideal.medians), f"{ideal.mean:+.1%} [{low:+.1%}, {high:+.1%}]"])
-    rows.append(["best other", *found.rivals, ""])
+        rows.append(_gain("gain, ideal", comparison.gains("ideal_s")))
+        rows += [_gain(f"gain over {AS_WRITTEN}", each) for each in [comparison.gains_over_as_written()] if each]
     text = (
         f"Seconds until the loss, smoothed over {comparison.window:g} samples, is down to each target: medians over {comparison.seeds} "
-        f"seeds. Gain: how much sooner `{comparison.ours}` is there than the best of the others at that target, in the median over seeds "
+        f"seeds. Gain: how much sooner `{OURS}` is there than the best of the others at that target, in the median over seeds "
         "with each the same seed; on the right the mean over targets, with its 95% interval over seeds. Ideal: had changes of layout "
         "taken no time."
     )
@@ -132,7 +131,7 @@ def time_section(comparison: Comparison, clock: str, title: str) -> Section:
 def change_section(comparison: Comparison) -> Section:
     """COPUS, table 2: every change of layout that the controller chose."""
     rows = []
-    for track in comparison.by_variant[comparison.ours]:
+    for track in comparison.by_variant[OURS]:
         steps = track.steps
         layouts = steps["configuration"].map(layout_of)
         for at in np.flatnonzero((layouts != layouts.shift()).to_numpy())[1:]:
@@ -140,7 +139,7 @@ def change_section(comparison: Comparison) -> Section:
             start_s = track.clock_s[at] - after["step_time_s"] - after["pause_s"]
             way = f"{layouts[at - 1]} → {layouts[at]}", f"{before['global_batch']} → {after['global_batch']}"
             rows.append([track.seed, int(after["step"]), f"{start_s:.1f}", *way, f"{after['pause_s'] * 1e3:.0f}"])
-    counts = [track.commands for track in comparison.by_variant[comparison.ours]]
+    counts = [track.commands for track in comparison.by_variant[OURS]]
     medians = {name: statistics.median(each[name] for each in counts) for name in ("reconfigures", "scale_bs")}
     text = (
         f"In the median over seeds the controller changed the layout {medians['reconfigures']:g} times, and batch sizes alone "
@@ -148,6 +147,11 @@ def change_section(comparison: Comparison) -> Section:
     )
     columns = (">seed", ">step", ">at second", "layout", "batch", ">took, ms")
     return Section(title="Changes of layout", text=text, columns=columns, rows=rows)
+
+
+def _gain(name: str, found: Gains) -> list[object]:
+    low, high = found.interval
+    return [name, *(f"{each:+.1%}" for each in found.medians), f"{found.mean:+.1%} [{low:+.1%}, {high:+.1%}]"]
 
 
 def _seconds(value: float) -> str:

@@ -20,7 +20,7 @@ import pandas as pd
 from oppa import catalog
 from oppa.bench.goodput.sections import Comparison, change_section, table_section, time_section
 from oppa.bench.goodput.tracks import COLUMNS, Track
-from oppa.bench.goodput.variants import OURS, Variant, variants
+from oppa.bench.goodput.variants import Variant, variants
 from oppa.control.controller import Controller
 from oppa.control.decision import Command
 from oppa.control.offers import Offers
@@ -148,7 +148,7 @@ def play(world: World, variant: Variant, seed: int) -> Track:
 def comparison_of(world: World, seeds: Sequence[int]) -> Comparison:
     """Every variant with every seed; targets lie along the loss of the best static batch."""
     tracks = [play(world, variant, seed) for variant in variants(world.table, FIRST, LARGEST) for seed in seeds]
-    return Comparison(tracks, OURS, _targets(tracks), WINDOW)
+    return Comparison(tracks, _targets(tracks), WINDOW)
 
 
 def _targets(tracks: Sequence[Track]) -> list[float]:

@@ -7,7 +7,7 @@ from oppa.problem.configuration import Configuration
 from oppa.table import Table
 from oppa.table.rows import Strategy
 
-OURS = "goodput"
+OURS, AS_WRITTEN = "goodput", "goodput-paper"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def variants(table: Table, first: int, largest: int) -> list[Variant]:
     late = Strategy.of(best_at(largest, from_the_first))
     return [
         Variant(OURS, "goodput", best_at(first, everything)),
-        Variant("goodput-paper", "goodput-paper", best_at(first, everything)),
+        Variant(AS_WRITTEN, "goodput-paper", best_at(first, everything)),
         Variant("cbs-pessimistic", "critical-batch", best_at(first, everything)),
         Variant("cbs-optimistic", "critical-batch", fastest[late, first].configuration),
         *(Variant(f"static-{batch}", "static", best_at(batch, everything)) for batch in table.batches if first <= batch <= largest),
