@@ -80,6 +80,12 @@ def _profile(repeats: int) -> "Sequence[Section]":
     return profile(repeats)
 
 
+def _goodput_simulated(repeats: int) -> "Sequence[Section]":
+    from oppa.bench.goodput.simulated import sections
+
+    return sections(repeats)
+
+
 SUITES = {
     "help": Suite("`oppa --help` against a bare typer program", _help),
     "start-up": Suite("trial set-up, warm against torchrun", _start_up),
@@ -90,6 +96,7 @@ SUITES = {
         "when repetitions may end early, and how far off estimates are", _stopping, when_named=True, figures=_stopping_figures
     ),
     "profile": Suite("an active profile against an exhaustive one, on simulated clusters", _profile, when_named=True),
+    "goodput-simulated": Suite("time to loss under each policy, on simulated clusters", _goodput_simulated, when_named=True),
     "simulator": Suite("the simulator against what others measured and published", _simulator, when_named=True),
     "calibrate": Suite("the coefficients of `priors/`, fitted to published measurements", _calibrate, when_named=True),
 }

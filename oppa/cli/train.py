@@ -30,7 +30,7 @@ RUN = "The run's folder: an existing one goes on where it was saved. A new one b
 SAMPLES = "Where training ends, instead of the job file's [train]; one epoch where neither says."
 SEED = "Of weights and of the order of samples, instead of the job file's."
 TABLE = "The folder of a table: a new run begins with its fastest configuration, and its step times refine a copy in the run's folder."
-POLICY = "Who chooses batch sizes and layout while it trains: `goodput`, `critical-batch` or `static`, from --table. None unless given."
+POLICY = "Who chooses batch sizes and layout while it trains, from --table: `goodput`, `critical-batch`, `static`. None unless given."
 LAUNCHER = "Where it runs: `local`, `slurm`, or `auto`, as `oppa tune` has it."
 SBATCH = "A word for the sbatch with which `--launcher slurm` asks for hosts. Repeat it for more."
 

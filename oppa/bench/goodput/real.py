@@ -36,8 +36,9 @@ def profiled(folder: Path, work: Path, tell: Tell) -> Table:
     if not place.exists():
         tell("the table: every layout, batch and micro-batch")
         batches = f"{FIRST}..{LARGEST}"
-        words = ["profile", str(JOB), "--global-batch", batches, "--exhaustive", "--table", _from_root(place)]
-        _oppa([*words, "--study", _from_root(work / "profile")], work / "profile.log")
+        words = ["profile", str(JOB), "--global-batch", batches, "--exhaustive", "--table", _from_root(work / "table")]
+        _note(folder, "table", _oppa(words, work / "profile.log"))
+        Table.read(work / "table").write(place)  # without the study that it comes from
     return Table.read(place)
 
 

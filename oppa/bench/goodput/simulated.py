@@ -50,7 +50,6 @@ STEP_NOISE, SCALE_NOISE = 0.02, 0.10
 TARGETS = (0.25, 0.4, 0.55, 0.7, 0.85)
 """At these shares of the best static batch's time to the end."""
 WINDOW = 2048
-SEEDS = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +158,7 @@ def _targets(tracks: Sequence[Track]) -> list[float]:
     return [round(float(np.interp(share * end_s, best.clock_s, best.smoothed(WINDOW))), 2) for share in TARGETS]
 
 
-def sections(seeds: int = SEEDS) -> list[Section]:
+def sections(seeds: int) -> list[Section]:
     """Of each case: the table, time to loss, and the changes; then the same where a larger learning rate does not help."""
     found = []
     for name, (words, _, _) in CASES.items():
