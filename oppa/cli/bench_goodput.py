@@ -18,7 +18,7 @@ def goodput(
 ) -> None:
     """Time to a target loss under the goodput policy, against the critical batch size and static batches: of the newest recorded runs.
 
-    A small GPT on real text, four ranks on two hosts that this machine plays, joined by a slow link.
+    A small GPT on real text, four hosts that this machine plays, joined by a slow link.
     """
     from oppa import catalog
     from oppa.bench.goodput.page import RECORD, comparison_of, recorded, to_json, write_page

@@ -75,7 +75,7 @@ def page(folder: Path) -> tuple[str, dict[str, str]]:
         change_section(comparison),
     ]
     parts = [
-        "# Time to loss: a small GPT on real text, four ranks on two hosts that one machine plays\n",
+        "# Time to loss: a small GPT on real text, four hosts that one machine plays\n",
         "\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n",
         *(f"## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections),
         *(f"![{caption}]({name})\n\n{caption}.\n" for name, (caption, _) in figures.items()),

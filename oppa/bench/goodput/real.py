@@ -1,4 +1,4 @@
-"""The runs of the real experiment: a small GPT on real text, on two hosts that this machine plays, under each policy and with each seed.
+"""The runs of the real experiment: a small GPT on real text, on four hosts that this machine plays, under each policy and with each seed.
 
 Every run is a command that anyone can type. What is there already is not run again, so that whoever is interrupted goes on.
 """
@@ -22,8 +22,8 @@ from oppa.training import ledger
 from oppa.trials.wire import write_json
 
 JOB = Path("examples", "goodput.toml")
-HOSTS = ("--hosts", "2", "--ranks-per-host", "2", "--cpus-per-rank", "0.5", "--bandwidth", "50mbit", "--latency", "1ms")
-FIRST, LARGEST = 8, 128
+HOSTS = ("--hosts", "4", "--cpus-per-rank", "0.45", "--bandwidth", "100mbit", "--latency", "1ms")
+FIRST, LARGEST = 8, 256
 """Global batches that the table spans, in sequences; all that adapts begins with the first, which doubles to the largest."""
 SEEDS = 10
 
