@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DONE := .venv/.installed
 
-.PHONY: help setup tune test check environments slurm faults bench lint wheel clean
+.PHONY: help setup tune loop test check environments slurm faults bench lint wheel clean
 
 help: ## What there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
@@ -20,6 +20,9 @@ $(DONE): pyproject.toml constraints.txt
 
 tune: setup ## Tune the example job on this machine's CPUs: a new study each time
 	$(BIN)/oppa tune examples/cpu.toml
+
+loop: setup ## Init, tune, profile, train and report one job on this machine, in runs/loop
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/loop.sh
 
 test: setup ## The tests
 	$(BIN)/python -m pytest

@@ -111,13 +111,15 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
     from oppa.cli.train_watch import make_watcher, print_outcome, print_run
     from oppa.cli.watch import Interruption
     from oppa.training import ledger
-    from oppa.training.run_folder import held
+    from oppa.training.run_folder import PROFILED, held
     from oppa.training.supervision import Ending, supervise
     from oppa.trials.sweep import sweep
 
     folder, interruption, begun_s = named or new_folder(problem.name, among="runs"), Interruption(), time.monotonic()
     with held(folder), interruption.caught():
         run = _run(folder, problem, wishes)
+        if wishes.table:
+            wishes.table.write(folder / PROFILED)
         sweep(run.uuid)
         print_run(run, folder)
         again, grace_s = again_with("--run", folder), problem.limits.grace_s

@@ -97,7 +97,7 @@ class ControlClient:
         self.blocked_s += time.perf_counter() - begin_s
         if decided is None or decided.command == "no_op" or decided.before != present:
             return None
-        return Advice(configuration=decided.configuration, before_step=decided.before_step)
+        return Advice(configuration=decided.configuration, reason=decided.reason, before_step=decided.before_step)
 
     def _tell(self, kind: type[StepTaken] | type[Changed], facts: Mapping[str, Any]) -> None:
         begin_s = time.perf_counter()

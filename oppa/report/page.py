@@ -63,7 +63,11 @@ class Script:
 
 def write_page(study: Study, problem: Problem, path: Path) -> Path:
     """Write the study's page, whole or not at all; returns `path`. Raises InputError if it cannot be written."""
-    text = render(study, problem)
+    return write_text(path, render(study, problem))
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a page, whole or not at all; returns `path`. Raises InputError if it cannot be written."""
     draft = path.parent / f".{path.name}.{os.getpid()}"
     try:
         draft.write_text(text, encoding="utf-8", errors="replace")  # a path may hold bytes that are no text
@@ -84,7 +88,7 @@ def render(study: Study, problem: Problem) -> str:
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     imitated = load_runner(problem.runner).in_process
     facts = {
-        "style": Markup(colours() + (TEMPLATES / "page.css").read_text(encoding="utf-8")),
+        "style": style(),
         "script": Markup(script),
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "problem": problem,
@@ -106,7 +110,12 @@ def render(study: Study, problem: Problem) -> str:
         "learned": _learned(problem, candidates, trials),
         "early": words.early_termination(trials, q_max=problem.limits.q_max),
     }
-    return _environment().get_template("page.html.j2").render(facts)
+    return environment().get_template("page.html.j2").render(facts)
+
+
+def style() -> Markup:
+    """What all pages look like."""
+    return Markup(colours() + (TEMPLATES / "page.css").read_text(encoding="utf-8"))
 
 
 def differences(finding: Finding, problem: Problem) -> list[tuple[str, object, object]]:
@@ -156,16 +165,15 @@ def _launch(study: Study) -> Script | None:
     return Script(command=shlex.quote(str(best / "run.sh")), text=text, configuration_id=configuration.id)
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
+def environment() -> Environment:
+    """Templates, with what they may call."""
+    made = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {
         "number": lambda value: format_number(value) if value is not None else "",
         "bytes": lambda value: format_bytes(value) if value is not None else "",
         "seconds": format_seconds,
         "spelled": lambda value: str(value).replace("_", " "),
         "svg": Markup,
     }
-    environment.globals |= {"speed": words.speed, "rate": format_uncertain, "sensitivity": words.sensitivity}
-    return environment
+    made.globals |= {"speed": words.speed, "rate": format_uncertain, "sensitivity": words.sensitivity}
+    return made

@@ -12,6 +12,8 @@ class Advice:
 
     configuration: Configuration
     """To train in from now on."""
+    reason: str = ""
+    """For people."""
     before_step: int | None = None
     """Take the weights from before this step; None: as they are."""
 

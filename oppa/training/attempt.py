@@ -53,6 +53,8 @@ class Attempt:
         self._saved_s = time.monotonic()
         self._not_finite = 0
         self._refused: Configuration | None = None
+        self._reason = ""
+        """Of what is wanted now; rank 0 alone knows it."""
 
     def make(self, trial: TrialSpec, *, rank: int, world: int, rendezvous: str) -> None:
         """Train.
@@ -117,6 +119,7 @@ class Attempt:
         """What rank 0 wants done behind the step that begins now."""
         advice = self._adviser.wanted(run.configuration) if self._adviser else self._planned(run)
         change = advice.configuration if advice and advice.configuration not in (run.configuration, self._refused) else None
+        self._reason = advice.reason if advice else ""
         back_to = self._back_to(run, advice.before_step) if advice and advice.before_step is not None else ""
         save = time.monotonic() - self._saved_s >= self.spec.problem.recipe.checkpoint_s
         stop = self._stop_requested()
@@ -205,6 +208,7 @@ class Attempt:
                 before=before.to_dict(),
                 after=configuration.to_dict(),
                 seconds={"restore": seconds},
+                reason=self._reason,
             )
 
     def _change(self, configuration: Configuration, run: TrainingRun) -> None:
@@ -229,6 +233,7 @@ class Attempt:
                 seconds=change.seconds,
                 received_bytes=change.received_bytes,
                 failure=change.failure,
+                reason=self._reason,
             )
 
     def _save(self, run: TrainingRun, *, must: bool = False) -> None:

@@ -3,6 +3,7 @@
 run.json                what to train, in which configuration to begin, and what is planned (RunSpec)
 steps.jsonl             the ledger: a line per optimizer step (`ledger`)
 checkpoints/step-N/     the training state behind N steps (`checkpoint`); the newest few
+profiled/               the table that it is chosen from, where there is one
 attempts/NNNN/          a folder as a trial's for each start of the ranks: their words, and how they ended
 """
 
@@ -21,7 +22,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.trials.wire import write_json
 
-SPEC, CHECKPOINTS, ATTEMPTS, LOCK = "run.json", "checkpoints", "attempts", ".lock"
+SPEC, CHECKPOINTS, ATTEMPTS, PROFILED, LOCK = "run.json", "checkpoints", "attempts", "profiled", ".lock"
 VERSION = 1
 MAY_CHANGE = ("name", "entry_point", "learning_rate")
 """What a run may go on with otherwise: how its model is called, where its code lies, and how fast it learns."""

@@ -13,6 +13,7 @@ What is seen of phi is phi with noise; a step takes the table's time, with noise
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -32,7 +33,7 @@ from oppa.report.record import Section
 from oppa.simulator.simulator import Simulator
 from oppa.streams import stream
 from oppa.table import Origin, Row, Table
-from oppa.table.goodput import learning_rate_factor, statistical_efficiency
+from oppa.table.goodput import Optimizer, learning_rate_factor, statistical_efficiency
 from oppa.table.rows import Strategy
 
 CASES: Mapping[str, tuple[str, float, float]] = {
@@ -52,15 +53,60 @@ TARGETS = (0.25, 0.4, 0.55, 0.7, 0.85)
 WINDOW = 2048
 
 
+class World(Protocol):
+    """A cluster, and how learning goes there."""
+
+    @property
+    def table(self) -> Table:
+        """What the cluster really does."""
+        ...
+
+    @property
+    def change_s(self) -> float:
+        """Seconds that a change of layout takes."""
+        ...
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Whose goodput is weighed."""
+        ...
+
+    @property
+    def samples(self) -> int | None:
+        """Where training ends, if that is known beforehand."""
+        ...
+
+    def ended(self, samples: int, progress: float) -> bool:
+        """Whether training is over."""
+        ...
+
+    def noise_scale(self, progress: float) -> float:
+        """phi(E), in samples."""
+        ...
+
+    def gained(self, batch: int, noise_scale: float) -> float:
+        """dE of a step."""
+        ...
+
+    def loss(self, progress: float) -> float:
+        """loss(E)."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """One of the clusters, and how learning goes there."""
+class Cluster:
+    """One of CASES."""
 
     table: Table
     samples: int
     change_s: float
-    rate_helps: bool
+    rate_helps: bool = True
     """A larger learning rate helps as its square root; else it does not help."""
+    optimizer: Optimizer = "adam"
+
+    def ended(self, samples: int, progress: float) -> bool:
+        """All samples were seen."""
+        return samples >= self.samples
 
     def noise_scale(self, progress: float) -> float:
         """phi(E)."""
@@ -72,13 +118,12 @@ class World:
         factor = learning_rate_factor(batch) / learning_rate_factor(FIRST) if self.rate_helps else 1.0
         return float(batch * efficiency * factor)
 
+    def loss(self, progress: float) -> float:
+        """loss(E)."""
+        return FLOOR + FALL * float((1 + progress / LOSS_AGE) ** -LOSS_POWER)
 
-def loss_at(progress: float) -> float:
-    """loss(E)."""
-    return FLOOR + FALL * float((1 + progress / LOSS_AGE) ** -LOSS_POWER)
 
-
-def world_of(name: str, *, rate_helps: bool = True) -> World:
+def world_of(name: str) -> Cluster:
     """One of CASES, with a table of what its cluster really does."""
     _, tokens, change_s = CASES[name]
     path = catalog.find("runners", "simulated") / "jobs" / f"{name}.toml"
@@ -104,21 +149,22 @@ def world_of(name: str, *, rate_helps: bool = True) -> World:
         expected_loss=None,
         command="oppa bench goodput",
     )
-    return World(table=Table(rows=tuple(rows), origin=origin), samples=int(tokens / SEQUENCE), change_s=change_s, rate_helps=rate_helps)
+    return Cluster(table=Table(rows=tuple(rows), origin=origin), samples=int(tokens / SEQUENCE), change_s=change_s)
 
 
 def play(world: World, variant: Variant, seed: int) -> Track:
     """A run under the real controller."""
     rates = {row.configuration: row.steps_per_s for row in world.table.rows}
     draws = stream(seed, f"goodput {variant.name}")
-    controller = Controller(Offers(world.table), policy_of(variant.policy), total_samples=world.samples, reconfiguration_s=world.change_s)
+    offers = Offers(world.table, optimizer=world.optimizer)
+    controller = Controller(offers, policy_of(variant.policy), total_samples=world.samples, reconfiguration_s=world.change_s)
     present, progress, samples, elapsed_s, pause_s = variant.begins, 0.0, 0, 0.0, 0.0
     rows = list[tuple[object, ...]]()
-    while samples < world.samples:
+    while not world.ended(samples, progress):
         true = world.noise_scale(progress)
         seen = true * math.exp(SCALE_NOISE * draws.standard_normal())
         seconds = math.exp(STEP_NOISE * draws.standard_normal()) / rates[present]
-        loss = loss_at(progress)
+        loss = world.loss(progress)
         progress += world.gained(present.global_batch, true)
         samples, elapsed_s = samples + present.global_batch, elapsed_s + seconds + pause_s
         rows.append((len(rows), samples, present.id, present.global_batch, loss, seen, seconds, pause_s, elapsed_s))

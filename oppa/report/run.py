@@ -1,0 +1,175 @@
+"""A training run as one HTML page that needs nothing else, as a study's: its course, what changed and why, and how fast it was.
+
+Everything is from the run's ledger, and from the table that it was chosen from, which lies beside it (`PROFILED`).
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.describe import job
+from oppa.report.charts import Chart
+from oppa.report.figures import Axis, Series, lines
+from oppa.report.page import environment, style
+from oppa.report.record import Section
+from oppa.table import Row, Table
+from oppa.table.refinement import together
+from oppa.training import ledger
+from oppa.training.ledger import Line
+from oppa.training.run_folder import PROFILED, RunSpec
+from oppa.training.step_times import observations
+from oppa.units import format_number, format_seconds, format_uncertain
+
+POINTS = 2000
+"""Of a curve: evenly spaced among all steps."""
+SMOOTHED = 20
+"""Steps whose losses a point of the curve is the mean of."""
+
+
+def render(folder: Path) -> str:
+    """The page; the same run gives the same text. Raises RunError where there is none."""
+    run, told = RunSpec.read(folder), ledger.standing(ledger.read(folder))
+    steps = [line for line in told if line["event"] == ledger.STEP]
+    table = Table.read(folder / PROFILED) if (folder / PROFILED).exists() else None
+    facts = {
+        "style": style(),
+        "problem": run.problem,
+        "job": job(run.problem),
+        "ending": _ending(told, steps),
+        "facts": _facts(run, steps) if steps else [],
+        "charts": _charts(steps) if steps else [],
+        "sections": [_changes(told), _speeds(told, table)] if steps else [],
+    }
+    return environment().get_template("run.html.j2").render(facts)
+
+
+def _ending(told: Sequence[Line], steps: Sequence[Line]) -> str:
+    if not steps:
+        return "No step was taken yet."
+    words = {True: "trained to its end", False: "stopped; the same command goes on"}
+    ended = words[told[-1]["finished"]] if told[-1]["event"] == ledger.ENDED else "under way, or ended without a word"
+    attempts = sum(line["event"] == ledger.STARTED for line in told)
+    return f"{ended}, {attempts} {'attempt' if attempts == 1 else 'attempts'}"
+
+
+def _facts(run: RunSpec, steps: Sequence[Line]) -> list[tuple[str, str]]:
+    last, recipe = steps[-1], run.problem.recipe
+    total = f" of {recipe.samples:,}" if recipe.samples else ""
+    losses = [line["loss"] for line in steps[-SMOOTHED:] if line["loss"] is not None]
+    found = [
+        ("steps", f"{len(steps):,}"),
+        ("samples", f"{last['samples'][1]:,}{total}"),
+        ("time", f"{format_seconds(last['elapsed_s'])}, {format_seconds(math.fsum(line['step_time_s'] for line in steps))} of it in steps"),
+        ("configuration", f"{last['configuration']}, batch {last['global_batch']}"),
+        ("learning rate", f"{last['learning_rate']:.3g}"),
+    ]
+    if losses:
+        found.append(("loss", f"{math.fsum(losses) / len(losses):.4f}, the mean of its last {len(losses)} steps"))
+    if last["noise_scale"] is not None:
+        found.append(("noise scale", f"{format_number(last['noise_scale'])} sequences, {last['health'].replace('_', ' ')}"))
+    return found
+
+
+def _charts(steps: Sequence[Line]) -> list[Chart]:
+    """Loss, batch and noise scale, and speed, over the run's own time."""
+    chosen = steps[:: math.ceil(len(steps) / POINTS)]
+    seconds = Axis(label="seconds")
+    smooth = _smoothed(steps)
+    loss = Series(name="loss", x=[line["elapsed_s"] for line in chosen], y=smooth[:: math.ceil(len(steps) / POINTS)])
+    known = [line for line in chosen if line["noise_scale"] is not None and line["health"] == "healthy"]
+    sizes = [Series(name="global batch", x=loss.x, y=[float(line["global_batch"]) for line in chosen])]
+    if known:
+        noise = Series(name="noise scale", x=[line["elapsed_s"] for line in known], y=[line["noise_scale"] for line in known])
+        sizes.append(noise)
+    layouts = dict.fromkeys(line["configuration"] for line in chosen)
+    speeds = [_speed(chosen, configuration) for configuration in layouts]
+    captions = (
+        f"Loss over time, the mean of {SMOOTHED} steps",
+        "Global batch and gradient noise scale over time, in sequences",
+        "Sequences per second over time, by configuration",
+    )
+    drawn = (
+        lines({"": [loss]}, x=seconds, y=Axis(label="loss"), description=captions[0]),
+        lines({"": sizes}, x=seconds, y=Axis(label="sequences", log=True), description=captions[1], steps=True),
+        lines({"": speeds}, x=seconds, y=Axis(label="sequences/s"), description=captions[2]),
+    )
+    return [Chart(svg=svg, caption=caption) for svg, caption in zip(drawn, captions, strict=True)]
+
+
+def _smoothed(steps: Sequence[Line]) -> list[float]:
+    """The mean loss of the last few steps, step by step."""
+    found, window = list[float](), list[float]()
+    for line in steps:
+        window = [*window, math.nan if line["loss"] is None else line["loss"]][-SMOOTHED:]
+        finite = [loss for loss in window if not math.isnan(loss)]
+        found.append(math.fsum(finite) / len(finite) if finite else math.nan)
+    return found
+
+
+def _speed(steps: Sequence[Line], configuration: str) -> Series:
+    """Where the run was in this configuration; elsewhere there is a gap."""
+    speeds = [line["global_batch"] / line["step_time_s"] if line["configuration"] == configuration else math.nan for line in steps]
+    return Series(name=configuration, x=[line["elapsed_s"] for line in steps], y=speeds)
+
+
+def _changes(told: Sequence[Line]) -> Section:
+    """What changed on the way, and why."""
+    words = {ledger.CHANGED: "changed", ledger.ROLLED_BACK: "weights taken back", "undone": "undone", "refused": "refused"}
+    rows = [
+        (
+            line["step"],
+            f"{line['samples']:,}",
+            words[line["event"]],
+            _named(line["before"]),
+            _named(line["after"]),
+            format_seconds(math.fsum(line["seconds"].values())),
+            line.get("failure") or line.get("reason") or "",
+        )
+        for line in told
+        if line["event"] in words
+    ]
+    text = "Batch sizes and layouts change between two steps." if rows else "Nothing changed on the way."
+    return Section(title="Changes", text=text, columns=(">step", ">samples", "what", "from", "to", ">took", "why"), rows=rows)
+
+
+def _named(values: dict[str, object]) -> str:
+    configuration = Configuration.from_dict(values)
+    return f"{configuration.id}, batch {configuration.global_batch}"
+
+
+def _speeds(told: Sequence[Line], table: Table | None) -> Section:
+    """The step times of the run beside the table's, with the trials that these are from."""
+    seen = observations(told)
+    counts = {each.configuration: sum(other.steps for other in seen if other.configuration == each.configuration) for each in seen}
+    rows_of = {row.configuration: row for row in table.rows} if table else {}
+    rows = [
+        (
+            f"{configuration.id}, batch {configuration.global_batch}",
+            f"{counts[configuration]:,}",
+            _time(math.exp(-own.mean), math.sqrt(own.variance)),
+            *_of_table(rows_of.get(configuration), own.mean),
+        )
+        for configuration, own in together(seen).items()
+    ]
+    if table is None:
+        text = "The run was started without a table."
+    else:
+        text = (
+            f"The table is of the study {table.origin.study}, whose trials are named; a difference above 0 means that training was slower."
+        )
+    columns = ("configuration", ">steps", ">step time", ">in the table", ">difference", "known", "trials")
+    return Section(title="Step times, beside the table's", text=text, columns=columns, rows=rows)
+
+
+def _of_table(row: Row | None, log_steps_per_s: float) -> tuple[str, str, str, str]:
+    if row is None:
+        return "–", "–", "not in the table", ""
+    difference = row.steps_per_s / math.exp(log_steps_per_s) - 1
+    trials = ", ".join(map(str, row.trials))
+    return _time(1 / row.steps_per_s, row.log_stddev), f"{difference:+.1%}", row.source, trials
+
+
+def _time(seconds: float, relative: float) -> str:
+    """Milliseconds, and one standard deviation."""
+    return f"{format_uncertain(seconds * 1e3, seconds * 1e3 * relative)} ms"

@@ -1,0 +1,95 @@
+"""The page of a training run, from a ledger that is made up."""
+
+import dataclasses
+import json
+
+import pytest
+
+from oppa.errors import RunError
+from oppa.problem.configuration import Configuration
+from oppa.problem.job import load_job
+from oppa.report.run import render
+from oppa.table import Origin, Row, Table
+from oppa.training import ledger
+from oppa.training.run_folder import PROFILED, RunSpec
+
+JOB = """
+model = {preset = "tiny-1m"}
+batch = {global_batch = 8}
+cluster = {devices_per_host = 2, device = "CPU", memory_limit = "100 MiB"}
+runner = {name = "torch"}
+train = {samples = 480}
+"""
+BEGIN = Configuration(dp=2, global_batch=8, micro_batch=2)
+LATER = Configuration(dp=1, pp=2, global_batch=16, micro_batch=2)
+
+
+def step(number: int, samples: int, configuration: Configuration, seconds: float) -> dict:
+    return {
+        "event": ledger.STEP,
+        "step": number,
+        "samples": [samples, samples + configuration.global_batch],
+        "configuration": configuration.id,
+        "global_batch": configuration.global_batch,
+        "loss": 5.0 - 0.01 * number if number != 7 else None,
+        "learning_rate": 1e-3,
+        "step_time_s": seconds,
+        "elapsed_s": 0.2 * (number + 1),
+        "noise_scale": 10.0 + number if number > 5 else None,
+        "health": "healthy" if number > 5 else "too_few_samples",
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "job.toml").write_text(JOB)
+    problem = dataclasses.replace(load_job(tmp_path / "job.toml"), name="<script>alert(1)</script>")
+    folder = tmp_path / "run"
+    RunSpec(uuid="u", problem=problem, configuration=BEGIN).write(folder)
+    return folder
+
+
+@pytest.fixture
+def trained(run, tmp_path):
+    change = {"event": ledger.CHANGED, "step": 20, "samples": 160, "before": BEGIN.to_dict(), "after": LATER.to_dict()}
+    lines = [
+        {"event": ledger.STARTED, "step": 0, "samples": 0, "configuration": BEGIN.to_dict()},
+        *(step(number, 8 * number, BEGIN, 0.10 + 0.01 * (number % 2)) for number in range(20)),
+        {**change, "seconds": {"stage": 0.25, "load": 0.5}, "failure": "", "reason": "goodput +31% & more"},
+        *(step(20 + number, 160 + 16 * number, LATER, 0.30 + 0.01 * (number % 2)) for number in range(20)),
+        {"event": ledger.ENDED, "step": 40, "samples": 480, "finished": True},
+    ]
+    (run / ledger.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = {"study": "a-study", "method": "exhaustive", "complete": True, "candidates": 1, "trials": 5, "spent_s": 1.0, "created_at": 1e9}
+    origin = Origin.of(load_job(tmp_path / "job.toml"), **facts, loss_bound=None, expected_loss=None, command="oppa profile")
+    row = Row(configuration=BEGIN, steps_per_s=10.0, log_stddev=0.02, memory_bytes=1, source="measured", trials=(3, 5))
+    Table(rows=(row,), origin=origin).write(run / PROFILED)
+    return run
+
+
+def test_step_times_stand_beside_the_tables_whose_trials_are_named(trained) -> None:
+    text = render(trained)
+    row = next(line for line in text.splitlines() if BEGIN.id in line and "measured" in line)
+    assert "105 ± 2 ms" in row and "+5.3%" in row and ">3, 5<" in row and "a-study" in text
+    assert any(LATER.id in line and "not in the table" in line for line in text.splitlines())
+
+
+def test_changes_have_their_reasons(trained) -> None:
+    text = render(trained)
+    assert "goodput +31% &amp; more" in text and "750 ms" in text and "trained to its end, 1 attempt" in text
+
+
+def test_what_comes_from_outside_is_escaped_and_nothing_is_fetched(trained) -> None:
+    text = render(trained)
+    assert "<script" not in text and "&lt;script&gt;" in text
+    assert "default-src 'none'" in text and text.count("<svg") == 3
+
+
+def test_the_same_run_gives_the_same_text(trained) -> None:
+    assert render(trained) == render(trained)
+
+
+def test_a_run_without_a_step_or_a_table_has_a_page_too(run) -> None:
+    assert "No step was taken yet" in render(run)
+    with pytest.raises(RunError, match="is no run"):
+        render(run / "nowhere")
