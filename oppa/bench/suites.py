@@ -86,6 +86,12 @@ def _goodput_simulated(repeats: int) -> "Sequence[Section]":
     return sections(repeats)
 
 
+def _goodput_pollux(repeats: int) -> "Sequence[Section]":
+    from oppa.bench.goodput.pollux import sections
+
+    return sections(repeats)
+
+
 SUITES = {
     "help": Suite("`oppa --help` against a bare typer program", _help),
     "start-up": Suite("trial set-up, warm against torchrun", _start_up),
@@ -97,6 +103,7 @@ SUITES = {
     ),
     "profile": Suite("an active profile against an exhaustive one, on simulated clusters", _profile, when_named=True),
     "goodput-simulated": Suite("time to loss under each policy, on simulated clusters", _goodput_simulated, when_named=True),
+    "goodput-pollux": Suite("time to Pollux's results under each policy, on its measured step times", _goodput_pollux, when_named=True),
     "simulator": Suite("the simulator against what others measured and published", _simulator, when_named=True),
     "calibrate": Suite("the coefficients of `priors/`, fitted to published measurements", _calibrate, when_named=True),
 }

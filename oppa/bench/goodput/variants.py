@@ -1,7 +1,7 @@
 """What is compared, as COPUS has it (section 6.1)."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from oppa.problem.configuration import Configuration
 from oppa.table import Table
@@ -19,11 +19,16 @@ class Variant:
     begins: Configuration
 
 
-def variants(table: Table, first: int, largest: int) -> list[Variant]:
+def variants(table: Table, first: int, largest: int, static: Sequence[int] = ()) -> list[Variant]:
     """Ours, and as the paper writes it; the critical batch size in the layout that is best at first, and in that which is best for the
     largest batch; static ones.
 
     As COPUS has them (section 6.1): a static batch has the layout and micro-batch that are fastest for it.
+
+    Args:
+        first: The batch that all begin with that adapt it.
+        largest: Of the batches that they may take.
+        static: All of the table from the first to the largest, unless given.
     """
     fastest = table.fastest()
 
@@ -38,5 +43,9 @@ def variants(table: Table, first: int, largest: int) -> list[Variant]:
         Variant(AS_WRITTEN, "goodput-paper", best_at(first, everything)),
         Variant("cbs-pessimistic", "critical-batch", best_at(first, everything)),
         Variant("cbs-optimistic", "critical-batch", fastest[late, first].configuration),
-        *(Variant(f"static-{batch}", "static", best_at(batch, everything)) for batch in table.batches if first <= batch <= largest),
+        *(
+            Variant(f"static-{batch}", "static", best_at(batch, everything))
+            for batch in static or table.batches
+            if first <= batch <= largest
+        ),
     ]

@@ -1,0 +1,145 @@
+"""The workloads of Pollux on 16 T4, with their measured step times and measured gradient statistics (`adaptdl_*.csv` of OPPA_DATA).
+
+Data parallelism alone, and SGD: nothing but the batch can change, and goodput has no learning-rate factor. Progress is what Pollux's own
+runs had: iterations at the first batch size. The noise scale at each point of it is that of the run with the nearest batch size.
+
+Notation:
+    local      samples of a GPU at a time, with the step time and the part of it that GPUs wait for each other, both measured
+    T(B)       B / (step + (a - 1) * (step - sync)), with a = B / (GPUs * local) accumulated micro-batches, the fastest local
+    phi        grad_var / grad_sqr * first batch: adaptdl's variance is that of a batch of the first size
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from oppa import catalog
+from oppa.bench import published
+from oppa.bench.goodput.sections import Comparison, time_section
+from oppa.bench.goodput.simulated import play
+from oppa.bench.goodput.variants import variants
+from oppa.bench.judgement import skipped
+from oppa.problem.configuration import Configuration
+from oppa.problem.job import load_job
+from oppa.report.record import Section
+from oppa.table import Origin, Row, Table
+from oppa.table.goodput import Optimizer, statistical_efficiency
+
+TIMES, STATISTICS = "adaptdl_throughput_t4.csv", "adaptdl_gradstats.csv"
+FILES = {TIMES: "step times of Pollux's workloads on T4 (Qiao et al. 2021)", STATISTICS: "their gradient statistics"}
+GPUS = 16
+PLACEMENT = 4444
+"""Four nodes of four GPUs."""
+ACCUMULATED = (1, 2, 4, 8, 16, 32)
+TARGETS = (0.8, 0.6, 0.4, 0.2, 0.05)
+"""Shares of the progress that are left."""
+WINDOW = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One of Pollux's."""
+
+    name: str
+    table: Table
+    statistics: pd.DataFrame
+    first: int
+    change_s: float = 0.0
+    optimizer: Optimizer = "sgd"
+    samples: int | None = None
+
+    @functools.cached_property
+    def total(self) -> float:
+        """Progress of the whole training: what all of its runs came to."""
+        return float(self.statistics.groupby("batch_size")["progress"].max().min())
+
+    @functools.cached_property
+    def _curve(self) -> tuple[np.ndarray, np.ndarray]:
+        """Progress and the noise scale there, of the run with the first batch size."""
+        own = self.statistics[self.statistics["batch_size"] == self.first]
+        own = own[(own["grad_sqr"] > 0) & np.isfinite(own["grad_var"] / own["grad_sqr"])]
+        return own["progress"].to_numpy(float), (own["grad_var"] / own["grad_sqr"] * self.first).to_numpy(float)
+
+    def ended(self, samples: int, progress: float) -> bool:
+        """All progress was made."""
+        return progress >= self.total
+
+    def noise_scale(self, progress: float) -> float:
+        """As it was measured."""
+        return float(np.interp(progress, *self._curve))
+
+    def gained(self, batch: int, noise_scale: float) -> float:
+        """Iterations at the first batch size that a step is worth (Pollux, AdaScale's gain)."""
+        efficiency = statistical_efficiency(batch, noise_scale) / statistical_efficiency(self.first, noise_scale)
+        return float(batch / self.first * efficiency)
+
+    def loss(self, progress: float) -> float:
+        """The share of the progress that is left."""
+        return 1 - progress / self.total
+
+
+def workload(name: str) -> Workload:
+    """Of its measurements; those of the placement, and of local batches of every size."""
+    times, statistics = _read(TIMES, name), _read(STATISTICS, name)
+    placed = times[(times["kind"] == "placements") & (times["placement"] == PLACEMENT)]
+    placed = placed.groupby("local_bsz", as_index=False).median(numeric_only=True)
+    rows = []
+    for local, step_s, sync_s in placed[["local_bsz", "step_time", "sync_time"]].itertuples(index=False):
+        for count in ACCUMULATED:
+            seconds = step_s + (count - 1) * (step_s - sync_s)
+            configuration = Configuration(dp=GPUS, global_batch=GPUS * int(local) * count, micro_batch=int(local))
+            rows.append(
+                Row(configuration=configuration, steps_per_s=1 / seconds, log_stddev=0.02, memory_bytes=None, source="measured", trials=())
+            )
+    return Workload(name=name, table=_table(rows), statistics=statistics, first=int(statistics["batch_size"].min()))
+
+
+def _read(file: str, name: str) -> pd.DataFrame:
+    everything = pd.read_csv(published.folder() / file)
+    return everything[everything["app"] == name]
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    problem = load_job(catalog.find("runners", "simulated") / "jobs" / "vit.toml")  # any: nothing is asked of it
+    origin = Origin.of(
+        problem,
+        study="Pollux",
+        method="exhaustive",
+        complete=True,
+        candidates=len(rows),
+        trials=len(rows),
+        spent_s=0.0,
+        created_at=0.0,
+        loss_bound=None,
+        expected_loss=None,
+        command="oppa bench goodput-pollux",
+    )
+    return Table(rows=tuple(rows), origin=origin)
+
+
+def sections(seeds: int) -> list[Section]:
+    """Each workload; says what is skipped where the data lacks."""
+    if lacking := published.missing(FILES):
+        return [skipped("goodput-pollux", lacking)]
+    names = sorted(set(pd.read_csv(published.folder() / STATISTICS)["app"]))
+    found = []
+    for name in names:
+        own = workload(name)
+        batches = own.table.batches
+        compared = variants(own.table, batches[0], batches[-1], static=doubling(batches))
+        tracks = [play(own, variant, seed) for variant in compared for seed in range(seeds)]
+        title = f"{name} on {GPUS} T4: seconds until so much of the progress is left"
+        found.append(time_section(Comparison(tracks, TARGETS, WINDOW), "clock_s", title))
+    return found
+
+
+def doubling(batches: Sequence[int]) -> list[int]:
+    """Every batch that is at least twice the one before."""
+    found = [batches[0]]
+    for batch in batches[1:]:
+        if batch >= 2 * found[-1]:
+            found.append(batch)
+    return found
