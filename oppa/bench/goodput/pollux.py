@@ -63,6 +63,11 @@ class Workload:
         own = own[(own["grad_sqr"] > 0) & np.isfinite(own["grad_var"] / own["grad_sqr"])]
         return own["progress"].to_numpy(float), (own["grad_var"] / own["grad_sqr"] * self.first).to_numpy(float)
 
+    @property
+    def resolution(self) -> float:
+        """A two-thousandth of all progress."""
+        return self.total / 2000
+
     def ended(self, samples: int, progress: float) -> bool:
         """All progress was made."""
         return progress >= self.total

@@ -76,6 +76,11 @@ class World(Protocol):
         """Where training ends, if that is known beforehand."""
         ...
 
+    @property
+    def resolution(self) -> float:
+        """Progress within which steps may be taken as one, where there are very many."""
+        ...
+
     def ended(self, samples: int, progress: float) -> bool:
         """Whether training is over."""
         ...
@@ -103,6 +108,7 @@ class Cluster:
     rate_helps: bool = True
     """A larger learning rate helps as its square root; else it does not help."""
     optimizer: Optimizer = "adam"
+    resolution: float = 0.0
 
     def ended(self, samples: int, progress: float) -> bool:
         """All samples were seen."""
@@ -165,9 +171,11 @@ def play(world: World, variant: Variant, seed: int) -> Track:
         seen = true * math.exp(SCALE_NOISE * draws.standard_normal())
         seconds = math.exp(STEP_NOISE * draws.standard_normal()) / rates[present]
         loss = world.loss(progress)
-        progress += world.gained(present.global_batch, true)
-        samples, elapsed_s = samples + present.global_batch, elapsed_s + seconds + pause_s
-        rows.append((len(rows), samples, present.id, present.global_batch, loss, seen, seconds, pause_s, elapsed_s))
+        gained = world.gained(present.global_batch, true)
+        count = max(1, int(world.resolution / gained))
+        progress += count * gained
+        samples, elapsed_s = samples + count * present.global_batch, elapsed_s + count * seconds + pause_s
+        rows.append((len(rows), samples, present.id, present.global_batch, loss, seen, count * seconds, pause_s, elapsed_s))
         pause_s = 0.0
         told = StepTaken(
             number=len(rows),
