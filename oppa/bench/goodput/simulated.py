@@ -51,8 +51,8 @@ STEP_NOISE, SCALE_NOISE = 0.02, 0.10
 TARGETS = (0.25, 0.4, 0.55, 0.7, 0.85)
 """At these shares of the best static batch's time to the end."""
 WINDOW = 2048
-SETTLED = 30
-"""Steps behind a change, before many may be taken as one."""
+SINGLE = 300
+"""Steps from the beginning on, in which batches grow from the smallest to the right one; none of them is taken together with another."""
 
 
 class World(Protocol):
@@ -80,7 +80,7 @@ class World(Protocol):
 
     @property
     def resolution(self) -> float:
-        """Progress within which steps may be taken as one, where there are very many and nothing has changed for a while."""
+        """Progress within which steps may be taken as one, where there are very many, behind the first few hundred."""
         ...
 
     def ended(self, samples: int, progress: float) -> bool:
@@ -167,7 +167,6 @@ def play(world: World, variant: Variant, seed: int) -> Track:
     offers = Offers(world.table, optimizer=world.optimizer)
     controller = Controller(offers, policy_of(variant.policy), total_samples=world.samples, reconfiguration_s=world.change_s)
     present, progress, samples, elapsed_s, pause_s = variant.begins, 0.0, 0, 0.0, 0.0
-    settled = 0
     rows = list[tuple[object, ...]]()
     while not world.ended(samples, progress):
         true = world.noise_scale(progress)
@@ -175,8 +174,7 @@ def play(world: World, variant: Variant, seed: int) -> Track:
         seconds = math.exp(STEP_NOISE * draws.standard_normal()) / rates[present]
         loss = world.loss(progress)
         gained = world.gained(present.global_batch, true)
-        count = max(1, int(world.resolution / gained)) if settled >= SETTLED else 1
-        settled += 1
+        count = max(1, int(world.resolution / gained)) if len(rows) >= SINGLE else 1
         progress += count * gained
         samples, elapsed_s = samples + count * present.global_batch, elapsed_s + count * seconds + pause_s
         rows.append((len(rows), samples, present.id, present.global_batch, loss, seen, count * seconds, pause_s, elapsed_s))
@@ -198,7 +196,7 @@ def play(world: World, variant: Variant, seed: int) -> Track:
             moves = Strategy.of(decision.configuration) != Strategy.of(present)
             pause_s = world.change_s if moves else 0.0
             controller.changed(Changed(number=len(rows), before=present, after=decision.configuration, seconds=pause_s))
-            present, settled = decision.configuration, 0
+            present = decision.configuration
     return Track(variant.name, seed, pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS))
 
 
