@@ -21,7 +21,7 @@ def goodput(
     A small GPT on real text, four hosts that this machine plays, joined by a slow link.
     """
     from oppa import catalog
-    from oppa.bench.goodput.page import RECORD, comparison_of, recorded, to_json, write_page
+    from oppa.bench.goodput.page import RECORD, comparison_of, to_json, write_page
     from oppa.cli import style
 
     folder = (out or catalog.root() / RECORD).resolve()
@@ -31,16 +31,15 @@ def goodput(
 
         with telling() as tell:
             real.run(folder, catalog.root() / "runs" / "goodput", range(seeds), tell)
-    recorded(folder)
+    comparison = comparison_of(folder)
     if run:
         style.err().print(f"written: {write_page(folder)}", markup=False)
     if as_json:
         import json
 
-        typer.echo(json.dumps(to_json(folder), indent=1))
+        typer.echo(json.dumps(to_json(comparison, folder), indent=1))
         return
     from oppa.bench.goodput.sections import change_section, time_section
 
-    comparison = comparison_of(folder)
     style.print_section(time_section(comparison, "clock_s", "Time to loss: recorded step times, and what changes took"))
     style.print_section(change_section(comparison))

@@ -73,10 +73,9 @@ def _facts(run: RunSpec, steps: Sequence[Line]) -> list[tuple[str, str]]:
 
 def _charts(steps: Sequence[Line]) -> list[Chart]:
     """Loss, batch and noise scale, and speed, over the run's own time."""
-    chosen = steps[:: math.ceil(len(steps) / POINTS)]
-    seconds = Axis(label="seconds")
-    smooth = _smoothed(steps)
-    loss = Series(name="loss", x=[line["elapsed_s"] for line in chosen], y=smooth[:: math.ceil(len(steps) / POINTS)])
+    stride = math.ceil(len(steps) / POINTS)
+    chosen, seconds = steps[::stride], Axis(label="seconds")
+    loss = Series(name="loss", x=[line["elapsed_s"] for line in chosen], y=_smoothed(steps)[::stride])
     known = [line for line in chosen if line["noise_scale"] is not None and line["health"] == "healthy"]
     sizes = [Series(name="global batch", x=loss.x, y=[float(line["global_batch"]) for line in chosen])]
     if known:

@@ -142,7 +142,7 @@ def test_the_page_is_made_of_the_records_alone(tmp_path, table, monkeypatch) -> 
     )
     text = page.write_page(tmp_path).read_text()
     assert "| gain" in text and hash_of((tmp_path / "runs").glob("*.csv.gz")) in text
-    told = page.to_json(tmp_path)
+    told = page.to_json(page.comparison_of(tmp_path), tmp_path)
     assert told["runs"] == 12 and told["seeds"] == 4 and told["time_to_loss_gain_mean"] > 0.3
     for name in ("trajectory", "loss-time", "loss-samples", "decomposition", "relative"):
         assert (tmp_path / f"{name}.svg").read_text().startswith("<")
@@ -156,7 +156,7 @@ def test_every_row_has_every_cell() -> None:
 
 def test_without_records_one_is_told_how_to_make_them(tmp_path) -> None:
     with pytest.raises(InputError, match="no record of a run"):
-        page.recorded(tmp_path)
+        page.comparison_of(tmp_path)
 
 
 def test_configurations_are_known_by_their_ids() -> None:

@@ -11,7 +11,7 @@ from oppa.table.goodput import learning_rate_factor, statistical_efficiency
 
 Array = NDArray[np.float64]
 POINTS = 200
-SECONDS, LOSS = Axis(label="seconds"), Axis(label="loss")
+SECONDS = Axis(label="seconds")
 
 
 def all_figures(comparison: Comparison) -> dict[str, tuple[str, str]]:

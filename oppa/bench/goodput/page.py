@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from oppa import catalog
 from oppa.bench.goodput.figures import all_figures
 from oppa.bench.goodput.sections import Comparison, change_section, table_section, time_section
 from oppa.bench.goodput.tracks import Track, hash_of
@@ -15,30 +14,22 @@ from oppa.table import Table
 
 RECORD = Path("results", "goodput")
 TARGETS = (2.9, 2.6, 2.4, 2.25, 2.15)
-"""Losses per byte, fixed before the runs that count."""
+"""Losses per byte. A model like this one came to 2.7 after 600 sequences of 128 bytes, and to 1.7 after 6,000."""
 WINDOW = 512
 PAGE = "README.md"
 
 
-def recorded(folder: Path | None = None) -> Path:
-    """The folder of the newest runs; raises InputError if there are none."""
-    found = folder or catalog.root() / RECORD
-    if not list((found / "runs").glob("*.csv.gz")):
-        raise InputError(f"`{found}` has no record of a run", hint="`oppa bench goodput --run` makes one")
-    return found
-
-
 def comparison_of(folder: Path) -> Comparison:
-    """Of all that is recorded there."""
-    tracks = [Track.read(path) for path in sorted((folder / "runs").glob("*.csv.gz"))]
-    return Comparison(tracks, TARGETS, WINDOW)
+    """Of all that is recorded there; raises InputError if that is nothing."""
+    raw = _raw(folder)
+    if not raw:
+        raise InputError(f"`{folder}` has no record of a run", hint="`oppa bench goodput --run` makes one")
+    return Comparison([Track.read(path) for path in raw], TARGETS, WINDOW)
 
 
-def to_json(folder: Path) -> dict[str, Any]:
+def to_json(comparison: Comparison, folder: Path) -> dict[str, Any]:
     """The headlines, and where they come from."""
-    comparison = comparison_of(folder)
-    found = comparison.gains()
-    raw = sorted((folder / "runs").glob("*.csv.gz"))
+    found, raw = comparison.gains(), _raw(folder)
     origins = json.loads((folder / "runs" / "origins.json").read_text())
     newest = max(origins.values(), key=lambda origin: str(origin["date"]))
     return {
@@ -53,6 +44,11 @@ def to_json(folder: Path) -> dict[str, Any]:
     }
 
 
+def _raw(folder: Path) -> list[Path]:
+    """The records of its runs."""
+    return sorted((folder / "runs").glob("*.csv.gz"))
+
+
 def write_page(folder: Path) -> Path:
     """Write the page and its figures beside the runs."""
     text, figures = page(folder)
@@ -65,8 +61,8 @@ def write_page(folder: Path) -> Path:
 
 def page(folder: Path) -> tuple[str, dict[str, str]]:
     """The page in Markdown and its figures as SVG by file name: the same runs give the same bytes."""
-    comparison, found = comparison_of(folder), to_json(folder)
-    figures = all_figures(comparison)
+    comparison = comparison_of(folder)
+    found, figures = to_json(comparison, folder), all_figures(comparison)
     facts = {**found["origin"], "raw log": f"`runs/`, {found['runs']} runs, SHA-256 `{found['raw_log_sha256']}`"}
     sections = [
         table_section(Table.read(folder / "table")),

@@ -1,7 +1,7 @@
 """The workloads of Pollux on 16 T4, with their measured step times and measured gradient statistics (`adaptdl_*.csv` of OPPA_DATA).
 
 Data parallelism alone, and SGD: nothing but the batch can change, and goodput has no learning-rate factor. Progress is what Pollux's own
-runs had: iterations at the first batch size. The noise scale at each point of it is that of the run with the nearest batch size.
+runs had: iterations at the first batch size. The noise scale at each point of it is that of the run with the first batch size.
 
 Notation:
     local      samples of a GPU at a time, with the step time and the part of it that GPUs wait for each other, both measured
