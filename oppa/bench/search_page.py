@@ -19,7 +19,7 @@ from oppa.bench.sections import (
 )
 from oppa.bench.variations import PLAIN
 from oppa.report.figures import standalone
-from oppa.report.record import Section, markdown, written
+from oppa.report.record import Section, markdown, write_texts
 
 LOG, PAGE = "runs.jsonl", "README.md"
 
@@ -27,10 +27,7 @@ LOG, PAGE = "runs.jsonl", "README.md"
 def write_page(folder: Path) -> Path:
     """Write the page and its figures beside the log in `folder`; raises InputError if there is none."""
     text, figures = page(folder / LOG)
-    with written(folder):
-        for name, svg in figures.items():
-            (folder / name).write_text(svg)
-        (folder / PAGE).write_text(text)
+    write_texts(folder, {**figures, PAGE: text})
     return folder / PAGE
 
 

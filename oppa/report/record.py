@@ -16,6 +16,8 @@ from oppa import __version__
 from oppa.errors import InputError
 from oppa.units import format_bytes
 
+RECORD = "table.md"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
@@ -38,6 +40,13 @@ def written(folder: Path) -> Iterator[None]:
         raise InputError(f"`{folder}` cannot be written: {error.strerror}", hint="name another folder: `--out FOLDER`") from None
 
 
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files by their names; raises InputError where the disk refuses."""
+    with written(folder):
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+
+
 def write_record(
     folder: Path,
     title: str,
@@ -57,12 +66,8 @@ def write_record(
     ]
     parts += [f"\n## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections]
     parts += [f"![{Path(name).stem}]({name})\n" for name in figures or {}]
-    path = folder / "table.md"
-    with written(folder):
-        for name, svg in (figures or {}).items():
-            (folder / name).write_text(svg)
-        path.write_text("\n".join(parts))
-    return path
+    write_texts(folder, {**(figures or {}), RECORD: "\n".join(parts)})
+    return folder / RECORD
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -9,7 +9,7 @@ from oppa.bench.goodput.sections import Comparison, change_section, table_sectio
 from oppa.bench.goodput.tracks import Track, hash_of
 from oppa.errors import InputError
 from oppa.report.figures import standalone
-from oppa.report.record import markdown, written
+from oppa.report.record import markdown, write_texts
 from oppa.table import Table
 
 RECORD = Path("results", "goodput")
@@ -52,10 +52,7 @@ def _raw(folder: Path) -> list[Path]:
 def write_page(folder: Path) -> Path:
     """Write the page and its figures beside the runs."""
     text, figures = page(folder)
-    with written(folder):
-        for name, svg in figures.items():
-            (folder / name).write_text(svg)
-        (folder / PAGE).write_text(text)
+    write_texts(folder, {**figures, PAGE: text})
     return folder / PAGE
 
 
