@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oppa.bench import resharding, statistics_overhead
+from oppa.bench import resharding, step_overhead
 from oppa.bench.profile_real import RealComparison, active_profile
 from oppa.bench.resharding import Speedup, speedups
-from oppa.bench.statistics_overhead import Overhead, overheads
+from oppa.bench.step_overhead import BATCHES, ON_CPU, STATISTICS, Kind, Overhead, on_cuda, overheads
+from oppa.problem.machine import this_machine
 from oppa.report.record import Section
 
 PAIRS_PER_REPEAT = 40
@@ -39,7 +40,23 @@ Part = Callable[[int, Tell], Found]
 
 def statistics_part(repeats: int, tell: Tell) -> Found:
     """What gradient statistics cost."""
-    return of_overheads(overheads(PAIRS_PER_REPEAT * repeats, tell))
+    return of_overheads(STATISTICS, "statistics", overheads(STATISTICS, ON_CPU, PAIRS_PER_REPEAT * repeats, tell))
+
+
+def cuda_part(repeats: int, tell: Tell) -> Found:
+    """What gradient statistics and changes of batch sizes cost on one CUDA device, where there is one."""
+    if not (places := on_cuda(this_machine())):
+        tell("no CUDA device here: nothing is measured on one")
+        return Found(figures={}, sections=[], details={})
+    parts = [
+        of_overheads(kind, name, overheads(kind, places, PAIRS_PER_REPEAT * repeats, tell))
+        for kind, name in ((STATISTICS, "statistics_on_cuda"), (BATCHES, "batches_on_cuda"))
+    ]
+    return Found(
+        figures={name: value for each in parts for name, value in each.figures.items()},
+        sections=[section for each in parts for section in each.sections],
+        details={name: value for each in parts for name, value in each.details.items()},
+    )
 
 
 def resharding_part(repeats: int, tell: Tell) -> Found:
@@ -52,15 +69,15 @@ def profile_part(repeats: int, tell: Tell) -> Found:
     return of_comparison(active_profile(tell, repeats=max(repeats, LEAST_AGAIN)))
 
 
-PARTS: Mapping[str, Part] = {"statistics": statistics_part, "resharding": resharding_part, "profile": profile_part}
+PARTS: Mapping[str, Part] = {"statistics": statistics_part, "cuda": cuda_part, "resharding": resharding_part, "profile": profile_part}
 
 
-def of_overheads(found: Sequence[Overhead]) -> Found:
-    """The largest overhead of any layout."""
+def of_overheads(kind: Kind, name: str, found: Sequence[Overhead]) -> Found:
+    """The largest overhead at any place; `name` is what figures and details are called by."""
     return Found(
-        figures={"statistics_overhead": max(each.median for each in found)},
-        sections=[statistics_overhead.section(found)],
-        details={"statistics": [each.to_dict() for each in found]},
+        figures={f"{name}_overhead": max(each.median for each in found)},
+        sections=[step_overhead.section(kind, found)],
+        details={name: [each.to_dict() for each in found]},
     )
 
 

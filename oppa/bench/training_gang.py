@@ -27,13 +27,15 @@ ORDER, BEGIN = "order.json", "begin"
 class Order:
     """What the ranks are to do: a program of `training_ranks`, the layouts that it goes through, and what else it needs."""
 
-    program: Literal["alternate", "change", "restart"]
+    program: Literal["alternate", "rebatch", "change", "restart"]
     model: Model
     layouts: tuple[Configuration, ...]
     pairs: int = 0
     checkpoint: str = ""
     cold: bool = False
     """Ranks are new interpreters, not forks."""
+    device: str = "CPU"
+    """Or the name of a CUDA device."""
 
     @property
     def ranks(self) -> int:
@@ -47,7 +49,7 @@ class Order:
             trial=0,
             configuration=self.layouts[layout],
             model=self.model,
-            cluster=Cluster(devices_per_host=self.ranks, memory_limit_bytes=1 << 40),
+            cluster=Cluster(devices_per_host=self.ranks, device=self.device, memory_limit_bytes=1 << 40),
             training=Training(),
             steps=1,
         )

@@ -7,6 +7,7 @@ Each rank does what `FOLDER/order.json` says and writes its answer to `FOLDER/RA
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from oppa.bench.paired import in_turn
+from oppa.bench.stopwatch import Stopwatch
 from oppa.bench.training_gang import BEGIN, Order
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Recipe
@@ -58,17 +60,40 @@ def alternate(order: Order, folder: Path, rank: int) -> list[tuple[float, float]
                 run.step()  # FSDP2's hooks are made in the first step behind a switch, which a run takes once
                 watched_steps += watched
             dist.barrier()
-            start_s = time.monotonic()
+            watch.start()
             run.step()
             dist.barrier()  # a step ends for all alike
             watched_steps += watched
-            return time.monotonic() - start_s
+            return watch.stop()
 
+        watch = Stopwatch(run.mesh.device)
         in_turn(lambda: timed(True), lambda: timed(False), WARM_UP)
         pairs = in_turn(lambda: timed(True), lambda: timed(False), order.pairs)
         micro_batches = spec.configuration.num_microbatches * spec.configuration.dp
         assert run.noise_scale.samples == (micro_batches - 1) * watched_steps, "these steps were watched, and no others"
         return pairs
+
+
+def rebatch(order: Order, folder: Path, rank: int) -> list[tuple[float, float]]:
+    """Seconds of a run's steps behind a change of batch sizes, the change included, and of the same steps without one, in pairs."""
+    spec = order.spec(0)
+    small, large = (dataclasses.replace(spec.configuration, global_batch=size * spec.configuration.global_batch) for size in (1, 2))
+    with open_run(spec, Recipe(), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
+        watch = Stopwatch(run.mesh.device)
+
+        def timed(change: bool) -> float:
+            run.change(small if change else large)
+            run.step()
+            dist.barrier()
+            watch.start()
+            if change:
+                run.change(large)
+            run.step()
+            dist.barrier()
+            return watch.stop()
+
+        in_turn(lambda: timed(True), lambda: timed(False), WARM_UP)
+        return in_turn(lambda: timed(True), lambda: timed(False), order.pairs)
 
 
 def change(order: Order, folder: Path, rank: int) -> dict[str, Any]:
@@ -109,7 +134,7 @@ def restart(order: Order, folder: Path, rank: int) -> dict[str, Any]:
         return {"restarting": marks, "after": digests(replica, spec, mesh, order.layouts)}
 
 
-PROGRAMS = {"alternate": alternate, "change": change, "restart": restart}
+PROGRAMS = {"alternate": alternate, "rebatch": rebatch, "change": change, "restart": restart}
 
 
 @contextlib.contextmanager

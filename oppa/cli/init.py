@@ -5,9 +5,12 @@ from typing import Annotated
 
 import typer
 
+MODEL = "A known model, such as `tiny-1m` or `llama-2-7b`; the largest of a few that fit unless given."
+
 
 def init(
     path: Annotated[Path, typer.Argument(metavar="[JOB]", help="The file to write.")] = Path("job.toml"),
+    model: Annotated[str, typer.Option(metavar="PRESET", help=MODEL)] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
     """Write a job.toml for this machine, or for all hosts of the allocation that oppa is started in, ready for `oppa tune`."""
@@ -16,7 +19,7 @@ def init(
 
     if path.exists() and not force:
         raise InputError(f"`{path}` exists", hint="name another file, or overwrite it with --force")
-    text = _suggested()
+    text = _suggested(model)
     try:
         path.write_text(text)
     except OSError as error:
@@ -24,7 +27,7 @@ def init(
     style.err().print(f"written: {path}\n\nedit it, then\n  oppa space {path}\n  oppa tune {path}")
 
 
-def _suggested() -> str:
+def _suggested(preset: str) -> str:
     import dataclasses
 
     from oppa.cli import style
@@ -35,11 +38,11 @@ def _suggested() -> str:
     if read_netlab():
         given, machine = read_allocation(on_cuda=False), this_machine()
         share = dataclasses.replace(machine, cores=machine.cores / given.hosts, memory_bytes=machine.memory_bytes // given.hosts, gpus=0)
-        return suggest_job(share, hosts=given.hosts, devices=given.devices_per_host, link=given.link)
+        return suggest_job(share, hosts=given.hosts, devices=given.devices_per_host, link=given.link, preset=preset)
     if job := slurm.own_job():
         from oppa.places.survey import survey
 
         with style.err().status(f"looking at the hosts of Slurm's job {job}"):
             found = survey(job)
-        return suggest_job(found.machine, hosts=found.hosts, link=found.link)
-    return suggest_job()
+        return suggest_job(found.machine, hosts=found.hosts, link=found.link, preset=preset)
+    return suggest_job(preset=preset)

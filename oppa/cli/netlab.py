@@ -1,7 +1,9 @@
 """`oppa netlab -- COMMAND`: this machine plays several hosts, joined by a real slow link."""
 
 import contextlib
+import dataclasses
 import json
+import math
 import os
 import shutil
 import signal
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 COMMAND = "What every rank runs; or `oppa ...`, which places ranks itself."
 BANDWIDTH = "Of each host's line, for all that it sends, and as much for all that it receives: `200mbit`, `25 MB/s`."
 LATENCY = "Of the link, one way: with `1ms` a packet and its answer take 2 ms."
+RACKS = "In how many racks the hosts stand, as many in each; `--uplink` joins them."
+UPLINK = "Of each rack's line, for all that its hosts send to other racks, and as much for what they receive: `100mbit`."
 CPUS = "A CPU quota for each rank, in cores, so that a rank is a device; none unless given."
 GRACE_S = 5.0
 """From being asked to end until being killed."""
@@ -33,6 +37,8 @@ def netlab(
     latency: Annotated[str, typer.Option(metavar="DURATION", help=LATENCY)],
     hosts: Annotated[int, typer.Option(min=1, max=254, help="How many hosts this machine plays.")] = 2,
     ranks_per_host: Annotated[int, typer.Option(min=1, help="How many ranks run on each.")] = 1,
+    racks: Annotated[int, typer.Option(min=1, help=RACKS)] = 1,
+    uplink: Annotated[str, typer.Option(metavar="RATE", help=UPLINK)] = "",
     cpus_per_rank: Annotated[float | None, typer.Option(metavar="CORES", help=CPUS)] = None,
 ) -> None:
     """Run a command on several hosts that this machine plays, joined by a real slow link.
@@ -45,25 +51,40 @@ def netlab(
     rank that fails (128 + signal where it was killed), 2 wrong input, 3 environment lacking, 130 interrupted.
     """
     from oppa.places.netlab import Netlab
+    from oppa.problem.cluster import Link
+    from oppa.units import format_bandwidth, parse_seconds
 
-    link = _link(bandwidth, latency)
+    link = Link(bandwidth_bytes_per_s=_bandwidth("--bandwidth", bandwidth), latency_s=parse_seconds(latency))
+    uplink_bytes_per_s = _uplink(uplink, racks, hosts)
     _check(command, cpus_per_rank)
-    with Netlab(hosts, link) as lab:
+    with Netlab(hosts, link, racks=racks, uplink_bytes_per_s=uplink_bytes_per_s) as lab:
         _announce(lab, link, ranks_per_host, cpus_per_rank)
+        if racks > 1:
+            _say(f"racks: {racks}, joined by {format_bandwidth(uplink_bytes_per_s)} each")
         if _is_oppa(command):
-            _become(command, lab, link, ranks_per_host=ranks_per_host, cpus_per_rank=cpus_per_rank)
+            slowest = dataclasses.replace(link, bandwidth_bytes_per_s=min(link.bandwidth_bytes_per_s, uplink_bytes_per_s))
+            _become(command, lab, slowest, ranks_per_host=ranks_per_host, cpus_per_rank=cpus_per_rank)
         code = _run(command, lab, ranks_per_host, cpus_per_rank)
     raise typer.Exit(128 - code if code < 0 else code)
 
 
-def _link(bandwidth: str, latency: str) -> "Link":
-    from oppa.problem.cluster import Link
-    from oppa.units import parse_bandwidth, parse_seconds
+def _bandwidth(option: str, text: str) -> float:
+    from oppa.units import parse_bandwidth
 
-    link = Link(bandwidth_bytes_per_s=parse_bandwidth(bandwidth), latency_s=parse_seconds(latency))
-    if link.bandwidth_bytes_per_s == 0:
-        raise InputError(f"nothing passes a link of `--bandwidth {bandwidth}`", hint="more than 0, such as `200mbit`")
-    return link
+    bytes_per_s = parse_bandwidth(text)
+    if bytes_per_s == 0:
+        raise InputError(f"nothing passes a link of `{option} {text}`", hint="more than 0, such as `200mbit`")
+    return bytes_per_s
+
+
+def _uplink(uplink: str, racks: int, hosts: int) -> float:
+    """Bytes per second between racks; raises InputError for racks that cannot be filled or joined."""
+    if hosts % racks:
+        raise InputError(f"{hosts} hosts do not fill {racks} racks", hint=f"`--racks` divides `--hosts {hosts}`")
+    if bool(uplink) != (racks > 1):
+        lacking = "`--uplink` joins racks" if uplink else f"`--racks {racks}` need a line between them"
+        raise InputError(lacking, hint="say both, such as `--racks 2 --uplink 100mbit`")
+    return _bandwidth("--uplink", uplink) if uplink else math.inf
 
 
 def _check(command: list[str], cpus_per_rank: float | None) -> None:

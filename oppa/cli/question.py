@@ -1,5 +1,6 @@
 """Which configuration of which problem is meant: a job or a study, and a setting, an id, or a JSON file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,25 +9,28 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
 
 
-def question(source: Path, setting: str) -> "tuple[Problem, Configuration | None]":
+def question(source: Path, setting: str, *, batches: Sequence[int] = ()) -> "tuple[Problem, Configuration | None]":
     """The problem, and which of its configurations is meant: a study's winner or a job's baseline, unless a setting says another.
 
-    None where a job has no baseline. Raises InputError for a setting that is illegal, or a study without a winner.
+    A setting may name one of `batches` as its global batch, in place of the job's. None where a job has no baseline.
+
+    Raises:
+        InputError: for a setting that is illegal, or a study without a winner.
     """
     from oppa.errors import InputError
     from oppa.problem.job import load_job
 
     if source.is_dir():
-        return _of_study(source, setting)
+        return _of_study(source, setting, batches)
     if is_json(source):
         if setting:
             raise InputError(f"`{source}` says which configuration is meant, and so does `{setting}`", hint="leave out one of them")
-        return _of_study(_study_around(source), str(source))
+        return _of_study(_study_around(source), str(source), batches)
     problem = load_job(source)
-    return problem, _meant(setting, problem) if setting else problem.baseline
+    return problem, _meant(setting, problem, batches) if setting else problem.baseline
 
 
-def _of_study(folder: Path, setting: str) -> "tuple[Problem, Configuration]":
+def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Problem, Configuration]":
     """A study's problem, and its winner unless another configuration is asked for."""
     from oppa.errors import InputError
     from oppa.problem.problem import Problem
@@ -36,7 +40,7 @@ def _of_study(folder: Path, setting: str) -> "tuple[Problem, Configuration]":
     with Study(folder) as study:
         problem = Problem.from_dict(study.meta["problem"])
         if setting:
-            return problem, _meant(setting, problem)
+            return problem, _meant(setting, problem, batches)
         finding = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
     if finding is None:
         hint = f"`oppa tune` with it finds one, or say a setting: `{folder} dp=2`"
@@ -60,12 +64,16 @@ def _study_around(file: Path) -> Path:
     raise InputError(f"`{file}` lies in no study, which would say its job", hint=f"name the job, too: `oppa export JOB {file}`")
 
 
-def _meant(setting: str, problem: "Problem") -> "Configuration":
+def _meant(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
     """The configuration of a setting, or of a JSON file; raises InputError that names what it violates."""
     from oppa.problem.baseline import complete, loaded, require_legal
+    from oppa.problem.batches import GLOBAL_BATCH, over
     from oppa.problem.setting import find
 
-    if setting.endswith(".json"):
+    is_file = setting.endswith(".json")
+    if batches and (is_file or GLOBAL_BATCH in setting):
+        problem = over(problem, (problem.global_batch, *batches))
+    if is_file:
         return loaded(problem.space, Path(setting))
     candidates = problem.candidates()
     asked, matches = find(setting, candidates)

@@ -15,7 +15,7 @@ from oppa.errors import InputError
 
 if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
-    from oppa.places.engine import Request
+    from oppa.places.engine import Engine, Request
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
     from oppa.table.table import Table
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from oppa.trials.runner import Runner
 
 SOURCE = "The job file; or the folder of a study, whose winner is trained."
-SETTING = "The configuration: an id, `dp=2,micro_batch=4`, the rest at its defaults, or a JSON file. A run that goes on changes to it."
+SETTING = (
+    "The configuration: an id, `dp=2,micro_batch=4`, the rest at its defaults, or a JSON file; with --table, `global_batch=16`, too. "
+    "A run that goes on changes to it."
+)
 RUN = "The run's folder: an existing one goes on where it was saved. A new one below runs/ unless given."
 SAMPLES = "Where training ends, instead of the job file's [train]; one epoch where neither says."
 SEED = "Of weights and of the order of samples, instead of the job file's."
@@ -54,9 +57,11 @@ def train(
     """
     from oppa.cli.question import question
     from oppa.places.engine import Request
+    from oppa.table.table import Table
     from oppa.trials.runner import load_runner
 
-    problem, configuration = question(source, setting)
+    profiled = Table.read(table) if table else None
+    problem, configuration = question(source, setting, batches=profiled.batches if profiled else ())
     runner = load_runner(problem.runner).for_runs()
     if samples is not None:
         if samples < problem.recipe.warmup_samples:
@@ -65,7 +70,8 @@ def train(
         problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
     if seed is not None:
         problem = dataclasses.replace(problem, training=dataclasses.replace(problem.training, seed=seed))
-    profiled = _table(table, problem) if table else None
+    if profiled:
+        profiled.require_for(problem)
     if policy:
         _require_policy(policy, profiled)
     request = Request(launcher=launcher, parallel=1, options=tuple(sbatch or ())).resolve(problem.cluster)
@@ -127,7 +133,7 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
             going_on(again),
             _engine(wishes.request, problem, folder, interruption) as engine,
             engine.launcher(wishes.runner, study=run.uuid, grace_s=grace_s) as ranks,
-            _controlled(run, folder, wishes),
+            _controlled(run, folder, wishes, engine),
             make_watcher(run, folder, interruption) as watcher,
         ):
             outcome = supervise(ranks, folder, run, watcher)
@@ -142,7 +148,7 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
 
 
 @contextlib.contextmanager
-def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes) -> Iterator[None]:
+def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine") -> Iterator[None]:
     """Under a control service of its own, where a policy is asked for."""
     from oppa.control import line
 
@@ -154,21 +160,32 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes) -> Iterator[None]
     from oppa.control.background import in_background
     from oppa.control.job import controllers
     from oppa.control.policies import policy_of
-    from oppa.control.service import Service
+    from oppa.control.service import LOOPBACK, Service
 
     service = Service(folder / "control", controllers(wishes.table, policy_of(wishes.policy)))
     try:
         with (
             in_background(service) as port,
-            line.told(folder, address=f"127.0.0.1:{port}", job=run.uuid, token=service.tokens.of_job(run.uuid)),
+            engine.reached(port, grace_s=run.problem.limits.grace_s, log=folder / "tunnel.log") as there,
+            line.told(
+                folder,
+                address=f"{LOOPBACK}:{port}",
+                through=f"{LOOPBACK}:{there}",
+                job=run.uuid,
+                token=service.tokens.of_job(run.uuid),
+            ),
         ):
             style.err().print(f"live    http://127.0.0.1:{port}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)
             yield
+        if not service.taken:
+            style.err().print("warning: the ranks never reached the control service; nothing was decided", markup=False, soft_wrap=True)
     finally:
         service.close()
 
 
-def _engine(request: "Request", problem: "Problem", folder: Path, interruption: "Interruption") -> Any:
+def _engine(
+    request: "Request", problem: "Problem", folder: Path, interruption: "Interruption"
+) -> "contextlib.AbstractContextManager[Engine]":
     from oppa.places.engine import open_engine
 
     grace_s, name = problem.limits.grace_s, problem.name
@@ -198,15 +215,6 @@ def _run(folder: Path, problem: "Problem", wishes: _Wishes) -> "RunSpec":
     run = dataclasses.replace(run, problem=dataclasses.replace(problem, recipe=recipe))
     run.write(folder)
     return run
-
-
-def _table(folder: Path, problem: "Problem") -> "Table":
-    """A table that holds for the problem here; raises TableError for any other."""
-    from oppa.table.table import Table
-
-    table = Table.read(folder)
-    table.require_for(problem)
-    return table
 
 
 def _refine(table: "Table", folder: Path, lines: "Sequence[Line]") -> None:

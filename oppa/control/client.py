@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import itertools
 import logging
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -52,12 +53,15 @@ class ControlClient:
     """Of one job; use it with `with`, on rank 0.
 
     Args:
-        address: `127.0.0.1:PORT`.
+        address: `127.0.0.1:PORT`, as the service knows itself.
         token: The job's own.
         hello: What the job says of itself.
+        through: Where a tunnel to it begins, if it is not on this machine.
     """
 
-    def __init__(self, address: str, token: str, hello: Hello) -> None:
+    def __init__(self, address: str, token: str, hello: Hello, *, through: str = "") -> None:
+        self._host, _, port = (through or address).partition(":")
+        self._port = int(port)
         self._url, self._token, self._hello = f"ws://{address}/job/{hello.job}", token, hello
         self._waiting = collections.deque[_Outgoing]()
         self._decided: Decided | None = None
@@ -118,15 +122,19 @@ class ControlClient:
         while not self._closed.is_set():
             begin_s = time.monotonic()
             try:
-                headers = {"Authorization": f"Bearer {self._token}"}
-                with connect(
-                    self._url, additional_headers=headers, max_size=MAX_BYTES, compression=None, open_timeout=ANSWER_S, proxy=None
-                ) as line:
+                with self._connected() as line:
                     self._talk(line)
             except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, WebSocketException, ProtocolError) as error:
                 _log.info("the control service is away: %s", error)
             wait_s = FIRST_S if time.monotonic() - begin_s > LONGEST_S else min(2 * wait_s, LONGEST_S)
             self._closed.wait(wait_s)
+
+    def _connected(self) -> ClientConnection:
+        headers = {"Authorization": f"Bearer {self._token}"}
+        way = socket.create_connection((self._host, self._port), timeout=ANSWER_S)
+        return connect(
+            self._url, sock=way, additional_headers=headers, max_size=MAX_BYTES, compression=None, open_timeout=ANSWER_S, proxy=None
+        )
 
     def _talk(self, line: ClientConnection) -> None:
         """Send what waits and hear what is said, until the line breaks."""

@@ -87,6 +87,7 @@ class Controller:
         offers: Of the table.
         policy_of: Makes the policy from offers; it is made anew as training refines them.
         total_samples: Where training ends; None where nobody knows.
+        warmup_samples: Over which the learning rate rises.
         reconfiguration_s: What a change of layout is expected to take, before there was one.
         every: Steps from one decision to the next.
         proof: Steps after which a change has shown what it brings.
@@ -98,6 +99,7 @@ class Controller:
         policy_of: Callable[[Offers], Policy],
         *,
         total_samples: int | None = None,
+        warmup_samples: int = 0,
         reconfiguration_s: float = 0.0,
         every: int = EVERY,
         proof: int = PROOF,
@@ -105,6 +107,7 @@ class Controller:
         self._profiled, self._policy_of = offers, policy_of
         self.total_samples = total_samples
         """May change when a run goes on for longer."""
+        self._warmup_samples = warmup_samples
         self._every, self._proof = every, proof
         self._cost_s = reconfiguration_s
         """What a change of layout will take: as the last one; before there was one, as it was said."""
@@ -170,6 +173,7 @@ class Controller:
             elapsed_s=seen.elapsed_s,
             reconfiguring_s=self._reconfiguring_s,
             reconfiguration_s=self._cost_s,
+            warming_up_samples=max(0, self._warmup_samples - seen.samples),
             remaining_samples=None if self.total_samples is None else max(0, self.total_samples - seen.samples),
             barred=frozenset(self._barred),
             too_large=self._too_large[0] if seen.samples < self._too_large[1] else math.inf,

@@ -30,6 +30,8 @@ class Limit(enum.StrEnum):
 
     UNHEALTHY = "unhealthy"
     """The noise scale cannot be believed."""
+    WARM_UP = "warm-up"
+    """The learning rate still rises, and with it what a batch is worth."""
     UNKNOWN = "unknown"
     """The throughput of the present configuration is neither in the table nor measured."""
     MARGIN = "margin"
@@ -63,6 +65,8 @@ class Situation:
     """That one more is expected to take, as the last ones did."""
     remaining_samples: int | None = None
     """Until training ends; None where nobody knows."""
+    warming_up_samples: int = 0
+    """Until the learning rate has risen; 0 from then on."""
     barred: frozenset[Configuration] = frozenset()
     """What could not be built when it was tried."""
     too_large: float = math.inf
@@ -142,7 +146,14 @@ class Policy(Protocol):
 
 
 def disbelief(situation: Situation) -> Decision | None:
-    """No-Op where the noise scale cannot be believed; None where it can."""
+    """No-Op where the noise scale cannot be believed, or says little of what is to come; None where it can.
+
+    While the learning rate rises the loss falls by what words are frequent, and almost without noise: eq. 8 would pay for the learning rate
+    of a large batch that no noise asks for.
+    """
+    if situation.warming_up_samples:
+        reason = f"the learning rate still rises, for {situation.warming_up_samples:,} samples more"
+        return stay(situation, reason, Limit.WARM_UP)
     if situation.health == "healthy" and situation.noise_scale is not None:
         return None
     return stay(situation, f"the noise scale cannot be believed: {situation.health}", Limit.UNHEALTHY)

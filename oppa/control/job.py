@@ -1,11 +1,12 @@
 """A job as the service knows it: its controller, what it has told so far, and what of that people look at."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from oppa.control.controller import EVERY, Controller
 from oppa.control.decision import Command, Decision, Policy
 from oppa.control.offers import Offers
+from oppa.problem.training import Scaling
 from oppa.protocol.messages import Changed, Decided, Hello, StepTaken
 from oppa.table.table import Table
 
@@ -17,11 +18,17 @@ KEPT = 200
 
 def controllers(table: Table, policy_of: Callable[[Offers], Policy], *, every: int = EVERY) -> Callable[[Hello], Controller]:
     """What makes a job's controller from what it says of itself: each its own, all from one table; raises TableError for an empty one."""
-    offers = Offers(table)
+    offers = {scaling: Offers(table, scaling=scaling) for scaling in get_args(Scaling)}
 
     def control(hello: Hello) -> Controller:
-        total, cost_s = hello.total_samples, hello.reconfiguration_s
-        return Controller(offers, policy_of, total_samples=total, reconfiguration_s=cost_s, every=every)
+        return Controller(
+            offers[hello.scaling],
+            policy_of,
+            total_samples=hello.total_samples,
+            warmup_samples=hello.warmup_samples,
+            reconfiguration_s=hello.reconfiguration_s,
+            every=every,
+        )
 
     return control
 

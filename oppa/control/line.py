@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from oppa.durable import write_private
 from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
+from oppa.problem.training import Recipe
 from oppa.protocol.messages import Hello
 
 if TYPE_CHECKING:
@@ -18,11 +19,11 @@ FILE = "control.json"
 
 
 @contextlib.contextmanager
-def told(folder: Path, *, address: str, job: str, token: str) -> Iterator[None]:
-    """A run's folder says where its service is, while this lasts."""
+def told(folder: Path, *, address: str, through: str, job: str, token: str) -> Iterator[None]:
+    """A run's folder says where its service is, and through what rank 0 reaches it, while this lasts."""
     path = folder / FILE
     draft = path.with_suffix(".draft")
-    write_private(draft, json.dumps({"address": address, "job": job, "token": token}).encode())
+    write_private(draft, json.dumps({"address": address, "through": through, "job": job, "token": token}).encode())
     draft.replace(path)
     try:
         yield
@@ -30,7 +31,7 @@ def told(folder: Path, *, address: str, job: str, token: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def client_of(folder: Path, configuration: Configuration, *, total_samples: int | None) -> "ControlClient | None":
+def client_of(folder: Path, configuration: Configuration, recipe: Recipe) -> "ControlClient | None":
     """The line of a run to its service; None where it has none.
 
     Raises:
@@ -40,8 +41,14 @@ def client_of(folder: Path, configuration: Configuration, *, total_samples: int 
 
     try:
         values = json.loads((folder / FILE).read_text())
-        hello = Hello(job=values["job"], configuration=configuration, total_samples=total_samples)
-        return ControlClient(values["address"], values["token"], hello)
+        hello = Hello(
+            job=values["job"],
+            configuration=configuration,
+            total_samples=recipe.samples,
+            warmup_samples=recipe.warmup_samples,
+            scaling=recipe.scaling,
+        )
+        return ControlClient(values["address"], values["token"], hello, through=values["through"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from oppa.control.decision import Option
 from oppa.errors import TableError
 from oppa.problem.configuration import Configuration
-from oppa.table.goodput import Optimizer, goodput
+from oppa.problem.training import Scaling
+from oppa.table.goodput import goodput
 from oppa.table.refinement import Observation, posterior, together
 from oppa.table.rows import Row, Strategy
 from oppa.table.table import Table
@@ -31,11 +32,11 @@ class Offers:
         TableError: if that is nothing.
     """
 
-    def __init__(self, table: Table, *, optimizer: Optimizer = "adam") -> None:
+    def __init__(self, table: Table, *, scaling: Scaling = "sqrt") -> None:
         if not table.rows:
             raise TableError("the table has no row to choose from", hint="go on with `oppa profile`")
         self._rows = _Rows(table.rows)
-        self._optimizer = optimizer
+        self._scaling = scaling
         self._choose(np.array([row.steps_per_s for row in table.rows]))
 
     def refined(self, observations: Iterable[Observation]) -> "Offers":
@@ -44,7 +45,7 @@ class Offers:
         if not seen:
             return self
         made = Offers.__new__(Offers)
-        made._optimizer = self._optimizer
+        made._scaling = self._scaling
         made._rows = self._rows.with_strangers([each for each in seen if each not in self._rows.places])
         known = [each for each in seen if each in self._rows.places]
         places = [self._rows.places[each] for each in known]
@@ -60,7 +61,7 @@ class Offers:
 
     def goodputs(self, noise_scale: float) -> Array:
         """Of all offers, shape (n,)."""
-        return goodput(self.samples_per_s, self.batches, noise_scale, optimizer=self._optimizer)
+        return goodput(self.samples_per_s, self.batches, noise_scale, scaling=self._scaling)
 
     def current(self, configuration: Configuration, noise_scale: float, steps_per_s: float | None) -> Option | None:
         """What a configuration is worth: by the table, as all others, else by what was measured of it; None if neither knows it."""
@@ -69,7 +70,7 @@ class Offers:
         if rate is None:
             return None
         samples_per_s = rate * configuration.global_batch
-        worth = goodput(samples_per_s, configuration.global_batch, noise_scale, optimizer=self._optimizer)
+        worth = goodput(samples_per_s, configuration.global_batch, noise_scale, scaling=self._scaling)
         return Option(configuration=configuration, samples_per_s=samples_per_s, goodput=float(worth))
 
     def of_layout(self, configuration: Configuration) -> NDArray[np.bool_]:

@@ -1,12 +1,14 @@
 """The link between emulated hosts, started as a program with the standard library alone: it carries their packets, and takes its time.
 
-Every host hangs on one switch by a line of its own: full duplex, one packet at a time each way, in order. So what a host sends to several
-shares its line, and so does what several send to it. Both lines carry a packet at the same time; then it takes the latency to arrive.
+Every host hangs on the switch of its rack by a line of its own: full duplex, one packet at a time each way, in order. So what a host
+sends to several shares its line, and so does what several send to it; and what hosts of one rack send to those of others shares the line
+of the rack. All lines on its way carry a packet at the same time; then it takes the latency to arrive.
 A host whose packets wait too long is not read on: the next stay in its device's queue, and none is lost.
 """
 
 import contextlib
 import heapq
+import math
 import os
 import select
 import sys
@@ -27,7 +29,9 @@ _DESTINATION = HEADER_BYTES + 19
 """Where an IPv4 packet holds the last number of the address that it goes to."""
 
 
-def argv(owner: int, devices: list[int], *, bandwidth_bytes_per_s: float, latency_s: float) -> list[str]:
+def argv(
+    owner: int, devices: list[int], *, bandwidth_bytes_per_s: float, latency_s: float, racks: int, uplink_bytes_per_s: float
+) -> list[str]:
     """The command line that starts the relay below the process `owner`; `devices` are files that it inherits, one per host."""
     return [
         sys.executable,
@@ -35,26 +39,48 @@ def argv(owner: int, devices: list[int], *, bandwidth_bytes_per_s: float, latenc
         "-S",
         "-c",
         processes.program("oppa.places.emulated_link"),
-        *map(str, (owner, bandwidth_bytes_per_s, latency_s, *devices)),
+        *map(str, (owner, bandwidth_bytes_per_s, latency_s, racks, uplink_bytes_per_s, *devices)),
     ]
+
+
+class _Line:
+    """One way of a line: a packet at a time."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_s = 0.0
+
+    def carry(self, size_bytes: int, begun_s: float, carried_s: float) -> tuple[float, float]:
+        """When it takes up a packet and has carried it, which the line before takes up and has carried then."""
+        begun_s = max(begun_s, self._free_s)
+        self._free_s = max(carried_s, begun_s + size_bytes / self._bytes_per_s)
+        return begun_s, self._free_s
 
 
 class Switch:
     """When packets arrive. Times are monotonic seconds, and go in as arguments."""
 
-    def __init__(self, hosts: int, *, bandwidth_bytes_per_s: float, latency_s: float) -> None:
-        self._bandwidth_bytes_per_s = bandwidth_bytes_per_s
+    def __init__(
+        self, hosts: int, *, bandwidth_bytes_per_s: float, latency_s: float, racks: int = 1, uplink_bytes_per_s: float = math.inf
+    ) -> None:
         self._latency_s = latency_s
-        self._sent_s, self._received_s = [0.0] * hosts, [0.0] * hosts  # when each host's line is free again, either way
+        self._racks = [host * racks // hosts for host in range(hosts)]
+        self._out, self._in = ([_Line(bandwidth_bytes_per_s) for _ in range(hosts)] for _ in range(2))
+        self._up, self._down = ([_Line(uplink_bytes_per_s) for _ in range(racks)] for _ in range(2))
         self._carried_s = [0.0] * hosts  # when all that each host sent has been carried
 
     def arrival_s(self, source: int, destination: int, size_bytes: int, now_s: float) -> float:
         """When a packet that is sent now arrives."""
-        carrying_s = size_bytes / self._bandwidth_bytes_per_s
-        sent_s = self._sent_s[source] = max(now_s, self._sent_s[source]) + carrying_s
-        received_s = self._received_s[destination] = max(sent_s, self._received_s[destination] + carrying_s)
-        self._carried_s[source] = max(self._carried_s[source], received_s)
-        return received_s + self._latency_s
+        begun_s = carried_s = now_s
+        for line in self._way(source, destination):
+            begun_s, carried_s = line.carry(size_bytes, begun_s, carried_s)
+        self._carried_s[source] = max(self._carried_s[source], carried_s)
+        return carried_s + self._latency_s
+
+    def _way(self, source: int, destination: int) -> list[_Line]:
+        first, last = self._racks[source], self._racks[destination]
+        between = [self._up[first], self._down[last]] if first != last else []
+        return [self._out[source], *between, self._in[destination]]
 
     def ready_s(self, source: int) -> float:
         """From when on more is taken of this host."""
@@ -101,11 +127,15 @@ class _Relay:
 def main() -> NoReturn:
     """Carry packets as `sys.argv` says, until the owner ends."""
     owner, bandwidth_bytes_per_s, latency_s = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
-    devices = [int(device) for device in sys.argv[4:]]
+    racks, uplink_bytes_per_s = int(sys.argv[4]), float(sys.argv[5])
+    devices = [int(device) for device in sys.argv[6:]]
     processes.die_with_parent(owner)
     with contextlib.suppress(OSError):
         be_punctual()
-    _Relay(devices, Switch(len(devices), bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)).run()
+    switch = Switch(
+        len(devices), bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s, racks=racks, uplink_bytes_per_s=uplink_bytes_per_s
+    )
+    _Relay(devices, switch).run()
 
 
 def be_punctual() -> None:

@@ -39,6 +39,10 @@ class EmulatedPlace:
         """An agent inside each namespace."""
         return [["nsenter", f"--net={space}", "env", f"{HOST}={host}", *task.argv] for host, space in enumerate(self.namespaces)]
 
+    def on_first(self, argv: list[str]) -> list[str]:
+        """Inside its namespace."""
+        return ["nsenter", f"--net={self.namespaces[0]}", *argv]
+
     def revoked(self) -> str:
         """Nobody takes them away."""
         return ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from oppa.errors import EnvironmentLackingError, InputError, nearest
-from oppa.places import emulated_place, slurm
+from oppa.places import emulated_place, slurm, tunnel
 from oppa.places.hosts import HostsLauncher, Place
 from oppa.places.slurm_job import require_feasible, slurm_job
 from oppa.problem.allocation import read_netlab
@@ -77,6 +77,28 @@ class Engine:
         if self.place is None:
             return LocalLauncher(runner, study=study, grace_s=grace_s)
         return HostsLauncher(runner, self.place, study=study, grace_s=grace_s)
+
+    @contextlib.contextmanager
+    def reached(self, port: int, *, grace_s: float, log: Path) -> Iterator[int]:
+        """While this lasts, a port of the first host's loopback leads to `port` of this machine's: which one.
+
+        Args:
+            log: For what goes wrong there.
+
+        Raises:
+            EnvironmentLackingError: the host does not answer.
+        """
+        if (place := self.place) is None:
+            yield port
+            return
+        try:
+            with tunnel.tunnel(
+                lambda there: place.on_first(tunnel.argv(there)), port, environment=os.environ, grace_s=grace_s, log=log
+            ) as there:
+                yield there
+        except OSError as error:
+            hint = f"`{log}` may say why"
+            raise EnvironmentLackingError(f"host {place.names[0]} cannot reach this one: {error}", hint=hint) from None
 
 
 @contextlib.contextmanager

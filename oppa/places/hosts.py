@@ -53,6 +53,10 @@ class Place(Protocol):
         """What starts the agents: one command for all, or one for each host."""
         ...
 
+    def on_first(self, argv: list[str]) -> list[str]:
+        """What runs a small program on the first of them, beside whatever else runs there, with our stdin and stdout."""
+        ...
+
     def revoked(self) -> str:
         """Why the hosts were taken away from us; empty while we have them."""
         ...

@@ -4,6 +4,7 @@ What is not emulated: hosts share cores, memory and files, and a packet costs th
 """
 
 import contextlib
+import math
 import os
 import subprocess
 from pathlib import Path
@@ -24,12 +25,14 @@ class Netlab:
     Args:
         hosts: How many, up to 254.
         link: Between any two: a bandwidth for all that a host sends, and another as large for all that it receives; a delay one way.
+        racks: In how many the hosts stand, as many in each.
+        uplink_bytes_per_s: For all that a rack sends to others, and as much for what it receives.
 
     Raises:
         EnvironmentLackingError: this machine cannot play hosts; nothing of the attempt is left.
     """
 
-    def __init__(self, hosts: int, link: Link) -> None:
+    def __init__(self, hosts: int, link: Link, *, racks: int = 1, uplink_bytes_per_s: float = math.inf) -> None:
         with contextlib.ExitStack() as plugged:
             plugs = []
             for number in range(hosts):
@@ -41,6 +44,8 @@ class Netlab:
                     [plug.device for plug in plugs],
                     bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
                     latency_s=link.latency_s,
+                    racks=racks,
+                    uplink_bytes_per_s=uplink_bytes_per_s,
                 ),
                 pass_fds=[file for plug in plugs for file in (plug.namespace, plug.device)],
                 start_new_session=True,  # Ctrl-C is for those who use the link

@@ -25,6 +25,7 @@ SPECIAL_STEPS = 0xFFFFFFF0
 """Numbers from here on are Slurm's own: batch, extern, interactive."""
 ASKED = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK")
 """What the job was asked for, which srun would ask for again, and refuse beside other words."""
+_SRUN = ("env", *(f"--unset={name}" for name in ASKED), "srun")
 HOPELESS = {
     "AccountNotAllowed",
     "AssociationTimeLimit",
@@ -201,7 +202,16 @@ class SlurmHosts:
             "--kill-on-bad-exit=0",
             *(["--overlap"] if self._overlapping else []),
         ]
-        return [["env", *(f"--unset={name}" for name in ASKED), "srun", *words, *task.argv]]
+        return [[*_SRUN, *words, *task.argv]]
+
+    def on_first(self, argv: list[str]) -> list[str]:
+        """A step of its own that takes nothing from the others, of the job as it is now."""
+        self._take(nodes(self._job))
+        words = [
+            *(f"--jobid={self._job}", f"--job-name={self._step}", f"--nodelist={self.nodes[0].name}", "--nodes=1", "--ntasks=1"),
+            *("--overlap", "--cpus-per-task=1", "--mem=0", "--gres=none", "--unbuffered"),
+        ]
+        return [*_SRUN, *words, *argv]
 
     def revoked(self) -> str:
         """Preempted, requeued, cancelled, or out of time."""

@@ -100,6 +100,8 @@ def _explain(kind: type[Table], tables: Mapping[str, Any], detail: ErrorDetails)
             return f"{at} is too small", f"use more than {context['gt']:g}"
         case "greater_than_equal":
             return f"{at} is too small", f"use at least {context['ge']:g}"
+        case "less_than":
+            return f"{at} is too large", f"use less than {context['lt']:g}"
         case "finite_number":
             return f"{at} is not finite", "write a finite number"
         case "quantity":

@@ -20,7 +20,7 @@ from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive,
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
-from oppa.problem.training import Limits, Recipe, Strategy, Training
+from oppa.problem.training import Limits, Recipe, Scaling, Strategy, Training
 
 
 class ModelTable(Table):
@@ -204,6 +204,7 @@ class TrainingTable(Table):
 
     precision: Literal["fp32", "bf16"] | None = None
     learning_rate: Positive | None = None
+    adam_beta2: float | None = Field(default=None, ge=0, lt=1)
     seed: int | None = Field(default=None, ge=0)
     corpus: str | None = None
 
@@ -246,7 +247,7 @@ class TrainTable(Table):
     decay: Literal["none", "linear", "cosine"] | None = None
     final_share: float | None = Field(default=None, ge=0, le=1)
     reference_batch: Count | None = None
-    scaling: Literal["sqrt", "linear", "none"] | None = None
+    scaling: Scaling | None = None
     damping: int | None = Field(default=None, ge=0)
     checkpoint_every: Seconds | None = None
     keep: Count | None = None

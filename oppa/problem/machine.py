@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from oppa.errors import InputError, nearest
 from oppa.problem.cluster import Link
 from oppa.problem.presets import PRESETS
 from oppa.units import MIB, format_bytes
@@ -41,15 +42,23 @@ def this_machine(root: Path = _ROOT) -> Machine:
     return Machine(cores=cores, memory_bytes=memory_bytes, gpus=gpus, gpu=gpu, gpu_memory_bytes=first.total_memory)
 
 
-def suggest_job(machine: Machine | None = None, *, hosts: int = 1, devices: int | None = None, link: Link | None = None) -> str:
+def suggest_job(
+    machine: Machine | None = None, *, hosts: int = 1, devices: int | None = None, link: Link | None = None, preset: str = ""
+) -> str:
     """The text of a job file that `load_job` accepts, for this machine unless another is given, or for several such hosts.
 
-    `devices`: ranks of a host without GPUs; 4, or 8 where it has as many cores, unless given.
+    Args:
+        devices: Ranks of a host without GPUs; 4, or 8 where it has as many cores, unless given.
+        preset: The model; the largest of a few that fit, unless given.
+
+    Raises:
+        InputError: for an unknown preset.
     """
+    if preset and preset not in PRESETS:
+        raise InputError(f"`--model {preset}` is no known model", hint=nearest(preset, PRESETS))
     machine = machine or this_machine()
-    return _TEMPLATE.format(
-        **(_gpu_job(machine, hosts) if machine.gpus else _cpu_job(machine, hosts, devices)), hosts=hosts, link=_link(link)
-    )
+    facts = _gpu_job(machine, hosts, preset) if machine.gpus else _cpu_job(machine, hosts, devices, preset)
+    return _TEMPLATE.format(**facts, hosts=hosts, link=_link(link))
 
 
 def _link(link: Link | None) -> str:
@@ -58,13 +67,13 @@ def _link(link: Link | None) -> str:
     return _LINK.format(bandwidth=f'"{link.bandwidth_bytes_per_s / 1e6:.0f} MB/s"', latency=f'"{link.latency_s * 1e6:.0f} us"')
 
 
-def _cpu_job(machine: Machine, hosts: int, devices: int | None) -> dict[str, Any]:
+def _cpu_job(machine: Machine, hosts: int, devices: int | None, preset: str) -> dict[str, Any]:
     devices = devices or (8 if machine.cores >= 8 else 4)
     limit_bytes = machine.memory_bytes // 2 // devices
     quota = f"cpus_per_device = {machine.cores / devices:g}"
     return {
         "machine": _of_each(hosts, f"{machine.cores:g} cores, {format_bytes(machine.memory_bytes)} of memory, no GPU"),
-        "model": _fitting(("tiny-16m", "tiny-4m", "tiny-1m"), limit_bytes),
+        "model": _fitting((preset,) if preset else ("tiny-16m", "tiny-4m", "tiny-1m"), limit_bytes),
         "global_batch": max(32, hosts * devices),
         "devices": devices,
         "device": "CPU",
@@ -74,11 +83,11 @@ def _cpu_job(machine: Machine, hosts: int, devices: int | None) -> dict[str, Any
     }
 
 
-def _gpu_job(machine: Machine, hosts: int) -> dict[str, Any]:
+def _gpu_job(machine: Machine, hosts: int, preset: str) -> dict[str, Any]:
     all_bytes = hosts * machine.gpus * machine.gpu_memory_bytes
     return {
         "machine": _of_each(hosts, f"{machine.gpus} x {machine.gpu}, {format_bytes(machine.gpu_memory_bytes)} each"),
-        "model": _fitting(("llama-2-7b", "llama-3.2-3b", "llama-3.2-1b", "tiny-64m"), all_bytes // 2),
+        "model": _fitting((preset,) if preset else ("llama-2-7b", "llama-3.2-3b", "llama-3.2-1b", "tiny-64m"), all_bytes // 2),
         "global_batch": -(-32 // (hosts * machine.gpus)) * hosts * machine.gpus,
         "devices": machine.gpus,
         "device": machine.gpu,

@@ -1,6 +1,10 @@
 """How the model is trained, how much a study may spend, and how it searches."""
 
 import dataclasses
+from typing import Literal
+
+Scaling = Literal["sqrt", "linear", "none"]
+"""How the learning rate follows the global batch: as its square root (Adam's rule, COPUS eq. 9), in proportion (SGD's), not at all."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,9 +14,16 @@ class Training:
     precision: str = "fp32"
     """`fp32` or `bf16`."""
     learning_rate: float = 3e-4
+    adam_beta2: float = 0.999
+    """How much of the second moment AdamW keeps from step to step. Where the batch grows, the moment must follow: 0.95 does in 20 steps."""
     seed: int = 0
     corpus: str = ""
     """A folder of text to train on; empty: the sources of Python's standard library."""
+
+    @property
+    def adam_betas(self) -> tuple[float, float]:
+        """Of AdamW."""
+        return 0.9, self.adam_beta2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +72,8 @@ class Recipe:
     """Of the learning rate, where it has fallen to at the end."""
     reference_batch: int | None = None
     """The global batch that the learning rate is meant for; None: the job's."""
-    scaling: str = "sqrt"
-    """How it follows the global batch: `sqrt` (Adam's, COPUS eq. 9), `linear` (that of SGD), or `none`."""
+    scaling: Scaling = "sqrt"
+    """How it follows the global batch."""
     damping: int = 10
     """It follows a batch that has grown over so many batches, not at once: Adam's second moment has to follow, too (COPUS, appendix E)."""
     checkpoint_s: float = 600.0

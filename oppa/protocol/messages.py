@@ -16,6 +16,7 @@ from pydantic.functional_validators import PlainValidator
 
 from oppa.errors import ProtocolError
 from oppa.problem.configuration import Configuration
+from oppa.problem.training import Scaling
 
 VERSION = 1
 MAX_BYTES = 16 * 1024
@@ -74,6 +75,10 @@ class Hello(_Message):
     job: Annotated[str, Field(pattern=f"^{NAME}$")]
     configuration: Setting
     total_samples: Count | None
+    warmup_samples: Count = 0
+    """Over which the learning rate rises."""
+    scaling: Scaling = "sqrt"
+    """How the learning rate follows the global batch."""
     reconfiguration_s: Seconds = 0.0
     """What a change of layout is expected to take, before there was one."""
 

@@ -7,15 +7,13 @@ Notation (COPUS sections 3.1 and 3.2; n rows, m noise scales):
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oppa.errors import TableError
+from oppa.problem.training import Scaling
 from oppa.table.rows import Row
-
-Optimizer = Literal["adam", "sgd"]
 
 
 def statistical_efficiency(global_batch: ArrayLike, noise_scale: ArrayLike) -> NDArray[np.float64]:
@@ -24,14 +22,14 @@ def statistical_efficiency(global_batch: ArrayLike, noise_scale: ArrayLike) -> N
     return np.asarray((1 + noise) / (batch + noise))
 
 
-def learning_rate_factor(global_batch: ArrayLike, optimizer: Optimizer = "adam") -> NDArray[np.float64]:
-    """eta(B) / eta(1), as far as it belongs into the objective: sqrt(B) for Adam (COPUS eq. 8), 1 for SGD.
+def learning_rate_factor(global_batch: ArrayLike, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
+    """eta(B) / eta(1), as far as it belongs into the objective: sqrt(B) where the rate follows the batch so (COPUS eq. 8), else 1.
 
     A linear factor would with saturating throughput always want the largest batch; for SGD, AdaScale acts on the learning rate instead
-    (COPUS section 3.2).
+    (COPUS section 3.2). And a rate that stays as it is gains nothing.
     """
     batch = np.asarray(global_batch, np.float64)
-    return np.sqrt(batch) if optimizer == "adam" else np.ones_like(batch)
+    return np.sqrt(batch) if scaling == "sqrt" else np.ones_like(batch)
 
 
 def plain_goodput(samples_per_s: ArrayLike, global_batch: ArrayLike, noise_scale: ArrayLike) -> NDArray[np.float64]:
@@ -44,7 +42,7 @@ def goodput(
     global_batch: ArrayLike,
     noise_scale: ArrayLike,
     *,
-    optimizer: Optimizer = "adam",
+    scaling: Scaling = "sqrt",
     reference_batch: float = 1.0,
 ) -> NDArray[np.float64]:
     """T x SE(B) x eta(B) / eta(B_ref) (COPUS eqs. 7 and 8); the arguments broadcast.
@@ -52,18 +50,18 @@ def goodput(
     Args:
         reference_batch: B_ref, where the factor is 1. It is common to all rows, so that no choice depends on it.
     """
-    factor = learning_rate_factor(global_batch, optimizer) / learning_rate_factor(reference_batch, optimizer)
+    factor = learning_rate_factor(global_batch, scaling) / learning_rate_factor(reference_batch, scaling)
     return plain_goodput(samples_per_s, global_batch, noise_scale) * factor
 
 
-def goodputs(rows: Sequence[Row], noise_scales: ArrayLike, *, optimizer: Optimizer = "adam") -> NDArray[np.float64]:
+def goodputs(rows: Sequence[Row], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
     """Of every row at every noise scale, shape (m, n); from the median belief in its throughput."""
     samples_per_s = np.array([row.samples_per_s for row in rows])
     batches = np.array([row.configuration.global_batch for row in rows])
-    return goodput(samples_per_s, batches, np.asarray(noise_scales, np.float64).reshape(-1, 1), optimizer=optimizer)
+    return goodput(samples_per_s, batches, np.asarray(noise_scales, np.float64).reshape(-1, 1), scaling=scaling)
 
 
-def best_at_each(rows: Sequence[Row], noise_scales: ArrayLike, *, optimizer: Optimizer = "adam") -> list[Row]:
+def best_at_each(rows: Sequence[Row], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> list[Row]:
     """The row that a controller would choose at each noise scale: the largest goodput, of equals the first.
 
     Raises:
@@ -71,9 +69,9 @@ def best_at_each(rows: Sequence[Row], noise_scales: ArrayLike, *, optimizer: Opt
     """
     if not rows:
         raise TableError("the table has no row: nothing fits, or nothing was measured", hint="go on with `oppa profile`")
-    return [rows[position] for position in goodputs(rows, noise_scales, optimizer=optimizer).argmax(axis=1)]
+    return [rows[position] for position in goodputs(rows, noise_scales, scaling=scaling).argmax(axis=1)]
 
 
-def best(rows: Sequence[Row], noise_scale: float, *, optimizer: Optimizer = "adam") -> Row:
+def best(rows: Sequence[Row], noise_scale: float, *, scaling: Scaling = "sqrt") -> Row:
     """The row that a controller would choose at one noise scale; raises TableError as `best_at_each` does."""
-    return best_at_each(rows, noise_scale, optimizer=optimizer)[0]
+    return best_at_each(rows, noise_scale, scaling=scaling)[0]

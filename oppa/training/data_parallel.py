@@ -18,6 +18,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from oppa.problem.configuration import Configuration
+from oppa.problem.training import Training
 from oppa.training.experts import Experts
 from oppa.training.mesh import Axis, Mesh
 from oppa.training.model import Stage
@@ -69,17 +70,23 @@ def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh) -> nn.
 
 
 def optimizers_for(
-    stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, learning_rate: float
+    stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, training: Training
 ) -> list[torch.optim.Optimizer]:
     """AdamW over all parameters of this rank; fused, so one pass and no temporaries. Experts that are spread have one of their own."""
-    return [_optimizer(parameters, configuration, replicas, learning_rate) for parameters, replicas in _replicated(stages, mesh)]
+    return [_optimizer(parameters, configuration, replicas, training) for parameters, replicas in _replicated(stages, mesh)]
 
 
-def _optimizer(parameters: list[nn.Parameter], configuration: Configuration, replicas: Axis, learning_rate: float) -> torch.optim.Optimizer:
+def _optimizer(parameters: list[nn.Parameter], configuration: Configuration, replicas: Axis, training: Training) -> torch.optim.Optimizer:
     if configuration.zero_stage != 1 or replicas.group is None:
-        return torch.optim.AdamW(parameters, lr=learning_rate, fused=True)
+        return torch.optim.AdamW(parameters, lr=training.learning_rate, betas=training.adam_betas, fused=True)
     return ZeroRedundancyOptimizer(
-        parameters, torch.optim.AdamW, process_group=replicas.group, parameters_as_bucket_view=True, lr=learning_rate, fused=True
+        parameters,
+        torch.optim.AdamW,
+        process_group=replicas.group,
+        parameters_as_bucket_view=True,
+        lr=training.learning_rate,
+        betas=training.adam_betas,
+        fused=True,
     )
 
 

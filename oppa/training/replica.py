@@ -35,7 +35,7 @@ class Replica:
         numbers = stages_of(spec.configuration, mesh.pp.index)
         stages = [family.stage(blocks_of(number, spec.configuration, spec.model.layers), weights=weights) for number in numbers]
         self._modules = [replicate(stage, spec.configuration, mesh) for stage in stages]
-        self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training.learning_rate)
+        self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training)
         self._tied = TiedWeights(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
         self._statistics: GradientStatistics | None = None
         self._passes = _passes(self._modules, spec, mesh, family)

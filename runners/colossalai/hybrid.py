@@ -26,7 +26,7 @@ class Hybrid:
         with beyond_the_limit(mesh.device):
             self._plugin = plugin_for(spec)
         network = build_llama(spec, self._plugin.shard_config, mesh.device)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=spec.training.learning_rate, fused=True)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=spec.training.learning_rate, betas=spec.training.adam_betas, fused=True)
         self._booster = Booster(plugin=self._plugin)
         self._model, self._optimizer, *_ = self._booster.boost(network, optimizer)
 

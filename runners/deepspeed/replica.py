@@ -84,7 +84,7 @@ class Pipelined:
 
 def engine_for(module, spec):
     """DeepSpeed around a module, ready to train."""
-    optimizer = functools.partial(_optimizer, learning_rate=spec.training.learning_rate)
+    optimizer = functools.partial(_optimizer, training=spec.training)
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings(spec.configuration, spec.training.precision))
     # For bf16 without ZeRO, DeepSpeed makes the optimizer's state by a step on zero gradients, which would count as the first.
     for state in engine.basic_optimizer.state.values():
@@ -103,8 +103,8 @@ def micro_batches(batch, configuration):
     return zip(batch.tokens.split(size), batch.targets.split(size), strict=True)
 
 
-def _optimizer(parameters, learning_rate):
-    adam = torch.optim.AdamW(parameters, lr=learning_rate, fused=True)
+def _optimizer(parameters, training):
+    adam = torch.optim.AdamW(parameters, lr=training.learning_rate, betas=training.adam_betas, fused=True)
     adam.register_step_post_hook(_updated)
     return adam
 

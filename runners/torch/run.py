@@ -35,8 +35,7 @@ def line_of(folder, spec, rank):
     """Rank 0's line to the control service, where the run has one."""
     if rank != 0:
         return contextlib.nullcontext()
-    total = RunSpec.read(folder).problem.recipe.samples
-    return line.client_of(folder, spec.configuration, total_samples=total) or contextlib.nullcontext()
+    return line.client_of(folder, spec.configuration, RunSpec.read(folder).problem.recipe) or contextlib.nullcontext()
 
 
 if __name__ == "__main__":

@@ -19,27 +19,31 @@ from torch import nn
 from oppa.bench import control, resharding
 from oppa.bench.control import Found, measure, of_overheads, of_speedups, to_json
 from oppa.bench.resharding import COLD, IN_PROCESS, WARM, Once, Speedup, require_same, speedups, whole
-from oppa.bench.statistics_overhead import LAYOUTS, Overhead, median_interval, overheads
-from oppa.bench.training_gang import Ran, TrainingGang, phases_of, words_of
+from oppa.bench.step_overhead import BATCHES, ON_CPU, STATISTICS, Overhead, Place, median_interval, on_cuda, overheads
+from oppa.bench.stopwatch import Stopwatch
+from oppa.bench.training_gang import Order, Ran, TrainingGang, phases_of
 from oppa.errors import EnvironmentLackingError, MeasurementError
 from oppa.problem.configuration import Configuration
+from oppa.problem.machine import Machine
 from oppa.problem.model import Model
 from oppa.training import GradientStatistics
 from oppa.trials import processes
 from tests.bench.remains import assert_gone, command_of
 
 TINY = Model(layers=4, hidden=16, heads=2, kv_heads=2, ffn=32, vocab=256, seq_len=8)
+PLACE = Place(layout=Configuration(dp=4, global_batch=64, micro_batch=4), model=TINY)
+PIPELINE = Place(layout=Configuration(dp=1, pp=4, global_batch=64, micro_batch=4), model=TINY)
 PAIRS = [(1.1, 1.0), (2.04, 2.0), (0.99, 1.0)]
 
 
 def test_an_overhead_is_the_median_of_its_pairs_not_a_ratio_of_medians() -> None:
-    found = Overhead(layout="dp4", pairs=PAIRS)
+    found = Overhead(place=PLACE, pairs=PAIRS)
     assert found.median == pytest.approx(0.02)
     assert found.step_time_s == 1.0
 
 
 def test_the_headline_is_the_layout_that_pays_most() -> None:
-    found = of_overheads([Overhead(layout="dp4", pairs=PAIRS), Overhead(layout="pp4", pairs=[(1.5, 1.0)])])
+    found = of_overheads(STATISTICS, "statistics", [Overhead(place=PLACE, pairs=PAIRS), Overhead(place=PIPELINE, pairs=[(1.5, 1.0)])])
     assert found.figures == {"statistics_overhead": pytest.approx(0.5)}
     assert found.sections[0].text.endswith("The largest: +50.00%, pp4.")
 
@@ -93,7 +97,29 @@ def test_a_state_that_changed_on_the_way_is_no_measurement() -> None:
 
 
 def test_a_layout_is_called_by_what_it_has() -> None:
-    assert [words_of(layout) for layout in LAYOUTS] == ["dp2", "pp2", "tp2", "dp2 zero3"]
+    assert [str(place) for place in ON_CPU] == ["dp2", "pp2", "tp2", "dp2 zero3"]
+
+
+def test_a_cuda_device_is_measured_where_there_is_one() -> None:
+    (place,) = on_cuda(Machine(cores=8, memory_bytes=1 << 36, gpus=2, gpu="H200", gpu_memory_bytes=1 << 37))
+    assert (str(place), place.layout.devices) == ("one H200", 1)
+    order = Order(program="rebatch", model=place.model, layouts=(place.layout,), device=place.device)
+    assert order.spec(0).cluster.on_cuda
+    assert on_cuda(Machine(cores=8, memory_bytes=1 << 36)) == ()
+
+
+def test_a_watch_shows_what_has_passed() -> None:
+    watch = Stopwatch(torch.device("cpu"))
+    watch.start()
+    time.sleep(0.02)
+    assert 0.02 <= watch.stop() < 10
+
+
+@pytest.mark.slow
+def test_a_change_of_batch_sizes_is_timed_with_the_step_behind_it() -> None:
+    place = Place(layout=Configuration(dp=2, global_batch=4, micro_batch=2), model=TINY)
+    (found,) = overheads(BATCHES, [place], 3, print)
+    assert len(found.pairs) == 3 and all(seconds > 0 for pair in found.pairs for seconds in pair)
 
 
 def test_a_further_part_is_an_entry() -> None:
@@ -123,9 +149,9 @@ def test_paused_statistics_leave_no_hook_and_take_nothing_in() -> None:
 def found() -> Iterator[list[Found]]:
     """Both parts, of a tiny model: one layout, and one change."""
     before = processes.descendants(os.getpid())
-    layouts = [Configuration(dp=2, pp=2, global_batch=8, micro_batch=2)]
+    places = [Place(layout=Configuration(dp=2, pp=2, global_batch=8, micro_batch=2), model=TINY)]
     changes = [resharding.CHANGES[0]]
-    yield [of_overheads(overheads(3, print, layouts, TINY)), of_speedups(speedups(2, print, changes, TINY))]
+    yield [of_overheads(STATISTICS, "statistics", overheads(STATISTICS, places, 3, print)), of_speedups(speedups(2, print, changes, TINY))]
     assert processes.descendants(os.getpid()) <= before
 
 
@@ -134,7 +160,7 @@ def test_a_real_run_has_all_figures(found: list[Found]) -> None:
     told = json.loads(json.dumps(to_json(found, {})))
     assert told.keys() == {"statistics_overhead", "reshard_speedup", "statistics", "resharding", "environment"}
     (layout,), (change,) = told["statistics"], told["resharding"]
-    assert (layout["layout"], layout["pairs"]) == ("dp2 pp2", 3)
+    assert (layout["place"], layout["pairs"]) == ("dp2 pp2", 3)
     assert told["statistics_overhead"] == layout["overhead"]
     assert told["reshard_speedup"] == statistics.median(change["speedup_cold"]) > 0
     assert change["change"] == "dp4 → dp2 pp2" and len(change["speedup_warm"]) == 2

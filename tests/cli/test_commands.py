@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from oppa.problem.job import load_job
+
 
 def test_help_names_every_command(oppa) -> None:
     said = oppa("--help").stdout
@@ -30,7 +32,10 @@ def test_init_writes_a_job_that_space_understands_and_overwrites_nothing(oppa) -
     oppa("init", "new.toml")
     assert "valid configurations" in oppa("space", "new.toml").stdout
     assert "exists" in oppa("init", "new.toml", code=2).stderr
-    oppa("init", "new.toml", "--force")
+    oppa("init", "new.toml", "--force", "--model", "tiny-1m")
+    assert load_job(oppa.folder / "new.toml").model.name == "tiny-1m"
+    assert "did you mean `tiny-1m`?" in oppa("init", "newer.toml", "--model", "tiny-1n", code=2).stderr
+    assert not (oppa.folder / "newer.toml").exists()
 
 
 @pytest.mark.slow

@@ -190,10 +190,21 @@ def test_every_rank_has_a_quota_of_its_own(netlab):
         (("--hosts", "0"), "'--hosts'"),
         (("--hosts", "255"), "'--hosts'"),
         (("--ranks-per-host", "0"), "'--ranks-per-host'"),
+        (("--hosts", "3", "--racks", "2", "--uplink", "1mbit"), "3 hosts do not fill 2 racks"),
+        (("--racks", "2"), "`--racks 2` need a line between them"),
+        (("--uplink", "1mbit"), "`--uplink` joins racks"),
+        (("--racks", "2", "--uplink", "0mbit"), "nothing passes a link of `--uplink 0mbit`"),
     ],
 )
 def test_wrong_input_is_refused(oppa, arguments, wrong):
     assert wrong in oppa("netlab", *LINK, *arguments, "--", "true", code=2).stderr
+
+
+@needs_hosts
+def test_oppa_is_told_of_the_slowest_line(netlab):
+    racks = ("--hosts", 2, "--racks", 2, "--uplink", "10mbit")
+    said = netlab(*racks, "--", sys.executable, "-m", "oppa", "--version")
+    assert "racks: 2, joined by 10 Mbit/s each" in said.stderr
 
 
 def test_a_program_that_is_not_there_is_refused(oppa):

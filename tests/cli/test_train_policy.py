@@ -1,10 +1,14 @@
 """A real run under a control service of its own: `oppa train --policy`."""
 
+import contextlib
 import dataclasses
 import json
+import sqlite3
+import sys
 
 import pytest
 
+from oppa.places.netlab import netlab_lacking
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Row, Table
@@ -12,6 +16,7 @@ from oppa.training import ledger
 from tests.cli.test_train import JOB
 
 pytestmark = pytest.mark.slow
+LACKING = "; ".join(netlab_lacking())
 
 BEGIN = Configuration(dp=2, global_batch=8, micro_batch=2)
 PROMISED = Configuration(dp=1, pp=2, global_batch=16, micro_batch=2)
@@ -46,6 +51,31 @@ def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
     told = oppa("plan", "--table", table, "--noise", "run", "--cost", 0.01, "--to", "megatron").stdout
     assert "--pipeline-model-parallel-size 2" in told and '--step-batch-size-schedule "0:16"' in told
     assert "known" in oppa("plan", "--table", table, "--noise", "run", "--to", "nemo", code=2).stderr
+
+
+@pytest.mark.skipif(bool(LACKING), reason=f"hosts cannot be emulated here: {LACKING}")
+def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
+    """Whose loopback is not theirs."""
+    job = JOB.replace("devices_per_host = 2", 'hosts = "allocation"\ndevices_per_host = "allocation"\ndevice = "CPU"')
+    space = '[space.parameters]\nmicro_batch = 2\ntp = 1\nzero_stage = 0\nschedule = "1f1b"\nmodel_chunks = 1\nrecompute = "none"\ndp_bucket_mb = 25'
+    (oppa.folder / "job.toml").write_text(f"{job}\n{space}\n")
+    lab = ("netlab", "--hosts", 2, "--bandwidth", "1gbit", "--latency", "0 s", "--", *oppa.argv()[1:])
+    lab = (*lab[:-2], sys.executable, *lab[-2:])
+    oppa(*lab, "profile", "job.toml", "--global-batch", "8,16", "--table", "table", "--exhaustive")
+    done = oppa(*lab, "train", "job.toml", "--run", "run", "--samples", 400, "--table", "table", "--policy", "goodput")
+    assert "warning" not in done.stderr
+    with contextlib.closing(sqlite3.connect(oppa.folder / "run" / "control" / "journal.db")) as journal:
+        told = journal.execute("SELECT count(*) FROM messages").fetchone()[0]
+    assert told >= len([line for line in ledger.read(oppa.folder / "run") if line["event"] == ledger.STEP])
+
+
+def test_a_run_begins_with_a_batch_of_the_table(oppa, table) -> None:
+    oppa("train", "job.toml", "global_batch=16,dp=2,micro_batch=2", "--run", "run", "--samples", 32, "--table", table)
+    (first, *_) = ledger.read(oppa.folder / "run")
+    assert Configuration.from_dict(first["configuration"]).global_batch == 16
+    refused = oppa("train", "job.toml", "global_batch=12", "--samples", 32, "--table", table, code=2).stderr
+    assert "12" in refused and "8, 16" in refused
+    assert "global_batch" in oppa("train", "job.toml", "global_batch=16", "--samples", 32, code=2).stderr
 
 
 @pytest.mark.parametrize(

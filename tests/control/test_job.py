@@ -11,7 +11,7 @@ from oppa.control.journal import FILE, Journal
 from oppa.control.static import StaticPolicy
 from oppa.errors import InputError
 from oppa.protocol.messages import from_job
-from tests.control.services import hello, step
+from tests.control.services import PRESENT, hello, step
 
 
 @pytest.mark.parametrize("count", [1, POINTS, POINTS + 1, 3 * POINTS, 10 * POINTS + 7])
@@ -30,6 +30,21 @@ def test_decisions_that_change_nothing_share_a_line(table) -> None:
     for number in range(1, 21):
         job.take(step(number))
     assert len(job.decisions) == 1 and job.decisions[0]["times"] == 10 and job.decisions[0]["step"] == 19
+
+
+def test_nothing_is_changed_while_the_learning_rate_rises(table) -> None:
+    job = Job(hello(warmup_samples=64 * 22), controllers(table, GoodputPolicy, every=5))
+    decided = {number: told for number in range(1, 31) if (told := job.take(step(number, noise_scale=500.0)))}
+    assert [each.command for number, each in decided.items() if number < 22] == ["no_op"] * 4
+    assert "still rises, for 128 samples more" in decided[20].reason and decided[25].command != "no_op"
+
+
+@pytest.mark.parametrize(("scaling", "larger"), [("sqrt", True), ("linear", False), ("none", False)])
+def test_a_larger_batch_is_worth_what_it_does_to_the_learning_rate(scaling, larger, table) -> None:
+    """The objective is eq. 8's where that is a square root, else eq. 5's."""
+    job = Job(hello(scaling=scaling), controllers(table, GoodputPolicy, every=5))
+    decided = next(filter(None, (job.take(step(number, noise_scale=20.0)) for number in range(1, 50))))
+    assert (decided.configuration.global_batch > PRESENT.global_batch) == larger
 
 
 def test_a_message_is_taken_in_once(table) -> None:

@@ -28,17 +28,18 @@ LACKING = "; ".join(netlab_lacking())
 needs_hosts = pytest.mark.skipif(bool(LACKING), reason=f"hosts cannot be emulated here: {LACKING}")
 
 BANDWIDTH, LATENCY_S = 1e6, 0.5
+UPLINK = 4e5
 SENT = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(1, 10_000), st.floats(0, 0.01)), min_size=1)
 """Packets in order: from, to, bytes, seconds since the one before."""
 
 
-def switch(hosts=3):
-    return Switch(hosts, bandwidth_bytes_per_s=BANDWIDTH, latency_s=LATENCY_S)
+def switch(hosts=3, **racks):
+    return Switch(hosts, bandwidth_bytes_per_s=BANDWIDTH, latency_s=LATENCY_S, **racks)
 
 
-def arrivals_s(packets):
+def arrivals_s(packets, **racks):
     """When each was sent, and when it arrives."""
-    link, now_s, times_s = switch(), 0.0, []
+    link, now_s, times_s = switch(**racks), 0.0, []
     for source, destination, size, pause_s in packets:
         now_s += pause_s
         times_s.append((now_s, link.arrival_s(source, destination, size, now_s)))
@@ -58,6 +59,25 @@ def test_no_line_carries_more_than_its_bandwidth_and_none_overtakes(packets):
             earliest_s = [sent_s + sum(size for size, *_ in own[first:]) / BANDWIDTH for first, (_, sent_s, _) in enumerate(own)]
             assert not own or max(arrival_s for _, _, arrival_s in own) >= max(earliest_s) + LATENCY_S - 1e-9
             assert end == 0 or [arrival for *_, arrival in own] == sorted(arrival for *_, arrival in own)
+
+
+@given(SENT)
+def test_racks_share_their_lines_and_a_rack_alone_needs_none(packets):
+    """Hosts 0 and 1 in one rack, host 2 in the other."""
+    times_s = arrivals_s(packets, racks=2, uplink_bytes_per_s=UPLINK)
+    for ends in ({(0, 2), (1, 2)}, {(2, 0), (2, 1)}):
+        across = [(size, *times) for (*way, size, _), times in zip(packets, times_s, strict=True) if tuple(way) in ends]
+        earliest_s = [sent_s + sum(size for size, *_ in across[first:]) / UPLINK for first, (_, sent_s, _) in enumerate(across)]
+        assert not across or max(arrival_s for _, _, arrival_s in across) >= max(earliest_s) + LATENCY_S - 1e-9
+    within = [each for each in packets if 2 not in each[:2]]
+    assert arrivals_s(within, racks=2, uplink_bytes_per_s=UPLINK) == arrivals_s(within)
+
+
+def test_a_packet_between_racks_takes_as_long_as_the_slower_line():
+    link = switch(racks=2, uplink_bytes_per_s=UPLINK)
+    assert link.arrival_s(0, 2, 1000, 7.0) == pytest.approx(7.0 + 2.5e-3 + LATENCY_S)
+    assert link.arrival_s(1, 2, 1000, 7.0) == pytest.approx(7.0 + 5e-3 + LATENCY_S), "the same line out of the rack"
+    assert link.arrival_s(2, 1, 1000, 7.0) == pytest.approx(7.0 + 2.5e-3 + LATENCY_S), "the other way is free"
 
 
 @given(SENT)

@@ -108,6 +108,7 @@ MISTAKES = {
     "patches": (PRESET, 'preset = "vit-base"\nseq_len = 196', "`seq_len = 196` is no square of patches and a class token", "use 170"),
     "entry point": (PRESET, PRESET + '\nentry_point = "mine.py"', '`entry_point = "mine.py"`', ""),
     "precision": (TRAINING, TRAINING + "precision = 'fp8'", '`precision = "fp8"` is not legal', 'use one of "fp32" or "bf16"'),
+    "second moment": (TRAINING, TRAINING + "adam_beta2 = 1.0", "`adam_beta2 = 1.0` is too large", "use less than 1"),
     "learning rate": (TRAINING, TRAINING + "learning_rate = inf", "`learning_rate = Infinity` is not finite", "finite"),
     "corpus": (TRAINING, TRAINING + "corpus = 'no'", '`corpus = "no"` is no folder', "relative to the job file"),
     "steps": (LIMITS, LIMITS + "q_max = 3\n", "`q_max = 3` is below `q_min = 5`", "use at least 5"),

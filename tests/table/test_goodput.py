@@ -39,8 +39,8 @@ def test_goodput_is_throughput_times_efficiency_times_the_learning_rate() -> Non
 
 
 def test_sgd_has_no_factor() -> None:
-    assert goodput(SATURATING, BATCHES, 50.0, optimizer="sgd") == pytest.approx(plain_goodput(SATURATING, BATCHES, 50.0))
-    assert (learning_rate_factor([1, 9, 64], "sgd") == 1).all() and list(learning_rate_factor([1, 9, 64])) == [1, 3, 8]
+    assert goodput(SATURATING, BATCHES, 50.0, scaling="none") == pytest.approx(plain_goodput(SATURATING, BATCHES, 50.0))
+    assert (learning_rate_factor([1, 9, 64], "linear") == 1).all() and list(learning_rate_factor([1, 9, 64])) == [1, 3, 8]
 
 
 @pytest.mark.parametrize("reference_batch", [1.0, 7.0, 512.0])

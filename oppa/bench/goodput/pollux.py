@@ -24,9 +24,10 @@ from oppa.bench.goodput.variants import variants
 from oppa.bench.judgement import skipped
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
+from oppa.problem.training import Scaling
 from oppa.report.record import Section
 from oppa.table import Origin, Row, Table
-from oppa.table.goodput import Optimizer, statistical_efficiency
+from oppa.table.goodput import statistical_efficiency
 
 TIMES, STATISTICS = "adaptdl_throughput_t4.csv", "adaptdl_gradstats.csv"
 FILES = {TIMES: "step times of Pollux's workloads on T4 (Qiao et al. 2021)", STATISTICS: "their gradient statistics"}
@@ -48,7 +49,7 @@ class Workload:
     statistics: pd.DataFrame
     first: int
     change_s: float = 0.0
-    optimizer: Optimizer = "sgd"
+    scaling: Scaling = "linear"
     samples: int | None = None
 
     @functools.cached_property

@@ -16,15 +16,17 @@ from oppa import catalog
 from oppa.bench.goodput.tracks import Track
 from oppa.bench.goodput.variants import Variant, variants
 from oppa.errors import EnvironmentLackingError
+from oppa.problem.configuration import Configuration
 from oppa.report.record import provenance, written
 from oppa.table import Table
 from oppa.training import ledger
 from oppa.trials.wire import write_json
 
 JOB = Path("examples", "goodput.toml")
-HOSTS = ("--hosts", "4", "--cpus-per-rank", "0.45", "--bandwidth", "100mbit", "--latency", "1ms")
-FIRST, LARGEST = 8, 256
+HOSTS = ("--hosts", "4", "--cpus-per-rank", "0.45", "--racks", "2", "--bandwidth", "800mbit", "--uplink", "350mbit", "--latency", "1ms")
+FIRST, LARGEST = 8, 128
 """Global batches that the table spans, in sequences; all that adapts begins with the first, which doubles to the largest."""
+STATIC = (8, 16, 32, 64)
 SEEDS = 10
 
 Tell = Callable[[str], None]
@@ -52,15 +54,13 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Tell) -> None:
         raise EnvironmentLackingError(f"`{catalog.root() / JOB}` is not there", hint="run it from a checkout")
     with written(folder / "runs"), written(work):
         table = profiled(folder, work, tell)
-        for seed, variant in _order(variants(table, FIRST, LARGEST), seeds):
+        for seed, variant in _order(variants(table, FIRST, LARGEST, static=STATIC), seeds):
             name = f"{variant.name}-{seed}"
             if (folder / "runs" / f"{name}.csv.gz").exists():
                 continue
             tell(f"{name}: {variant.begins.id}, batch {variant.begins.global_batch}")
             shutil.rmtree(work / name, ignore_errors=True)
-            begins = work / f"{name}.json"
-            write_json(begins, variant.begins.to_dict())
-            words = ["train", str(JOB), _from_root(begins), "--seed", str(seed), "--run", _from_root(work / name)]
+            words = ["train", str(JOB), _setting(variant.begins, table), "--seed", str(seed), "--run", _from_root(work / name)]
             command = _oppa([*words, "--table", _from_root(folder / "table"), "--policy", variant.policy], work / f"{name}.log")
             Track.of(variant.name, seed, ledger.standing(ledger.read(work / name))).write(folder / "runs")
             _note(folder, name, command)
@@ -73,6 +73,12 @@ def _order(all_of_them: Sequence[Variant], seeds: Sequence[int]) -> Iterator[tup
         first = seed % len(all_of_them)
         for variant in [*all_of_them[first:], *all_of_them[:first]]:
             yield seed, variant
+
+
+def _setting(configuration: Configuration, table: Table) -> str:
+    """As one types it: what the table has more than one value of."""
+    values = [row.configuration.to_dict() for row in table.rows]
+    return ",".join(f"{name}={value}" for name, value in configuration.to_dict().items() if len({each[name] for each in values}) > 1)
 
 
 def _from_root(path: Path) -> str:

@@ -28,12 +28,13 @@ from oppa.control.offers import Offers
 from oppa.control.policies import policy_of
 from oppa.problem.batches import over, parse_batches
 from oppa.problem.job import load_job
+from oppa.problem.training import Scaling
 from oppa.protocol.messages import Changed, StepTaken
 from oppa.report.record import Section
 from oppa.simulator.simulator import Simulator
 from oppa.streams import stream
 from oppa.table import Origin, Row, Table
-from oppa.table.goodput import Optimizer, learning_rate_factor, statistical_efficiency
+from oppa.table.goodput import learning_rate_factor, statistical_efficiency
 from oppa.table.rows import Strategy
 
 CASES: Mapping[str, tuple[str, float, float]] = {
@@ -69,7 +70,7 @@ class World(Protocol):
         ...
 
     @property
-    def optimizer(self) -> Optimizer:
+    def scaling(self) -> Scaling:
         """Whose goodput is weighed."""
         ...
 
@@ -109,7 +110,7 @@ class Cluster:
     change_s: float
     rate_helps: bool = True
     """A larger learning rate helps as its square root; else it does not help."""
-    optimizer: Optimizer = "adam"
+    scaling: Scaling = "sqrt"
     resolution: float = 0.0
 
     def ended(self, samples: int, progress: float) -> bool:
@@ -164,7 +165,7 @@ def play(world: World, variant: Variant, seed: int) -> Track:
     """A run under the real controller."""
     rates = {row.configuration: row.steps_per_s for row in world.table.rows}
     draws = stream(seed, f"goodput {variant.name}")
-    offers = Offers(world.table, optimizer=world.optimizer)
+    offers = Offers(world.table, scaling=world.scaling)
     controller = Controller(offers, policy_of(variant.policy), total_samples=world.samples, reconfiguration_s=world.change_s)
     present, progress, samples, elapsed_s, pause_s = variant.begins, 0.0, 0, 0.0, 0.0
     rows = list[tuple[object, ...]]()

@@ -137,7 +137,7 @@ def training_options(problem: Problem) -> list[str]:
     half = ["--bf16"] if training.precision == "bf16" else []
     vocab = problem.model.vocab - 1  # the tokenizer adds one for the end of a document
     data = ["--train-iters 100", "--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {vocab}"]
-    return [*half, f"--lr {training.learning_rate:g}", f"--seed {training.seed}", *data]
+    return [*half, f"--lr {training.learning_rate:g}", f"--adam-beta2 {training.adam_beta2:g}", f"--seed {training.seed}", *data]
 
 
 def parse(problem: Problem, files: Files) -> Reading:
