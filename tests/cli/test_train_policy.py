@@ -57,8 +57,16 @@ def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
 def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
     """Whose loopback is not theirs."""
     job = JOB.replace("devices_per_host = 2", 'hosts = "allocation"\ndevices_per_host = "allocation"\ndevice = "CPU"')
-    space = '[space.parameters]\nmicro_batch = 2\ntp = 1\nzero_stage = 0\nschedule = "1f1b"\nmodel_chunks = 1\nrecompute = "none"\ndp_bucket_mb = 25'
-    (oppa.folder / "job.toml").write_text(f"{job}\n{space}\n")
+    fixed = (
+        "micro_batch = 2",
+        "tp = 1",
+        "zero_stage = 0",
+        'schedule = "1f1b"',
+        "model_chunks = 1",
+        'recompute = "none"',
+        "dp_bucket_mb = 25",
+    )
+    (oppa.folder / "job.toml").write_text("\n".join([job, "[space.parameters]", *fixed]))
     lab = ("netlab", "--hosts", 2, "--bandwidth", "1gbit", "--latency", "0 s", "--", *oppa.argv()[1:])
     lab = (*lab[:-2], sys.executable, *lab[-2:])
     oppa(*lab, "profile", "job.toml", "--global-batch", "8,16", "--table", "table", "--exhaustive")
