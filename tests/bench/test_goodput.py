@@ -9,13 +9,14 @@ import pytest
 from oppa.bench.goodput import page
 from oppa.bench.goodput.gains import gains
 from oppa.bench.goodput.sections import Comparison, change_section, largest_change, time_section
-from oppa.bench.goodput.tracks import COLUMNS, Track, hash_of, layout_of, time_to
+from oppa.bench.goodput.tracks import COLUMNS, Track, hash_of, layout_of, pooled, time_to
 from oppa.bench.goodput.variants import variants
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from tests.control.conftest import table, table_of  # noqa: F401 - fixtures
 
 PIPE, DATA = "dp1_tp1_pp4_z0_mbs2", "dp4_tp1_pp1_z0_mbs4"
+OF_OTHERS = {"cbs-pessimistic": "dp1_tp1_pp4_z0_mbs4", "static-8": "dp1_tp1_pp4_z0_mbs8"}
 TARGETS = (2.5, 2.0)
 
 
@@ -28,7 +29,7 @@ def track(variant: str, seed: int, *, rate: float = 100.0, change_s: float = 0.0
     values = {
         "step": steps,
         "samples": samples,
-        "configuration": np.where((steps >= 100) & (change_s > 0), DATA, PIPE),
+        "configuration": np.where((steps >= 100) & (change_s > 0), DATA, OF_OTHERS.get(variant, PIPE)),
         "global_batch": 10,
         "loss": 3 - (3 - end) * (samples - 5) / 2000,
         "noise_scale": np.where(steps < 20, np.nan, 50.0 + steps),
@@ -69,6 +70,17 @@ def test_pauses_count_on_both_clocks_and_not_on_the_ideal_one() -> None:
     assert (one.clock_s[-1], one.ideal_s[-1]) == pytest.approx((23.0, 20.0))
     assert one.elapsed_s[-1] == pytest.approx(23.0 + 199 * 0.01)
     assert one.commands == {"reconfigures": 1, "scale_bs": 0}
+
+
+def test_like_steps_take_alike_whatever_the_machine_did_meanwhile() -> None:
+    slow, usual, quick = (track("static-8", seed, rate=rate) for seed, rate in enumerate([50.0, 100.0, 200.0]))
+    changing = track("static-8", 3, rate=80.0, change_s=3.0)
+    found = pooled([slow, usual, quick, changing])
+    assert [each.ideal_s[-1] - each.ideal_s[0] for each in found[:3]] == pytest.approx([199 * 10 / 90] * 3, rel=0.2)
+    assert len({round(float(each.ideal_s[-1] - each.ideal_s[0]), 9) for each in found[:3]}) == 1
+    assert [each.ideal_s[0] for each in found] == [0.2, 0.1, 0.05, 0.125], "the first in a configuration is as it was"
+    assert found[3].steps["step_time_s"][100] == 0.125 and found[3].steps["pause_s"].sum() == 3.0
+    assert (found[0].elapsed_s != slow.elapsed_s).sum() == 0, "and so is the wall clock"
 
 
 def test_a_track_survives_its_file_which_is_the_same_every_time(tmp_path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from oppa.bench.goodput.figures import all_figures
 from oppa.bench.goodput.sections import Comparison, change_section, table_section, time_section
-from oppa.bench.goodput.tracks import Track, hash_of
+from oppa.bench.goodput.tracks import Track, hash_of, pooled
 from oppa.errors import InputError
 from oppa.report.figures import standalone
 from oppa.report.record import markdown, write_texts
@@ -24,7 +24,7 @@ def comparison_of(folder: Path) -> Comparison:
     raw = _raw(folder)
     if not raw:
         raise InputError(f"`{folder}` has no record of a run", hint="`oppa bench goodput --run` makes one")
-    return Comparison([Track.read(path) for path in raw], TARGETS, WINDOW)
+    return Comparison(pooled([Track.read(path) for path in raw]), TARGETS, WINDOW)
 
 
 def to_json(comparison: Comparison, folder: Path) -> dict[str, Any]:
@@ -63,7 +63,9 @@ def page(folder: Path) -> tuple[str, dict[str, str]]:
     facts = {**found["origin"], "raw log": f"`runs/`, {found['runs']} runs, SHA-256 `{found['raw_log_sha256']}`"}
     sections = [
         table_section(Table.read(folder / "table")),
-        time_section(comparison, "clock_s", "Time to loss: recorded step times, and what changes took (table 1)"),
+        time_section(
+            comparison, "clock_s", "Time to loss: recorded step times, those of like steps pooled, and what changes took (table 1)"
+        ),
         time_section(comparison, "elapsed_s", "Time to loss: wall clock"),
         change_section(comparison),
     ]

@@ -1,7 +1,7 @@
 """What is kept of a run: a line per optimizer step, from which every figure can be derived again.
 
-A run has two clocks. `clock_s` adds up the step times that the run recorded and the seconds that its changes took; `elapsed_s` is the
-run's wall clock, in which whatever else happens between two steps counts, too.
+A run has two clocks. `clock_s` adds up step times and the seconds that its changes took, those of the run, or of all runs together
+(`pooled`); `elapsed_s` is the run's wall clock, in which whatever else happens between two steps counts, too.
 """
 
 import dataclasses
@@ -116,6 +116,22 @@ class Track:
         other = ids.map(layout_of).ne(ids.map(layout_of).shift()) & ids.shift().notna()
         batch = (batches.ne(batches.shift()) | ids.ne(ids.shift())) & ids.shift().notna() & ~other
         return {"reconfigures": int(other.sum()), "scale_bs": int(batch.sum())}
+
+
+def pooled(tracks: Sequence[Track]) -> list[Track]:
+    """The same runs, each step as long as its like took in the median over all of them: what a machine's speed did meanwhile is left out.
+
+    Steps are alike that have the same configuration and batch. The first one in a configuration, which has its own work, is as it was.
+    """
+    every = pd.concat([track.steps for track in tracks])
+    usual = every.groupby(["configuration", "global_batch"])["step_time_s"].median().rename("usual_s")
+    found = []
+    for track in tracks:
+        steps = track.steps.join(usual, on=["configuration", "global_batch"])
+        first = steps["configuration"].ne(steps["configuration"].shift()) | steps["global_batch"].ne(steps["global_batch"].shift())
+        steps["step_time_s"] = steps["step_time_s"].where(first, steps["usual_s"])
+        found.append(dataclasses.replace(track, steps=steps.drop(columns="usual_s")))
+    return found
 
 
 def layout_of(configuration_id: str) -> str:
