@@ -78,24 +78,12 @@ class TrainingGang:
         self._folder = tempfile.TemporaryDirectory()
         self._count = 0
         self._log = Path(self._folder.name) / "ranks.log"
-        theirs_in, self._orders = os.pipe()
-        ours_in, theirs_out = os.pipe()
-        self._replies = os.fdopen(ours_in)
         command = [sys.executable, "-P", "-m", "oppa.bench.training_ranks"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        try:
-            self._guard = Guard(
-                "the benchmark's ranks",
-                command,
-                environment=environment,
-                grace_s=GRACE_S,
-                log=self._log,
-                stdin=theirs_in,
-                stdout=theirs_out,
-            )
-        finally:
-            os.close(theirs_in)
-            os.close(theirs_out)
+        self._guard, self._orders, replies = Guard.with_pipes(
+            "the benchmark's ranks", command, environment=environment, grace_s=GRACE_S, log=self._log
+        )
+        self._replies = os.fdopen(replies)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -18,10 +18,10 @@ def goodput(
 ) -> None:
     """Time to a target loss under the goodput policy, against the critical batch size and static batches: of the newest recorded runs.
 
-    A small GPT on real text, four hosts that this machine plays, joined by a slow link.
+    A small GPT on real text, four hosts in two racks that this machine plays, joined by slow lines.
     """
     from oppa import catalog
-    from oppa.bench.goodput.page import RECORD, comparison_of, to_json, write_page
+    from oppa.bench.goodput.page import RECORD, TITLE, comparison_of, to_json, write_page
     from oppa.cli import style
 
     folder = (out or catalog.root() / RECORD).resolve()
@@ -41,5 +41,5 @@ def goodput(
         return
     from oppa.bench.goodput.sections import change_section, time_section
 
-    style.print_section(time_section(comparison, "clock_s", "Time to loss: recorded step times, and what changes took"))
+    style.print_section(time_section(comparison, "clock_s", TITLE))
     style.print_section(change_section(comparison))

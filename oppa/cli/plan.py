@@ -49,7 +49,7 @@ def plan(
     lines = [line for line in ledger.standing(ledger.read(noise)) if line["event"] == ledger.STEP]
     begin = fastest_at(profiled, run.configuration.global_batch).configuration
     total = samples or run.problem.recipe.samples or (lines[-1]["samples"][1] if lines else 0)
-    offers = Offers(profiled, scaling=run.problem.recipe.scaling)
+    offers = Offers(profiled).scaled(run.problem.recipe.scaling)
     stages = planned(policy_of(policy)(offers), profiled, _seen(lines), begin=begin, total=total, reconfiguration_s=cost)
     seq_len = run.problem.model.seq_len
     if as_json:

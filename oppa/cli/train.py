@@ -160,8 +160,11 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine")
     from oppa.control.background import in_background
     from oppa.control.job import controllers
     from oppa.control.policies import policy_of
-    from oppa.control.service import LOOPBACK, Service
+    from oppa.control.service import Service
+    from oppa.places.network import LOOPBACK
+    from oppa.training import ledger
 
+    begun = time.time()
     service = Service(folder / "control", controllers(wishes.table, policy_of(wishes.policy)))
     try:
         with (
@@ -175,9 +178,9 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine")
                 token=service.tokens.of_job(run.uuid),
             ),
         ):
-            style.err().print(f"live    http://127.0.0.1:{port}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)
+            style.err().print(f"live    http://{LOOPBACK}:{port}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)
             yield
-        if not service.taken:
+        if not service.taken and any(each["event"] == ledger.STEP and each["time"] >= begun for each in ledger.read(folder)):
             style.err().print("warning: the ranks never reached the control service; nothing was decided", markup=False, soft_wrap=True)
     finally:
         service.close()

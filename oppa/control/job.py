@@ -1,12 +1,11 @@
 """A job as the service knows it: its controller, what it has told so far, and what of that people look at."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 from oppa.control.controller import EVERY, Controller
 from oppa.control.decision import Command, Decision, Policy
 from oppa.control.offers import Offers
-from oppa.problem.training import Scaling
 from oppa.protocol.messages import Changed, Decided, Hello, StepTaken
 from oppa.table.table import Table
 
@@ -18,11 +17,11 @@ KEPT = 200
 
 def controllers(table: Table, policy_of: Callable[[Offers], Policy], *, every: int = EVERY) -> Callable[[Hello], Controller]:
     """What makes a job's controller from what it says of itself: each its own, all from one table; raises TableError for an empty one."""
-    offers = {scaling: Offers(table, scaling=scaling) for scaling in get_args(Scaling)}
+    offers = Offers(table)
 
     def control(hello: Hello) -> Controller:
         return Controller(
-            offers[hello.scaling],
+            offers.scaled(hello.scaling),
             policy_of,
             total_samples=hello.total_samples,
             warmup_samples=hello.warmup_samples,

@@ -6,6 +6,7 @@ Notation (N rows; n offers: of each strategy at each global batch the fastest mi
     layouts          the number of the strategy               (n,)
 """
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -32,12 +33,18 @@ class Offers:
         TableError: if that is nothing.
     """
 
-    def __init__(self, table: Table, *, scaling: Scaling = "sqrt") -> None:
+    def __init__(self, table: Table) -> None:
         if not table.rows:
             raise TableError("the table has no row to choose from", hint="go on with `oppa profile`")
         self._rows = _Rows(table.rows)
-        self._scaling = scaling
+        self._scaling: Scaling = "sqrt"
         self._choose(np.array([row.steps_per_s for row in table.rows]))
+
+    def scaled(self, scaling: Scaling) -> "Offers":
+        """The same to a job whose learning rate follows the batch so."""
+        made = copy.copy(self)
+        made._scaling = scaling
+        return made
 
     def refined(self, observations: Iterable[Observation]) -> "Offers":
         """With what training has seen, as `oppa.table.refinement.refined` has it: these once more, in a millisecond."""

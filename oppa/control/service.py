@@ -37,9 +37,9 @@ from oppa.control.page import page, policy_of_page
 from oppa.control.tokens import Tokens
 from oppa.control.watching import answer_watcher
 from oppa.errors import ProtocolError
+from oppa.places.network import LOOPBACK
 from oppa.protocol.messages import MAX_BYTES, NAME, Ack, Changed, Hello, Refused, StepTaken, Welcome, from_job
 
-LOOPBACK = "127.0.0.1"
 CONNECTIONS = 4096
 """At once; more are told to come back."""
 PER_S, BURST = 100.0, 1000

@@ -101,21 +101,9 @@ class _Stream:
     """A command below a guard, with its stdin and stdout in our hands."""
 
     def __init__(self, command: list[str], *, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
-        theirs_in, self._in = os.pipe()
-        self._out, theirs_out = os.pipe()
-        try:
-            self._guard = Guard(
-                "the command that starts the agents",
-                command,
-                environment=environment,
-                grace_s=grace_s,
-                log=log,
-                stdin=theirs_in,
-                stdout=theirs_out,
-            )
-        finally:
-            os.close(theirs_in)
-            os.close(theirs_out)
+        self._guard, self._in, self._out = Guard.with_pipes(
+            "the command that starts the agents", command, environment=environment, grace_s=grace_s, log=log
+        )
         os.set_blocking(self._out, False)
         self._rest = b""
 

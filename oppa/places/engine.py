@@ -91,14 +91,14 @@ class Engine:
         if (place := self.place) is None:
             yield port
             return
-        try:
-            with tunnel.tunnel(
-                lambda there: place.on_first(tunnel.argv(there)), port, environment=os.environ, grace_s=grace_s, log=log
-            ) as there:
-                yield there
-        except OSError as error:
-            hint = f"`{log}` may say why"
-            raise EnvironmentLackingError(f"host {place.names[0]} cannot reach this one: {error}", hint=hint) from None
+        dug = tunnel.tunnel(lambda there: place.on_first(tunnel.argv(there)), port, environment=os.environ, grace_s=grace_s, log=log)
+        with contextlib.ExitStack() as stack:
+            try:
+                there = stack.enter_context(dug)
+            except OSError as error:
+                message = f"host {place.names[0]} cannot reach this one: {error}"
+                raise EnvironmentLackingError(message, hint=f"`{log}` may say why") from None
+            yield there
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import socket
 import struct
 from pathlib import Path
 
+LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
 
 

@@ -6,6 +6,7 @@ many bytes; none of them say that it has ended. The first frame tells the port.
 """
 
 import contextlib
+import io
 import logging
 import os
 import socket
@@ -17,10 +18,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from oppa.errors import EnvironmentLackingError
+from oppa.places.network import LOOPBACK
 from oppa.trials import processes
 from oppa.trials.guard import Guard
 
-LOOPBACK = "127.0.0.1"
 READY_S = 60.0
 """In which the far end must be there; a step of Slurm's may have to wait."""
 AGAIN_S = 2.0
@@ -45,7 +46,7 @@ class _End:
         opened: What a connection that begins on the other side leads to; None: none begins there.
     """
 
-    def __init__(self, hearing: BinaryIO, speaking: BinaryIO, opened: Callable[[], socket.socket] | None = None) -> None:
+    def __init__(self, hearing: BinaryIO, speaking: io.FileIO, opened: Callable[[], socket.socket] | None = None) -> None:
         self._hearing, self._speaking, self._opened = hearing, speaking, opened
         self._connections: dict[int, socket.socket] = {}
         self._numbers = 0
@@ -73,11 +74,12 @@ class _End:
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
-            self._begin(self._numbers + 1, listener.accept()[0])
+            connection, _ = listener.accept()
+            self._numbers += 1
+            self._begin(self._numbers, connection)
 
     def _begin(self, number: int, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._numbers = number
         self._connections[number] = connection
         self._in_background(self._read, number, connection)
 
@@ -115,8 +117,9 @@ class _End:
     def _say(self, number: int, payload: bytes) -> None:
         with self._lock, contextlib.suppress(BrokenPipeError):
             if not self._speaking.closed:
-                self._speaking.write(_FRAME.pack(number, len(payload)) + payload)
-                self._speaking.flush()
+                data = _FRAME.pack(number, len(payload)) + payload
+                while data:
+                    data = data[self._speaking.write(data) :]
 
     @staticmethod
     def _in_background(work: Callable[..., None], *arguments: object) -> None:
@@ -179,30 +182,19 @@ class _Near:
 
     def _carry_once(self, command: list[str]) -> str:
         """One life of the far end; how it ended."""
-        theirs_in, ours_out = os.pipe()
-        ours_in, theirs_out = os.pipe()
-        with os.fdopen(ours_in, "rb") as hearing, os.fdopen(ours_out, "wb") as speaking:
-            try:
-                with self._lock:
-                    if self._stopped.is_set():
-                        return ""
-                    self._guard = guard = Guard(
-                        "the far end of a tunnel",
-                        command,
-                        environment=self._environment,
-                        grace_s=self._grace_s,
-                        log=self._log_file,
-                        stdin=theirs_in,
-                        stdout=theirs_out,
-                    )
-            finally:
-                os.close(theirs_in)
-                os.close(theirs_out)
-            _End(hearing, speaking, lambda: socket.create_connection((LOOPBACK, self._target))).carry(self._known)
-            how = guard.ended()
+        with self._lock:
+            if self._stopped.is_set():
+                return ""
+            self._guard, ours_in, ours_out = Guard.with_pipes(
+                "the far end of a tunnel", command, environment=self._environment, grace_s=self._grace_s, log=self._log_file
+            )
+        try:
+            with os.fdopen(ours_out, "rb") as hearing, os.fdopen(ours_in, "wb", buffering=0) as speaking:
+                _End(hearing, speaking, lambda: socket.create_connection((LOOPBACK, self._target))).carry(self._known)
+            return self._guard.ended()
+        finally:
             with self._lock:
-                guard.close()
-            return how
+                self._guard.close()
 
     def _known(self, port: int) -> None:
         self.port = self.port or port
@@ -211,7 +203,7 @@ class _Near:
 
 def main() -> None:
     """The far end: listen, and carry until stdin closes."""
-    with _listener(int(sys.argv[1])) as listener, os.fdopen(1, "wb") as out:
+    with _listener(int(sys.argv[1])) as listener, os.fdopen(1, "wb", buffering=0) as out:
         end = _End(sys.stdin.buffer, out)
         end.listen(listener)
         end.carry()

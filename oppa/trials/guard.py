@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, Self
 
 from oppa.trials import processes, shim
 
@@ -47,6 +48,21 @@ class Guard:
                 stdout=output if stdout is None else stdout,
                 stderr=output,
             )
+
+    @classmethod
+    def with_pipes(cls, name: str, command: list[str], **how: Any) -> tuple[Self, int, int]:
+        """The same with pipes to the command's stdin and from its stdout; our ends of them, in this order, are the caller's to close."""
+        theirs_in, ours_in = os.pipe()
+        ours_out, theirs_out = os.pipe()
+        try:
+            return cls(name, command, stdin=theirs_in, stdout=theirs_out, **how), ours_in, ours_out
+        except BaseException:
+            os.close(ours_in)
+            os.close(ours_out)
+            raise
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
 
     def ended(self) -> str:
         """How the command ended, or the shim; empty while they run."""

@@ -61,7 +61,11 @@ def connected(port: int) -> socket.socket:
 
 
 def said_back(connection: socket.socket, data: bytes) -> bytes:
-    threading.Thread(target=connection.sendall, args=(data,)).start()
+    def say() -> None:
+        with contextlib.suppress(OSError):  # who hangs up is heard of below
+            connection.sendall(data)
+
+    threading.Thread(target=say).start()
     heard = b""
     while len(heard) < len(data) and (more := connection.recv(1 << 16)):
         heard += more

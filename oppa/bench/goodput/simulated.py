@@ -165,7 +165,7 @@ def play(world: World, variant: Variant, seed: int) -> Track:
     """A run under the real controller."""
     rates = {row.configuration: row.steps_per_s for row in world.table.rows}
     draws = stream(seed, f"goodput {variant.name}")
-    offers = Offers(world.table, scaling=world.scaling)
+    offers = Offers(world.table).scaled(world.scaling)
     controller = Controller(offers, policy_of(variant.policy), total_samples=world.samples, reconfiguration_s=world.change_s)
     present, progress, samples, elapsed_s, pause_s = variant.begins, 0.0, 0, 0.0, 0.0
     rows = list[tuple[object, ...]]()
