@@ -92,7 +92,7 @@ def regret(ours: Sequence[Row], theirs: Sequence[Row], rate: Rate, batches: Sequ
 
 
 def _gets(rows: Sequence[Row], rate: Rate, scales: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The goodput of the choice at each point, shape (p,) (COPUS eq. 8)."""
+    """The goodput of the choice at each point, shape (p,) (COPUS eq. 7)."""
     chosen = [row.configuration for row in best_at_each(rows, scales)]
     rates = {each: rate(each) or 0.0 for each in set(chosen)}
     batches = np.array([each.global_batch for each in chosen])

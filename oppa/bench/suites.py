@@ -86,6 +86,12 @@ def _goodput_simulated(repeats: int) -> "Sequence[Section]":
     return sections(repeats)
 
 
+def _goodput_simulated_figures(repeats: int) -> "Mapping[str, str]":
+    from oppa.bench.goodput.simulated import figures
+
+    return figures(repeats)
+
+
 def _goodput_pollux(repeats: int) -> "Sequence[Section]":
     from oppa.bench.goodput.pollux import sections
 
@@ -102,7 +108,9 @@ SUITES = {
         "when repetitions may end early, and how far off estimates are", _stopping, when_named=True, figures=_stopping_figures
     ),
     "profile": Suite("an active profile against an exhaustive one, on simulated clusters", _profile, when_named=True),
-    "goodput-simulated": Suite("time to loss under each policy, on simulated clusters", _goodput_simulated, when_named=True),
+    "goodput-simulated": Suite(
+        "time to loss under each policy, on simulated clusters", _goodput_simulated, when_named=True, figures=_goodput_simulated_figures
+    ),
     "goodput-pollux": Suite("time to Pollux's results under each policy, on its measured step times", _goodput_pollux, when_named=True),
     "simulator": Suite("the simulator against what others measured and published", _simulator, when_named=True),
     "calibrate": Suite("the coefficients of `priors/`, fitted to published measurements", _calibrate, when_named=True),

@@ -26,11 +26,13 @@ def goodput(
 
     folder = (out or catalog.root() / RECORD).resolve()
     if run:
-        from oppa.bench.goodput import real
+        from oppa.bench.goodput import real, restarts
         from oppa.cli.telling import telling
+        from oppa.problem.job import load_job
 
         with telling() as tell:
             real.run(folder, catalog.root() / "runs" / "goodput", range(seeds), tell)
+            restarts.record(folder, comparison_of(folder), load_job(catalog.root() / real.JOB).model, tell)
     comparison = comparison_of(folder)
     if run:
         style.err().print(f"written: {write_page(folder)}", markup=False)
@@ -39,7 +41,8 @@ def goodput(
 
         typer.echo(json.dumps(to_json(comparison, folder), indent=1))
         return
+    from oppa.bench.goodput.restarts import recorded
     from oppa.bench.goodput.sections import change_section, time_section
 
     style.print_section(time_section(comparison, "clock_s", TITLE))
-    style.print_section(change_section(comparison))
+    style.print_section(change_section(comparison, recorded(folder)))

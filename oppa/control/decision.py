@@ -85,7 +85,7 @@ class Option:
     configuration: Configuration
     samples_per_s: float
     goodput: float
-    """COPUS eq. 8, in sequences per second of what a batch of one would do; comparable within one decision."""
+    """COPUS eq. 7, in sequences per second of what a batch of one would do; comparable within one decision."""
 
     @property
     def efficiency(self) -> float:
@@ -148,8 +148,8 @@ class Policy(Protocol):
 def disbelief(situation: Situation) -> Decision | None:
     """No-Op where the noise scale cannot be believed, or says little of what is to come; None where it can.
 
-    While the learning rate rises the loss falls by what words are frequent, and almost without noise: eq. 8 would pay for the learning rate
-    of a large batch that no noise asks for.
+    While the learning rate rises the loss falls by what words are frequent, and almost without noise: what is seen then says little of
+    what is to come.
     """
     if situation.warming_up_samples:
         reason = f"the learning rate still rises, for {situation.warming_up_samples:,} samples more"

@@ -13,8 +13,10 @@ better by the margin than the best that can be had without it.
 Where the best lies beyond what a batch may grow at once, and nothing on the way is better than the present configuration, the paper's
 controller stays. By default it goes there by steps, if they are not worse by more than the margin.
 
+What a larger learning rate is worth ends, by default, where noise does (`oppa.table.goodput`).
+
 Notation:
-    G      goodput (COPUS eq. 8) of an offer, and of the present configuration
+    G      goodput (COPUS eq. 7) of an offer, and of the present configuration
     c      seconds that a change of layout takes
     h      seconds until the end, as things are
 """
@@ -67,8 +69,8 @@ class GoodputPolicy:
 
     @classmethod
     def as_written(cls, offers: Offers) -> "GoodputPolicy":
-        """Algorithm 2 as the paper writes it."""
-        return cls(offers, batch_margin=None, cost="elapsed")
+        """Algorithm 2 and eq. 8 as the paper writes them."""
+        return cls(offers.as_written(), batch_margin=None, cost="elapsed")
 
     def decide(self, situation: Situation) -> Decision:
         """The configuration to train in."""

@@ -41,7 +41,7 @@ _OF_JOB: tuple[OfJob, ...] = (
     ("changes", "counter", "Changes of batch size and layout.", lambda job: job.changes),
     ("gain", "gauge", "Of what staying would have been worth.", lambda job: job.controller.worth.gain),
     ("regret", "gauge", "Of what the best at each step would have been worth.", lambda job: job.controller.worth.regret),
-    ("goodput", "gauge", "Throughput times statistical efficiency (COPUS eq. 8).", _goodput),
+    ("goodput", "gauge", "Throughput times statistical efficiency (COPUS eq. 7).", _goodput),
 )
 
 

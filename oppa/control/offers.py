@@ -7,16 +7,17 @@ Notation (N rows; n offers: of each strategy at each global batch the fastest mi
 """
 
 import copy
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from oppa.control.decision import Option
 from oppa.errors import TableError
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Scaling
-from oppa.table.goodput import goodput
+from oppa.table.goodput import SATURATION, goodput
 from oppa.table.refinement import Observation, posterior, together
 from oppa.table.rows import Row, Strategy
 from oppa.table.table import Table
@@ -38,6 +39,7 @@ class Offers:
             raise TableError("the table has no row to choose from", hint="go on with `oppa profile`")
         self._rows = _Rows(table.rows)
         self._scaling: Scaling = "sqrt"
+        self._saturation = SATURATION
         self._choose(np.array([row.steps_per_s for row in table.rows]))
 
     def scaled(self, scaling: Scaling) -> "Offers":
@@ -46,13 +48,19 @@ class Offers:
         made._scaling = scaling
         return made
 
+    def as_written(self) -> "Offers":
+        """The same by COPUS eq. 8, in which the learning rate's part has no end."""
+        made = copy.copy(self)
+        made._saturation = math.inf
+        return made
+
     def refined(self, observations: Iterable[Observation]) -> "Offers":
         """With what training has seen, as `oppa.table.refinement.refined` has it: these once more, in a millisecond."""
         seen = together(observations)
         if not seen:
             return self
         made = Offers.__new__(Offers)
-        made._scaling = self._scaling
+        made._scaling, made._saturation = self._scaling, self._saturation
         made._rows = self._rows.with_strangers([each for each in seen if each not in self._rows.places])
         known = [each for each in seen if each in self._rows.places]
         places = [self._rows.places[each] for each in known]
@@ -68,7 +76,7 @@ class Offers:
 
     def goodputs(self, noise_scale: float) -> Array:
         """Of all offers, shape (n,)."""
-        return goodput(self.samples_per_s, self.batches, noise_scale, scaling=self._scaling)
+        return self._goodput(self.samples_per_s, self.batches, noise_scale)
 
     def current(self, configuration: Configuration, noise_scale: float, steps_per_s: float | None) -> Option | None:
         """What a configuration is worth: by the table, as all others, else by what was measured of it; None if neither knows it."""
@@ -77,8 +85,8 @@ class Offers:
         if rate is None:
             return None
         samples_per_s = rate * configuration.global_batch
-        worth = goodput(samples_per_s, configuration.global_batch, noise_scale, scaling=self._scaling)
-        return Option(configuration=configuration, samples_per_s=samples_per_s, goodput=float(worth))
+        worth = float(self._goodput(samples_per_s, configuration.global_batch, noise_scale))
+        return Option(configuration=configuration, samples_per_s=samples_per_s, goodput=worth)
 
     def of_layout(self, configuration: Configuration) -> NDArray[np.bool_]:
         """Which offers need no other layout than this configuration, shape (n,)."""
@@ -98,6 +106,9 @@ class Offers:
         count = min(BEST, len(goodputs))
         largest = np.argpartition(-goodputs, count - 1)[:count]
         return tuple(self.option(int(index), goodputs) for index in largest[np.argsort(-goodputs[largest], kind="stable")])
+
+    def _goodput(self, samples_per_s: ArrayLike, global_batch: ArrayLike, noise_scale: float) -> Array:
+        return goodput(samples_per_s, global_batch, noise_scale, scaling=self._scaling, saturation=self._saturation)
 
     def _choose(self, steps_per_s: Array) -> None:
         """Of each strategy at each batch the fastest micro-batch, of equals the first."""

@@ -4,8 +4,15 @@ Notation (COPUS sections 3.1 and 3.2; n rows, m noise scales):
     T      samples_per_s, sequences per second                      (n,)
     B      global_batch, sequences per optimizer step               (n,)
     phi    noise_scale, the gradient noise scale in sequences       (m,)
+    s      saturation, of the learning rate's part                  a number
+
+Eq. 8 pays for the learning rate of a larger batch, sqrt(B), however little noise there is: on a plateau, where the gradient is almost the
+same in every sequence, it wants large batches that learn nothing more. McCandlish et al. (2018, appendix E) find that the best rate of
+Adam saturates as (1 + phi / B) ** -a with a from 0.5 to 1. So by default a rate counts for the square root of what its batch is worth, not
+of its size: sqrt(B SE(B, s phi)). Without end, s makes this eq. 8, and s = 0 eq. 5.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,14 +29,29 @@ def statistical_efficiency(global_batch: ArrayLike, noise_scale: ArrayLike) -> N
     return np.asarray((1 + noise) / (batch + noise))
 
 
+SATURATION = 6.0
+"""s: the rate still helps where the batch is a few times the noise scale. Fitted to pilots of `oppa bench goodput`, a small GPT on text, at
+batches from 8 to 128 sequences (docs/decisions/0012): a few runs, which cannot tell 4 from 15."""
+
+
 def learning_rate_factor(global_batch: ArrayLike, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
-    """eta(B) / eta(1), as far as it belongs into the objective: sqrt(B) where the rate follows the batch so (COPUS eq. 8), else 1.
+    """eta(B) / eta(1), as far as COPUS has it in the objective: sqrt(B) where the rate follows the batch so (eq. 8), else 1.
 
     A linear factor would with saturating throughput always want the largest batch; for SGD, AdaScale acts on the learning rate instead
     (COPUS section 3.2). And a rate that stays as it is gains nothing.
     """
     batch = np.asarray(global_batch, np.float64)
     return np.sqrt(batch) if scaling == "sqrt" else np.ones_like(batch)
+
+
+def saturating_factor(
+    global_batch: ArrayLike, noise_scale: ArrayLike, scaling: Scaling = "sqrt", *, saturation: float = SATURATION
+) -> NDArray[np.float64]:
+    """What the learning rate of a batch is worth against that of one sequence: sqrt(B SE(B, s phi)), else 1; the arguments broadcast."""
+    factor = learning_rate_factor(global_batch, scaling)
+    if scaling != "sqrt" or math.isinf(saturation):
+        return factor
+    return factor * np.sqrt(statistical_efficiency(global_batch, saturation * np.asarray(noise_scale, np.float64)))
 
 
 def plain_goodput(samples_per_s: ArrayLike, global_batch: ArrayLike, noise_scale: ArrayLike) -> NDArray[np.float64]:
@@ -43,15 +65,17 @@ def goodput(
     noise_scale: ArrayLike,
     *,
     scaling: Scaling = "sqrt",
+    saturation: float = SATURATION,
     reference_batch: float = 1.0,
 ) -> NDArray[np.float64]:
-    """T x SE(B) x eta(B) / eta(B_ref) (COPUS eqs. 7 and 8); the arguments broadcast.
+    """T x SE(B) x eta(B) / eta(B_ref) (COPUS eq. 7); the arguments broadcast.
 
     Args:
+        saturation: Where the learning rate's part ends; infinite: nowhere (COPUS eq. 8).
         reference_batch: B_ref, where the factor is 1. It is common to all rows, so that no choice depends on it.
     """
-    factor = learning_rate_factor(global_batch, scaling) / learning_rate_factor(reference_batch, scaling)
-    return plain_goodput(samples_per_s, global_batch, noise_scale) * factor
+    own, reference = (saturating_factor(each, noise_scale, scaling, saturation=saturation) for each in (global_batch, reference_batch))
+    return plain_goodput(samples_per_s, global_batch, noise_scale) * own / reference
 
 
 def goodputs(rows: Sequence[Row], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> NDArray[np.float64]:

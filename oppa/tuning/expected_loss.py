@@ -1,7 +1,7 @@
 """What is lost by what is not known: of the goodput that a choice gets, against the best that there may be.
 
 The noise scale that training will show is not known beforehand: it is log-uniform over a range, taken on a grid. At each noise scale a
-controller chooses the row whose believed goodput is largest (COPUS eq. 8), among those that may be chosen: what ran, and what is believed
+controller chooses the row whose believed goodput is largest (COPUS eq. 7), among those that may be chosen: what ran, and what is believed
 to fit safely. Better may be what it does not know well, and what may not fit.
 
 Notation (n candidates, k noise scales, s draws, z nodes of a quadrature, c candidates whose trials are weighed):
@@ -36,7 +36,7 @@ def noise_scales(batches: Sequence[int]) -> Tensor:
 
 
 def log_weights(global_batch: Tensor, scales: Tensor) -> Tensor:
-    """The logarithm of the goodput at one step per second, shape (k, n): COPUS eq. 8, where throughput is steps per second times B."""
+    """The logarithm of the goodput at one step per second, shape (k, n): COPUS eq. 7, where throughput is steps per second times B."""
     batch = global_batch.double().numpy()
     return torch.from_numpy(np.log(goodput(batch, batch, scales.numpy()[:, None])))
 

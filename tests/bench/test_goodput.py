@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oppa.bench.goodput import page
+from oppa.bench.goodput import page, restarts
 from oppa.bench.goodput.gains import gains
-from oppa.bench.goodput.sections import Comparison, change_section, largest_change, time_section
+from oppa.bench.goodput.sections import Comparison, change_section, changes_of, largest_change, time_section
 from oppa.bench.goodput.tracks import COLUMNS, Track, hash_of, layout_of, pooled, time_to
 from oppa.bench.goodput.variants import variants
 from oppa.errors import InputError
@@ -164,6 +164,17 @@ def test_every_row_has_every_cell() -> None:
     whole = compared()
     for section in (time_section(whole, "clock_s", "a"), time_section(whole, "elapsed_s", "b"), change_section(whole)):
         assert section.rows and all(len(row) == len(section.columns) for row in section.rows)
+
+
+def test_changes_stand_beside_what_a_restart_would_have_taken(tmp_path) -> None:
+    whole = compared(seeds=2)
+    (one, _) = changes_of(whole)
+    assert (one.before, one.after, one.seconds) == ((PIPE, 10), (DATA, 10), 1.0)
+    assert one.words == "dp1_tp1_pp4_z0 → dp4_tp1_pp1_z0" and one.start_s == pytest.approx(100 * 0.05)
+    assert restarts.recorded(tmp_path) == {}
+    (tmp_path / restarts.RECORD).write_text(json.dumps({"cold_s": {one.words: [7.0, 9.0, 8.0]}}))
+    section = change_section(whole, restarts.recorded(tmp_path))
+    assert section.columns[-1] == ">by a restart, ms" and [row[-2:] for row in section.rows] == [["1000", "8000"]] * 2
 
 
 def test_without_records_one_is_told_how_to_make_them(tmp_path) -> None:

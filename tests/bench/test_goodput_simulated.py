@@ -8,7 +8,7 @@ import pytest
 from oppa.bench import published
 from oppa.bench.goodput import pollux, simulated
 from oppa.bench.goodput.pollux import doubling, workload
-from oppa.bench.goodput.simulated import CASES, play, world_of
+from oppa.bench.goodput.simulated import CASES, HELPS, play, world_of
 from oppa.bench.goodput.variants import variants
 
 measured = pytest.mark.skipif(
@@ -38,6 +38,11 @@ def test_a_static_run_takes_the_tables_time_for_all_its_samples(world) -> None:
 def test_a_step_is_worth_a_sample_each_where_the_batch_is_the_first(world) -> None:
     assert world.gained(16, 50.0) == pytest.approx(16) and world.gained(32, 50.0) < 32 * 2**0.5
     assert world.gained(64, 1e12) == pytest.approx(64 * 2, rel=1e-6)  # all of it, and twice the learning rate
+
+
+def test_a_larger_learning_rate_helps_always_or_while_there_is_noise_or_not_at_all(world) -> None:
+    always, ours, never = (dataclasses.replace(world, saturation=each).gained(64, 10.0) for each in HELPS.values())
+    assert always == pytest.approx(64 * 26 / 74 * 2) and never == pytest.approx(64 * 26 / 74) and never < ours < always
 
 
 def test_the_policy_begins_with_the_first_batch_and_comes_to_larger_ones(world) -> None:

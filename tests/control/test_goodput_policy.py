@@ -1,9 +1,7 @@
 """What the goodput policy chooses, and what keeps it from choosing."""
 
 import dataclasses
-import math
 
-import numpy as np
 import pytest
 
 from oppa.control.decision import Command, Limit, Situation
@@ -11,7 +9,7 @@ from oppa.control.goodput_policy import GoodputPolicy, cost_factor
 from oppa.control.offers import Offers
 from oppa.errors import TableError
 from oppa.problem.configuration import Configuration
-from oppa.table.goodput import goodput, plain_goodput
+from oppa.table.goodput import goodput
 from oppa.table.refinement import Observation, refined
 from tests.control.conftest import BATCHES, DATA, PIPELINE, row
 
@@ -162,29 +160,6 @@ def test_the_order_of_rows_does_not_matter(table, table_of, policy) -> None:
     turned = GoodputPolicy(Offers(table_of(reversed(table.rows))))
     for noise_scale in (5.0, 50.0, 500.0):
         assert turned.decide(at(DATA, 64, noise_scale=noise_scale)) == policy.decide(at(DATA, 64, noise_scale=noise_scale))
-
-
-BATCH = np.geomspace(1, 1e6, 200_001)
-"""For appendix C: batches as fine as you like."""
-
-
-def _chosen(noise_scale, hardware_batch, *, with_rate: bool) -> float:
-    """The batch of the largest goodput where throughput is B / (B + B_hw) (COPUS eq. 11)."""
-    worth = (goodput if with_rate else plain_goodput)(BATCH / (BATCH + hardware_batch), BATCH, noise_scale)
-    return float(BATCH[worth.argmax()])
-
-
-@pytest.mark.parametrize("hardware_batch", [16.0, 64.0, 256.0])
-@pytest.mark.parametrize("critical", [32.0, 512.0, 4096.0])
-def test_without_the_learning_rate_the_choice_is_a_geometric_mean(critical, hardware_batch) -> None:
-    """COPUS eq. 13: so a wrong calibration factor enters by its square root."""
-    assert _chosen(critical, hardware_batch, with_rate=False) == pytest.approx(math.sqrt(hardware_batch * critical), rel=1e-4)
-
-
-def test_with_the_learning_rate_a_wrong_calibration_enters_more_strongly() -> None:
-    """The square-root law does not hold for eq. 8: there the elasticity is 0.76 for B_hw = 64 and critical batches of 128 to 2048."""
-    low, high = (_chosen(critical, 64.0, with_rate=True) for critical in (128.0, 2048.0))
-    assert math.log(high / low) / math.log(16) == pytest.approx(0.76, abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,9 @@ def test_nothing_is_changed_while_the_learning_rate_rises(table) -> None:
 
 @pytest.mark.parametrize(("scaling", "larger"), [("sqrt", True), ("linear", False), ("none", False)])
 def test_a_larger_batch_is_worth_what_it_does_to_the_learning_rate(scaling, larger, table) -> None:
-    """The objective is eq. 8's where that is a square root, else eq. 5's."""
+    """The learning rate counts where it follows the batch as its square root, else the objective is eq. 5's."""
     job = Job(hello(scaling=scaling), controllers(table, GoodputPolicy, every=5))
-    decided = next(filter(None, (job.take(step(number, noise_scale=20.0)) for number in range(1, 50))))
+    decided = next(filter(None, (job.take(step(number, noise_scale=40.0)) for number in range(1, 50))))
     assert (decided.configuration.global_batch > PRESENT.global_batch) == larger
 
 

@@ -7,7 +7,7 @@ from oppa.bench.goodput.sections import Comparison
 from oppa.bench.goodput.tracks import Track, layout_of
 from oppa.bench.goodput.variants import OURS
 from oppa.report.figures import Axis, Series, lines
-from oppa.table.goodput import learning_rate_factor, statistical_efficiency
+from oppa.table.goodput import goodput
 
 Array = NDArray[np.float64]
 POINTS = 200
@@ -75,9 +75,8 @@ def _decomposition(comparison: Comparison) -> tuple[str, str]:
         within = grid[grid <= track.clock_s[-1]]
         at = np.minimum(np.searchsorted(track.clock_s, within), len(track.clock_s) - 1)  # the step that is under way
         batch, rate = track.steps["global_batch"].to_numpy(float)[at], _rates(track)[at]
-        factor = learning_rate_factor(batch) / learning_rate_factor(reference)
-        worth = statistical_efficiency(batch, noise_scale[: len(within)]) * factor
-        for panel, values in (("goodput", rate * worth), ("throughput", rate), ("efficiency", worth)):
+        worth = goodput(rate, batch, noise_scale[: len(within)], reference_batch=reference)
+        for panel, values in (("goodput", worth), ("throughput", rate), ("efficiency", worth / rate)):
             panels[panel].append(Series(name=name, x=within.tolist(), y=values.tolist()))
     caption = f"Goodput, samples per second and what a sample is worth, at the noise scale of `{OURS}`, seed {ours.seed} (figure 8)"
     return caption, lines(panels, x=SECONDS, y=Axis(label="of the panel", log=True), description=caption)

@@ -23,9 +23,9 @@ from oppa.training import ledger
 from oppa.trials.wire import write_json
 
 JOB = Path("examples", "goodput.toml")
-HOSTS = ("--hosts", "4", "--cpus-per-rank", "0.45", "--racks", "2", "--bandwidth", "800mbit", "--uplink", "350mbit", "--latency", "1ms")
-FIRST, LARGEST = 8, 128
-"""Global batches that the table spans, in sequences; all that adapts begins with the first, which doubles to the largest."""
+HOSTS = ("--hosts", "4", "--cpus-per-rank", "0.45", "--racks", "2", "--bandwidth", "800mbit", "--uplink", "460mbit", "--latency", "1ms")
+BATCHES = (8, 12, 16, 24, 32, 48, 64, 96)
+"""Global batches of the table, in sequences; all that adapts begins with the first."""
 STATIC = (8, 16, 32, 64)
 SEEDS = 10
 
@@ -37,7 +37,7 @@ def profiled(folder: Path, work: Path, tell: Tell) -> Table:
     place = folder / "table"
     if not place.exists():
         tell("the table: every layout, batch and micro-batch")
-        batches = f"{FIRST}..{LARGEST}"
+        batches = ",".join(map(str, BATCHES))
         words = ["profile", str(JOB), "--global-batch", batches, "--exhaustive", "--table", _from_root(work / "table")]
         _note(folder, "table", _oppa(words, work / "profile.log"))
         Table.read(work / "table").write(place)  # without the study that it comes from
@@ -54,7 +54,7 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Tell) -> None:
         raise EnvironmentLackingError(f"`{catalog.root() / JOB}` is not there", hint="run it from a checkout")
     with written(folder / "runs"), written(work):
         table = profiled(folder, work, tell)
-        for seed, variant in _order(variants(table, FIRST, LARGEST, static=STATIC), seeds):
+        for seed, variant in _order(variants(table, BATCHES[0], BATCHES[-1], static=STATIC), seeds):
             name = f"{variant.name}-{seed}"
             if (folder / "runs" / f"{name}.csv.gz").exists():
                 continue

@@ -128,24 +128,68 @@ def time_section(comparison: Comparison, clock: str, title: str) -> Section:
     return Section(title=title, text=text, columns=columns, rows=rows)
 
 
-def change_section(comparison: Comparison) -> Section:
-    """COPUS, table 2: every change of layout that the controller chose."""
-    rows = []
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Of layout, within a run."""
+
+    seed: int
+    step: int
+    """The first one behind it."""
+    start_s: float
+    """On the run's clock."""
+    before: tuple[str, int]
+    """A configuration's id, and its global batch."""
+    after: tuple[str, int]
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        """Layouts alone."""
+        return f"{layout_of(self.before[0])} → {layout_of(self.after[0])}"
+
+
+def changes_of(comparison: Comparison) -> list[Change]:
+    """Every change of layout that our controller chose, run by run."""
+    found = []
     for track in comparison.by_variant[OURS]:
-        steps = track.steps
-        layouts = steps["configuration"].map(layout_of)
+        layouts = track.steps["configuration"].map(layout_of)
         for at in np.flatnonzero((layouts != layouts.shift()).to_numpy())[1:]:
-            before, after = steps.iloc[at - 1], steps.iloc[at]
-            start_s = track.clock_s[at] - after["step_time_s"] - after["pause_s"]
-            way = f"{layouts[at - 1]} → {layouts[at]}", f"{before['global_batch']} → {after['global_batch']}"
-            rows.append([track.seed, int(after["step"]), f"{start_s:.1f}", *way, f"{after['pause_s'] * 1e3:.0f}"])
+            before, after = track.steps.iloc[at - 1], track.steps.iloc[at]
+            found.append(
+                Change(
+                    seed=track.seed,
+                    step=int(after["step"]),
+                    start_s=float(track.clock_s[at] - after["step_time_s"] - after["pause_s"]),
+                    before=(before["configuration"], int(before["global_batch"])),
+                    after=(after["configuration"], int(after["global_batch"])),
+                    seconds=float(after["pause_s"]),
+                )
+            )
+    return found
+
+
+def change_section(comparison: Comparison, restarts: Mapping[str, float] | None = None) -> Section:
+    """COPUS, table 2: every change of layout that the controller chose.
+
+    Args:
+        restarts: Seconds of a restart, by the words of a change; None or empty before they are measured.
+    """
+    rows = []
+    for change in changes_of(comparison):
+        batches = f"{change.before[1]} → {change.after[1]}"
+        row: list[object] = [change.seed, change.step, f"{change.start_s:.1f}", change.words, batches, f"{change.seconds * 1e3:.0f}"]
+        if restarts:
+            row.append(f"{restarts[change.words] * 1e3:.0f}" if change.words in restarts else "–")
+        rows.append(row)
     counts = [track.commands for track in comparison.by_variant[OURS]]
     medians = {name: statistics.median(each[name] for each in counts) for name in ("reconfigures", "scale_bs")}
     text = (
         f"In the median over seeds the controller changed the layout {medians['reconfigures']:g} times, and batch sizes alone "
         f"{medians['scale_bs']:g} times."
     )
-    columns = (">seed", ">step", ">at second", "layout", "batch", ">took, ms")
+    if restarts:
+        text += " By a restart: the same change by an ordinary one, measured without slow lines and on whole processors; the median."
+    columns = (">seed", ">step", ">at second", "layout", "batch", ">took, ms", *([">by a restart, ms"] if restarts else []))
     return Section(title="Changes of layout", text=text, columns=columns, rows=rows)
 
 
