@@ -1,18 +1,25 @@
 """Time to loss: the arithmetic, on runs that are made up, and the page that comes of them."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from oppa.bench.goodput import page, restarts
+from oppa.bench.goodput import page, real, restarts
 from oppa.bench.goodput.gains import gains
 from oppa.bench.goodput.sections import Comparison, change_section, changes_of, largest_change, time_section
 from oppa.bench.goodput.tracks import COLUMNS, Track, hash_of, layout_of, pooled, time_to
 from oppa.bench.goodput.variants import variants
-from oppa.errors import InputError
+from oppa.errors import EnvironmentLackingError, InputError
+from oppa.places.netlab import netlab_lacking
 from oppa.problem.configuration import Configuration
+from oppa.trials import processes
+from tests.bench.remains import assert_gone, command_of
 from tests.control.conftest import table, table_of  # noqa: F401 - fixtures
 
 PIPE, DATA = "dp1_tp1_pp4_z0_mbs2", "dp4_tp1_pp1_z0_mbs4"
@@ -184,3 +191,35 @@ def test_without_records_one_is_told_how_to_make_them(tmp_path) -> None:
 
 def test_configurations_are_known_by_their_ids() -> None:
     assert layout_of(Configuration(dp=1, pp=4, global_batch=8, micro_batch=2).id) == layout_of(PIPE)
+
+
+LACKING = "; ".join(netlab_lacking())
+needs_hosts = pytest.mark.skipif(bool(LACKING), reason=f"hosts cannot be emulated here: {LACKING}")
+RUN = """
+import sys
+from pathlib import Path
+from oppa.bench.goodput import real
+real.HOSTS = ("--hosts", "2")
+real._oppa(["bench", "machine"], Path(sys.argv[1]))
+"""
+
+
+@needs_hosts
+def test_a_command_that_fails_is_told_with_its_last_words(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(real, "HOSTS", ("--hosts", "2"))
+    with pytest.raises(EnvironmentLackingError, match=r"`oppa netlab --hosts 2 -- oppa show nothing`.*exited with code") as told:
+        real._oppa(["show", "nothing"], tmp_path / "log")
+    assert "nothing" in (told.value.hint or "")
+
+
+@pytest.mark.slow
+@needs_hosts
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_run_when_the_benchmark_is_ended(number, tmp_path) -> None:
+    bench = subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path / "log")])
+    while not (running := [each for each in processes.descendants(bench.pid) if "machine" in command_of(each.pid)]):
+        assert bench.poll() is None
+        time.sleep(0.05)
+    bench.send_signal(number)
+    assert bench.wait() == -number
+    assert_gone(running)

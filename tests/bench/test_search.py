@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -30,6 +29,7 @@ from oppa.simulator.replay import Noise, Record, Replay
 from oppa.simulator.task import Task
 from oppa.trials import processes
 from oppa.tuning.stopping import make_rule
+from tests.bench.remains import assert_gone, command_of
 
 SPACE = "\n".join(f"[parameters.{name}]\nvalues = {values}" for name, values in (("dp", [1, 2, 4]), ("tp", [1, 2, 4]), ("pp", [1])))
 SPACE += "\n[parameters.micro_batch]\nvalues = [1, 2]\n"
@@ -243,27 +243,17 @@ def test_a_comparison_goes_on_from_its_log(tmp_path) -> None:
 def test_nothing_is_left_of_a_comparison_that_is_broken_off(number, tmp_path) -> None:
     command = [sys.executable, "-m", "oppa", "bench", "search", "--suite", "cpu", "--designers", "oppa", "--out", str(tmp_path)]
     bench = subprocess.Popen(command, cwd=catalog.root(), stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts)
-    while len(workers := [each for each in processes.descendants(bench.pid) if "spawn_main" in _command(each.pid)]) < os.cpu_count():
+    while len(workers := [each for each in processes.descendants(bench.pid) if "spawn_main" in command_of(each.pid)]) < os.cpu_count():
         time.sleep(0.05)
     os.kill(bench.pid, number)
     said = bench.communicate()[1]
-    give_up_at = time.monotonic() + 30
-    while any(map(processes.is_living, workers)) and time.monotonic() < give_up_at:
-        time.sleep(0.05)
-    assert not any(map(processes.is_living, workers))
+    assert_gone(workers)
     assert number == signal.SIGKILL or (bench.returncode == 130 and "interrupted; the same command goes on" in said)
 
 
 def _hear_interrupts() -> None:
     """What runs the tests may be a shell's background job, whose children ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from oppa.problem.configuration import Configuration
 from oppa.report.record import provenance, written
 from oppa.table import Table
 from oppa.training import ledger
+from oppa.trials import logs
+from oppa.trials.guard import Guard
 from oppa.trials.wire import write_json
 
 JOB = Path("examples", "goodput.toml")
@@ -27,7 +29,7 @@ HOSTS = ("--hosts", "4", "--cpus-per-rank", "0.45", "--racks", "2", "--bandwidth
 BATCHES = (8, 12, 16, 24, 32, 48, 64, 96)
 """Global batches of the table, in sequences; all that adapts begins with the first."""
 STATIC = (8, 16, 32, 64)
-SEEDS = 10
+GRACE_S, LOOK_S = 10.0, 0.1
 
 Tell = Callable[[str], None]
 
@@ -87,23 +89,20 @@ def _from_root(path: Path) -> str:
 
 
 def _oppa(words: Sequence[str], log: Path) -> str:
-    """Run `oppa` on the hosts that this machine plays, in the checkout; the command, as one types it."""
-    command = ["oppa", "netlab", *HOSTS, "--", "oppa", *words]
-    ours = [sys.executable, "-m", "oppa"]
-    with log.open("wb") as file:
-        done = subprocess.run(
-            [*ours, "netlab", *HOSTS, "--", *ours, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            cwd=catalog.root(),
-            check=False,
-        )
-    if done.returncode:
-        last = log.read_text(errors="replace").strip().splitlines()[-5:]
-        raise EnvironmentLackingError(f"`{shlex.join(command)}` ended with {done.returncode}", hint="\n".join(last) or f"see {log}")
-    return shlex.join(command)
+    """Run `oppa` on the hosts that this machine plays, in the checkout; the command, as one types it. It does not outlive us."""
+    oppa, netlab = [sys.executable, "-m", "oppa"], ["netlab", *HOSTS, "--"]
+    argv = ["env", "-C", str(catalog.root()), *oppa, *netlab, *oppa, *words]
+    log.write_bytes(b"")
+    guard = Guard("it", argv, environment={**os.environ, "OMP_NUM_THREADS": "1"}, grace_s=GRACE_S, log=log)
+    try:
+        while not (how := guard.ended()):
+            time.sleep(LOOK_S)
+    finally:
+        guard.close()
+    told = shlex.join(["oppa", *netlab, "oppa", *words])
+    if how != "it exited with code 0":
+        raise EnvironmentLackingError(f"`{told}` has not worked: {how}", hint=logs.last_words(log) or f"see {log}")
+    return told
 
 
 def _note(folder: Path, name: str, command: str) -> None:
