@@ -1,7 +1,7 @@
 """One job under one policy: what it has seen, when to decide, and what became of its decisions.
 
-Every few steps the policy is asked. Steps of a configuration that last long enough prove it: the table is refined by them, and if the
-configuration that the job came from is worth more by then, the job goes back. What cannot be built is not asked for again.
+Every few steps the policy is asked. Steps of a configuration that last long enough prove it: the table is refined by them, and the policy
+is asked whether the job should go back to where it came from. What cannot be built is not asked for again.
 
 Worth is goodput times seconds. Time that steps have counts for what they were made in, pauses count for nothing; had the job stayed, all
 of it would have counted for what it stayed in (`Worth`).
@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from oppa.control.decision import Command, Decision, Limit, Option, Policy, Situation
-from oppa.control.goodput_policy import cost_factor
 from oppa.control.offers import Offers
 from oppa.control.spikes import Spikes
 from oppa.problem.configuration import Configuration
@@ -22,14 +21,11 @@ from oppa.protocol.messages import Changed, StepTaken
 from oppa.table.refinement import Observation
 from oppa.table.rows import Strategy
 from oppa.training.step_times import WARM_UP
-from oppa.units import format_seconds
 
 EVERY = 10
 """Steps from one decision to the next."""
 PROOF = 10
 """Steps after which a configuration has shown how fast it is, and a change what it has brought."""
-UNDONE = 0.02
-"""By so much must the configuration before be better, for a change to be undone."""
 AFTERMATH = 50
 """Steps in which a spike of the loss is put down to a batch that has grown."""
 RECENT = 200
@@ -200,19 +196,10 @@ class Controller:
         return Decision(command=Command.ROLL_BACK, configuration=wanted, reason=reason, limits=(Limit.SPIKE,), before_step=began)
 
     def _undone(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:
-        """Back to where the job came from, if that is worth more now that both are known; None if the change has delivered."""
+        """Back to where the job came from, if the policy wants that; None if the change stands."""
         if stretch.came_from is None or seen.believed is None:
             return None
-        current = self._offers.current(stretch.configuration, seen.believed, None)
-        before = self._offers.current(stretch.came_from, seen.believed, None)
-        if current is None or before is None:
-            return None
-        moves = Strategy.of(stretch.came_from) != Strategy.of(stretch.configuration)
-        situation = self._situation(seen, stretch)
-        factor = cost_factor(situation, current.samples_per_s) if moves else 1.0
-        if before.goodput * factor <= current.goodput * (1 + UNDONE):
-            return None
-        return self._going_back(current, before, moves=moves)
+        return self._policy.undo(self._situation(seen, stretch), stretch.came_from)
 
     def _onward(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:
         """On from a configuration that is worse than the one before, where it was but a step on the way."""
@@ -225,18 +212,6 @@ class Controller:
         decision = self._policy.decide(self._situation(seen, stretch))
         self._on_the_way = decision.configuration if decision.onward else None
         return decision
-
-    def _going_back(self, current: Option, before: Option, *, moves: bool) -> Decision:
-        lost = 1 - current.goodput / before.goodput
-        cost = f", {format_seconds(self._cost_s)} to get there" if moves else ""
-        return Decision(
-            command=Command.RECONFIGURE if moves else Command.SCALE_BS,
-            configuration=before.configuration,
-            reason=f"the change has not delivered: goodput is {lost:.1%} below that of {before.configuration.id}, as measured{cost}",
-            current=current,
-            chosen=before,
-            best=(before,),
-        )
 
     def _account(self, seen: StepTaken) -> None:
         """Add a step to the worth of the run, and the time since the last one to what it might have been worth."""

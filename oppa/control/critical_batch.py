@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oppa.control.decision import Command, Decision, Limit, Situation, disbelief, stay
+from oppa.control.decision import Command, Decision, Limit, Policy, Situation, disbelief, stay
 from oppa.control.goodput_policy import GROWTH
 from oppa.control.offers import Offers
 from oppa.problem.configuration import Configuration
@@ -12,7 +12,7 @@ from oppa.table.rows import Strategy
 from oppa.units import format_number
 
 
-class CriticalBatchPolicy:
+class CriticalBatchPolicy(Policy):
     """Takes, of the batches that the table has for the present layout and micro-batch, the one closest to the critical batch size."""
 
     def __init__(self, offers: Offers, *, growth: float = GROWTH) -> None:

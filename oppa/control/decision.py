@@ -144,6 +144,10 @@ class Policy(Protocol):
         """What to do before the next step."""
         ...
 
+    def undo(self, situation: Situation, came_from: Configuration) -> Decision | None:
+        """Back, now that the present configuration has shown what it brings; None where the change stands."""
+        return None
+
 
 def disbelief(situation: Situation) -> Decision | None:
     """No-Op where the noise scale cannot be believed, or says little of what is to come; None where it can.

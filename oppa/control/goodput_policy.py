@@ -8,10 +8,13 @@ time trained so far, and both say the same.
 The paper asks one margin of everything: the best must be 10% better than the present configuration. Goodput is flat around its largest
 value, so that the batch then stays up to 2.5 times too small; and another layout is credited with what its batch alone would have
 brought. By default other batches in the present layout, which cost nothing, have a small margin of their own, and another layout must be
-better by the margin than the best that can be had without it.
+better by 5% than the best that can be had without it: about what a table does not know of two rows. What it takes to get there counts
+apart.
 
 Where the best lies beyond what a batch may grow at once, and nothing on the way is better than the present configuration, the paper's
 controller stays. By default it goes there by steps, if they are not worse by more than the margin.
+
+The paper's controller never looks back. By default a configuration that has been tried, and is worth less than the one before, is left.
 
 What a larger learning rate is worth ends, by default, where noise does (`oppa.table.goodput`).
 
@@ -27,23 +30,25 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from oppa.control.decision import Command, Decision, Limit, Option, Situation, disbelief, stay
+from oppa.control.decision import Command, Decision, Limit, Option, Policy, Situation, disbelief, stay
 from oppa.control.offers import Array, Offers
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import Strategy
 from oppa.units import format_number, format_seconds
 
-MARGIN = 0.10
-"""By so much must the best be better (COPUS, section 4.3)."""
+MARGIN, PAPER_MARGIN = 0.05, 0.10
+"""By so much must another layout be better; the second one is COPUS's (section 4.3)."""
 BATCH_MARGIN = 0.02
 """And by so much where nothing but batch sizes changes."""
+UNDONE = 0.02
+"""By so much must the configuration before be better, for a change to be undone."""
 GROWTH = 2.0
 """The batch grows at most by this factor at once (COPUS, section 6.1)."""
 Cost = Literal["horizon", "elapsed"]
 Mask = NDArray[np.bool_]
 
 
-class GoodputPolicy:
+class GoodputPolicy(Policy):
     """Takes the largest goodput, where that is worth a change.
 
     Args:
@@ -53,6 +58,7 @@ class GoodputPolicy:
             nothing is gone to by steps, as the paper writes it.
         growth: The largest factor by which the batch may grow at once.
         cost: What a change of layout is weighed against: what is left (`horizon`), or what has passed (`elapsed`, as the paper writes it).
+        looks_back: Whether a change that has not delivered is undone.
     """
 
     def __init__(
@@ -63,14 +69,15 @@ class GoodputPolicy:
         batch_margin: float | None = BATCH_MARGIN,
         growth: float = GROWTH,
         cost: Cost = "horizon",
+        looks_back: bool = True,
     ) -> None:
-        self._offers = offers
+        self._offers, self._looks_back = offers, looks_back
         self._margin, self._batch_margin, self._growth, self._cost = margin, batch_margin, growth, cost
 
     @classmethod
     def as_written(cls, offers: Offers) -> "GoodputPolicy":
         """Algorithm 2 and eq. 8 as the paper writes them."""
-        return cls(offers.as_written(), batch_margin=None, cost="elapsed")
+        return cls(offers.as_written(), margin=PAPER_MARGIN, batch_margin=None, cost="elapsed", looks_back=False)
 
     def decide(self, situation: Situation) -> Decision:
         """The configuration to train in."""
@@ -98,6 +105,28 @@ class GoodputPolicy:
             chosen=chosen,
             onward=weighed.onward,
             best=best,
+        )
+
+    def undo(self, situation: Situation, came_from: Configuration) -> Decision | None:
+        """Back to where the job came from, if that is worth more now that both are known."""
+        if not self._looks_back or situation.noise_scale is None:
+            return None
+        current, before = (self._offers.current(each, situation.noise_scale, None) for each in (situation.configuration, came_from))
+        if current is None or before is None:
+            return None
+        moves = Strategy.of(came_from) != Strategy.of(situation.configuration)
+        factor = cost_factor(situation, current.samples_per_s, self._cost) if moves else 1.0
+        if before.goodput * factor <= current.goodput * (1 + UNDONE):
+            return None
+        lost = 1 - current.goodput / before.goodput
+        cost = f", {format_seconds(situation.reconfiguration_s)} to get there" if moves else ""
+        return Decision(
+            command=Command.RECONFIGURE if moves else Command.SCALE_BS,
+            configuration=before.configuration,
+            reason=f"the change has not delivered: goodput is {lost:.1%} below that of {before.configuration.id}, as measured{cost}",
+            current=current,
+            chosen=before,
+            best=(before,),
         )
 
     def _weighed(self, goodputs: Array, situation: Situation, current: Option) -> "_Weighed":

@@ -1,9 +1,9 @@
 """The policy that changes nothing."""
 
-from oppa.control.decision import Decision, Situation, stay
+from oppa.control.decision import Decision, Policy, Situation, stay
 
 
-class StaticPolicy:
+class StaticPolicy(Policy):
     """A job stays as it began."""
 
     def decide(self, situation: Situation) -> Decision:

@@ -195,19 +195,20 @@ def test_configurations_are_known_by_their_ids() -> None:
 
 LACKING = "; ".join(netlab_lacking())
 needs_hosts = pytest.mark.skipif(bool(LACKING), reason=f"hosts cannot be emulated here: {LACKING}")
-RUN = """
+HOSTS = ("--hosts", "2", "--bandwidth", "1gbit", "--latency", "1ms")
+RUN = f"""
 import sys
 from pathlib import Path
 from oppa.bench.goodput import real
-real.HOSTS = ("--hosts", "2")
+real.HOSTS = {HOSTS}
 real._oppa(["bench", "machine"], Path(sys.argv[1]))
 """
 
 
 @needs_hosts
 def test_a_command_that_fails_is_told_with_its_last_words(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(real, "HOSTS", ("--hosts", "2"))
-    with pytest.raises(EnvironmentLackingError, match=r"`oppa netlab --hosts 2 -- oppa show nothing`.*exited with code") as told:
+    monkeypatch.setattr(real, "HOSTS", HOSTS)
+    with pytest.raises(EnvironmentLackingError, match=r"-- oppa show nothing` has not worked: it exited with code 2") as told:
         real._oppa(["show", "nothing"], tmp_path / "log")
     assert "nothing" in (told.value.hint or "")
 
