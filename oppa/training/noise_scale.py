@@ -88,15 +88,29 @@ class Health(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Smoothing:
-    """How steps are averaged: slower once training has warmed up (COPUS, section 6.1)."""
+    """How steps are averaged: slower once training has warmed up (COPUS, section 6.1).
+
+    The noise scale grows with what was trained, so an average over much of that lags far behind. 100 steps, as the paper has it, are
+    little of 100,000 and a quarter of 400; by default it reaches back over no more than a `share`, but always over some steps.
+    """
 
     warming: float = 0.95
+    """What an average keeps at each step, and the least that it keeps later."""
     steady: float = 0.99
+    """And the most."""
     warmup_tokens: float = 8e6
+    share: float = 0.2
+    """Of all tokens so far, over which it is averaged later; infinite: `steady` alone counts (COPUS, section 6.1)."""
     calibration: float = 2.0
     """What tr(Sigma) is multiplied with: the noise scale is found at half the critical batch size (COPUS, section 6.1)."""
     enough_samples: int = 32
     """Micro-batches beyond the first of each step. By it the noise has a standard error of some 25%, if many directions share it."""
+
+    def keeps(self, tokens: float, total: float) -> float:
+        """The share of its value that an average keeps at a step over so many tokens, of so many in all."""
+        if total <= self.warmup_tokens:
+            return self.warming
+        return max(self.warming, min(self.steady, 1 - tokens / (self.share * total)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +132,7 @@ class NoiseScale:
         tokens += self.tokens
         if estimate is None or not estimate.finite:
             return dataclasses.replace(self, tokens=tokens, finite=estimate is None)
-        keep = self.smoothing.warming if tokens <= self.smoothing.warmup_tokens else self.smoothing.steady
+        keep = self.smoothing.keeps(tokens - self.tokens, tokens)
         return dataclasses.replace(
             self,
             signal_average=keep * self.signal_average + (1 - keep) * estimate.signal,

@@ -123,10 +123,33 @@ def test_a_constant_is_its_own_average_and_calibration_multiplies_the_noise() ->
 
 def test_averages_are_slower_behind_the_warm_up() -> None:
     ones, then = [Estimate(signal=1.0, noise=1.0)] * 2, Estimate(signal=2.0, noise=1.0)
-    smoothing = Smoothing(warming=0.5, steady=0.9, warmup_tokens=3e6)
+    smoothing = Smoothing(warming=0.5, steady=0.9, warmup_tokens=3e6, share=math.inf)
     kept = after([*ones, then, then], smoothing)
     weights = np.array([0.5 * 0.5 * 0.5 * 0.9, 0.5 * 0.5 * 0.9, 0.5 * 0.9, 0.1])
     assert kept.signal == pytest.approx(weights @ (1, 1, 2, 2) / weights.sum())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "total", "kept"),
+    [
+        (1e4, 4e6, 0.95),  # warming up
+        (1e4, 1e7, 0.99),  # a step is a 200th of a fifth of all
+        (1e5, 1e7, 0.95),  # a 20th
+        (5e4, 1e7, 0.975),  # a 40th
+        (1e7, 2e7, 0.95),  # more than a fifth of all; and yet over some steps
+        (1e5, 1e9, 0.99),
+    ],
+)
+def test_averages_reach_back_over_a_share_of_what_was_trained(tokens: float, total: float, kept: float) -> None:
+    assert Smoothing().keeps(tokens, total) == pytest.approx(kept)
+    assert Smoothing(share=math.inf).keeps(tokens, total) == (0.95 if total <= 8e6 else 0.99)
+
+
+def test_the_noise_scale_follows_batches_that_grow_late() -> None:
+    """100 steps of a larger batch may be most of a run: an average over them would still tell of what has long passed."""
+    seen = [Estimate(signal=1.0, noise=float(step)) for step in range(1, 301)]
+    short, long = (after(list(seen), Smoothing(warmup_tokens=0.0, share=share)) for share in (0.2, math.inf))
+    assert 240 < short.noise / short.signal < 300 and long.noise / long.signal < 0.9 * short.noise / short.signal
 
 
 GOOD, NOT_A_NUMBER = Estimate(signal=1.0, noise=10.0), Estimate(signal=math.nan, noise=1.0)
