@@ -7,7 +7,6 @@ Notation (N rows; n offers: of each strategy at each global batch the fastest mi
 """
 
 import copy
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -17,7 +16,7 @@ from oppa.control.decision import Option
 from oppa.errors import TableError
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Scaling
-from oppa.table.goodput import SATURATION, goodput
+from oppa.table.goodput import goodput
 from oppa.table.refinement import Observation, posterior, together
 from oppa.table.rows import Row, Strategy
 from oppa.table.table import Table
@@ -39,7 +38,7 @@ class Offers:
             raise TableError("the table has no row to choose from", hint="go on with `oppa profile`")
         self._rows = _Rows(table.rows)
         self._scaling: Scaling = "sqrt"
-        self._saturation = SATURATION
+        self._saturating = True
         self._choose(np.array([row.steps_per_s for row in table.rows]))
 
     def scaled(self, scaling: Scaling) -> "Offers":
@@ -49,9 +48,9 @@ class Offers:
         return made
 
     def as_written(self) -> "Offers":
-        """The same by COPUS eq. 8, in which the learning rate's part has no end."""
+        """The same by COPUS eq. 8, in which the learning rate counts always."""
         made = copy.copy(self)
-        made._saturation = math.inf
+        made._saturating = False
         return made
 
     def refined(self, observations: Iterable[Observation]) -> "Offers":
@@ -60,7 +59,7 @@ class Offers:
         if not seen:
             return self
         made = Offers.__new__(Offers)
-        made._scaling, made._saturation = self._scaling, self._saturation
+        made._scaling, made._saturating = self._scaling, self._saturating
         made._rows = self._rows.with_strangers([each for each in seen if each not in self._rows.places])
         known = [each for each in seen if each in self._rows.places]
         places = [self._rows.places[each] for each in known]
@@ -108,7 +107,7 @@ class Offers:
         return tuple(self.option(int(index), goodputs) for index in largest[np.argsort(-goodputs[largest], kind="stable")])
 
     def _goodput(self, samples_per_s: ArrayLike, global_batch: ArrayLike, noise_scale: float) -> Array:
-        return goodput(samples_per_s, global_batch, noise_scale, scaling=self._scaling, saturation=self._saturation)
+        return goodput(samples_per_s, global_batch, noise_scale, scaling=self._scaling, saturating=self._saturating)
 
     def _choose(self, steps_per_s: Array) -> None:
         """Of each strategy at each batch the fastest micro-batch, of equals the first."""

@@ -4,15 +4,13 @@ Notation (COPUS sections 3.1 and 3.2; n rows, m noise scales):
     T      samples_per_s, sequences per second                      (n,)
     B      global_batch, sequences per optimizer step               (n,)
     phi    noise_scale, the gradient noise scale in sequences       (m,)
-    s      saturation, of the learning rate's part                  a number
 
 Eq. 8 pays for the learning rate of a larger batch, sqrt(B), however little noise there is: on a plateau, where the gradient is almost the
 same in every sequence, it wants large batches that learn nothing more. McCandlish et al. (2018, appendix E) find that the best rate of
 Adam saturates as (1 + phi / B) ** -a with a from 0.5 to 1. So by default a rate counts for the square root of what its batch is worth, not
-of its size: sqrt(B SE(B, s phi)). Without end, s makes this eq. 8, and s = 0 eq. 5.
+of its size: sqrt(B SE(B)), which is sqrt(B) while B is far below phi.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,11 +27,6 @@ def statistical_efficiency(global_batch: ArrayLike, noise_scale: ArrayLike) -> N
     return np.asarray((1 + noise) / (batch + noise))
 
 
-SATURATION = 6.0
-"""s: the rate still helps where the batch is a few times the noise scale. Fitted to pilots of `oppa bench goodput`, a small GPT on text, at
-batches from 8 to 128 sequences (docs/decisions/0012): a few runs, which cannot tell 4 from 15."""
-
-
 def learning_rate_factor(global_batch: ArrayLike, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
     """eta(B) / eta(1), as far as COPUS has it in the objective: sqrt(B) where the rate follows the batch so (eq. 8), else 1.
 
@@ -44,14 +37,10 @@ def learning_rate_factor(global_batch: ArrayLike, scaling: Scaling = "sqrt") -> 
     return np.sqrt(batch) if scaling == "sqrt" else np.ones_like(batch)
 
 
-def saturating_factor(
-    global_batch: ArrayLike, noise_scale: ArrayLike, scaling: Scaling = "sqrt", *, saturation: float = SATURATION
-) -> NDArray[np.float64]:
-    """What the learning rate of a batch is worth against that of one sequence: sqrt(B SE(B, s phi)), else 1; the arguments broadcast."""
+def saturating_factor(global_batch: ArrayLike, noise_scale: ArrayLike, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
+    """The same while there is noise: sqrt(B SE(B)) where the rate follows the batch as its square root, else 1; arguments broadcast."""
     factor = learning_rate_factor(global_batch, scaling)
-    if scaling != "sqrt" or math.isinf(saturation):
-        return factor
-    return factor * np.sqrt(statistical_efficiency(global_batch, saturation * np.asarray(noise_scale, np.float64)))
+    return factor * np.sqrt(statistical_efficiency(global_batch, noise_scale)) if scaling == "sqrt" else factor
 
 
 def plain_goodput(samples_per_s: ArrayLike, global_batch: ArrayLike, noise_scale: ArrayLike) -> NDArray[np.float64]:
@@ -65,16 +54,19 @@ def goodput(
     noise_scale: ArrayLike,
     *,
     scaling: Scaling = "sqrt",
-    saturation: float = SATURATION,
+    saturating: bool = True,
     reference_batch: float = 1.0,
 ) -> NDArray[np.float64]:
     """T x SE(B) x eta(B) / eta(B_ref) (COPUS eq. 7); the arguments broadcast.
 
     Args:
-        saturation: Where the learning rate's part ends; infinite: nowhere (COPUS eq. 8).
+        saturating: Whether the learning rate counts while there is noise, or always (COPUS eq. 8).
         reference_batch: B_ref, where the factor is 1. It is common to all rows, so that no choice depends on it.
     """
-    own, reference = (saturating_factor(each, noise_scale, scaling, saturation=saturation) for each in (global_batch, reference_batch))
+    own, reference = (
+        saturating_factor(batch, noise_scale, scaling) if saturating else learning_rate_factor(batch, scaling)
+        for batch in (global_batch, reference_batch)
+    )
     return plain_goodput(samples_per_s, global_batch, noise_scale) * own / reference
 
 

@@ -41,7 +41,7 @@ def test_a_step_is_worth_a_sample_each_where_the_batch_is_the_first(world) -> No
 
 
 def test_a_larger_learning_rate_helps_always_or_while_there_is_noise_or_not_at_all(world) -> None:
-    always, ours, never = (dataclasses.replace(world, saturation=each).gained(64, 10.0) for each in HELPS.values())
+    always, ours, never = (dataclasses.replace(world, helps=each).gained(64, 10.0) for each in HELPS)
     assert always == pytest.approx(64 * 26 / 74 * 2) and never == pytest.approx(64 * 26 / 74) and never < ours < always
 
 

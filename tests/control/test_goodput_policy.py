@@ -77,12 +77,15 @@ def test_another_layout_must_be_better_than_what_can_be_had_without_it(gain, com
 def test_what_lies_beyond_the_growth_is_gone_to_by_steps(between, wanted, table_of) -> None:
     """If what lies between is not much worse; the paper's controller stays."""
     worth = {64: 1.0, 128: between, 256: 1.5}
-    rates = {batch: share / goodput(batch, batch, 100.0) for batch, share in worth.items()}
-    offers = Offers(table_of(row(**DATA, global_batch=batch, steps_per_s=float(rate)) for batch, rate in rates.items()))
-    decision = GoodputPolicy(offers).decide(at(DATA, 64))
+
+    def offers(**objective) -> Offers:
+        rates = {batch: share / float(goodput(batch, batch, 100.0, **objective)) for batch, share in worth.items()}
+        return Offers(table_of(row(**DATA, global_batch=batch, steps_per_s=rate) for batch, rate in rates.items()))
+
+    decision = GoodputPolicy(offers()).decide(at(DATA, 64))
     assert decision.configuration.global_batch == wanted
     assert (decision.onward is not None and decision.onward.global_batch == 256) == (wanted == 128)
-    assert GoodputPolicy.as_written(offers).decide(at(DATA, 64)).command == Command.NO_OP
+    assert GoodputPolicy.as_written(offers(saturating=False)).decide(at(DATA, 64)).command == Command.NO_OP
 
 
 @pytest.mark.parametrize("noise_scale", [1e4, 1e6])
@@ -92,9 +95,10 @@ def test_the_batch_grows_twofold_at_most(noise_scale, policy) -> None:
 
 
 def test_the_batch_may_shrink_at_once(table_of) -> None:
-    """Where throughput is the same at every batch, goodput is largest where the batch is the noise scale."""
-    flat = table_of(row(**DATA, global_batch=batch, steps_per_s=1000 / batch) for batch in BATCHES)
-    assert GoodputPolicy(Offers(flat)).decide(at(DATA, 256, noise_scale=16.0)).configuration.global_batch == 16
+    """Where throughput is the same at every batch, goodput is largest where the batch is half the noise scale; by eq. 8, all of it."""
+    flat = Offers(table_of(row(**DATA, global_batch=batch, steps_per_s=1000 / batch) for batch in BATCHES))
+    assert GoodputPolicy(flat).decide(at(DATA, 256, noise_scale=32.0)).configuration.global_batch == 16
+    assert GoodputPolicy.as_written(flat).decide(at(DATA, 256, noise_scale=16.0)).configuration.global_batch == 16
 
 
 def test_a_change_of_layout_must_pay_in_what_is_left(policy) -> None:

@@ -43,7 +43,7 @@ def test_nothing_is_changed_while_the_learning_rate_rises(table) -> None:
 def test_a_larger_batch_is_worth_what_it_does_to_the_learning_rate(scaling, larger, table) -> None:
     """The learning rate counts where it follows the batch as its square root, else the objective is eq. 5's."""
     job = Job(hello(scaling=scaling), controllers(table, GoodputPolicy, every=5))
-    decided = next(filter(None, (job.take(step(number, noise_scale=40.0)) for number in range(1, 50))))
+    decided = next(filter(None, (job.take(step(number, noise_scale=60.0)) for number in range(1, 50))))
     assert (decided.configuration.global_batch > PRESENT.global_batch) == larger
 
 

@@ -1,13 +1,13 @@
 """Goodput: its limits, its invariances, and the laws of COPUS appendix C."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from oppa.errors import TableError
 from oppa.table.goodput import (
-    SATURATION,
     best,
     best_at_each,
     goodput,
@@ -26,12 +26,14 @@ SATURATING = BATCHES / (BATCHES + B_HW)
 """Throughput as COPUS eq. 11 has it."""
 
 
-WRITTEN = math.inf
-"""The saturation of eq. 8: none."""
+OURS: dict[str, Any] = {}
+WRITTEN: dict[str, Any] = {"saturating": False}
+PLAIN: dict[str, Any] = {"scaling": "none"}
+"""The default objective, eq. 8, and eq. 5."""
 
 
-def best_batch(noise_scale: float, saturation: float) -> float:
-    return float(BATCHES[goodput(SATURATING, BATCHES, noise_scale, saturation=saturation).argmax()])
+def best_batch(noise_scale: float, objective: dict[str, Any]) -> float:
+    return float(BATCHES[goodput(SATURATING, BATCHES, noise_scale, **objective).argmax()])
 
 
 def test_a_batch_of_one_wastes_nothing_and_a_large_one_the_more_the_less_noise_there_is() -> None:
@@ -47,23 +49,21 @@ def test_half_is_wasted_where_the_batch_is_the_noise_scale() -> None:
 
 def test_goodput_is_throughput_times_efficiency_times_the_learning_rate() -> None:
     assert plain_goodput(6.0, 4, 8.0) == pytest.approx(6.0 * 9 / 12)  # eq. 5
-    assert goodput(6.0, 4, 8.0, saturation=WRITTEN) == pytest.approx(6.0 * 9 / 12 * 2)  # eq. 8
-    assert goodput(6.0, 4, 8.0, saturation=WRITTEN, reference_batch=16) == pytest.approx(6.0 * 9 / 12 / 2)  # eq. 7
-    assert goodput(6.0, 4, 8.0, saturation=5.0) == pytest.approx(6.0 * 9 / 12 * math.sqrt(4 * 41 / 44))
+    assert goodput(6.0, 4, 8.0, saturating=False) == pytest.approx(6.0 * 9 / 12 * 2)  # eq. 8
+    assert goodput(6.0, 4, 8.0, saturating=False, reference_batch=16) == pytest.approx(6.0 * 9 / 12 / 2)  # eq. 7
+    assert goodput(6.0, 4, 8.0) == pytest.approx(6.0 * 9 / 12 * math.sqrt(4 * 9 / 12))
 
 
 def test_the_learning_rate_counts_as_its_square_root_while_there_is_noise_and_then_no_more() -> None:
     assert saturating_factor([1, 4, 100], 1e9) == pytest.approx([1, 2, 10], rel=1e-6)
     assert saturating_factor([1, 4, 100], 0.0) == pytest.approx([1, 1, 1])
-    assert saturating_factor(1e12, 7.0, saturation=3.0) == pytest.approx(math.sqrt(1 + 3 * 7))
-    ends = goodput(SATURATING, BATCHES, 50.0, saturation=0.0), goodput(SATURATING, BATCHES, 50.0, saturation=1e15)
-    assert ends[0] == pytest.approx(plain_goodput(SATURATING, BATCHES, 50.0))  # eq. 5
-    assert ends[1] == pytest.approx(goodput(SATURATING, BATCHES, 50.0, saturation=WRITTEN))  # eq. 8
+    assert saturating_factor(1e12, 7.0) == pytest.approx(math.sqrt(1 + 7))
+    assert goodput(SATURATING, BATCHES, 1e15) == pytest.approx(goodput(SATURATING, BATCHES, 1e15, saturating=False))
 
 
 def test_without_noise_no_batch_is_worth_more_than_the_smallest() -> None:
     """By eq. 8 a batch of B_hw would be: its learning rate would be larger, and nobody asks what for."""
-    assert best_batch(0.0, SATURATION) == 1 and best_batch(0.0, WRITTEN) == pytest.approx(B_HW, rel=1e-4)
+    assert best_batch(0.0, OURS) == 1 and best_batch(0.0, WRITTEN) == pytest.approx(B_HW, rel=1e-4)
 
 
 def test_sgd_has_no_factor() -> None:
@@ -83,7 +83,7 @@ def test_no_choice_depends_on_the_reference_or_on_the_unit_of_throughput(referen
 @pytest.mark.parametrize("error", [0.25, 1.0, 4.0])
 def test_without_the_factor_the_best_batch_is_the_geometric_mean(critical, error) -> None:
     """COPUS eq. 13; the elasticity to a wrong calibration is 1/2."""
-    assert best_batch(error * critical, 0.0) == pytest.approx(math.sqrt(B_HW * error * critical), rel=1e-4)
+    assert best_batch(error * critical, PLAIN) == pytest.approx(math.sqrt(B_HW * error * critical), rel=1e-4)
 
 
 @pytest.mark.parametrize("noise_scale", [16.0, 128.0, 2048.0])
@@ -96,14 +96,14 @@ def test_with_the_factor_the_best_batch_solves_a_quadratic(noise_scale) -> None:
 
 def test_with_the_factor_the_elasticity_is_three_quarters() -> None:
     """0.76 for B_hw = 64 between 128 and 2048: the square-root law of appendix C holds for eq. 12 alone."""
-    for saturation, expected in ((0.0, 0.5), (WRITTEN, 0.757), (SATURATION, 0.774)):
-        low, high = (best_batch(noise, saturation) for noise in (128.0, 2048.0))
+    for objective, expected in ((PLAIN, 0.5), (WRITTEN, 0.757), (OURS, 0.753)):
+        low, high = (best_batch(noise, objective) for noise in (128.0, 2048.0))
         assert math.log(high / low) / math.log(2048 / 128) == pytest.approx(expected, abs=1e-3)
 
 
 def test_with_the_factor_batches_are_larger_and_more_noise_never_wants_smaller_ones() -> None:
     noises = [1.0, 10.0, 100.0, 1e3, 1e4]
-    plain, saturating, written = ([best_batch(noise, saturation) for noise in noises] for saturation in (0.0, SATURATION, WRITTEN))
+    plain, saturating, written = ([best_batch(noise, objective) for noise in noises] for objective in (PLAIN, OURS, WRITTEN))
     assert all(one < other < last for one, other, last in zip(plain, saturating, written, strict=True))
     assert all(batches == sorted(batches) for batches in (plain, saturating, written))
 

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -37,7 +37,7 @@ from oppa.report.record import Section
 from oppa.simulator.simulator import Simulator
 from oppa.streams import stream
 from oppa.table import Origin, Row, Table
-from oppa.table.goodput import SATURATION, goodput
+from oppa.table.goodput import goodput
 from oppa.table.rows import Strategy
 
 CASES: Mapping[str, tuple[str, float, float]] = {
@@ -51,12 +51,12 @@ FIRST, LARGEST, SEQUENCE = 16, 1024, 2048
 NOISE_FIRST, NOISE_AGE, NOISE_GROWTH = 16.0, 4000.0, 1.1
 OURS_HELPS = "while there is noise"
 """What our objective takes for granted."""
-HELPS: Mapping[str, float] = {
-    "as its square root, always (eq. 8)": math.inf,
-    OURS_HELPS: SATURATION,
-    "not at all": 0.0,
+HELPS: Mapping[str, Mapping[str, Any]] = {
+    "as its square root, always (eq. 8)": {"saturating": False},
+    OURS_HELPS: {},
+    "not at all": {"scaling": "none"},
 }
-"""How a larger learning rate may help: the saturation of what it is worth."""
+"""How a larger learning rate may help: the goodput in which a step is worth so much."""
 FLOOR, FALL, LOSS_AGE, LOSS_POWER = 1.7, 9.0, 400.0, 0.45
 STEP_NOISE, SCALE_NOISE = 0.02, 0.10
 """Standard deviations of the logarithms of step times, and of the noise scale as it is seen."""
@@ -119,8 +119,8 @@ class Cluster:
     table: Table
     samples: int
     change_s: float
-    saturation: float = SATURATION
-    """Of what a larger learning rate is really worth; one of HELPS."""
+    helps: str = OURS_HELPS
+    """What a larger learning rate is really worth; one of HELPS."""
     scaling: Scaling = "sqrt"
     resolution: float = 0.0
 
@@ -134,7 +134,7 @@ class Cluster:
 
     def gained(self, batch: int, noise_scale: float) -> float:
         """dE."""
-        of_step, of_first = (goodput(each, each, noise_scale, saturation=self.saturation) for each in (batch, FIRST))
+        of_step, of_first = (goodput(each, each, noise_scale, **HELPS[self.helps]) for each in (batch, FIRST))
         return float(FIRST * of_step / of_first)
 
     def loss(self, progress: float) -> float:
@@ -221,7 +221,7 @@ def comparison_of(world: World, seeds: Sequence[int]) -> Comparison:
 def compared(name: str, seeds: int) -> Mapping[str, Comparison]:
     """One of CASES, by how a larger learning rate helps; what was played is not played again."""
     world = world_of(name)
-    return {helps: comparison_of(dataclasses.replace(world, saturation=each), range(seeds)) for helps, each in HELPS.items()}
+    return {helps: comparison_of(dataclasses.replace(world, helps=helps), range(seeds)) for helps in HELPS}
 
 
 def _targets(tracks: Sequence[Track]) -> list[float]:
