@@ -12,7 +12,7 @@ import pytest
 
 from oppa.bench.goodput import page, real, restarts
 from oppa.bench.goodput.gains import gains
-from oppa.bench.goodput.sections import Comparison, change_section, changes_of, largest_change, time_section
+from oppa.bench.goodput.sections import Comparison, change_section, changes_of, largest_change, seed_section, time_section
 from oppa.bench.goodput.tracks import COLUMNS, Track, hash_of, layout_of, pooled, time_to
 from oppa.bench.goodput.variants import variants
 from oppa.errors import EnvironmentLackingError, InputError
@@ -169,7 +169,7 @@ def test_the_page_is_made_of_the_records_alone(tmp_path, table, monkeypatch) -> 
 
 def test_every_row_has_every_cell() -> None:
     whole = compared()
-    for section in (time_section(whole, "clock_s", "a"), time_section(whole, "elapsed_s", "b"), change_section(whole)):
+    for section in (time_section(whole, "clock_s", "a"), time_section(whole, "elapsed_s", "b"), seed_section(whole), change_section(whole)):
         assert section.rows and all(len(row) == len(section.columns) for row in section.rows)
 
 

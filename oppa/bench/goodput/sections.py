@@ -128,6 +128,18 @@ def time_section(comparison: Comparison, clock: str, title: str) -> Section:
     return Section(title=title, text=text, columns=columns, rows=rows)
 
 
+def seed_section(comparison: Comparison) -> Section:
+    """What every seed gains."""
+    found = comparison.gains()
+    seeds = [track.seed for track in comparison.by_variant[OURS]]
+    rows = [
+        [seed, *(f"{each:+.1%}" for each in gained), f"{gained.mean():+.1%}"] for seed, gained in zip(seeds, found.by_seed, strict=True)
+    ]
+    text = f"Of recorded step times, over the best of the others at each target: {', '.join(found.rivals)}."
+    columns = (">seed", *(f">loss {target:g}" for target in comparison.targets), ">mean")
+    return Section(title="Gain, seed by seed", text=text, columns=columns, rows=rows)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """Of layout, within a run."""
