@@ -58,8 +58,7 @@ class Offers:
         seen = together(observations)
         if not seen:
             return self
-        made = Offers.__new__(Offers)
-        made._scaling, made._saturating = self._scaling, self._saturating
+        made = copy.copy(self)
         made._rows = self._rows.with_strangers([each for each in seen if each not in self._rows.places])
         known = [each for each in seen if each in self._rows.places]
         places = [self._rows.places[each] for each in known]
