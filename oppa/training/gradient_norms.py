@@ -1,17 +1,21 @@
 """Gradient norms as training goes: of each micro-batch, before its gradient is added to others, and of the step's mean.
 
+Or, of each worker: of what its micro-batches add up to, before it is averaged with that of others.
+
 A hook on a parameter sees the gradient of one backward pass, before autograd adds it up and before DDP averages it. FSDP2's parameters
 are sharded, and never part of the graph: there the hook goes on the gathered parameter, which exists from the first forward pass on.
 Under a pipeline, a parameter's n-th gradient is that of the n-th micro-batch, whatever the schedule.
 """
 
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from oppa.errors import InputError
@@ -37,12 +41,20 @@ class GradientNorms:
     """Those of a module's parameters, as far as they have a placement."""
 
     def __init__(
-        self, module: nn.Module, placements: dict[str, Placement], pools: Sequence[int], norm_of: Callable[[nn.Parameter], Norm]
+        self,
+        module: nn.Module,
+        placements: dict[str, Placement],
+        pools: Sequence[int],
+        norm_of: Callable[[nn.Parameter], Norm],
+        *,
+        added_up: bool = False,
     ) -> None:
-        self._placements, self._pools = placements, pools
+        """`added_up`: of what the micro-batches of a step add up to on this rank, instead of each by itself."""
+        self._placements, self._pools, self._added_up = placements, pools, added_up
         self._parameters = {name: parameter for name, parameter in module.named_parameters() if name in placements}
         self._norms = {name: norm_of(parameter) for name, parameter in self._parameters.items()}
         self._seen: dict[str, list[Tensor]] = {name: [] for name in self._parameters}
+        self._averages, self._astray = _averages(module), set[str]()
         self._made_for: tuple[tuple[float, ...], tuple[int, ...], tuple[bool, ...]] | None = None
         self._sharded = {name for name, parameter in self._parameters.items() if isinstance(parameter, DTensor)}
         self._hooks: list[RemovableHandle] = []
@@ -62,7 +74,18 @@ class GradientNorms:
         def note(gradient: Tensor) -> None:
             seen.append(measure(gradient))
 
-        self._hooks.append(leaf.register_hook(note))
+        parameter, averages, astray = weakref.ref(leaf), self._averages, self._astray
+        averaged = False
+
+        def note_sum(gradient: Tensor) -> None:
+            nonlocal averaged
+            held = parameter()
+            earlier = None if held is None else held.grad  # which this gradient is about to be added to
+            if seen and (averaged or earlier is None):
+                astray.add(name)
+            seen[:], averaged = [measure(gradient if earlier is None else earlier + gradient)], averages()
+
+        self._hooks.append(leaf.register_hook(note_sum if self._added_up else note))
 
     def _on_gathered(self, module: nn.Module) -> list[RemovableHandle]:
         """Watch parameters once FSDP2's own hook, which runs before, has gathered them for the first time."""
@@ -112,6 +135,12 @@ class GradientNorms:
         return self._made
 
     def _checked(self, name: str, micro_batches: int) -> list[Tensor]:
+        if name in self._astray:
+            raise InputError(
+                f"the gradients of `{name}` do not add up on this rank before they are averaged",
+                hint="run all micro-batches but a step's last one under DDP's `no_sync()`, or with FSDP2's "
+                "`set_requires_gradient_sync(False)` and no `reduce_dtype`; or measure micro-batches instead of workers",
+            )
         if (count := len(seen := self._seen[name])) > micro_batches:
             raise InputError(
                 f"`{name}` had the gradients of {count} backward passes, but the tokens of {micro_batches} micro-batches are given",
@@ -124,6 +153,14 @@ class GradientNorms:
             for handle in self._gathering:
                 handle.remove()
             self._gathering = []
+
+
+def _averages(module: nn.Module) -> Callable[[], bool]:
+    """Whether DDP averages the gradients of the backward pass that is under way."""
+    if not isinstance(module, DistributedDataParallel):
+        return lambda: False
+    there = weakref.ref(module)
+    return lambda: (ddp := there()) is not None and ddp.require_backward_grad_sync
 
 
 def _local(gradient: Tensor) -> Tensor:

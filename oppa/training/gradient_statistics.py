@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from oppa.errors import InputError
 from oppa.training.gradient_layout import GradientLayout, layout_of
 from oppa.training.gradient_norms import GradientNorms, norm
-from oppa.training.noise_scale import NoiseScale, Norms, estimate_of
+from oppa.training.noise_scale import NoiseScale, Norms, Over, estimate_of
 from oppa.training.preconditioning import preconditioned_norm
 
 
@@ -32,6 +32,8 @@ class GradientStatistics:
         weighting: How micro-batches of different size make up the mean gradient: all `tokens` count alike, or all micro-batches do,
             `equally`, as in a loop that divides each micro-batch's mean loss by their number.
         preconditioned_by: An Adam whose denominators to measure gradients in (`preconditioning`).
+        over: What is compared with the mean gradient: that of each micro-batch, or of each of the `workers` that it is averaged over. These
+            are fewer, and each costs a sum more.
 
     Raises:
         InputError: if the layout is beyond it.
@@ -44,11 +46,14 @@ class GradientStatistics:
         noise_scale: NoiseScale = NoiseScale(),  # noqa: B008 - frozen
         weighting: Literal["tokens", "equally"] = "tokens",
         preconditioned_by: torch.optim.Optimizer | None = None,
+        over: Over = "micro-batches",
     ) -> None:
         self._layout = layout = model if isinstance(model, GradientLayout) else layout_of(model)
-        self._equally = weighting == "equally"
+        self._equally, self._workers = weighting == "equally", over == "workers"
         self._norm_of = (lambda _: norm) if preconditioned_by is None else preconditioned_norm(preconditioned_by, layout)
         self._parts: list[GradientNorms] = []
+        self.paused = True
+        """Whether nothing is measured."""
         self.noise_scale = noise_scale
         self.norms: tuple[Norms, ...] = ()
         """Of the last step, by group of parameters; one group, but for experts that are spread."""
@@ -65,7 +70,7 @@ class GradientStatistics:
             InputError: if that many micro-batches, of that many tokens, cannot be.
         """
         mine = self.own(tokens)
-        if self._layout.group is not None and not self._paused:
+        if self._layout.group is not None and not self.paused:
             dist.all_reduce(mine, group=self._layout.group)
         return self.take_in(mine.cpu(), loss_scale=loss_scale)
 
@@ -77,17 +82,19 @@ class GradientStatistics:
         if not tokens or min(tokens) <= 0:
             raise InputError(f"`tokens = {list(tokens)}` of a step's micro-batches", hint="give one positive number for each")
         counts = [1.0] * len(tokens) if self._equally else tokens
+        pairs = list(zip(counts, tokens, strict=True))
+        if self._workers:  # all that this rank has is one
+            pairs = [(sum(counts), sum(counts) ** 2 / sum(a * a / b for a, b in pairs))]
         sums = torch.zeros(2, len(self._layout.pools), dtype=torch.float64, device=self._layout.device)
         for part in self._parts:
-            sums += part.take([1 / a for a in counts]).to(sums.device)
-        pairs = list(zip(counts, tokens, strict=True))
-        each = (sum(counts), sum(a / b for a, b in pairs), sum(a * a / b for a, b in pairs), sum(tokens), len(tokens))
+            sums += part.take([1 / a for a, _ in pairs]).to(sums.device)
+        each = (sum(counts), sum(a / b for a, b in pairs), sum(a * a / b for a, b in pairs), sum(tokens), len(pairs))
         sizes = torch.tensor(each, dtype=torch.float64, device=self._layout.device) / self._layout.alike
         return torch.cat((sums.flatten(), sizes))
 
     def take_in(self, total: Tensor, *, loss_scale: float = 1.0) -> NoiseScale:
         """Take in a step by the sum over all ranks of what they have to tell, in host memory."""
-        if self._paused:
+        if self.paused:
             return self.noise_scale
         groups = len(self._layout.pools)
         sums, (weight, per_token, squared_per_token, tokens, count) = total[: 2 * groups].view(2, -1), total[2 * groups :].tolist()
@@ -120,10 +127,14 @@ class GradientStatistics:
         """Measure nothing until `resume`, on all ranks: no hook is left, and `step` changes nothing and talks to nobody."""
         for part in self._parts:
             part.close()
-        self._parts, self._paused, self.norms = [], True, ()
+        self._parts, self.paused, self.norms = [], True, ()
 
     def resume(self) -> None:
         """Watch again."""
-        self.pause()
-        self._parts = [GradientNorms(module, placements, self._layout.pools, self._norm_of) for module, placements in self._layout.parts]
-        self._paused = False
+        if not self.paused:
+            return
+        self._parts = [
+            GradientNorms(module, placements, self._layout.pools, self._norm_of, added_up=self._workers)
+            for module, placements in self._layout.parts
+        ]
+        self.paused = False

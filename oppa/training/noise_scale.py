@@ -15,8 +15,10 @@ import dataclasses
 import enum
 import math
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Literal, Self
 
+Over = Literal["micro-batches", "workers"]
+"""What is compared with a step's mean gradient."""
 _SAME = 1e-9
 """Sizes that differ by less, relatively, are one: a single micro-batch, give or take rounding."""
 

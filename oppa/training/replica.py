@@ -15,7 +15,7 @@ from oppa.training.family import Family, Transformer
 from oppa.training.gradient_layout import layout_of_stages
 from oppa.training.gradient_statistics import GradientStatistics
 from oppa.training.mesh import Mesh
-from oppa.training.noise_scale import NoiseScale
+from oppa.training.noise_scale import NoiseScale, Over
 from oppa.training.own_module import OwnModule
 from oppa.training.pipeline_parallel import Pipeline, blocks_of, stages_of
 from oppa.training.rules import require_buildable, require_schedulable
@@ -70,12 +70,11 @@ class Replica:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
 
-    def watch(self, noise_scale: NoiseScale = NoiseScale()) -> GradientStatistics:  # noqa: B008 - frozen
+    def watch(self, noise_scale: NoiseScale = NoiseScale(), over: Over = "micro-batches") -> GradientStatistics:  # noqa: B008 - frozen
         """Measure the gradients of every step from now on; `noise_scale` is what to go on from."""
         self.close()
-        self._statistics = GradientStatistics(
-            layout_of_stages(self._modules, self._mesh, tied=self._spec.model.tied), noise_scale=noise_scale
-        )
+        layout = layout_of_stages(self._modules, self._mesh, tied=self._spec.model.tied)
+        self._statistics = GradientStatistics(layout, noise_scale=noise_scale, over=over)
         return self._statistics
 
     def close(self) -> None:

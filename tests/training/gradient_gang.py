@@ -4,6 +4,7 @@ Started as `python -P gradient_gang.py`; each line on stdin is `{"folder": ..., 
 ranks' exit codes. Rank r leaves what its program returns in `r.json`.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from oppa.errors import InputError
 from oppa.training import GradientStatistics
 from oppa.training.mesh import open_mesh
 from oppa.training.planted_noise import self_test
@@ -28,16 +30,16 @@ from tests.training.gradient_loop import OwnLoop
 torch.set_num_threads(1)
 
 
-def core(folder, rank, world):
+def core(over, folder, rank, world):
     """The training core under the layout of a trial: norms by step and group."""
     spec = TrialSpec.read(folder)
     with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=f"file://{folder}/rendezvous") as mesh:
-        return trained(spec, mesh)
+        return trained(spec, mesh, over)
 
 
-def trained(spec, mesh):
+def trained(spec, mesh, over):
     replica, source, found = Replica(spec, mesh), source_of(spec), []
-    statistics = replica.watch()
+    statistics = replica.watch(over=over)
     share = spec.configuration.global_batch // mesh.dp.size
     for step in range(spec.steps):
         replica.step(source.batch(step, range(mesh.dp.index * share, (mesh.dp.index + 1) * share)))
@@ -45,13 +47,25 @@ def trained(spec, mesh):
     return found
 
 
-def looped(wrapped, rank, world):
+@contextlib.contextmanager
+def local(model):
+    """Gradients are not averaged."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+    else:
+        with model.no_sync():
+            yield
+
+
+def looped(wrapped, over, rank, world):
     """A loop of one's own around a model that is `wrapped`."""
     own = OwnLoop()
     model = wrapped(own.model)
-    statistics, found = GradientStatistics(model), []
+    statistics, found = GradientStatistics(model, over=over), []
     for step in range(2):
-        statistics.step(own.backward(model, step, rank, world))
+        statistics.step(own.backward(model, step, rank, world, local))
         found.append([dataclasses.asdict(norms) for norms in statistics.norms])
         model.zero_grad()
     return found
@@ -78,10 +92,33 @@ def sharded(model):
     return fully_shard(model)
 
 
+def astray(wrapped, backward, rank, world):
+    """What a loop is told whose workers' gradients are nowhere."""
+    own = OwnLoop()
+    model = wrapped(own.model)
+    statistics = GradientStatistics(model, over="workers")
+    tokens = own.backward(model, 0, rank, world, backward)
+    try:
+        statistics.step(tokens)
+    except InputError as error:
+        return error.message
+    return ""
+
+
+def in_float32(model):
+    return fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
+
+
 PROGRAMS = {
-    "core": core,
-    "ddp": joined(functools.partial(looped, DistributedDataParallel)),
-    "fsdp": joined(functools.partial(looped, sharded)),
+    "core": functools.partial(core, "micro-batches"),
+    "core, workers": functools.partial(core, "workers"),
+    "ddp": joined(functools.partial(looped, DistributedDataParallel, "micro-batches")),
+    "ddp, workers": joined(functools.partial(looped, DistributedDataParallel, "workers")),
+    "fsdp": joined(functools.partial(looped, sharded, "micro-batches")),
+    "fsdp, workers": joined(functools.partial(looped, sharded, "workers")),
+    "ddp, averaged at once": joined(functools.partial(astray, DistributedDataParallel, contextlib.nullcontext)),
+    "fsdp, averaged at once": joined(functools.partial(astray, sharded, contextlib.nullcontext)),
+    "fsdp, in float32": joined(functools.partial(astray, in_float32, local)),
     "planted": joined(lambda rank, world: self_test(steps=100).error),
 }
 

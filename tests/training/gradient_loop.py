@@ -1,5 +1,9 @@
 """A training loop of one's own, in float64: micro-batches differ in size, and ranks in theirs."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -25,13 +29,16 @@ class OwnLoop:
         torch.manual_seed(0)
         self.model = OwnModel().double()
 
-    def backward(self, model: nn.Module, step: int, rank: int, world: int) -> tuple[int, ...]:
-        """Of one rank; the tokens of its micro-batches."""
+    def backward(
+        self, model: nn.Module, step: int, rank: int, world: int, local: Callable[[Any], AbstractContextManager[None]] = nullcontext
+    ) -> tuple[int, ...]:
+        """Of one rank; the tokens of its micro-batches. All but the last run within `local`."""
         sizes = SIZES[rank % 2]
         total = sum(sum(SIZES[peer % 2]) for peer in range(world))
         for index, size in enumerate(sizes):
-            # Replicas are averaged, not summed: hence times their number.
-            (self.mean_loss(model, step, rank, index) * size * world / total).backward()
+            with nullcontext() if index == len(sizes) - 1 else local(model):
+                # Replicas are averaged, not summed: hence times their number.
+                (self.mean_loss(model, step, rank, index) * size * world / total).backward()
         return sizes
 
     def mean_loss(self, model: nn.Module, step: int, rank: int, index: int) -> Tensor:

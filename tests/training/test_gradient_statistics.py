@@ -46,10 +46,10 @@ class Gang:
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self._process, self._folder, self._count = process, folder, 0
 
-    def core(self, values: dict[str, object], model: Model) -> list[list[Norms]]:
+    def core(self, values: dict[str, object], model: Model, program: str = "core") -> list[list[Norms]]:
         """What the training core finds, by step and group; its weights stay as they are."""
         configuration = configured(**values)
-        return self.run("core", configuration.devices, spec_of(configuration, model))
+        return self.run(program, configuration.devices, spec_of(configuration, model))
 
     def run(self, program: str, world: int, spec: TrialSpec | None = None) -> list[list[Norms]]:
         return [[Norms(**norms) for norms in step] for step in self.found(program, world, spec)]
@@ -84,12 +84,16 @@ def spec_of(configuration: Configuration, model: Model) -> TrialSpec:
     return TrialSpec(study="", trial=0, configuration=configuration, model=model, cluster=cluster, training=training, steps=STEPS)
 
 
-def reference(values: dict[str, object], model: Model, monkeypatch: pytest.MonkeyPatch) -> list[list[Norms]]:
+def reference(values: dict[str, object], model: Model, monkeypatch: pytest.MonkeyPatch, *, of_workers: bool = False) -> list[list[Norms]]:
     """By step and group: experts that are spread see the micro-batches of ep ranks as one."""
     configuration = configured(**values)
     stage = whole(model, monkeypatch)
     steps = [gradients(stage, spec_of(configuration, model), step) for step in range(STEPS)]
     ep, tokens = configuration.ep, model.seq_len
+    if of_workers:  # each worker's whole share is one micro-batch
+        count = configuration.num_microbatches
+        steps = [[mean(each[start : start + count], [1] * count) for start in range(0, len(each), count)] for each in steps]
+        configuration = dataclasses.replace(configuration, micro_batch=configuration.global_batch // configuration.dp)
     found = []
     for each in steps:
         dense, experts = ([split(one, of_experts=which) for one in each] for which in (False, True))
@@ -188,6 +192,32 @@ def test_every_layout_finds_the_norms_of_one_process(values: dict[str, object], 
     assert_same(gang.core(values, model), reference(values, model, monkeypatch))
 
 
+OF_WORKERS = [
+    {},
+    *({"dp": 2, "zero_stage": stage} for stage in range(4)),
+    {"dp": 4, "micro_batch": 1},
+    {"dp": 4, "zero_stage": 2, "micro_batch": 1},
+    *({"dp": 2, "tp": 2, "zero_stage": stage} for stage in (0, 2, 3)),
+    *({**stages, "dp": 2, "zero_stage": stage} for stages in TWO_STAGES for stage in (0, 2)),
+    {"dp": 2, "pp": 2, "zero_stage": 3},
+    {"dp": 2, "tp": 2, "pp": 2, "zero_stage": 1},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", OF_WORKERS, ids=name_of)
+def test_and_those_of_its_workers(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = dataclasses.replace(GROUPED, layers=4, hidden=32, ffn=48, seq_len=16)
+    assert_same(gang.core(values, model, "core, workers"), reference(values, model, monkeypatch, of_workers=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", [{"dp": 2, "ep": 2}, {"dp": 4, "ep": 2, "zero_stage": 3, "micro_batch": 1}], ids=name_of)
+def test_and_those_of_workers_whose_experts_are_spread(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = gang.core(values, FAMILIES["switch"], "core, workers")
+    assert_same(found, reference(values, FAMILIES["switch"], monkeypatch, of_workers=True))
+
+
 OTHERS = [
     *(("tied", values) for values in ({}, {"tp": 2}, {"pp": 2}, {"dp": 2, "tp": 2, "zero_stage": 2}, TWO_STAGES[-1])),
     *(("encoder", values) for values in ({"dp": 2, "zero_stage": 1}, {"tp": 2, "pp": 2})),
@@ -207,7 +237,7 @@ def test_so_does_every_family(family: str, values: dict[str, object], gang: Gang
     assert_same(gang.core(values, FAMILIES[family]), reference(values, FAMILIES[family], monkeypatch))
 
 
-def own_reference(world: int) -> list[list[Norms]]:
+def own_reference(world: int, *, of_workers: bool = False) -> list[list[Norms]]:
     own, found = OwnLoop(), []
     parameters = dict(own.model.named_parameters())
     for step in range(2):
@@ -215,6 +245,11 @@ def own_reference(world: int) -> list[list[Norms]]:
         sizes = [SIZES[rank % 2][index] for rank, index in cut]
         losses = [own.mean_loss(own.model, step, rank, index) for rank, index in cut]
         each = [dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True)) for loss in losses]
+        if of_workers:
+            count = len(SIZES[0])
+            starts = range(0, len(sizes), count)
+            each = [mean(each[start : start + count], sizes[start : start + count]) for start in starts]
+            sizes = [sum(sizes[start : start + count]) for start in starts]
         small = sum(size * square(one) for size, one in zip(sizes, each, strict=True)) / sum(sizes)
         norms = Norms(small=small, big=square(mean(each, sizes)), small_tokens=sum(sizes) / len(sizes), big_tokens=sum(sizes))
         found.append([norms])
@@ -226,6 +261,19 @@ def own_reference(world: int) -> list[list[Norms]]:
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_a_loop_of_ones_own_with_a_smaller_last_micro_batch(program: str, world: int, gang: Gang) -> None:
     assert_same(gang.run(program, world), own_reference(world))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["ddp", "fsdp"])
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_loop_of_ones_own_whose_workers_are_compared(program: str, world: int, gang: Gang) -> None:
+    assert_same(gang.run(f"{program}, workers", world), own_reference(world, of_workers=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["ddp, averaged at once", "fsdp, averaged at once", "fsdp, in float32"])
+def test_workers_whose_gradients_never_add_up_by_themselves_are_refused(program: str, gang: Gang) -> None:
+    assert "do not add up on this rank before they are averaged" in gang.found(program, 2)
 
 
 @pytest.mark.slow

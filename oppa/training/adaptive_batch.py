@@ -1,0 +1,91 @@
+"""The norm test in a training loop of one's own, behind DDP or FSDP2:
+
+from oppa.training import NormTest
+test = NormTest(model, global_batch=256, micro_batch=8, maximum=8192)
+sizes = test.step([8, 8])   # samples of each micro-batch; behind the last backward pass, before clipping and the update
+"""
+
+import functools
+from collections.abc import Sequence
+
+from torch import nn
+
+from oppa.errors import InputError
+from oppa.training.gradient_layout import GradientLayout, layout_of
+from oppa.training.gradient_statistics import GradientStatistics
+from oppa.training.norm_test import ETA, Form, Sizes, asked_for, groups_of, sized, variance_ratio
+
+GROWTH = 2.0
+"""How much larger the next batch may be."""
+
+
+class NormTest:
+    """Says how large the next batch should be; the same on every rank.
+
+    Args:
+        model: Behind DDP, behind FSDP2, or on one process; or the layout of something else.
+        global_batch: Samples of the first step, of all workers together.
+        maximum: Samples that no batch has more than; from then on nothing is measured any more.
+        micro_batch: Samples that a worker can take at once.
+        eta: Smaller ones ask for larger batches; that of the form unless given (`ETA`).
+        form: `paper`: eq. 5 as written.
+        interval: Steps from one test to the next; between two nothing is measured.
+        growth: How much larger the next batch may be; the paper has no bound.
+
+    Raises:
+        InputError: if the layout is beyond it, or sizes do not fit each other.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | GradientLayout,
+        *,
+        global_batch: int,
+        maximum: int,
+        micro_batch: int,
+        eta: float | None = None,
+        form: Form = "unbiased",
+        interval: int = 1,
+        growth: float = GROWTH,
+    ) -> None:
+        layout = model if isinstance(model, GradientLayout) else layout_of(model)
+        self._eta, self._form, self._interval, self._growth = ETA[form] if eta is None else eta, form, interval, growth
+        asked_for(1.0, self._eta)
+        if interval < 1 or not growth > 1:
+            raise InputError(f"`interval = {interval}`, `growth = {growth}`", hint="give at least 1 step, and a factor above 1")
+        if not layout.replicas <= global_batch <= maximum or micro_batch < 1:
+            raise InputError(
+                f"`global_batch = {global_batch}` in micro-batches of `micro_batch = {micro_batch}` for {layout.replicas} workers, and "
+                f"`maximum = {maximum}`",
+                hint="give each worker a sample, and a maximum that is not smaller",
+            )
+        self._sized = functools.partial(sized, workers=layout.replicas, micro_batch=micro_batch, maximum=maximum)
+        self._largest = self._sized(maximum).global_batch
+        self.sizes = self._sized(global_batch)
+        """Of the next step."""
+        self.ratio: float | None = None
+        """V / |g|^2 of the last step that was tested; None where it did not tell."""
+        self.statistics = GradientStatistics(layout, over=groups_of(form, layout.replicas))
+        self._steps = 0
+
+    def step(self, samples: Sequence[float], *, loss_scale: float = 1.0) -> Sizes:
+        """Take in an optimizer step; all ranks call it, when gradients are averaged and nothing has changed them since.
+
+        Args:
+            samples: Of each micro-batch of this rank, in the order of their backward passes.
+            loss_scale: What the loss was multiplied with, beyond what makes the step's gradient a mean.
+
+        Raises:
+            InputError: if that many micro-batches, of that many samples, cannot be.
+        """
+        if not self.statistics.paused:
+            self.statistics.step(samples, loss_scale=loss_scale)
+            self.ratio = variance_ratio(self.statistics.norms, self._form)
+            if self.ratio is not None and (wanted := asked_for(self.ratio, self._eta)) > self.sizes.global_batch:
+                self.sizes = self._sized(min(wanted, int(self._growth * self.sizes.global_batch)))
+        self._steps += 1
+        if self._steps % self._interval or self.sizes.global_batch >= self._largest:
+            self.statistics.pause()
+        else:
+            self.statistics.resume()
+        return self.sizes

@@ -1,0 +1,105 @@
+"""The norm test: is a batch so large that its gradient points where that of all data does (Lau et al. 2025, section 3)?
+
+It is passed where the variance of the mean gradient is at most eta^2 of its square, V / b <= eta^2 |g|^2; else the next batch should have
+V / (eta^2 |g|^2) samples. V, the variance of one sample's gradient, summed over all parameters, comes from the squared norms of groups
+of samples (`noise_scale.Norms`): of single samples (eq. 3, `per_sample`), of micro-batches, or of workers.
+
+    unbiased   V = (small - big) / (1 / b_small - 1 / b): whatever the groups are, it is that of eq. 3 in expectation, and that of eq. 3
+               itself where a group is a sample
+    paper      V = mean of |g_j - g|^2 = small - big over the J workers (eq. 5, DDP-Norm and FSDP-Norm). That is the variance of means over
+               b / J samples each, so it is about (J - 1) / b of the other, and the batch counts twice: eq. 5 asks for one that grows
+               with the square root of what eq. 3 asks for. In expectation it is never above (J - 1) / eta^2, whatever the gradients are
+
+So one eta cannot serve both. Under the unbiased form a batch that just passes is (1 - eta^2) / eta^2 times the noise scale
+tr(Sigma) / |G|^2, because |g|^2 has the batch's noise in it: eta = 0.58 is the critical batch size as COPUS has it, twice the noise scale.
+
+Notation (b samples in a batch, J groups of them):
+    g, g_j         mean gradients of the batch, and of a group
+    small, big     mean of |g_j|^2, and |g|^2
+    T              the batch that the test asks for, in samples
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from oppa.errors import InputError
+from oppa.training.noise_scale import Norms, Over, estimate_of
+
+Form = Literal["unbiased", "paper"]
+ETA: Mapping[Form, float] = {"unbiased": 0.58, "paper": 0.05}
+"""Of each form its own; the paper's experiments have 0.05 to 0.275."""
+
+
+def variance_ratio(groups: Sequence[Norms], form: Form = "unbiased", *, sample_tokens: float = 1.0) -> float | None:
+    """V / |g|^2 of one step, by group of parameters: what the test compares with eta^2 b; None where a step does not tell.
+
+    Args:
+        sample_tokens: How many of the tokens that norms count in make up a sample.
+    """
+    known = [norms for norms in groups if norms.big_tokens > norms.small_tokens]
+    big = math.fsum(norms.big for norms in known)
+    if not big > 0 or not math.isfinite(big):
+        return None
+    if form == "paper":
+        return math.fsum(norms.small - norms.big for norms in known) / big
+    estimate = estimate_of(known)
+    return None if estimate is None or not estimate.finite else estimate.noise / sample_tokens / big
+
+
+def asked_for(ratio: float, eta: float) -> int:
+    """T, rounded up (eq. 3, and Algorithm 1, for the V of eq. 5); at least 1.
+
+    Args:
+        ratio: V / |g|^2 (`variance_ratio`).
+
+    Raises:
+        InputError: for an eta that is not positive.
+    """
+    if not eta > 0:
+        raise InputError(f"`eta = {eta}` is not positive", hint=f"the default is {ETA['unbiased']}; smaller ones ask for larger batches")
+    return max(1, math.ceil(ratio / eta**2))
+
+
+def groups_of(form: Form, workers: int) -> Over:
+    """What to measure: micro-batches, but eq. 5 as written compares workers, where there are several."""
+    return "workers" if form == "paper" and workers > 1 else "micro-batches"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How a batch is cut up over workers, all alike."""
+
+    workers: int
+    accumulation: int
+    """Micro-batches that each worker runs, one after the other."""
+    micro_batch: int
+    """Samples of each."""
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a step."""
+        return self.workers * self.accumulation * self.micro_batch
+
+
+def sized(wanted: int, *, workers: int, micro_batch: int, maximum: int) -> Sizes:
+    """The smallest batch of at least so many samples that so many workers can share, in micro-batches of at most `micro_batch`.
+
+    Where that is beyond the maximum, the largest below it.
+
+    Raises:
+        InputError: if the maximum has no sample for each worker.
+    """
+    if maximum < workers:
+        raise InputError(f"`maximum = {maximum}` samples for {workers} workers", hint="give each at least one")
+    accumulation = math.ceil(min(wanted, maximum) / (workers * micro_batch))
+    size = min(math.ceil(wanted / (workers * accumulation)), maximum // (workers * accumulation))
+    if not size:
+        accumulation, size = maximum // workers, 1
+    return Sizes(workers=workers, accumulation=accumulation, micro_batch=size)
+
+
+def sized_as_written(wanted: int, *, workers: int, accumulation: int) -> Sizes:
+    """Algorithm 1: micro-batches grow, as many as there are; none is too large, and no batch is."""
+    return Sizes(workers=workers, accumulation=accumulation, micro_batch=math.ceil(wanted / (workers * accumulation)))
