@@ -11,7 +11,7 @@ import typer
 TABLE = "The folder of the table that decisions are made from."
 PORT = "The port on this machine's loopback; from elsewhere through a tunnel, `ssh -L PORT:127.0.0.1:PORT HOST`. 0: a free one."
 FOLDER = "Where the service keeps its secret and its journal: it goes on from there when it is started again."
-POLICY = "How batch size and layout are chosen: `goodput`, `critical-batch` or `static`."
+POLICY = "How batch size and layout are chosen: `goodput`, `critical-batch`, `norm-test`, `stagewise` or `static`."
 EVERY = "Steps of a job from one decision to the next."
 TOKEN = "Print the token of the job of this name, and exit: `oppa train` on another host speaks with it. `watch`: the live page's."
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TABLE = "The folder of the table that decisions are made from."
 NOISE = "The folder of a run of `oppa train`, whose noise scale is taken."
-POLICY = "How batch size and layout are chosen: `goodput` or `critical-batch`."
+POLICY = "How batch size and layout are chosen: `goodput`, `critical-batch`, `norm-test` or `stagewise`."
 SAMPLES = "Where training will end; where the run's did unless given."
 COST = "Seconds that a change of layout takes: a restart, where the framework needs one."
 TO = "Print the arguments of this framework instead: `megatron`."

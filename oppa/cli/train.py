@@ -15,6 +15,7 @@ from oppa.errors import InputError
 
 if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
+    from oppa.control.decision import Policy
     from oppa.places.engine import Engine, Request
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
@@ -33,7 +34,10 @@ RUN = "The run's folder: an existing one goes on where it was saved. A new one b
 SAMPLES = "Where training ends, instead of the job file's [train]; one epoch where neither says."
 SEED = "Of weights and of the order of samples, instead of the job file's."
 TABLE = "The folder of a table: a new run begins with its fastest configuration, and its step times refine a copy in the run's folder."
-POLICY = "Who chooses batch sizes and layout while it trains, from --table: `goodput`, `critical-batch`, `static`. None unless given."
+POLICY = (
+    "Who chooses batch sizes and layout while it trains, from --table: `goodput`, `critical-batch`, `norm-test`, `stagewise`, `static`, or "
+    "one with settings, `norm-test,eta=0.3`. None unless given."
+)
 LAUNCHER = "Where it runs: `local`, `slurm`, or `auto`, as `oppa tune` has it."
 SBATCH = "A word for the sbatch with which `--launcher slurm` asks for hosts. Repeat it for more."
 
@@ -73,7 +77,10 @@ def train(
     if profiled:
         profiled.require_for(problem)
     if policy:
-        _require_policy(policy, profiled)
+        chosen = _policy(policy, profiled)
+        if chosen.interval is not None:
+            recipe = dataclasses.replace(problem.recipe, statistics=chosen.measures, statistics_every=chosen.interval)
+            problem = dataclasses.replace(problem, recipe=recipe)
     request = Request(launcher=launcher, parallel=1, options=tuple(sbatch or ())).resolve(problem.cluster)
     asked = configuration if setting or source.is_dir() else None
     result, code = _supervised(
@@ -99,15 +106,15 @@ class _Wishes:
     """By name; empty: none."""
 
 
-def _require_policy(name: str, table: "Table | None") -> None:
-    """Raise InputError for a policy that cannot be had."""
+def _policy(name: str, table: "Table | None") -> "Policy":
+    """As it will be; raises InputError for one that cannot be had."""
     from oppa.control.offers import Offers
     from oppa.control.policies import policy_of
 
     make = policy_of(name)
     if table is None:
         raise InputError(f"`--policy {name}` needs a table to choose from", hint="give --table; `oppa profile` makes one")
-    make(Offers(table))
+    return make(Offers(table))
 
 
 def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tuple[dict[str, Any], int]:

@@ -65,6 +65,8 @@ class _Stretch:
     """Steps that are not counted yet."""
     counted_s: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=RECENT))
     """Step times behind the warm-up, the newest."""
+    moved: bool = False
+    """It began with a change of layout."""
     proven: bool = False
 
     def took(self, seconds: float) -> None:
@@ -135,7 +137,8 @@ class Controller:
             if undone := self._undone(stretch, seen):
                 return self._onward(stretch, seen) or undone
         self._until_next -= 1
-        if self._until_next > 0:
+        tests = self._policy.interval is not None and (stretch.proven or not stretch.moved)
+        if not (seen.tested if tests else self._until_next <= 0):
             return None
         self._until_next = self._every
         return self._decide(seen, stretch)
@@ -150,7 +153,8 @@ class Controller:
         if seen.failure or seen.before == seen.after:
             return
         back = bool(self._stretches) and self._stretches[-1].came_from == seen.after
-        self._stretches.append(_Stretch(configuration=seen.after, came_from=None if back else seen.before))
+        moved = Strategy.of(seen.before) != Strategy.of(seen.after)
+        self._stretches.append(_Stretch(configuration=seen.after, came_from=None if back else seen.before, moved=moved))
         self._until_next = max(self._every, self._proof + WARM_UP)
 
     def _stretch(self, configuration: Configuration) -> _Stretch:
@@ -165,10 +169,13 @@ class Controller:
             configuration=seen.configuration,
             noise_scale=seen.noise_scale,
             health=seen.health,
+            variance_ratio=seen.variance_ratio,
+            worker_variance_ratio=seen.worker_variance_ratio,
             steps_per_s=len(counted) / sum(counted) if counted else None,
             elapsed_s=seen.elapsed_s,
             reconfiguring_s=self._reconfiguring_s,
             reconfiguration_s=self._cost_s,
+            samples=seen.samples,
             warming_up_samples=max(0, self._warmup_samples - seen.samples),
             remaining_samples=None if self.total_samples is None else max(0, self.total_samples - seen.samples),
             barred=frozenset(self._barred),

@@ -10,6 +10,7 @@ import math
 from typing import Any, Protocol
 
 from oppa.problem.configuration import Configuration
+from oppa.problem.training import Over
 
 
 class Command(enum.StrEnum):
@@ -33,7 +34,7 @@ class Limit(enum.StrEnum):
     WARM_UP = "warm-up"
     """The learning rate still rises, and with it what a batch is worth."""
     UNKNOWN = "unknown"
-    """The throughput of the present configuration is neither in the table nor measured."""
+    """What the policy goes by is not known: the throughput of the present configuration, say."""
     MARGIN = "margin"
     """The best is not better by the switching margin."""
     COST = "cost"
@@ -55,6 +56,10 @@ class Situation:
     """phi in sequences, calibrated and smoothed; None before there is one."""
     health: str = "healthy"
     """Of the noise scale, in the estimator's own words; `healthy`, or why it cannot be believed."""
+    variance_ratio: float | None = None
+    """V / |g|^2 of the norm test, in sequences, as the last step that was measured in this configuration has it."""
+    worker_variance_ratio: float | None = None
+    """The same with the V of eq. 5, where workers are compared."""
     steps_per_s: float | None = None
     """That steps in this configuration have had; None before that is known."""
     elapsed_s: float = 0.0
@@ -63,6 +68,8 @@ class Situation:
     """Of these, spent on changes of layout so far."""
     reconfiguration_s: float = 0.0
     """That one more is expected to take, as the last ones did."""
+    samples: int = 0
+    """Seen so far."""
     remaining_samples: int | None = None
     """Until training ends; None where nobody knows."""
     warming_up_samples: int = 0
@@ -139,6 +146,11 @@ class Decision:
 
 class Policy(Protocol):
     """Chooses what a job trains in; it has no memory, so that the same situation is answered alike."""
+
+    measures: Over = "micro-batches"
+    """What of its steps' gradients a job has to compare for it."""
+    interval: int | None = None
+    """Steps from one that is measured to the next, behind each of which it is asked; None: all are, and it is asked now and then."""
 
     def decide(self, situation: Situation) -> Decision:
         """What to do before the next step."""

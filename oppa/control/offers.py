@@ -94,10 +94,15 @@ class Offers:
         """Which offers are one of these, shape (n,)."""
         return np.isin(self._chosen, [self._rows.places[each] for each in configurations if each in self._rows.places])
 
+    def configuration(self, index: int) -> Configuration:
+        """Of an offer, by its number."""
+        return self._rows.configurations[int(self._chosen[index])]
+
     def option(self, index: int, goodputs: Array) -> Option:
         """An offer, by its number."""
-        configuration = self._rows.configurations[self._chosen[index]]
-        return Option(configuration=configuration, samples_per_s=float(self.samples_per_s[index]), goodput=float(goodputs[index]))
+        return Option(
+            configuration=self.configuration(index), samples_per_s=float(self.samples_per_s[index]), goodput=float(goodputs[index])
+        )
 
     def best(self, goodputs: Array) -> tuple[Option, ...]:
         """The few with the largest goodput, best first."""
@@ -122,7 +127,7 @@ class _Rows:
     """What training does not change of a table's rows."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.configurations = [row.configuration for row in rows]
+        self.configurations: list[Configuration] = [row.configuration for row in rows]
         self.log_stddevs = np.array([row.log_stddev for row in rows])
         self.places: Mapping[Configuration, int] = {each: place for place, each in enumerate(self.configurations)}
         self.numbers = dict[Strategy, int]()

@@ -15,6 +15,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import Row, Strategy
 from oppa.table.table import Table
+from oppa.training.noise_scale import Smoothing
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +66,14 @@ def plan(
         at = point.samples
         if at < next_decision:
             continue
+        unbiased, of_workers = _variance_ratios(point.noise_scale / Smoothing().calibration, present)
         decision = policy.decide(
             Situation(
                 configuration=present,
                 noise_scale=point.noise_scale,
+                variance_ratio=unbiased,
+                worker_variance_ratio=of_workers,
+                samples=at,
                 elapsed_s=elapsed_s,
                 reconfiguring_s=changing_s,
                 reconfiguration_s=reconfiguration_s,
@@ -82,6 +87,13 @@ def plan(
             elapsed_s, changing_s = elapsed_s + reconfiguration_s, changing_s + reconfiguration_s
         stages.append(Stage(samples=at, configuration=decision.configuration, reason=decision.reason))
     return stages
+
+
+def _variance_ratios(noise_scale: float, present: Configuration) -> tuple[float, float]:
+    """V / |g|^2 of the norm test in expectation, without bias and as eq. 5 has it, where tr(Sigma) / |G|^2 is known."""
+    ratio = noise_scale / (1 + noise_scale / present.global_batch)
+    groups = present.dp if present.dp > 1 else present.num_microbatches
+    return ratio, ratio * (groups - 1) / present.global_batch
 
 
 def fastest_at(table: Table, global_batch: int) -> Row:

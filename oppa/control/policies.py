@@ -1,24 +1,59 @@
-"""Policies by name; another one is another entry."""
+"""Policies by name; another one is another entry.
 
+A name may have settings behind it, `norm-test,eta=0.3,maximum=512`: the numbers that the policy's constructor takes.
+"""
+
+import inspect
+import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from oppa.control.critical_batch import CriticalBatchPolicy
 from oppa.control.decision import Policy
 from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.norm_test_policy import NormTestPolicy
 from oppa.control.offers import Offers
+from oppa.control.stagewise import StagewisePolicy
 from oppa.control.static import StaticPolicy
 from oppa.errors import InputError, nearest
 
-POLICIES: Mapping[str, Callable[[Offers], Policy]] = {
+POLICIES: Mapping[str, Callable[..., Policy]] = {
     "goodput": GoodputPolicy,
     "goodput-paper": GoodputPolicy.as_written,
     "critical-batch": CriticalBatchPolicy,
+    "norm-test": NormTestPolicy,
+    "norm-test-paper": NormTestPolicy.as_written,
+    "stagewise": StagewisePolicy,
     "static": lambda _: StaticPolicy(),
 }
 
 
-def policy_of(name: str) -> Callable[[Offers], Policy]:
-    """What makes a policy from what there is to choose from; raises InputError for an unknown name."""
+def policy_of(text: str) -> Callable[[Offers], Policy]:
+    """What makes a policy from what there is to choose from; raises InputError for an unknown name, or a setting that it does not have."""
+    name, *settings = text.split(",")
     if name not in POLICIES:
         raise InputError(f"`--policy {name}` is unknown", hint=nearest(name, POLICIES))
-    return POLICIES[name]
+    known = _settings(POLICIES[name])
+    return partial(POLICIES[name], **dict(_setting(name, each, known) for each in settings))
+
+
+def _settings(make: Callable[..., Policy]) -> dict[str, type]:
+    """The numbers that a policy takes, by name: whole ones, or any."""
+    parameters = inspect.signature(make).parameters.values()
+    numbers = (each for each in parameters if each.kind is each.KEYWORD_ONLY and type(each.default) in (int, float))
+    return {each.name: type(each.default) for each in numbers}
+
+
+def _setting(policy: str, text: str, known: Mapping[str, type]) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    if name not in known:
+        hint = nearest(name, known) if known else "leave it out"
+        raise InputError(f"`--policy {policy}` has no setting `{name}`", hint=hint)
+    try:
+        number: float = known[name](value)
+        if math.isnan(number):
+            raise ValueError
+    except ValueError:
+        hint = "give a whole number" if known[name] is int else "give a number"
+        raise InputError(f"`--policy {policy}`: `{text}`", hint=f"{hint}, as in `{name}=2`") from None
+    return name, number

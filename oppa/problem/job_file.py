@@ -20,7 +20,7 @@ from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive,
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
-from oppa.problem.training import Limits, Recipe, Scaling, Strategy, Training
+from oppa.problem.training import Limits, Over, Recipe, Scaling, Strategy, Training
 
 
 class ModelTable(Table):
@@ -249,6 +249,8 @@ class TrainTable(Table):
     reference_batch: Count | None = None
     scaling: Scaling | None = None
     damping: int | None = Field(default=None, ge=0)
+    statistics: Over | None = None
+    statistics_every: Count | None = None
     checkpoint_every: Seconds | None = None
     keep: Count | None = None
 

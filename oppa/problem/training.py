@@ -6,6 +6,9 @@ from typing import Literal
 Scaling = Literal["sqrt", "linear", "none"]
 """How the learning rate follows the global batch: as its square root (Adam's rule, COPUS eq. 9), in proportion (SGD's), not at all."""
 
+Over = Literal["micro-batches", "workers"]
+"""What is compared with a step's mean gradient, to tell how noisy it is."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
@@ -76,6 +79,10 @@ class Recipe:
     """How it follows the global batch."""
     damping: int = 10
     """It follows a batch that has grown over so many batches, not at once: Adam's second moment has to follow, too (COPUS, appendix E)."""
+    statistics: Over = "micro-batches"
+    """What gradient statistics compare."""
+    statistics_every: int = 1
+    """Steps from one that is measured to the next; nothing is measured in between."""
     checkpoint_s: float = 600.0
     """Seconds of training from one checkpoint to the next."""
     keep: int = 2

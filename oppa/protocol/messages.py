@@ -97,8 +97,17 @@ class StepTaken(_Message):
     noise_scale: Annotated[float, Field(gt=0, le=1e18)] | None
     """In sequences."""
     health: Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
+    variance_ratio: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
+    """V / |g|^2 of the norm test, in sequences; None where the step was not measured, or does not tell."""
+    worker_variance_ratio: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
+    """The same with eq. 5's V, where workers are compared."""
     loss: float | None
     learning_rate: Annotated[float, Field(ge=0)]
+
+    @property
+    def tested(self) -> bool:
+        """Whether it says how noisy its gradient was."""
+        return self.variance_ratio is not None or self.worker_variance_ratio is not None
 
     @property
     def believed(self) -> float | None:

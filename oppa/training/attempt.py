@@ -15,6 +15,7 @@ from oppa.training.adviser import Advice, Adviser
 from oppa.training.ledger import Ledger
 from oppa.training.manifest import Manifest
 from oppa.training.noise_scale import Health
+from oppa.training.norm_test import variance_ratio
 from oppa.training.reconfiguration import Change, Phase
 from oppa.training.run import Order, Step, TrainingRun, open_run
 from oppa.training.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
@@ -144,6 +145,7 @@ class Attempt:
         assert self._ledger is not None
         configuration, known = step.configuration, step.noise_scale
         in_sequences = known.tokens_per_batch / run.spec.model.seq_len
+        ratios = _variance_ratios(step, run)
         self._ledger.write(
             ledger.STEP,
             time=time.time(),
@@ -161,6 +163,7 @@ class Attempt:
             noise=_number(known.noise),
             noise_scale=_number(in_sequences),
             health=known.health.name.lower(),
+            **ratios,
             updated=step.updated,
         )
         if self._adviser is not None:
@@ -172,6 +175,7 @@ class Attempt:
                 elapsed_s=run.elapsed_s,
                 noise_scale=in_sequences if known.health is Health.HEALTHY else None,
                 health=known.health.name.lower(),
+                **ratios,
                 loss=_number(step.loss),
                 learning_rate=step.learning_rate,
             )
@@ -267,6 +271,15 @@ def _layout_of(checkpoint: Path, wanted: Configuration) -> Configuration:
     """The one that a checkpoint was saved in, or the wanted one where that has another number of devices."""
     saved = Configuration.from_dict(Manifest.read(checkpoint).notes["configuration"])
     return saved if saved.devices == wanted.devices else wanted
+
+
+def _variance_ratios(step: Step, run: TrainingRun) -> dict[str, float | None]:
+    """What norm tests compare a batch with, in sequences; None where the step does not tell."""
+    workers = run.recipe.statistics == "workers"
+    return {
+        "variance_ratio": variance_ratio(step.norms, sample_tokens=run.spec.model.seq_len),
+        "worker_variance_ratio": variance_ratio(step.norms, "paper") if workers else None,
+    }
 
 
 def _number(value: float) -> float | None:

@@ -17,9 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from oppa.errors import InputError
+from oppa.problem.training import Over
 from oppa.training.gradient_layout import GradientLayout, layout_of
 from oppa.training.gradient_norms import GradientNorms, norm
-from oppa.training.noise_scale import NoiseScale, Norms, Over, estimate_of
+from oppa.training.noise_scale import NoiseScale, Norms, estimate_of
 from oppa.training.preconditioning import preconditioned_norm
 
 

@@ -15,10 +15,8 @@ import dataclasses
 import enum
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, Self
+from typing import Self
 
-Over = Literal["micro-batches", "workers"]
-"""What is compared with a step's mean gradient."""
 _SAME = 1e-9
 """Sizes that differ by less, relatively, are one: a single micro-batch, give or take rounding."""
 

@@ -25,7 +25,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from oppa.errors import InputError
-from oppa.training.noise_scale import Norms, Over, estimate_of
+from oppa.problem.training import Over
+from oppa.training.noise_scale import Norms, estimate_of
 
 Form = Literal["unbiased", "paper"]
 ETA: Mapping[Form, float] = {"unbiased": 0.58, "paper": 0.05}

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from oppa.problem.configuration import Configuration
+from oppa.problem.training import Over
 from oppa.training.batches import Batch
 from oppa.training.data_parallel import accumulating, average_rest, optimizers_for, replicate
 from oppa.training.experts import Mixture
@@ -15,7 +16,7 @@ from oppa.training.family import Family, Transformer
 from oppa.training.gradient_layout import layout_of_stages
 from oppa.training.gradient_statistics import GradientStatistics
 from oppa.training.mesh import Mesh
-from oppa.training.noise_scale import NoiseScale, Over
+from oppa.training.noise_scale import NoiseScale
 from oppa.training.own_module import OwnModule
 from oppa.training.pipeline_parallel import Pipeline, blocks_of, stages_of
 from oppa.training.rules import require_buildable, require_schedulable

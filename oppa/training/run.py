@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import gc
 import json
+import math
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -28,10 +29,11 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.training import Recipe
 from oppa.training import saving
 from oppa.training.batches import Batch
+from oppa.training.gradient_statistics import GradientStatistics
 from oppa.training.learning_rate import Followed, learning_rate
 from oppa.training.memory import keep_pages
 from oppa.training.mesh import Mesh, open_mesh, regrouped
-from oppa.training.noise_scale import NoiseScale, Smoothing
+from oppa.training.noise_scale import NoiseScale, Norms, Smoothing
 from oppa.training.reconfiguration import Change, Phase, reconfigured
 from oppa.training.replica import Replica, same_layout
 from oppa.training.rules import require_buildable, require_schedulable
@@ -75,6 +77,8 @@ class Step:
     learning_rate: float
     step_time_s: float
     noise_scale: NoiseScale
+    norms: tuple[Norms, ...]
+    """Of its gradients, by group of parameters; none where it was not measured."""
     updated: bool
     """Gradients were finite: else nothing has learned from these samples."""
     order: Order | None
@@ -156,9 +160,11 @@ class TrainingRun:
         size = len(batch) // self.mesh.dp.size
         share = batch[self.mesh.dp.index * size :][:size]
         shown = self._source.samples(share)
+        self._measure()
         loss = replica.accumulate(shown.to(self.mesh.device))
         mean_loss, shares, order = self._agree(loss, share, shown, order, replica.measured())
-        replica.update(self.statistics.finite)
+        finite = math.isfinite(mean_loss) and self.statistics.finite
+        replica.update(finite)
         step = Step(
             number=self.steps,
             samples=batch,
@@ -168,7 +174,8 @@ class TrainingRun:
             learning_rate=rate,
             step_time_s=time.monotonic() - begin_s,
             noise_scale=self.noise_scale,
-            updated=self.statistics.finite,
+            norms=self.statistics.norms,
+            updated=finite,
             order=order,
         )
         self.steps, self.samples = self.steps + 1, batch.stop
@@ -243,15 +250,26 @@ class TrainingRun:
                 f"`{folder}` was trained on other data: {notes['data']}, not {self._data()}", hint="keep seed and corpus of the job"
             )
         self.noise_scale = _noise_scale(notes["noise_scale"])
-        self.statistics = replica.watch(self.noise_scale)
+        self.statistics = self._watched(replica)
         return notes
 
     def _made(self) -> Replica:
         """This rank's part of the model."""
         if self._replica is None:
             self._replica = Replica(self.spec, self.mesh)
-            self.statistics = self._replica.watch(self.noise_scale)
+            self.statistics = self._watched(self._replica)
         return self._replica
+
+    def _watched(self, replica: Replica) -> GradientStatistics:
+        alone = self.mesh.dp.size == 1  # which cannot be compared with other workers
+        return replica.watch(self.noise_scale, "micro-batches" if alone else self.recipe.statistics)
+
+    def _measure(self) -> None:
+        """Watch the gradients of the step that begins, or do not."""
+        if self.steps % self.recipe.statistics_every:
+            self.statistics.pause()
+        else:
+            self.statistics.resume()
 
     def _followed_by(self, before: int, after: int) -> Followed:
         """What the learning rate has followed, when global batches are given another size, or keep theirs."""
@@ -270,7 +288,7 @@ class TrainingRun:
         alone[0].close()
         replica, self.mesh, change = reconfigured(alone, self.spec, self.mesh, configuration, self._on_phase)
         self.spec, self._replica = dataclasses.replace(self.spec, configuration=change.after), replica
-        self.statistics = replica.watch(self.noise_scale)
+        self.statistics = self._watched(replica)
         return change
 
     def _agree(

@@ -53,6 +53,18 @@ def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
     assert "known" in oppa("plan", "--table", table, "--noise", "run", "--to", "nemo", code=2).stderr
 
 
+@pytest.mark.parametrize("policy", ["norm-test,eta=0.01,interval=2", "norm-test-paper,eta=0.001,interval=2"])
+def test_a_run_grows_its_batch_by_the_norm_test(policy, oppa, table) -> None:
+    oppa("train", "job.toml", BEGIN.id, "--run", "run", "--samples", 200, "--table", table, "--policy", policy)
+    lines = ledger.standing(ledger.read(oppa.folder / "run"))
+    steps = [line for line in lines if line["event"] == ledger.STEP]
+    assert all((line["variance_ratio"] is None) == (line["step"] % 2 == 1) for line in steps), "every other step is measured"
+    assert all((line["worker_variance_ratio"] is None) == (line["step"] % 2 == 1 or "paper" not in policy) for line in steps)
+    (change, *_) = (line for line in lines if line["event"] == ledger.CHANGED)
+    assert Configuration.from_dict(change["after"]).global_batch == 16 and "the norm test asks for" in change["reason"]
+    assert ledger.require_whole(lines) >= 200
+
+
 @pytest.mark.skipif(bool(LACKING), reason=f"hosts cannot be emulated here: {LACKING}")
 def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
     """Whose loopback is not theirs."""
@@ -88,7 +100,11 @@ def test_a_run_begins_with_a_batch_of_the_table(oppa, table) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("--policy", "fast", "--table", "table"), "fast"), (("--policy", "goodput"), "needs a table")],
+    [
+        (("--policy", "fast", "--table", "table"), "fast"),
+        (("--policy", "norm-test,eta=0", "--table", "table"), "eta"),
+        (("--policy", "goodput"), "needs a table"),
+    ],
 )
 def test_a_wrong_policy_is_told_of(words, said, oppa, table) -> None:
     assert said in oppa("train", "job.toml", *words, code=2).stderr

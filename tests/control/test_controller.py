@@ -9,6 +9,7 @@ import pytest
 from oppa.control.controller import PROOF, Controller
 from oppa.control.decision import Command, Limit
 from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.norm_test_policy import NormTestPolicy
 from oppa.control.offers import Offers
 from oppa.control.static import StaticPolicy
 from oppa.problem.configuration import Configuration
@@ -33,6 +34,7 @@ class Job:
     """By what factor a configuration is slower than the table has it."""
     unbuildable: frozenset = frozenset()
     loss: Callable = lambda job: 3.0
+    ratio: Callable = lambda step: None
     steps: int = 0
     samples: int = 0
     elapsed_s: float = 0.0
@@ -56,6 +58,7 @@ class Job:
             elapsed_s=self.elapsed_s,
             noise_scale=self.noise_scale,
             health=self.health,
+            variance_ratio=self.ratio(self.steps),
             loss=self.loss(self),
             learning_rate=1e-3,
         )
@@ -189,3 +192,16 @@ def test_time_spent_on_changes_counts_for_nothing(job, table) -> None:
     dear_change = functools.partial(dear._change)
     dear._change = lambda wanted: (setattr(dear, "elapsed_s", dear.elapsed_s + 100.0), dear_change(wanted))
     assert dear.run(100).controller.worth.gain < free.run(100).controller.worth.gain - 0.1
+
+
+def test_a_norm_test_is_answered_behind_each_step_that_was_measured(job) -> None:
+    """A batch that has grown is not waited for; a layout is, until it has shown how fast it is."""
+    done = job(layout=DATA, policy=NormTestPolicy, ratio=lambda step: None if step % 3 else 1e6).run(7)
+    assert [(step, decision.configuration.global_batch) for step, decision in done.decisions] == [(1, 128), (4, 256), (7, 256)]
+
+
+def test_a_layout_of_the_norm_test_is_given_time(job) -> None:
+    done = job(layout=PIPELINE, global_batch=16, policy=NormTestPolicy, ratio=lambda step: 1e6).run(40)
+    moved = next(step for step, decision in done.decisions if decision.command == Command.RECONFIGURE)
+    following = next(step for step, decision in done.decisions if step > moved)
+    assert following - moved == PROOF + WARM_UP

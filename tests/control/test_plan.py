@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.norm_test_policy import NormTestPolicy
 from oppa.control.offers import Offers
 from oppa.control.plan import NoiseSeen, fastest_at, launches, megatron_schedule, plan
 from oppa.control.static import StaticPolicy
@@ -41,6 +42,17 @@ def test_dear_changes_of_layout_are_fewer(table) -> None:
         return sum(one != other for one, other in itertools.pairwise(layouts))
 
     assert changes(1e9) == 0 < changes(0.0)
+
+
+def test_the_norm_test_can_be_planned(table) -> None:
+    """In expectation it asks for phi (1 - eta^2) / eta^2 where the noise scale is phi; here that is phi."""
+    policy = NormTestPolicy(Offers(table), eta=0.5**0.5)
+    stages = plan(policy, table, GROWING, begin=BEGIN, total=TOTAL)
+    batches = [stage.configuration.global_batch for stage in stages]
+    assert batches == sorted(batches) and batches[-1] == 256
+    for stage in stages[1:]:
+        seen = next(each.noise_scale for each in GROWING if each.samples == stage.samples) / 2
+        assert seen > stage.configuration.global_batch / 2, "the batch before had failed"
 
 
 def test_a_policy_that_stays_makes_a_plan_of_one_stage(table) -> None:

@@ -1,0 +1,71 @@
+"""The layout for a batch that is wanted: the one that runs it fastest, where getting there pays."""
+
+import numpy as np
+
+from oppa.control.decision import Command, Decision, Limit, Situation, stay
+from oppa.control.goodput_policy import MARGIN, cost_factor
+from oppa.control.offers import Offers
+from oppa.problem.configuration import Configuration
+from oppa.table.rows import Strategy
+from oppa.units import format_number, format_seconds
+
+
+def with_batch(offers: Offers, situation: Situation, wanted: float, why: str, *, growth: float, maximum: float) -> Decision:
+    """To the smallest batch of the table that is not below what is wanted, in the layout that runs it fastest.
+
+    Another layout must be faster by the margin of the goodput policy, and pay in what is left. Towards a batch that is out of reach the
+    job goes as far as it may.
+
+    Args:
+        wanted: Sequences.
+        why: For people.
+        growth: The largest factor by which the batch may grow at once.
+        maximum: Sequences that no batch has more than.
+    """
+    present, batches = situation.configuration, offers.batches
+    limits = {
+        Limit.GROWTH: batches <= growth * present.global_batch,
+        Limit.SPIKE: batches < situation.too_large,
+        Limit.BARRED: ~offers.among(situation.barred),
+    }
+    below = batches <= maximum
+    may = below & np.logical_and.reduce(list(limits.values()))
+    if not may.any():
+        return stay(situation, f"{why}; the table has no batch that may be taken", Limit.UNKNOWN)
+    batch, free = _smallest(batches[may], wanted), _smallest(batches[below], wanted)
+    at = batches == free
+    against = () if batch == free else tuple(limit for limit, allowed in limits.items() if not (at & allowed).any())
+    chosen = _fastest(offers, situation, may & (batches == batch))
+    if chosen.global_batch == present.global_batch and Strategy.of(chosen) == Strategy.of(present):
+        return stay(situation, f"{why}: batch {present.global_batch} stays", *against)
+    moves = Strategy.of(chosen) != Strategy.of(present)
+    to = f" to {chosen.global_batch}" if chosen.global_batch != present.global_batch else ""
+    layout = f", {present.id} to {chosen.id}, {format_seconds(situation.reconfiguration_s)} to get there" if moves else ""
+    return Decision(
+        command=Command.RECONFIGURE if moves else Command.SCALE_BS,
+        configuration=chosen,
+        reason=f"{why}: batch {present.global_batch}{to}{layout}",
+        limits=against,
+    )
+
+
+def asking(what: str, batch: float) -> str:
+    """Why a batch is wanted, for people."""
+    return f"{what} asks for {format_number(batch)} sequences"
+
+
+def _smallest(batches: "np.ndarray[tuple[int], np.dtype[np.float64]]", wanted: float) -> float:
+    """The smallest that is not below what is wanted, else the largest."""
+    enough = batches[batches >= wanted]
+    return float(enough.min() if len(enough) else batches.max())
+
+
+def _fastest(offers: Offers, situation: Situation, among: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Configuration:
+    """Of these offers, which have one batch; of the present layout, unless another one is worth a change."""
+    rates = np.where(among, offers.samples_per_s, -np.inf)
+    own = np.where(offers.of_layout(situation.configuration), rates, -np.inf)
+    best, stayed = int(rates.argmax()), int(own.argmax())
+    if not np.isfinite(own[stayed]):
+        return offers.configuration(best)
+    worth = rates[best] * cost_factor(situation, float(own[stayed]))
+    return offers.configuration(best if worth >= own[stayed] * (1 + MARGIN) else stayed)

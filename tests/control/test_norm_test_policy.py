@@ -1,0 +1,111 @@
+"""The batch that the norm test asks for, in the layout that runs it fastest."""
+
+import math
+
+import pytest
+
+from oppa.control.decision import Command, Limit
+from oppa.control.norm_test_policy import NormTestPolicy
+from oppa.control.offers import Offers
+from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
+from tests.control.conftest import DATA, PIPELINE, row
+from tests.control.test_goodput_policy import at
+
+
+def decided(table, situation, **settings):
+    return NormTestPolicy(Offers(table), **{"eta": 1.0, "growth": 100.0, **settings}).decide(situation)
+
+
+@pytest.mark.parametrize(("ratio", "batch"), [(33.0, 64), (64.0, 64), (64.1, 128), (1e9, 256)])
+def test_the_smallest_batch_that_is_enough_is_taken(ratio, batch, table) -> None:
+    assert decided(table, at(DATA, 32, variance_ratio=ratio)).configuration == Configuration(**DATA, global_batch=batch, micro_batch=4)
+
+
+def test_a_smaller_eta_asks_for_more(table) -> None:
+    assert decided(table, at(DATA, 16, variance_ratio=8.0), eta=0.25).configuration.global_batch == 128
+
+
+@pytest.mark.parametrize("ratio", [64.0, 10.0, -3.0])
+def test_a_batch_that_passes_stays_and_never_shrinks(ratio, table) -> None:
+    decision = decided(table, at(DATA, 64, variance_ratio=ratio))
+    assert decision.command == Command.NO_OP and "passes" in decision.reason and not decision.limits
+
+
+def test_the_layout_that_runs_the_batch_fastest_comes_with_it(table) -> None:
+    decision = decided(table, at(PIPELINE, 8, variance_ratio=100.0))
+    assert decision.command == Command.RECONFIGURE
+    assert decision.configuration == Configuration(**DATA, global_batch=128, micro_batch=4)
+
+
+def test_a_layout_that_is_hardly_faster_does_not(table_of) -> None:
+    rows = [row(**DATA, global_batch=64, steps_per_s=1.04), row(**PIPELINE, global_batch=64, steps_per_s=1.0)]
+    decision = decided(table_of(rows), at(PIPELINE, 32, variance_ratio=64.0))
+    assert decision.command == Command.SCALE_BS and decision.configuration == rows[1].configuration
+
+
+def test_nor_does_one_that_would_not_pay_any_more(table) -> None:
+    near = at(PIPELINE, 8, variance_ratio=100.0, remaining_samples=256, reconfiguration_s=100.0)
+    assert decided(table, near).configuration == Configuration(**PIPELINE, global_batch=128, micro_batch=4)
+
+
+def test_it_grows_by_no_more_than_it_may(table) -> None:
+    decision = decided(table, at(DATA, 16, variance_ratio=256.0), growth=2.0)
+    assert decision.configuration.global_batch == 32 and decision.limits == (Limit.GROWTH,)
+
+
+def test_its_maximum_is_no_limit_to_be_told(table) -> None:
+    decision = decided(table, at(DATA, 16, variance_ratio=256.0), maximum=64)
+    assert decision.configuration.global_batch == 64 and not decision.limits
+
+
+def test_a_batch_beyond_the_maximum_stays(table) -> None:
+    assert decided(table, at(DATA, 128, variance_ratio=256.0), maximum=64).command == Command.NO_OP
+
+
+def test_batches_that_made_the_loss_rise_are_left_alone(table) -> None:
+    decision = decided(table, at(DATA, 32, variance_ratio=256.0, too_large=128.0))
+    assert decision.configuration.global_batch == 64 and decision.limits == (Limit.SPIKE,)
+
+
+def test_what_could_not_be_built_is_not_asked_for(table) -> None:
+    barred = frozenset(Configuration(**layout, global_batch=128, micro_batch=4) for layout in (DATA, PIPELINE))
+    decision = decided(table, at(DATA, 64, variance_ratio=100.0, barred=barred))
+    assert decision.configuration.global_batch == 256 and decision.limits == (Limit.BARRED,)
+
+
+def test_it_does_not_wait_for_the_learning_rate(table) -> None:
+    assert decided(table, at(DATA, 16, variance_ratio=32.0, warming_up_samples=1000)).command == Command.SCALE_BS
+
+
+@pytest.mark.parametrize("facts", [{"variance_ratio": None}, {"variance_ratio": 1e4, "health": "not_finite"}])
+def test_a_step_that_does_not_tell_changes_nothing(facts, table) -> None:
+    decision = decided(table, at(DATA, 16, **facts))
+    assert decision.command == Command.NO_OP and decision.limits == (Limit.UNHEALTHY,)
+
+
+def test_as_written_it_compares_workers_and_knows_no_bound(table) -> None:
+    policy = NormTestPolicy.as_written(Offers(table), eta=0.1)
+    assert policy.measures == "workers" and NormTestPolicy(Offers(table)).measures == "micro-batches"
+    decision = policy.decide(at(DATA, 8, variance_ratio=1e9, worker_variance_ratio=2.5))
+    assert decision.configuration.global_batch == 256
+
+
+def test_as_written_a_job_that_compares_micro_batches_is_told_so(table) -> None:
+    decision = NormTestPolicy.as_written(Offers(table)).decide(at(DATA, 8, variance_ratio=1e9))
+    assert decision.command == Command.NO_OP and "statistics" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"eta": 0.0}, "eta"),
+        ({"interval": 0}, "interval"),
+        ({"growth": 1.0}, "growth"),
+        ({"growth": math.nan}, "growth"),
+        ({"maximum": 7}, "7"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, message, table) -> None:
+    with pytest.raises(InputError, match=message):
+        NormTestPolicy(Offers(table), **settings)

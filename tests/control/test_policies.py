@@ -1,0 +1,67 @@
+"""Policies by name, with settings; and batch size warm-up by stages."""
+
+import pytest
+
+from oppa.control.decision import Command, Limit
+from oppa.control.offers import Offers
+from oppa.control.policies import POLICIES, policy_of
+from oppa.control.stagewise import StagewisePolicy
+from oppa.errors import InputError
+from tests.control.conftest import DATA, PIPELINE
+from tests.control.test_goodput_policy import at
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_answers(name, table) -> None:
+    situation = at(DATA, 64, variance_ratio=64.0, worker_variance_ratio=0.1, remaining_samples=1000)
+    assert policy_of(name)(Offers(table)).decide(situation).reason
+
+
+def test_a_name_may_have_settings(table) -> None:
+    policy = policy_of("norm-test,eta=1,interval=4,growth=1e3")(Offers(table))
+    assert policy.interval == 4
+    assert policy.decide(at(DATA, 8, variance_ratio=200.0)).configuration.global_batch == 256
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("goodputs", "`--policy goodputs` is unknown"),
+        ("norm-test,etta=0.3", "has no setting `etta`"),
+        ("norm-test,form=paper", "has no setting `form`"),
+        ("static,eta=1", "has no setting `eta`"),
+        ("norm-test,eta", "`eta`"),
+        ("norm-test,eta=small", "`eta=small`"),
+        ("norm-test,eta=nan", "`eta=nan`"),
+        ("norm-test,interval=1.5", "`interval=1.5`"),
+        ("norm-test,", "has no setting ``"),
+    ],
+)
+def test_names_and_settings_that_there_are_not(text, message) -> None:
+    with pytest.raises(InputError) as caught:
+        policy_of(text)
+    assert message in caught.value.message and caught.value.hint
+
+
+@pytest.mark.parametrize(("seen", "batch"), [(0, 64), (24_999, 64), (25_000, 128), (49_999, 128), (50_000, 256), (999_999, 256)])
+def test_stages_are_a_quarter_then_half_then_all(seen, batch, table) -> None:
+    situation = at(DATA, 16, samples=seen, remaining_samples=1_000_000 - seen)
+    assert StagewisePolicy(Offers(table)).decide(situation).configuration.global_batch == batch
+
+
+def test_a_stage_has_the_layout_that_runs_it_fastest(table) -> None:
+    decision = StagewisePolicy(Offers(table), maximum=128.0).decide(at(PIPELINE, 16, samples=900, remaining_samples=1000))
+    assert decision.command == Command.RECONFIGURE and decision.configuration.dp == 2 and decision.configuration.global_batch == 128
+
+
+def test_a_batch_that_is_larger_than_its_stage_comes_down(table) -> None:
+    assert StagewisePolicy(Offers(table)).decide(at(DATA, 256, remaining_samples=1000)).configuration.global_batch == 64
+
+
+def test_without_an_end_there_are_no_stages(table) -> None:
+    assert StagewisePolicy(Offers(table)).decide(at(DATA, 16)).limits == (Limit.UNKNOWN,)
+
+
+def test_a_maximum_below_the_table_is_refused(table) -> None:
+    with pytest.raises(InputError, match="below all batches"):
+        StagewisePolicy(Offers(table), maximum=4)
