@@ -259,6 +259,7 @@ def _result(folder: Path, outcome: "Outcome", lines: "Sequence[Line]", seconds: 
 
     steps = [line for line in lines if line["event"] == ledger.STEP]
     last = steps[-1] if steps else {}
+    held_out = [line["loss"] for line in lines if line["event"] == ledger.VALIDATED]
     return {
         "run": str(folder),
         "ending": outcome.ending.value,
@@ -268,5 +269,6 @@ def _result(folder: Path, outcome: "Outcome", lines: "Sequence[Line]", seconds: 
         "steps": len(steps),
         "samples": ledger.require_whole(lines),
         **{name: last.get(name) for name in ("configuration", "global_batch", "micro_batch", "loss", "noise_scale", "health")},
+        "validation_loss": held_out[-1] if held_out else None,
         "checkpoint": next(map(str, checkpoints(folder)), None),
     }

@@ -195,6 +195,8 @@ def _event(line: Line) -> str:
             return f"{where} [yellow]the loss stays up, and weights cannot go back: {escape(line['failure'])}[/]"
         case "undone" | "refused":
             return f"{where} [yellow]change {line['event']}[/]: {escape(line['failure'])}"
+        case ledger.VALIDATED:
+            return f"{where} held-out loss {style.number(line['loss'])}, after {format_seconds(line['seconds'])}"
         case "saved":
             return f"{where} saved in {format_seconds(line['seconds'])}"
         case _:

@@ -251,6 +251,8 @@ class TrainTable(Table):
     damping: int | None = Field(default=None, ge=0)
     statistics: Over | None = None
     statistics_every: Count | None = None
+    validation: Count | None = None
+    validate_every: Count | None = None
     checkpoint_every: Seconds | None = None
     keep: Count | None = None
 

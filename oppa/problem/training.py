@@ -83,6 +83,10 @@ class Recipe:
     """What gradient statistics compare."""
     statistics_every: int = 1
     """Steps from one that is measured to the next; nothing is measured in between."""
+    validation: int = 0
+    """Samples that training never sees."""
+    validate_every: int | None = None
+    """Samples of training from one look at their loss to the next; None: a twentieth of all, if training has an end. One look is at it."""
     checkpoint_s: float = 600.0
     """Seconds of training from one checkpoint to the next."""
     keep: int = 2

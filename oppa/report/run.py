@@ -30,15 +30,15 @@ SMOOTHED = 20
 def render(folder: Path) -> str:
     """The page; the same run gives the same text. Raises RunError where there is none."""
     run, told = RunSpec.read(folder), ledger.standing(ledger.read(folder))
-    steps = [line for line in told if line["event"] == ledger.STEP]
+    steps, validated = ([line for line in told if line["event"] == event] for event in (ledger.STEP, ledger.VALIDATED))
     table = Table.read(folder / PROFILED) if (folder / PROFILED).exists() else None
     facts = {
         "style": style(),
         "problem": run.problem,
         "job": job(run.problem),
         "ending": _ending(told, steps),
-        "facts": _facts(run, steps) if steps else [],
-        "charts": _charts(steps) if steps else [],
+        "facts": _facts(run, steps, validated) if steps else [],
+        "charts": _charts(steps, validated) if steps else [],
         "sections": [_changes(told), _speeds(told, table)] if steps else [],
     }
     return environment().get_template("run.html.j2").render(facts)
@@ -53,7 +53,7 @@ def _ending(told: Sequence[Line], steps: Sequence[Line]) -> str:
     return f"{ended}, {attempts} {'attempt' if attempts == 1 else 'attempts'}"
 
 
-def _facts(run: RunSpec, steps: Sequence[Line]) -> list[tuple[str, str]]:
+def _facts(run: RunSpec, steps: Sequence[Line], validated: Sequence[Line]) -> list[tuple[str, str]]:
     last, recipe = steps[-1], run.problem.recipe
     total = f" of {recipe.samples:,}" if recipe.samples else ""
     losses = [line["loss"] for line in steps[-SMOOTHED:] if line["loss"] is not None]
@@ -66,16 +66,22 @@ def _facts(run: RunSpec, steps: Sequence[Line]) -> list[tuple[str, str]]:
     ]
     if losses:
         found.append(("loss", f"{math.fsum(losses) / len(losses):.4f}, the mean of its last {len(losses)} steps"))
+    if known := [line["loss"] for line in validated if line["loss"] is not None]:
+        found.append(("held-out loss", f"{known[-1]:.4f}; the lowest was {min(known):.4f}"))
     if last["noise_scale"] is not None:
         found.append(("noise scale", f"{format_number(last['noise_scale'])} sequences, {last['health'].replace('_', ' ')}"))
     return found
 
 
-def _charts(steps: Sequence[Line]) -> list[Chart]:
+def _charts(steps: Sequence[Line], validated: Sequence[Line]) -> list[Chart]:
     """Loss, batch and noise scale, and speed, over the run's own time."""
     stride = math.ceil(len(steps) / POINTS)
     chosen, seconds = steps[::stride], Axis(label="seconds")
     loss = Series(name="loss", x=[line["elapsed_s"] for line in chosen], y=_smoothed(steps)[::stride])
+    losses = [loss]
+    if validated:
+        held_out = [math.nan if line["loss"] is None else line["loss"] for line in validated]
+        losses.append(Series(name="held out", x=[line["elapsed_s"] for line in validated], y=held_out))
     known = [line for line in chosen if line["noise_scale"] is not None and line["health"] == "healthy"]
     sizes = [Series(name="global batch", x=loss.x, y=[float(line["global_batch"]) for line in chosen])]
     if known:
@@ -89,7 +95,7 @@ def _charts(steps: Sequence[Line]) -> list[Chart]:
         "Sequences per second over time, by configuration",
     )
     drawn = (
-        lines({"": [loss]}, x=seconds, y=Axis(label="loss"), description=captions[0]),
+        lines({"": losses}, x=seconds, y=Axis(label="loss"), description=captions[0]),
         lines({"": sizes}, x=seconds, y=Axis(label="sequences", log=True), description=captions[1], steps=True),
         lines({"": speeds}, x=seconds, y=Axis(label="sequences/s"), description=captions[2]),
     )

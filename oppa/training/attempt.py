@@ -21,6 +21,8 @@ from oppa.training.run import Order, Step, TrainingRun, open_run
 from oppa.training.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
 from oppa.trials.wire import TrialSpec
 
+LOOKS = 20
+"""At the loss of held-out samples, in a whole run."""
 PATIENCE = 10
 """Steps in a row whose gradients are not finite, before training ends: it will not recover by itself."""
 
@@ -71,6 +73,7 @@ class Attempt:
                 if rank == 0:
                     self._note(step, run)
                 self._require_finite(step)
+                self._validate(step, run)
                 if step.order is not None:
                     self._obey(step.order, run)
                     stopped = step.order.stop
@@ -180,6 +183,26 @@ class Attempt:
                 learning_rate=step.learning_rate,
             )
         self._on_step(step)
+
+    def _validate(self, step: Step, run: TrainingRun) -> None:
+        """Look at the loss of held-out samples, where that is due behind a step, and write it down."""
+        recipe = self.spec.problem.recipe
+        if not recipe.validation:
+            return
+        every = recipe.validate_every or (-(-run.total // LOOKS) if run.total else 0)
+        if not run.done and not (every and step.samples.start // every < step.samples.stop // every):
+            return
+        begin_s, loss = time.monotonic(), run.validate()
+        if self._ledger is not None:
+            self._ledger.write(
+                ledger.VALIDATED,
+                time=time.time(),
+                step=step.number,
+                samples=run.samples,
+                elapsed_s=run.elapsed_s,
+                loss=_number(loss),
+                seconds=time.monotonic() - begin_s,
+            )
 
     def _require_finite(self, step: Step) -> None:
         self._not_finite = 0 if step.updated else self._not_finite + 1

@@ -60,6 +60,15 @@ class Source(Protocol):
         """The samples of these numbers of a run, whatever the batches that they come in."""
         ...
 
+    @property
+    def held_out(self) -> int:
+        """Samples that a run never sees."""
+        ...
+
+    def validation(self, numbers: range) -> Batch:
+        """These of them."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
@@ -68,9 +77,10 @@ class Corpus:
     text: Tensor
     seq_len: int
     seed: int
+    held_out: int = 0
 
     @classmethod
-    def load(cls, folder: str, model: Model, *, seed: int) -> "Corpus":
+    def load(cls, folder: str, model: Model, *, seed: int, held_out: int = 0) -> "Corpus":
         """The first few MB of the files under `folder` in the order of their names; empty: of the standard library's sources."""
         if model.vocab < 256:
             raise InputError(f"`vocab = {model.vocab}` cannot hold the 256 bytes of the corpus", hint="use a vocab of at least 256")
@@ -80,12 +90,14 @@ class Corpus:
             raise InputError(
                 f"the corpus `{folder}` has {len(text)} bytes, less than a sequence of {model.seq_len}", hint="name a larger folder"
             )
-        return cls(text=torch.frombuffer(text, dtype=torch.uint8), seq_len=model.seq_len, seed=seed)
+        corpus = cls(text=torch.frombuffer(text, dtype=torch.uint8), seq_len=model.seq_len, seed=seed, held_out=held_out)
+        require_left(corpus.size, held_out)
+        return corpus
 
     @property
     def size(self) -> int:
-        """Windows of the text that do not overlap."""
-        return (len(self.text) - 1) // self.seq_len
+        """Windows of the text that do not overlap, but for those that are held out."""
+        return (len(self.text) - 1) // self.seq_len - self.held_out
 
     def batch(self, step: int, sequences: range) -> Batch:
         """The sequences of these numbers in the global batch of `step`, from anywhere in the text."""
@@ -93,7 +105,11 @@ class Corpus:
 
     def samples(self, numbers: range) -> Batch:
         """The windows of these numbers of a run."""
-        return self._windows(in_order(self.size, numbers, seed=self.seed) * self.seq_len)
+        return self._windows(among_all(in_order(self.size, numbers, seed=self.seed), self.size, self.held_out) * self.seq_len)
+
+    def validation(self, numbers: range) -> Batch:
+        """Windows that are held out."""
+        return self._windows(held_out_among(self.size, self.held_out)[numbers.start : numbers.stop] * self.seq_len)
 
     def _windows(self, starts: Tensor) -> Batch:
         windows = self.text[starts.unsqueeze(1) + torch.arange(self.seq_len + 1)].long()
@@ -110,16 +126,21 @@ class Masked:
     corpus: Corpus
 
     @classmethod
-    def load(cls, folder: str, model: Model, *, seed: int) -> "Masked":
+    def load(cls, folder: str, model: Model, *, seed: int, held_out: int = 0) -> "Masked":
         """As `Corpus.load`; raises InputError too for a vocabulary without a token for the mask."""
         if model.vocab <= MASK:
             raise InputError(f"`vocab = {model.vocab}` has no token for the mask of an encoder", hint=f"use a vocab of at least {MASK + 1}")
-        return cls(Corpus.load(folder, model, seed=seed))
+        return cls(Corpus.load(folder, model, seed=seed, held_out=held_out))
 
     @property
     def size(self) -> int:
         """As many as the text has."""
         return self.corpus.size
+
+    @property
+    def held_out(self) -> int:
+        """As many as of the text."""
+        return self.corpus.held_out
 
     def batch(self, step: int, sequences: range) -> Batch:
         """The sequences of these numbers in the global batch of `step`."""
@@ -128,6 +149,10 @@ class Masked:
     def samples(self, numbers: range) -> Batch:
         """The samples of these numbers of a run; other bytes are masked in each epoch."""
         return self._masked(self.corpus.samples(numbers), [f"sample {number}" for number in numbers])
+
+    def validation(self, numbers: range) -> Batch:
+        """Windows that are held out, always masked alike."""
+        return self._masked(self.corpus.validation(numbers), [f"held out {number}" for number in numbers])
 
     def _masked(self, text: Batch, names: Iterable[str]) -> Batch:
         masked = torch.zeros_like(text.inputs, dtype=torch.bool)
@@ -153,6 +178,25 @@ def in_order(size: int, numbers: range, *, seed: int) -> Tensor:
     wanted = torch.arange(numbers.start, numbers.stop)
     epochs = wanted // size
     return torch.cat([_shuffled(size, seed, epoch)[wanted[epochs == epoch] % size] for epoch in epochs.unique().tolist()])
+
+
+def require_left(size: int, held_out: int) -> None:
+    """Raise InputError where so many held-out samples leave too few to train on."""
+    if size < held_out:
+        hint = f"use at most {(size + held_out) // 2}"
+        raise InputError(f"`validation = {held_out}` of {size + held_out} samples leave less than half to train on", hint=hint)
+
+
+def held_out_among(size: int, held_out: int) -> Tensor:
+    """The numbers of held-out samples among all, spread evenly over them; `size` are left."""
+    return (torch.arange(held_out) * 2 + 1) * (size + held_out) // (2 * max(1, held_out))
+
+
+def among_all(numbers: Tensor, size: int, held_out: int) -> Tensor:
+    """The numbers among all samples of those with these numbers among the `size` that are not held out."""
+    kept = torch.ones(size + held_out, dtype=torch.bool)
+    kept[held_out_among(size, held_out)] = False
+    return kept.nonzero().squeeze(1)[numbers]
 
 
 @functools.lru_cache(maxsize=2)

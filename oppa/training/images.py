@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.model import Model
-from oppa.training.batches import Batch, drawn, in_order
+from oppa.training.batches import Batch, among_all, drawn, held_out_among, in_order, require_left
 
 CLASSES = 10
 
@@ -29,9 +29,10 @@ class Digits:
     side: int
     """Pixels that the model takes, each way."""
     seed: int
+    held_out: int = 0
 
     @classmethod
-    def load(cls, model: Model, *, seed: int) -> "Digits":
+    def load(cls, model: Model, *, seed: int, held_out: int = 0) -> "Digits":
         """All digits, for one model.
 
         Raises:
@@ -42,20 +43,25 @@ class Digits:
             raise InputError(f"`vocab = {model.vocab}` classes are fewer than the {CLASSES} digits", hint=f"use at least {CLASSES}")
         table = torch.from_numpy(np.loadtxt(_file(), delimiter=",", dtype=np.int64))
         images = table[:, :-1].float().view(-1, 1, 8, 8) / 8 - 1
-        return cls(images=images, digits=table[:, -1].clone(), side=side_of(model), seed=seed)
+        require_left(len(table) - held_out, held_out)
+        return cls(images=images, digits=table[:, -1].clone(), side=side_of(model), seed=seed, held_out=held_out)
 
     @property
     def size(self) -> int:
-        """Of all digits."""
-        return len(self.digits)
+        """Of all digits, but for those that are held out."""
+        return len(self.digits) - self.held_out
 
     def batch(self, step: int, sequences: range) -> Batch:
         """The images of these numbers in the global batch of `step`, (b, 3, side, side), and their digits, (b,)."""
-        return self._batch(drawn(self.size, sequences, seed=self.seed, step=step))
+        return self._batch(drawn(len(self.digits), sequences, seed=self.seed, step=step))
 
     def samples(self, numbers: range) -> Batch:
         """The images of these numbers of a run, and their digits."""
-        return self._batch(in_order(self.size, numbers, seed=self.seed))
+        return self._batch(among_all(in_order(self.size, numbers, seed=self.seed), self.size, self.held_out))
+
+    def validation(self, numbers: range) -> Batch:
+        """Images that are held out."""
+        return self._batch(held_out_among(self.size, self.held_out)[numbers.start : numbers.stop])
 
     def _batch(self, chosen: Tensor) -> Batch:
         enlarged = F.interpolate(self.images[chosen], (self.side, self.side), mode="bilinear")

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from oppa.errors import CheckpointError
 
 FILE = "steps.jsonl"
-STARTED, STEP, CHANGED, ROLLED_BACK, ENDED = "started", "step", "changed", "rolled_back", "ended"
+STARTED, STEP, CHANGED, ROLLED_BACK, VALIDATED, ENDED = "started", "step", "changed", "rolled_back", "validated", "ended"
 
 Line = Mapping[str, Any]
 

@@ -39,6 +39,14 @@ def stages_of(configuration: Configuration, pp_index: int) -> tuple[int, ...]:
     return tuple(pp_index + chunk * pp for chunk in range(chunks))
 
 
+def rank_of(stage: int, configuration: Configuration) -> int:
+    """Which rank of a pipeline holds a stage: the inverse of `stages_of`."""
+    pp = configuration.pp
+    if configuration.schedule == "zb-v" and pp > 1:
+        return min(stage, 2 * pp - 1 - stage)
+    return stage % pp
+
+
 def blocks_of(stage: int, configuration: Configuration, layers: int) -> range:
     """The blocks of a stage; stages differ by at most one block."""
     count = configuration.pp * configuration.model_chunks

@@ -21,6 +21,7 @@ from oppa.training.own_module import OwnModule
 from oppa.training.pipeline_parallel import Pipeline, blocks_of, stages_of
 from oppa.training.rules import require_buildable, require_schedulable
 from oppa.training.tied import TiedWeights
+from oppa.training.validation import losses
 from oppa.trials.wire import TrialSpec
 
 
@@ -40,6 +41,7 @@ class Replica:
         self._tied = TiedWeights(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
         self._statistics: GradientStatistics | None = None
         self._passes = _passes(self._modules, spec, mesh, family)
+        self._family = family
 
     @property
     def stages(self) -> list[nn.Module]:
@@ -63,7 +65,8 @@ class Replica:
         for module in (module for stage in self.stages for module in stage.modules()):
             if isinstance(module, Mixture):
                 module.micro_batches = configuration.num_microbatches
-        self._passes = _passes(self._modules, spec, self._mesh, _family(spec, self._mesh))
+        self._family = _family(spec, self._mesh)
+        self._passes = _passes(self._modules, spec, self._mesh, self._family)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Of all parameters, from the next step on."""
@@ -100,6 +103,12 @@ class Replica:
         loss = self._passes.forward_backward(batch)
         average_rest(self._modules, self._spec.configuration, self._mesh)
         return loss
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        """Of samples that nothing is learned from: the sum of losses and how many targets they are of (`validation.losses`)."""
+        spec, numbers = self._spec, stages_of(self._spec.configuration, self._mesh.pp.index)
+        stages = dict(zip(numbers, self.stages, strict=True))
+        return losses(stages, self._family, spec.configuration, self._mesh, spec.model.layers, batch)
 
     def measured(self) -> Tensor:
         """In between: what this rank has to tell of the gradients that are watched (`GradientStatistics.own`)."""

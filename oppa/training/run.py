@@ -38,6 +38,7 @@ from oppa.training.reconfiguration import Change, Phase, reconfigured
 from oppa.training.replica import Replica, same_layout
 from oppa.training.rules import require_buildable, require_schedulable
 from oppa.training.sources import source_of
+from oppa.training.validation import share_of
 from oppa.trials.wire import TrialSpec
 
 
@@ -119,7 +120,7 @@ class TrainingRun:
         self._reference_batch = recipe.reference_batch or spec.configuration.global_batch
         self._followed = Followed(batch=spec.configuration.global_batch, since=0)
         self._on_phase = on_phase
-        self._source = source_of(spec)
+        self._source = source_of(spec, recipe.validation)
         self._earlier_s, self._since_s = 0.0, time.monotonic()
         self._replica: Replica | None = None
         """Made when it is first needed: with initial weights, or to be filled from a checkpoint."""
@@ -180,6 +181,20 @@ class TrainingRun:
         )
         self.steps, self.samples = self.steps + 1, batch.stop
         return step
+
+    def validate(self) -> float:
+        """The mean loss of the held-out samples, as the weights are now; all ranks call it.
+
+        Raises:
+            InputError: if none are held out.
+        """
+        if not self._source.held_out:
+            raise InputError("no samples are held out", hint="set `validation` in [train]")
+        share = share_of(self._source, self.configuration, self.mesh.dp.index)
+        total = self._made().evaluate(share.to(self.mesh.device))
+        dist.all_reduce(total)
+        loss, count = total.tolist()
+        return float(loss / count)
 
     def change(self, configuration: Configuration) -> Change:
         """Go on in another configuration: other batch sizes, or another layout; if that cannot be built, in the present one.

@@ -56,7 +56,9 @@ def trained(run, tmp_path):
         {"event": ledger.STARTED, "step": 0, "samples": 0, "configuration": BEGIN.to_dict()},
         *(step(number, 8 * number, BEGIN, 0.10 + 0.01 * (number % 2)) for number in range(20)),
         {**change, "seconds": {"stage": 0.25, "load": 0.5}, "failure": "", "reason": "goodput +31% & more"},
+        {"event": ledger.VALIDATED, "step": 19, "samples": 160, "elapsed_s": 4.1, "loss": 4.75, "seconds": 0.1},
         *(step(20 + number, 160 + 16 * number, LATER, 0.30 + 0.01 * (number % 2)) for number in range(20)),
+        {"event": ledger.VALIDATED, "step": 39, "samples": 480, "elapsed_s": 8.1, "loss": 4.875, "seconds": 0.1},
         {"event": ledger.ENDED, "step": 40, "samples": 480, "finished": True},
     ]
     (run / ledger.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -77,6 +79,11 @@ def test_step_times_stand_beside_the_tables_whose_trials_are_named(trained) -> N
 def test_changes_have_their_reasons(trained) -> None:
     text = render(trained)
     assert "goodput +31% &amp; more" in text and "750 ms" in text and "trained to its end, 1 attempt" in text
+
+
+def test_the_loss_of_held_out_samples_stands_beside_that_of_training(trained) -> None:
+    text = render(trained)
+    assert "4.8750; the lowest was 4.7500" in text and ">held out<" in text
 
 
 def test_what_comes_from_outside_is_escaped_and_nothing_is_fetched(trained) -> None:

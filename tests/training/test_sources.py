@@ -22,11 +22,14 @@ ENCODER = dataclasses.replace(TINY, vocab=257, causal=False)
 VIT = dataclasses.replace(TINY, vocab=10, causal=False, patch=4, seq_len=17)
 
 
-def source(model: Model, *, seed: int = 0) -> Source:
+def spec_of(model: Model, *, seed: int = 0) -> TrialSpec:
     configuration, cluster = Configuration(dp=1, global_batch=8, micro_batch=8), Cluster(devices_per_host=1, memory_limit_bytes=1)
-    return source_of(
-        TrialSpec(study="tests", trial=1, configuration=configuration, model=model, cluster=cluster, training=Training(seed=seed), steps=1)
-    )
+    training = Training(seed=seed)
+    return TrialSpec(study="tests", trial=1, configuration=configuration, model=model, cluster=cluster, training=training, steps=1)
+
+
+def source(model: Model, *, seed: int = 0) -> Source:
+    return source_of(spec_of(model, seed=seed))
 
 
 @pytest.mark.parametrize("model", [TINY, ENCODER, VIT], ids=["text", "masked", "images"])

@@ -1,0 +1,160 @@
+"""The loss on held-out samples is that of one process, whatever the layout; and training never sees them."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.training import ledger
+from oppa.training.batches import Source, among_all, held_out_among
+from oppa.training.pipeline_parallel import rank_of, stages_of
+from oppa.training.sources import source_of
+from oppa.training.tensor_parallel import IGNORED
+from oppa.training.validation import share_of
+from tests.training.conftest import TINY
+from tests.training.runs import Runs, configured, events, losses, runs
+from tests.training.test_run import CLOSE, MIXTURE
+from tests.training.test_sources import ENCODER, VIT, spec_of
+
+made = pytest.fixture(scope="module", name="made")(runs)
+HELD_OUT = 13
+"""Which no batch divides."""
+
+
+def source(model: Model, held_out: int = HELD_OUT) -> Source:
+    return source_of(spec_of(model), held_out)
+
+
+def rows(inputs: Tensor) -> Counter[bytes]:
+    return Counter(row.contiguous().numpy().tobytes() for row in inputs)
+
+
+@pytest.mark.parametrize("size", [13, 14, 100, 1784])
+def test_held_out_samples_are_spread_evenly_and_all_others_are_left(size: int) -> None:
+    held_out, kept = held_out_among(size, HELD_OUT), among_all(torch.arange(size), size, HELD_OUT)
+    assert torch.equal(torch.cat([held_out, kept]).sort().values, torch.arange(size + HELD_OUT))
+    gaps = held_out.diff()
+    assert gaps.max() - gaps.min() <= 1
+
+
+def test_without_held_out_samples_nothing_changes() -> None:
+    assert torch.equal(among_all(torch.arange(5), 5, 0), torch.arange(5)) and len(held_out_among(5, 0)) == 0
+
+
+@pytest.mark.parametrize("model", [TINY, VIT], ids=["text", "images"])
+def test_training_never_sees_what_is_held_out(model: Model) -> None:
+    data, whole = source(model), source(model, 0)
+    assert data.size is not None and whole.size == data.size + HELD_OUT
+    parts = rows(data.samples(range(data.size)).inputs) + rows(data.validation(range(HELD_OUT)).inputs)
+    assert parts == rows(whole.samples(range(whole.size)).inputs), "each once, where it belongs"
+
+
+def test_an_encoder_is_always_asked_for_the_same() -> None:
+    first, again = (source(ENCODER).validation(range(HELD_OUT)) for _ in range(2))
+    assert torch.equal(first.targets, again.targets)
+
+
+@pytest.mark.parametrize("model", [TINY, ENCODER, VIT], ids=["text", "masked", "images"])
+@pytest.mark.parametrize(("dp", "micro_batch"), [(1, 1), (1, 8), (2, 4), (4, 1), (4, 8)])
+def test_replicas_share_them_out_evenly(model: Model, dp: int, micro_batch: int) -> None:
+    configuration, data = Configuration(dp=dp, micro_batch=micro_batch, global_batch=dp * micro_batch), source(model)
+    shares = [share_of(data, configuration, replica) for replica in range(dp)]
+    assert len({len(share.inputs) for share in shares}) == 1 and len(shares[0].inputs) % micro_batch == 0
+    targets = torch.cat([share.targets for share in shares])
+    whole = data.validation(range(HELD_OUT)).targets
+    assert torch.equal(targets[:HELD_OUT], whole) and (targets[HELD_OUT:] == IGNORED).all()
+    assert all(share.inputs.dtype == data.validation(range(1)).inputs.dtype for share in shares)
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [configured(pp=4), configured(pp=2, model_chunks=2, schedule="interleaved"), configured(pp=4, model_chunks=2, schedule="zb-v")],
+    ids=str,
+)
+def test_it_is_known_which_rank_holds_a_stage(configuration: Configuration) -> None:
+    for rank in range(configuration.pp):
+        assert all(rank_of(stage, configuration) == rank for stage in stages_of(configuration, rank))
+
+
+def test_more_than_half_cannot_be_held_out() -> None:
+    with pytest.raises(InputError, match="less than half"):
+        source(VIT, 1000)
+
+
+def validated(
+    made: Runs, configuration: Configuration, *plan: tuple[int, Configuration], model: Model = TINY, every: int = 32
+) -> tuple[list[float], list[float]]:
+    """Losses of steps, and of looks at what is held out."""
+    folder = made.new(configuration, *plan, model=model, validation=HELD_OUT, validate_every=every)
+    assert made.train(folder).ending.value == "finished"
+    looks = events(folder, ledger.VALIDATED)
+    assert [look["samples"] for look in looks] == list(range(every, 97, every))
+    return losses(events(folder, ledger.STEP)), losses(looks)
+
+
+@pytest.fixture(scope="module")
+def alone(made: Runs) -> tuple[list[float], list[float]]:
+    return validated(made, configured(micro_batch=1))
+
+
+LAYOUTS = [
+    configured(dp=4, micro_batch=1),
+    configured(dp=2, tp=2, zero_stage=2),
+    configured(dp=4, zero_stage=3, micro_batch=1),
+    configured(pp=4),
+    configured(tp=2, pp=2),
+    configured(dp=2, pp=2, zero_stage=2, model_chunks=2, schedule="interleaved", micro_batch=1),
+    configured(dp=2, pp=2, model_chunks=2, schedule="zb-v", micro_batch=1),
+    configured(dp=2, pp=2, zero_stage=3, schedule="gpipe"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("configuration", LAYOUTS, ids=lambda each: each.id)
+def test_every_layout_finds_the_loss_of_one_process(
+    configuration: Configuration, made: Runs, alone: tuple[list[float], list[float]]
+) -> None:
+    steps, looks = validated(made, configuration)
+    assert looks == pytest.approx(alone[1], abs=CLOSE) and steps == pytest.approx(alone[0], abs=CLOSE)
+
+
+@pytest.mark.slow
+def test_it_is_looked_at_through_a_change_of_layout(made: Runs, alone: tuple[list[float], list[float]]) -> None:
+    steps, looks = validated(made, configured(dp=4, micro_batch=1), (48, configured(tp=2, pp=2)))
+    assert looks == pytest.approx(alone[1], abs=CLOSE) and steps == pytest.approx(alone[0], abs=CLOSE)
+
+
+FAMILIES: Sequence[tuple[str, Model, Configuration]] = [
+    ("masked", ENCODER, configured(dp=2, tp=2)),
+    ("images", VIT, configured(dp=2, pp=2)),
+    ("mixture", dataclasses.replace(TINY, **MIXTURE), configured(dp=2, ep=2)),  # type: ignore[arg-type]
+    ("mixture, sharded", dataclasses.replace(TINY, **MIXTURE), configured(dp=4, ep=2, zero_stage=3)),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "configuration"), [each[1:] for each in FAMILIES], ids=[each[0] for each in FAMILIES])
+def test_so_does_every_family(model: Model, configuration: Configuration, made: Runs) -> None:
+    one, several = validated(made, configured(), model=model, every=96), validated(made, configuration, model=model, every=96)
+    assert several[1] == pytest.approx(one[1], abs=CLOSE)
+
+
+@pytest.mark.slow
+def test_looking_changes_nothing(made: Runs) -> None:
+    """But what there is to train on."""
+    configuration = configured(dp=2, pp=2, micro_batch=1)
+    often, once = (validated(made, configuration, every=every)[0] for every in (8, 96))
+    assert often == once
+
+
+@pytest.mark.slow
+def test_by_default_it_is_looked_at_twenty_times(made: Runs) -> None:
+    folder = made.new(configured(global_batch=2, micro_batch=2), samples=80, validation=4)
+    made.train(folder)
+    assert len(events(folder, ledger.VALIDATED)) == 20
