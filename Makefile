@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DONE := .venv/.installed
 
-.PHONY: help setup tune loop test check environments slurm faults bench lint wheel clean
+.PHONY: help setup tune loop test check environments slurm browser faults bench lint wheel clean
 
 help: ## What there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
@@ -36,6 +36,10 @@ environments: setup ## Make the environments of DeepSpeed's and ColossalAI's run
 slurm: ## Install Debian's Slurm, for the tests that run on a real one (as root)
 	@command -v slurmctld slurmd srun >/dev/null || PATH="$$PATH:/usr/sbin" command -v slurmctld slurmd srun >/dev/null || { \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm slurm-client munge; }
+
+browser: ## Install Debian's Chromium, for the tests of the live page (as root)
+	@command -v chromium chromium-browser google-chrome chrome >/dev/null || { \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; }
 
 lint: setup ## Format, lint, strict types, import contracts
 	$(BIN)/ruff format --check .

@@ -28,11 +28,10 @@ def goodput(
     if run:
         from oppa.bench.goodput import real, restarts
         from oppa.cli.telling import telling
-        from oppa.problem.job import load_job
 
         with telling() as tell:
             real.run(folder, catalog.root() / "runs" / "goodput", range(seeds), tell)
-            restarts.record(folder, comparison_of(folder), load_job(catalog.root() / real.JOB).model, tell)
+            restarts.record(folder, comparison_of(folder), tell)
     comparison = comparison_of(folder)
     if run:
         style.err().print(f"written: {write_page(folder)}", markup=False)

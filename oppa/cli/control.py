@@ -13,7 +13,7 @@ PORT = "The port on this machine's loopback; from elsewhere through a tunnel, `s
 FOLDER = "Where the service keeps its secret and its journal: it goes on from there when it is started again."
 POLICY = "How batch size and layout are chosen: `goodput`, `critical-batch`, `norm-test`, `stagewise` or `static`."
 EVERY = "Steps of a job from one decision to the next."
-TOKEN = "Print the token of the job of this name, and exit: `oppa train` on another host speaks with it. `watch`: the live page's."
+TOKEN = "Print the token of the job of this name, and exit: `oppa train --control` speaks with it. `watch`: the live page's."
 
 COLLECTED = 50_000, 20, 50
 """Garbage is collected this seldom: while it is, all jobs wait, and what jobs have told is many objects, none of them garbage."""
@@ -53,7 +53,7 @@ def control(
     try:
         with in_background(service, port) as own:
             style.err().print(f"{policy} over {len(profiled.rows):,} rows, {len(service.jobs)} jobs known", markup=False)
-            style.err().print(f"jobs      127.0.0.1:{own}, with the token of `oppa control --token JOB`", markup=False)
+            style.err().print(f"jobs      127.0.0.1:{own}, with the token of `oppa control --table T --token JOB`", markup=False)
             style.err().print(f"live page http://127.0.0.1:{own}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)
             stop.wait()
     finally:

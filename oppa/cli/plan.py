@@ -11,6 +11,7 @@ from oppa.errors import InputError
 
 if TYPE_CHECKING:
     from oppa.control.plan import NoiseSeen, Stage
+    from oppa.problem.problem import Problem
     from oppa.training.ledger import Line
 
 TABLE = "The folder of the table that decisions are made from."
@@ -48,14 +49,17 @@ def plan(
     profiled.origin.require_model_of(run.problem)
     lines = [line for line in ledger.standing(ledger.read(noise)) if line["event"] == ledger.STEP]
     begin = fastest_at(profiled, run.configuration.global_batch).configuration
-    total = samples or run.problem.recipe.samples or (lines[-1]["samples"][1] if lines else 0)
-    offers = Offers(profiled).scaled(run.problem.recipe.scaling)
-    stages = planned(policy_of(policy)(offers), profiled, _seen(lines), begin=begin, total=total, reconfiguration_s=cost)
+    recipe = run.problem.recipe
+    total = samples or recipe.samples or (lines[-1]["samples"][1] if lines else 0)
+    offers = Offers(profiled).scaled(recipe.scaling)
+    stages = planned(
+        policy_of(policy)(offers), profiled, _seen(lines), begin=begin, total=total, warmup=recipe.warmup_samples, reconfiguration_s=cost
+    )
     seq_len = run.problem.model.seq_len
     if as_json:
         typer.echo(json.dumps([{"tokens": stage.samples * seq_len, **stage.to_dict()} for stage in stages], indent=1))
     elif to:
-        typer.echo(_megatron(stages, seq_len))
+        typer.echo(_megatron(run.problem, stages))
     else:
         _print(stages, seq_len)
 
@@ -79,19 +83,17 @@ def _print(stages: "Sequence[Stage]", seq_len: int) -> None:
     style.out().print(table)
 
 
-def _megatron(stages: "Sequence[Stage]", seq_len: int) -> str:
-    """A paragraph for each launch: layout and micro-batch are fixed within one."""
+def _megatron(problem: "Problem", stages: "Sequence[Stage]") -> str:
+    """A paragraph for each launch: layout and micro-batch are fixed within one; raises InputError for what Megatron-LM cannot express."""
     from oppa.control.plan import launches, megatron_schedule
+    from oppa.tuning.formats import megatron
 
-    texts = []
+    texts, seq_len = [], problem.model.seq_len
     for launch in launches(stages):
         configuration = launch[0].configuration
-        words = {
-            "--tensor-model-parallel-size": configuration.tp,
-            "--pipeline-model-parallel-size": configuration.pp,
-            "--micro-batch-size": configuration.micro_batch,
-            "--step-batch-size-schedule": f'"{megatron_schedule(launch, seq_len)}"',
-        }
+        megatron.check(problem, configuration)
+        options = [option for option in megatron.parallel_options(problem, configuration) if not option.startswith("--global-batch-size")]
+        options.append(f'--step-batch-size-schedule "{megatron_schedule(launch, seq_len)}"')
         head = f"# from {launch[0].samples * seq_len} tokens on; data parallel size {configuration.dp}"
-        texts.append("\n".join([head, *(f"{name} {value} \\" for name, value in words.items())]).removesuffix(" \\"))
+        texts.append("\n".join([head, *(f"{option} \\" for option in options)]).removesuffix(" \\"))
     return "\n\n".join(texts)

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import json
+import os
+import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -38,6 +40,11 @@ POLICY = (
     "Who chooses batch sizes and layout while it trains, from --table: `goodput`, `critical-batch`, `norm-test`, `stagewise`, `static`, or "
     "one with settings, `norm-test,eta=0.3`. None unless given."
 )
+CONTROL = (
+    "A control service that runs already, `JOB@127.0.0.1:PORT`, instead of one of its own: policy and table are its. "
+    "The job's token is in OPPA_CONTROL_TOKEN."
+)
+TOKEN = "OPPA_CONTROL_TOKEN"
 LAUNCHER = "Where it runs: `local`, `slurm`, or `auto`, as `oppa tune` has it."
 SBATCH = "A word for the sbatch with which `--launcher slurm` asks for hosts. Repeat it for more."
 
@@ -50,6 +57,7 @@ def train(
     seed: Annotated[int | None, typer.Option(min=0, help=SEED)] = None,
     table: Annotated[Path | None, typer.Option(metavar="FOLDER", help=TABLE)] = None,
     policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "",
+    control: Annotated[str, typer.Option(metavar="JOB@ADDRESS", help=CONTROL)] = "",
     launcher: Annotated[str, typer.Option(metavar="NAME", help=LAUNCHER)] = "auto",
     sbatch: Annotated[list[str] | None, typer.Option(metavar="WORD", help=SBATCH)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print how it ended as JSON on stdout.")] = False,
@@ -81,10 +89,15 @@ def train(
         if chosen.interval is not None:
             recipe = dataclasses.replace(problem.recipe, statistics=chosen.measures, statistics_every=chosen.interval)
             problem = dataclasses.replace(problem, recipe=recipe)
+    if control and policy:
+        raise InputError(f"`--policy {policy}` beside `--control {control}`", hint="that service has a policy: leave one of them out")
+    there = _there(control)
     request = Request(launcher=launcher, parallel=1, options=tuple(sbatch or ())).resolve(problem.cluster)
     asked = configuration if setting or source.is_dir() else None
     result, code = _supervised(
-        problem, _Wishes(runner=runner, asked=asked, usual=configuration, table=profiled, request=request, policy=policy), run
+        problem,
+        _Wishes(runner=runner, asked=asked, usual=configuration, table=profiled, request=request, policy=policy, control=there),
+        run,
     )
     if as_json:
         typer.echo(json.dumps(result, indent=1))
@@ -104,6 +117,33 @@ class _Wishes:
     request: "Request"
     policy: str
     """By name; empty: none."""
+    control: "_There | None"
+    """A control service that runs already."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _There:
+    """A control service on this machine, and as which job to speak to it."""
+
+    job: str
+    port: int
+    token: str
+
+
+def _there(text: str) -> _There | None:
+    """What `--control` says; None where it says nothing."""
+    from oppa.places.network import LOOPBACK
+    from oppa.protocol.messages import NAME
+
+    if not text:
+        return None
+    match = re.fullmatch(rf"(?P<job>{NAME})@(?:{re.escape(LOOPBACK)}|localhost):(?P<port>[0-9]{{1,5}})", text)
+    if match is None:
+        hint = f"give the job's name and where the service listens, `my-job@{LOOPBACK}:8765`; from elsewhere through an SSH tunnel"
+        raise InputError(f"`--control {text}`", hint=hint)
+    if not (token := os.environ.get(TOKEN, "")):
+        raise InputError(f"`--control {text}` without a token", hint=f"{TOKEN}=`oppa control --table T --token {match['job']}`")
+    return _There(match["job"], int(match["port"]), token)
 
 
 def _policy(name: str, table: "Table | None") -> "Policy":
@@ -121,7 +161,7 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
     """Train until it ends, for now or for good; what came of it, and the exit code."""
     from oppa.cli.sitting import again_with, going_on, say_how_to_go_on
     from oppa.cli.summary import new_folder
-    from oppa.cli.train_watch import make_watcher, print_outcome, print_run
+    from oppa.cli.train_watch import make_watcher, print_outcome, print_run, print_worth
     from oppa.cli.watch import Interruption
     from oppa.training import ledger
     from oppa.training.run_folder import PROFILED, held
@@ -140,13 +180,15 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
             going_on(again),
             _engine(wishes.request, problem, folder, interruption) as engine,
             engine.launcher(wishes.runner, study=run.uuid, grace_s=grace_s) as ranks,
-            _controlled(run, folder, wishes, engine),
+            _controlled(run, folder, wishes, engine) as account,
             make_watcher(run, folder, interruption) as watcher,
         ):
             outcome = supervise(ranks, folder, run, watcher)
         lines = ledger.standing(ledger.read(folder))
         print_outcome(folder, outcome, lines)
-        result = _result(folder, outcome, lines, time.monotonic() - begun_s)
+        if account:
+            print_worth(account)
+        result = {**_result(folder, outcome, lines, time.monotonic() - begun_s), "worth": account or None}
         if wishes.table:
             _refine(wishes.table, folder, lines)
         if outcome.ending in (Ending.STOPPED, Ending.REVOKED):
@@ -155,13 +197,18 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
 
 
 @contextlib.contextmanager
-def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine") -> Iterator[None]:
-    """Under a control service of its own, where a policy is asked for."""
+def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine") -> Iterator[dict[str, Any]]:
+    """Under a control service, where one is named, or a policy is: then at the end, what its decisions were worth."""
     from oppa.control import line
 
     (folder / line.FILE).unlink(missing_ok=True)  # of a supervisor that was killed
+    account = dict[str, Any]()
+    if wishes.control:
+        with _told(wishes.control, run, folder, engine):
+            yield account
+        return
     if not wishes.policy or wishes.table is None:
-        yield
+        yield account
         return
     from oppa.cli import style
     from oppa.control.background import in_background
@@ -174,23 +221,28 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine")
     begun = time.time()
     service = Service(folder / "control", controllers(wishes.table, policy_of(wishes.policy)))
     try:
-        with (
-            in_background(service) as port,
-            engine.reached(port, grace_s=run.problem.limits.grace_s, log=folder / "tunnel.log") as there,
-            line.told(
-                folder,
-                address=f"{LOOPBACK}:{port}",
-                through=f"{LOOPBACK}:{there}",
-                job=run.uuid,
-                token=service.tokens.of_job(run.uuid),
-            ),
-        ):
+        with in_background(service) as port, _told(_There(run.uuid, port, service.tokens.of_job(run.uuid)), run, folder, engine):
             style.err().print(f"live    http://{LOOPBACK}:{port}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)
-            yield
+            yield account
+        if (job := service.jobs.get(run.uuid)) is not None:
+            account.update(job.controller.to_dict())
         if not service.taken and any(each["event"] == ledger.STEP and each["time"] >= begun for each in ledger.read(folder)):
             style.err().print("warning: the ranks never reached the control service; nothing was decided", markup=False, soft_wrap=True)
     finally:
         service.close()
+
+
+@contextlib.contextmanager
+def _told(there: _There, run: "RunSpec", folder: Path, engine: "Engine") -> Iterator[None]:
+    """The ranks know how to reach a service on this machine, wherever they are."""
+    from oppa.control import line
+    from oppa.places.network import LOOPBACK
+
+    with (
+        engine.reached(there.port, grace_s=run.problem.limits.grace_s, log=folder / "tunnel.log") as port,
+        line.told(folder, address=f"{LOOPBACK}:{there.port}", through=f"{LOOPBACK}:{port}", job=there.job, token=there.token),
+    ):
+        yield
 
 
 def _engine(

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -69,6 +69,14 @@ def print_refined(table: "Table", better: "Table", seen: Sequence["Observation"]
         was, now = before.get(configuration), after[configuration]
         told = f"{style.rate(was.steps_per_s, was.stddev)} steps/s in the table" if was else "not in the table"
         style.err().print(f"        {escape(_layout(configuration))}: {style.rate(now.steps_per_s, now.stddev)} steps/s, {told}")
+
+
+def print_worth(account: Mapping[str, float | None]) -> None:
+    """What the decisions of a run have brought, to stderr; nothing where nobody knows."""
+    gain, regret = account["gain"], account["regret"]
+    if gain is not None and regret is not None:
+        told = f"{gain:+.1%} over staying as it began; {regret:.1%} short of the best of the table at every moment"
+        style.err().print(f"[bold]worth[/]   {told}")
 
 
 def make_watcher(run: RunSpec, folder: Path, interruption: Interruption) -> "PlainWatcher":

@@ -65,6 +65,8 @@ class ControlClient:
         self._url, self._token, self._hello = f"ws://{address}/job/{hello.job}", token, hello
         self._waiting = collections.deque[_Outgoing]()
         self._decided: Decided | None = None
+        self._newest = 0
+        """Of the messages that decisions answered: what is told again does not count again."""
         self._lock, self._news, self._closed = threading.Lock(), threading.Event(), threading.Event()
         self._next: int | None = None
         self.blocked_s = 0.0
@@ -101,7 +103,8 @@ class ControlClient:
         self.blocked_s += time.perf_counter() - begin_s
         if decided is None or decided.command == "no_op" or decided.before != present:
             return None
-        return Advice(configuration=decided.configuration, reason=decided.reason, before_step=decided.before_step)
+        weighed = decided.model_dump(include={"limits", "current", "chosen", "best"})
+        return Advice(configuration=decided.configuration, reason=decided.reason, weighed=weighed, before_step=decided.before_step)
 
     def _tell(self, kind: type[StepTaken] | type[Changed], facts: Mapping[str, Any]) -> None:
         begin_s = time.perf_counter()
@@ -163,9 +166,9 @@ class ControlClient:
                 said = from_service(text)
                 if isinstance(said, Ack):
                     self._acknowledged(said.number)
-                elif isinstance(said, Decided):
+                elif isinstance(said, Decided) and said.number > self._newest:
                     with self._lock:
-                        self._decided = said
+                        self._decided, self._newest = said, said.number
                 elif isinstance(said, Refused):
                     _log.warning("the control service refuses: %s", said.reason)
         except (ConnectionClosed, ProtocolError, OSError) as error:

@@ -3,8 +3,8 @@
 Every few steps the policy is asked. Steps of a configuration that last long enough prove it: the table is refined by them, and the policy
 is asked whether the job should go back to where it came from. What cannot be built is not asked for again.
 
-Worth is goodput times seconds. Time that steps have counts for what they were made in, pauses count for nothing; had the job stayed, all
-of it would have counted for what it stayed in (`Worth`).
+Worth is goodput times seconds. A step counts for what it has brought, however long it took, and pauses count for nothing; had the job
+stayed, all time would have counted for what it stayed in, at the speed that the table, as training refines it, has for that (`Worth`).
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from oppa.control.decision import Command, Decision, Limit, Option, Policy, Situation
+from oppa.control.decision import HEALTHY, Command, Decision, Limit, Option, Policy, Situation
 from oppa.control.offers import Offers
 from oppa.control.spikes import Spikes
 from oppa.problem.configuration import Configuration
@@ -122,7 +122,7 @@ class Controller:
         self._refine([])
         self.worth = Worth()
         self.present: Option | None = None
-        """What the last step's configuration is worth; None while the noise scale cannot be believed."""
+        """What the last step was worth, by its own time; None while the noise scale cannot be believed."""
 
     def step(self, seen: StepTaken) -> Decision | None:
         """Take in a step; a decision, where one is due."""
@@ -137,15 +137,15 @@ class Controller:
             if undone := self._undone(stretch, seen):
                 return self._onward(stretch, seen) or undone
         self._until_next -= 1
-        tests = self._policy.interval is not None and (stretch.proven or not stretch.moved)
-        if not (seen.tested if tests else self._until_next <= 0):
+        settled = stretch.proven or not stretch.moved
+        if not (self._until_next <= 0 or (settled and (self._policy.restless or (self._policy.interval and seen.tested)))):
             return None
-        self._until_next = self._every
+        self._until_next = max(self._every, 2 * (self._policy.interval or 0))
         return self._decide(seen, stretch)
 
     def changed(self, seen: Changed) -> None:
         """Take in what became of a change."""
-        if Strategy.of(seen.before) != Strategy.of(seen.after):
+        if Strategy.of(seen.before) != Strategy.of(seen.after) and seen.seconds:  # else it was refused before it began
             self._cost_s = seen.seconds
             self._reconfiguring_s += seen.seconds
         if seen.failure:
@@ -200,13 +200,16 @@ class Controller:
             wanted, weights = before, f"back to batch {before.global_batch} from {present.global_batch}, and to the weights from before"
             self._too_large = present.global_batch, 2 * seen.samples
         reason = f"{told}: {weights}"
-        return Decision(command=Command.ROLL_BACK, configuration=wanted, reason=reason, limits=(Limit.SPIKE,), before_step=began)
+        back = Decision(command=Command.ROLL_BACK, configuration=wanted, reason=reason, limits=(Limit.SPIKE,), before_step=began)
+        return self._weighed(back, self._situation(seen, stretch))
 
     def _undone(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:
         """Back to where the job came from, if the policy wants that; None if the change stands."""
         if stretch.came_from is None or seen.believed is None:
             return None
-        return self._policy.undo(self._situation(seen, stretch), stretch.came_from)
+        situation = self._situation(seen, stretch)
+        undone = self._policy.undo(situation, stretch.came_from)
+        return undone and self._weighed(undone, situation)
 
     def _onward(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:
         """On from a configuration that is worse than the one before, where it was but a step on the way."""
@@ -216,9 +219,21 @@ class Controller:
         return None if decision.command == Command.NO_OP or decision.configuration == stretch.came_from else decision
 
     def _decide(self, seen: StepTaken, stretch: _Stretch) -> Decision:
-        decision = self._policy.decide(self._situation(seen, stretch))
+        situation = self._situation(seen, stretch)
+        decision = self._policy.decide(situation)
         self._on_the_way = decision.configuration if decision.onward else None
-        return decision
+        return self._weighed(decision, situation)
+
+    def _weighed(self, decision: Decision, situation: Situation) -> Decision:
+        """The same with what there was to choose from, whatever the policy goes by; without where nobody knows what a batch is worth."""
+        if decision.best or situation.noise_scale is None or situation.health != HEALTHY:
+            return decision
+        offers, noise_scale = self._offers, situation.noise_scale
+        current, chosen = (
+            offers.current(each, noise_scale, situation.steps_per_s if each == situation.configuration else None)
+            for each in (situation.configuration, decision.configuration)
+        )
+        return dataclasses.replace(decision, current=current, chosen=chosen, best=offers.best(offers.goodputs(noise_scale)))
 
     def _account(self, seen: StepTaken) -> None:
         """Add a step to the worth of the run, and the time since the last one to what it might have been worth."""
@@ -226,14 +241,14 @@ class Controller:
         self.present = None
         if seen.believed is None:
             return
-        self.present = current = self._offers.current(seen.configuration, seen.believed, 1 / seen.step_time_s)
-        first = self._offers.current(self._stretches[0].configuration, seen.believed, None) or current
-        assert current is not None and first is not None  # its speed was given
+        self.present = present = self._offers.measured(seen.configuration, seen.believed, 1 / seen.step_time_s)
+        first = self._offers.current(self._stretches[0].configuration, seen.believed, None) or present
+        known = self._offers.current(seen.configuration, seen.believed, None) or present
         best = float(self._offers.goodputs(seen.believed).max())
         self.worth = Worth(
-            actual=self.worth.actual + current.goodput * seen.step_time_s,
+            actual=self.worth.actual + present.goodput * seen.step_time_s,
             stayed=self.worth.stayed + first.goodput * passed_s,
-            ideal=self.worth.ideal + max(best, current.goodput) * passed_s,
+            ideal=self.worth.ideal + max(best, known.goodput) * passed_s,
         )
 
     def to_dict(self) -> dict[str, Any]:

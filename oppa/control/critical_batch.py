@@ -24,7 +24,8 @@ class CriticalBatchPolicy(Policy):
             return disbelieved
         assert situation.noise_scale is not None
         present, critical = situation.configuration, situation.noise_scale
-        fitting = (each for each in self._offers.configurations if each.micro_batch == present.micro_batch)
+        may = (each for each in self._offers.configurations if each not in situation.barred)
+        fitting = (each for each in may if each.micro_batch == present.micro_batch)
         own = sorted((each for each in fitting if Strategy.of(each) == Strategy.of(present)), key=lambda each: each.global_batch)
         grown = self._growth * present.global_batch
         within = [each for each in own if each.global_batch <= grown and each.global_batch < situation.too_large]

@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Over
 
+HEALTHY = "healthy"
+"""Of a noise scale that can be believed."""
+
 
 class Command(enum.StrEnum):
     """What a job is told (COPUS, section 4.3, and appendix E)."""
@@ -54,10 +57,10 @@ class Situation:
     configuration: Configuration
     noise_scale: float | None
     """phi in sequences, calibrated and smoothed; None before there is one."""
-    health: str = "healthy"
+    health: str = HEALTHY
     """Of the noise scale, in the estimator's own words; `healthy`, or why it cannot be believed."""
     variance_ratio: float | None = None
-    """V / |g|^2 of the norm test, in sequences, as the last step that was measured in this configuration has it."""
+    """V / |g|^2 of the norm test, in sequences, of the last step; None where that was not measured, or does not tell."""
     worker_variance_ratio: float | None = None
     """The same with the V of eq. 5, where workers are compared."""
     steps_per_s: float | None = None
@@ -103,6 +106,7 @@ class Option:
         """For JSON."""
         return {
             "configuration": self.configuration.to_dict(),
+            "id": self.configuration.id,
             "samples_per_s": self.samples_per_s,
             "efficiency": self.efficiency,
             "goodput": self.goodput,
@@ -149,6 +153,8 @@ class Policy(Protocol):
 
     measures: Over = "micro-batches"
     """What of its steps' gradients a job has to compare for it."""
+    restless: bool = False
+    """Whether it is asked behind every step."""
     interval: int | None = None
     """Steps from one that is measured to the next, behind each of which it is asked; None: all are, and it is asked now and then."""
 
@@ -170,7 +176,7 @@ def disbelief(situation: Situation) -> Decision | None:
     if situation.warming_up_samples:
         reason = f"the learning rate still rises, for {situation.warming_up_samples:,} samples more"
         return stay(situation, reason, Limit.WARM_UP)
-    if situation.health == "healthy" and situation.noise_scale is not None:
+    if situation.health == HEALTHY and situation.noise_scale is not None:
         return None
     return stay(situation, f"the noise scale cannot be believed: {situation.health}", Limit.UNHEALTHY)
 

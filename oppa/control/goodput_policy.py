@@ -112,7 +112,7 @@ class GoodputPolicy(Policy):
         if not self._looks_back or situation.noise_scale is None:
             return None
         current, before = (self._offers.current(each, situation.noise_scale, None) for each in (situation.configuration, came_from))
-        if current is None or before is None:
+        if current is None or before is None or not self._may(came_from, situation):
             return None
         moves = Strategy.of(came_from) != Strategy.of(situation.configuration)
         factor = cost_factor(situation, current.samples_per_s, self._cost) if moves else 1.0
@@ -128,6 +128,11 @@ class GoodputPolicy(Policy):
             chosen=before,
             best=(before,),
         )
+
+    def _may(self, configuration: Configuration, situation: Situation) -> bool:
+        """Whether nothing forbids a batch, however much it is worth."""
+        grown = configuration.global_batch > self._growth * situation.configuration.global_batch
+        return not grown and configuration not in situation.barred and configuration.global_batch < situation.too_large
 
     def _weighed(self, goodputs: Array, situation: Situation, current: Option) -> "_Weighed":
         offers, present = self._offers, situation.configuration

@@ -11,6 +11,8 @@ from oppa.table.table import Table
 
 POINTS = 2000
 """Steps that a curve has at most: when it has more, every other one is dropped."""
+WEIGHED = ("limits", "current", "chosen", "best")
+"""Of a decision: what was weighed."""
 KEPT = 200
 """Decisions that people can look back at."""
 
@@ -47,6 +49,7 @@ class Job:
         self.history = History()
         self.decisions: list[dict[str, Any]] = []
         self.changes = 0
+        self._unheard: Decided | None = None
 
     def take(self, message: StepTaken | Changed) -> Decided | None:
         """Take in what the job tells, unless it was told before; a decision, where one is due."""
@@ -59,9 +62,22 @@ class Job:
         self.last = message
         decision = self.controller.step(message)
         self.history.add(_point(message, self.controller))
-        return None if decision is None else self._decided(message, decision)
+        if decision is None:
+            return None
+        self._unheard = self._decided(message, decision)
+        return self._unheard
+
+    def unheard(self) -> Decided | None:
+        """The newest decision, if the job has neither been told of it nor has changed since."""
+        return self._unheard
+
+    def heard(self, decided: Decided) -> None:
+        """The job has been told of a decision; until then it is told again on the next connection."""
+        if self._unheard is decided:
+            self._unheard = None
 
     def _changed(self, message: Changed) -> None:
+        self._unheard = None
         self.changes += not message.failure
         self.controller.changed(message)
         if self.decisions:
@@ -79,6 +95,7 @@ class Job:
             configuration=decision.configuration,
             before_step=decision.before_step,
             reason=decision.reason[:2000],
+            **{name: record[name] for name in WEIGHED},
         )
 
 

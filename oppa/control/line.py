@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING
 from oppa.durable import write_private
 from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
-from oppa.problem.training import Recipe
+from oppa.problem.problem import Problem
 from oppa.protocol.messages import Hello
 
 if TYPE_CHECKING:
     from oppa.control.client import ControlClient
 
 FILE = "control.json"
+
+
+STATE_BYTES, MOVED_BYTES_PER_S, AGREED_S = 12, 1e9, 0.5
+"""Of a parameter: weight and two moments; what a rank moves of them; and what it takes to build another layout of nothing."""
+
+
+def expected_change_s(parameters: int, devices: int) -> float:
+    """What a first change of layout may take, before one was measured: on the safe side, so that none comes just before the end."""
+    return AGREED_S + STATE_BYTES * parameters / devices / MOVED_BYTES_PER_S
 
 
 @contextlib.contextmanager
@@ -31,7 +40,7 @@ def told(folder: Path, *, address: str, through: str, job: str, token: str) -> I
         path.unlink(missing_ok=True)
 
 
-def client_of(folder: Path, configuration: Configuration, recipe: Recipe) -> "ControlClient | None":
+def client_of(folder: Path, configuration: Configuration, problem: Problem) -> "ControlClient | None":
     """The line of a run to its service; None where it has none.
 
     Raises:
@@ -44,9 +53,10 @@ def client_of(folder: Path, configuration: Configuration, recipe: Recipe) -> "Co
         hello = Hello(
             job=values["job"],
             configuration=configuration,
-            total_samples=recipe.samples,
-            warmup_samples=recipe.warmup_samples,
-            scaling=recipe.scaling,
+            total_samples=problem.recipe.samples,
+            warmup_samples=problem.recipe.warmup_samples,
+            scaling=problem.recipe.scaling,
+            reconfiguration_s=expected_change_s(problem.model.parameter_count, configuration.devices),
         )
         return ControlClient(values["address"], values["token"], hello, through=values["through"])
     except FileNotFoundError:

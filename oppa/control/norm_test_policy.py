@@ -11,7 +11,7 @@ import math
 from oppa.control.decision import Decision, Limit, Policy, Situation, stay
 from oppa.control.goodput_policy import GROWTH
 from oppa.control.offers import Offers
-from oppa.control.picking import asking, with_batch
+from oppa.control.picking import Bounds, asking, with_batch
 from oppa.errors import InputError
 from oppa.training.norm_test import ETA, Form, asked_for, groups_of
 
@@ -43,7 +43,7 @@ class NormTestPolicy(Policy):
         if not (offers.batches <= maximum).any():
             raise InputError(f"`maximum = {maximum:g}` is below all batches of the table", hint=f"give at least {offers.batches.min():g}")
         self._offers, self._eta, self._maximum, self._growth, self._form = offers, eta, maximum, growth, form
-        self.interval, self.measures = interval, groups_of(form, workers=2)
+        self.interval, self.measures = interval, groups_of(form, workers=2)  # a job sees for itself whether it has several
 
     @classmethod
     def as_written(
@@ -64,5 +64,7 @@ class NormTestPolicy(Policy):
         why = asking("the norm test", asked)
         if asked <= present:
             why = f"batch {present} passes the norm test, which asks for {asked}"
-        wanted = min(max(asked, present), max(self._maximum, present))
-        return with_batch(self._offers, situation, wanted, why, growth=self._growth, maximum=max(self._maximum, present))
+            if not (self._offers.batches == present).any():
+                return stay(situation, why)
+        bounds = Bounds(growth=self._growth, least=present, most=max(self._maximum, present), measurable=True)
+        return with_batch(self._offers, situation, max(asked, present), why, bounds)

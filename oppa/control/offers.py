@@ -76,15 +76,19 @@ class Offers:
         """Of all offers, shape (n,)."""
         return self._goodput(self.samples_per_s, self.batches, noise_scale)
 
+    def measured(self, configuration: Configuration, noise_scale: float, steps_per_s: float) -> Option:
+        """What a configuration is worth at the speed that it has shown, whatever the table says."""
+        samples_per_s = steps_per_s * configuration.global_batch
+        worth = float(self._goodput(samples_per_s, configuration.global_batch, noise_scale))
+        return Option(configuration=configuration, samples_per_s=samples_per_s, goodput=worth)
+
     def current(self, configuration: Configuration, noise_scale: float, steps_per_s: float | None) -> Option | None:
         """What a configuration is worth: by the table, as all others, else by what was measured of it; None if neither knows it."""
         place = self._rows.places.get(configuration)
         rate = steps_per_s if place is None else float(self._rates[place])
         if rate is None:
             return None
-        samples_per_s = rate * configuration.global_batch
-        worth = float(self._goodput(samples_per_s, configuration.global_batch, noise_scale))
-        return Option(configuration=configuration, samples_per_s=samples_per_s, goodput=worth)
+        return self.measured(configuration, noise_scale, rate)
 
     def of_layout(self, configuration: Configuration) -> NDArray[np.bool_]:
         """Which offers need no other layout than this configuration, shape (n,)."""

@@ -1,16 +1,31 @@
 """The layout for a batch that is wanted: the one that runs it fastest, where getting there pays."""
 
+import dataclasses
+import math
+
 import numpy as np
 
 from oppa.control.decision import Command, Decision, Limit, Situation, stay
-from oppa.control.goodput_policy import MARGIN, cost_factor
-from oppa.control.offers import Offers
+from oppa.control.goodput_policy import MARGIN, Mask, cost_factor
+from oppa.control.offers import Array, Offers
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import Strategy
 from oppa.units import format_number, format_seconds
 
 
-def with_batch(offers: Offers, situation: Situation, wanted: float, why: str, *, growth: float, maximum: float) -> Decision:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Which batches a policy may take, in sequences."""
+
+    growth: float = math.inf
+    """The largest factor by which the batch may grow at once."""
+    least: float = 0.0
+    most: float = math.inf
+    measurable: bool = False
+    """A step has to have two micro-batches or more, over all replicas: else nobody can say how noisy its gradient is."""
+
+
+def with_batch(offers: Offers, situation: Situation, wanted: float, why: str, bounds: Bounds) -> Decision:
     """To the smallest batch of the table that is not below what is wanted, in the layout that runs it fastest.
 
     Another layout must be faster by the margin of the goodput policy, and pay in what is left. Towards a batch that is out of reach the
@@ -19,23 +34,28 @@ def with_batch(offers: Offers, situation: Situation, wanted: float, why: str, *,
     Args:
         wanted: Sequences.
         why: For people.
-        growth: The largest factor by which the batch may grow at once.
-        maximum: Sequences that no batch has more than.
     """
     present, batches = situation.configuration, offers.batches
     limits = {
-        Limit.GROWTH: batches <= growth * present.global_batch,
+        Limit.GROWTH: batches <= bounds.growth * present.global_batch,
         Limit.SPIKE: batches < situation.too_large,
         Limit.BARRED: ~offers.among(situation.barred),
     }
-    below = batches <= maximum
-    may = below & np.logical_and.reduce(list(limits.values()))
+    within = (batches >= bounds.least) & (batches <= bounds.most)
+    may = within & np.logical_and.reduce(list(limits.values()))
     if not may.any():
         return stay(situation, f"{why}; the table has no batch that may be taken", Limit.UNKNOWN)
-    batch, free = _smallest(batches[may], wanted), _smallest(batches[below], wanted)
+    batch, free = _smallest(batches[may], wanted), _smallest(batches[within], wanted)
     at = batches == free
     against = () if batch == free else tuple(limit for limit, allowed in limits.items() if not (at & allowed).any())
-    chosen = _fastest(offers, situation, may & (batches == batch))
+    fastest = _fastest(offers, situation, may & (batches == batch))
+    if fastest is None:
+        return stay(situation, f"{why}: no layout that has it would pay in what is left", Limit.COST)
+    chosen = _measurable(offers, fastest) if bounds.measurable else fastest
+    if chosen is None:
+        return stay(
+            situation, f"{why}: `{fastest.id}` would have one micro-batch, of which nobody could say how noisy it is", Limit.UNKNOWN
+        )
     if chosen.global_batch == present.global_batch and Strategy.of(chosen) == Strategy.of(present):
         return stay(situation, f"{why}: batch {present.global_batch} stays", *against)
     moves = Strategy.of(chosen) != Strategy.of(present)
@@ -54,18 +74,32 @@ def asking(what: str, batch: float) -> str:
     return f"{what} asks for {format_number(batch)} sequences"
 
 
-def _smallest(batches: "np.ndarray[tuple[int], np.dtype[np.float64]]", wanted: float) -> float:
+def _smallest(batches: Array, wanted: float) -> float:
     """The smallest that is not below what is wanted, else the largest."""
     enough = batches[batches >= wanted]
     return float(enough.min() if len(enough) else batches.max())
 
 
-def _fastest(offers: Offers, situation: Situation, among: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Configuration:
-    """Of these offers, which have one batch; of the present layout, unless another one is worth a change."""
+def _fastest(offers: Offers, situation: Situation, among: Mask) -> Configuration | None:
+    """Of these offers, which have one batch; of the present layout, unless another one is worth a change. None if none would pay."""
     rates = np.where(among, offers.samples_per_s, -np.inf)
     own = np.where(offers.of_layout(situation.configuration), rates, -np.inf)
     best, stayed = int(rates.argmax()), int(own.argmax())
     if not np.isfinite(own[stayed]):
-        return offers.configuration(best)
+        return offers.configuration(best) if cost_factor(situation, float(rates[best])) > 0 else None
     worth = rates[best] * cost_factor(situation, float(own[stayed]))
     return offers.configuration(best if worth >= own[stayed] * (1 + MARGIN) else stayed)
+
+
+def _measurable(offers: Offers, wanted: Configuration) -> Configuration | None:
+    """The same with the largest micro-batches of which a step has several; None where the table has none."""
+
+    def several(each: Configuration) -> bool:
+        return each.dp * each.num_microbatches > 1
+
+    if several(wanted):
+        return wanted
+    alike = (
+        each for each in offers.configurations if each.global_batch == wanted.global_batch and Strategy.of(each) == Strategy.of(wanted)
+    )
+    return max((each for each in alike if several(each)), key=lambda each: each.micro_batch, default=None)

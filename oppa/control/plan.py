@@ -40,7 +40,14 @@ class Stage:
 
 
 def plan(
-    policy: Policy, table: Table, seen: Sequence[NoiseSeen], *, begin: Configuration, total: int, reconfiguration_s: float = 0.0
+    policy: Policy,
+    table: Table,
+    seen: Sequence[NoiseSeen],
+    *,
+    begin: Configuration,
+    total: int,
+    warmup: int = 0,
+    reconfiguration_s: float = 0.0,
 ) -> list[Stage]:
     """What to train in from which sample on.
 
@@ -48,6 +55,7 @@ def plan(
         seen: By samples, ascending.
         begin: The first configuration; it must be in the table.
         total: Samples of the whole training.
+        warmup: Samples over which the learning rate rises.
 
     Raises:
         InputError: if the run tells no noise scale, or the table does not know what it begins in.
@@ -77,10 +85,11 @@ def plan(
                 elapsed_s=elapsed_s,
                 reconfiguring_s=changing_s,
                 reconfiguration_s=reconfiguration_s,
+                warming_up_samples=max(0, warmup - at),
                 remaining_samples=total - at,
             )
         )
-        next_decision = at + EVERY * decision.configuration.global_batch
+        next_decision = at + (policy.interval or EVERY) * decision.configuration.global_batch
         if decision.command == Command.NO_OP:
             continue
         if decision.command == Command.RECONFIGURE:

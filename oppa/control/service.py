@@ -55,6 +55,8 @@ GATHERED_S = 0.002
 _JOB = re.compile(f"/job/({NAME})")
 
 
+_log = logging.getLogger(__name__)
+
 Told = tuple[StepTaken | Changed, str]
 """A message, and the text that it came as."""
 
@@ -120,7 +122,7 @@ class Service:
             for text in self._journal.messages(name):
                 message = from_job(text)
                 assert not isinstance(message, Hello)
-                job.take(message)
+                _taken(job, message)
             found.append(job)
         return found
 
@@ -219,8 +221,10 @@ class Service:
         self.refused += len(damaged)
         await self._keep(job, messages)
         for message, _ in messages:
-            if decided := job.take(message):
-                await connection.send(decided.to_json())
+            _taken(job, message)
+        if decided := job.unheard():
+            await connection.send(decided.to_json())
+            job.heard(decided)
         if messages:
             await connection.send(Ack(number=job.number).to_json())
         for reason in damaged:
@@ -251,6 +255,14 @@ class Service:
             else:
                 written.set_result(None)
         self._writer = None
+
+
+def _taken(job: Job, message: StepTaken | Changed) -> None:
+    """Let a job take in what it told. What it cannot make sense of ends neither the service nor other jobs."""
+    try:
+        job.take(message)
+    except Exception:  # noqa: BLE001 - whatever it is, it is one job's
+        _log.exception("job `%s`: message %d could not be weighed", job.name, message.number)
 
 
 async def _read(connection: ServerConnection, read: "asyncio.Queue[str | bytes | None]") -> None:

@@ -5,7 +5,7 @@ import math
 
 from oppa.control.decision import Decision, Limit, Policy, Situation, stay
 from oppa.control.offers import Offers
-from oppa.control.picking import asking, with_batch
+from oppa.control.picking import Bounds, asking, with_batch
 from oppa.errors import InputError
 
 SHARES = (0.025, 0.025, 0.95)
@@ -19,6 +19,8 @@ class StagewisePolicy(Policy):
         offers: To choose from.
         maximum: The last stage's batch; the table's largest unless given.
     """
+
+    restless = True
 
     def __init__(self, offers: Offers, *, maximum: float = math.inf) -> None:
         if not (offers.batches <= maximum).any():
@@ -35,4 +37,4 @@ class StagewisePolicy(Policy):
         stage = sum(situation.samples >= end for end in ends[:-1])
         wanted = self._maximum / 2 ** (len(SHARES) - 1 - stage)
         why = asking(f"stage {stage + 1} of {len(SHARES)}", wanted)
-        return with_batch(self._offers, situation, wanted, why, growth=math.inf, maximum=math.inf)
+        return with_batch(self._offers, situation, wanted, why, Bounds(most=self._maximum))

@@ -25,9 +25,17 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """Of a job."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+LARGEST = 2**31
+"""Of a configuration's numbers."""
+LEAST_S = 1e-9
+"""Of an optimizer step."""
 _fields: dict[str, Any] = {
     name: (
-        Annotated[field, Field(ge=0)] if field in (int, float) else Annotated[field, Field(max_length=40)] if field is str else field,
+        Annotated[field, Field(ge=0, le=LARGEST)]
+        if field in (int, float)
+        else Annotated[field, Field(max_length=40)]
+        if field is str
+        else field,
         ...,
     )
     for name, field in Configuration.__annotations__.items()
@@ -92,17 +100,17 @@ class StepTaken(_Message):
     samples: Count
     """Seen when it ended, from the start of the run on."""
     configuration: Setting
-    step_time_s: Annotated[float, Field(gt=0, le=1e9)]
+    step_time_s: Annotated[float, Field(ge=LEAST_S, le=1e9)]
     elapsed_s: Seconds
-    noise_scale: Annotated[float, Field(gt=0, le=1e18)] | None
+    noise_scale: Annotated[float, Field(ge=1e-18, le=1e18)] | None
     """In sequences."""
     health: Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
     variance_ratio: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
     """V / |g|^2 of the norm test, in sequences; None where the step was not measured, or does not tell."""
     worker_variance_ratio: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
     """The same with eq. 5's V, where workers are compared."""
-    loss: float | None
-    learning_rate: Annotated[float, Field(ge=0)]
+    loss: Annotated[float, Field(ge=-1e18, le=1e18)] | None
+    learning_rate: Annotated[float, Field(ge=0, le=1e18)]
 
     @property
     def tested(self) -> bool:
@@ -143,6 +151,19 @@ class Ack(_Message):
     number: Number
 
 
+class Weighed(BaseModel):
+    """A configuration, and what it is worth."""
+
+    model_config = _STRICT
+
+    configuration: Setting
+    id: Text
+    """The configuration's."""
+    samples_per_s: Annotated[float, Field(ge=0)]
+    efficiency: float
+    goodput: float
+
+
 class Decided(_Message):
     """What the job should do."""
 
@@ -156,6 +177,12 @@ class Decided(_Message):
     before_step: Count | None = None
     """Under `roll_back`: the weights should be from before this step."""
     reason: Text
+    limits: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=20)] = []
+    """What kept the service from something else."""
+    current: Weighed | None = None
+    chosen: Weighed | None = None
+    best: Annotated[list[Weighed], Field(max_length=3)] = []
+    """The largest goodputs of the table, whether or not anything speaks against them."""
 
 
 class Refused(_Message):

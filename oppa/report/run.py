@@ -4,8 +4,9 @@ Everything is from the run's ledger, and from the table that it was chosen from,
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.describe import job
@@ -129,13 +130,21 @@ def _changes(told: Sequence[Line]) -> Section:
             _named(line["before"]),
             _named(line["after"]),
             format_seconds(math.fsum(line["seconds"].values())),
+            _worth(line.get("weighed") or {}),
             line.get("failure") or line.get("reason") or "",
         )
         for line in told
         if line["event"] in words
     ]
     text = "Batch sizes and layouts change between two steps." if rows else "Nothing changed on the way."
-    return Section(title="Changes", text=text, columns=(">step", ">samples", "what", "from", "to", ">took", "why"), rows=rows)
+    return Section(title="Changes", text=text, columns=(">step", ">samples", "what", "from", "to", ">took", ">goodput", "why"), rows=rows)
+
+
+def _worth(weighed: Mapping[str, Any]) -> str:
+    """Goodput before and after, as it was expected, and of the best of the table."""
+    options = [weighed.get("current"), weighed.get("chosen"), *(weighed.get("best") or [])[:1]]
+    before, after, best = [format_number(each["goodput"]) if each else "–" for each in [*options, None, None, None][:3]]
+    return f"{before} → {after} (best {best})" if before != "–" or after != "–" else ""
 
 
 def _named(values: dict[str, object]) -> str:

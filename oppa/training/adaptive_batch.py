@@ -6,14 +6,15 @@ sizes = test.step([8, 8])   # samples of each micro-batch; behind the last backw
 """
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
 from oppa.errors import InputError
 from oppa.training.gradient_layout import GradientLayout, layout_of
 from oppa.training.gradient_statistics import GradientStatistics
-from oppa.training.norm_test import ETA, Form, Sizes, asked_for, groups_of, sized, variance_ratio
+from oppa.training.norm_test import ETA, Form, Sizes, asked_for, groups_of, sized, sized_as_written, variance_ratio
 
 GROWTH = 2.0
 """How much larger the next batch may be."""
@@ -28,9 +29,9 @@ class NormTest:
         maximum: Samples that no batch has more than; from then on nothing is measured any more.
         micro_batch: Samples that a worker can take at once.
         eta: Smaller ones ask for larger batches; that of the form unless given (`ETA`).
-        form: `paper`: eq. 5 as written.
+        form: `paper`: eq. 5, and Algorithm 1, as written; micro-batches then grow, and stay as many.
         interval: Steps from one test to the next; between two nothing is measured.
-        growth: How much larger the next batch may be; the paper has no bound.
+        growth: How much larger the next batch may be; unless given twofold, and without bound under `paper`.
 
     Raises:
         InputError: if the layout is beyond it, or sizes do not fit each other.
@@ -46,9 +47,10 @@ class NormTest:
         eta: float | None = None,
         form: Form = "unbiased",
         interval: int = 1,
-        growth: float = GROWTH,
+        growth: float | None = None,
     ) -> None:
         layout = model if isinstance(model, GradientLayout) else layout_of(model)
+        growth = growth or (math.inf if form == "paper" else GROWTH)
         self._eta, self._form, self._interval, self._growth = ETA[form] if eta is None else eta, form, interval, growth
         asked_for(1.0, self._eta)
         if interval < 1 or not growth > 1:
@@ -59,10 +61,12 @@ class NormTest:
                 f"`maximum = {maximum}`",
                 hint="give each worker a sample, and a maximum that is not smaller",
             )
-        self._sized = functools.partial(sized, workers=layout.replicas, micro_batch=micro_batch, maximum=maximum)
-        self._largest = self._sized(maximum).global_batch
+        self._sized: Callable[[int], Sizes] = functools.partial(sized, workers=layout.replicas, micro_batch=micro_batch, maximum=maximum)
         self.sizes = self._sized(global_batch)
         """Of the next step."""
+        if form == "paper":
+            self._sized = functools.partial(sized_as_written, workers=layout.replicas, accumulation=self.sizes.accumulation)
+        self._maximum, self._largest = maximum, min(maximum, self._sized(maximum).global_batch)
         self.ratio: float | None = None
         """V / |g|^2 of the last step that was tested; None where it did not tell."""
         self.statistics = GradientStatistics(layout, over=groups_of(form, layout.replicas))
@@ -82,7 +86,8 @@ class NormTest:
             self.statistics.step(samples, loss_scale=loss_scale)
             self.ratio = variance_ratio(self.statistics.norms, self._form)
             if self.ratio is not None and (wanted := asked_for(self.ratio, self._eta)) > self.sizes.global_batch:
-                self.sizes = self._sized(min(wanted, int(self._growth * self.sizes.global_batch)))
+                present = self.sizes.global_batch
+                self.sizes = self._sized(int(min(wanted, self._maximum, max(self._growth * present, present + 1))))
         self._steps += 1
         if self._steps % self._interval or self.sizes.global_batch >= self._largest:
             self.statistics.pause()

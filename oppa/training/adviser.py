@@ -1,6 +1,7 @@
 """Whoever may want a run changed while it trains, as rank 0 knows it."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from oppa.problem.configuration import Configuration
@@ -14,6 +15,8 @@ class Advice:
     """To train in from now on."""
     reason: str = ""
     """For people."""
+    weighed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What spoke for it, as JSON has it: the goodput of the present and of the chosen configuration, the best, and what limits it."""
     before_step: int | None = None
     """Take the weights from before this step; None: as they are."""
 

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from oppa.errors import CheckpointError, InputError, TrainingError
 from oppa.problem.configuration import Configuration
@@ -56,7 +57,7 @@ class Attempt:
         self._saved_s = time.monotonic()
         self._not_finite = 0
         self._refused: Configuration | None = None
-        self._reason = ""
+        self._advice: Advice | None = None
         """Of what is wanted now; rank 0 alone knows it."""
 
     def make(self, trial: TrialSpec, *, rank: int, world: int, rendezvous: str) -> None:
@@ -123,7 +124,7 @@ class Attempt:
         """What rank 0 wants done behind the step that begins now."""
         advice = self._adviser.wanted(run.configuration) if self._adviser else self._planned(run)
         change = advice.configuration if advice and advice.configuration not in (run.configuration, self._refused) else None
-        self._reason = advice.reason if advice else ""
+        self._advice = advice
         back_to = self._back_to(run, advice.before_step) if advice and advice.before_step is not None else ""
         save = time.monotonic() - self._saved_s >= self.spec.problem.recipe.checkpoint_s
         stop = self._stop_requested()
@@ -205,7 +206,10 @@ class Attempt:
             )
 
     def _require_finite(self, step: Step) -> None:
-        self._not_finite = 0 if step.updated else self._not_finite + 1
+        if not step.updated:
+            self._not_finite += 1
+        elif step.norms:  # else nobody has looked
+            self._not_finite = 0
         if self._not_finite >= PATIENCE:
             message = f"gradients were not finite for {PATIENCE} steps in a row, the last of them step {step.number}; no weight was changed"
             raise TrainingError(message, hint="lower the learning rate, or look at the data of these steps")
@@ -235,7 +239,7 @@ class Attempt:
                 before=before.to_dict(),
                 after=configuration.to_dict(),
                 seconds={"restore": seconds},
-                reason=self._reason,
+                **self._reasons(),
             )
 
     def _change(self, configuration: Configuration, run: TrainingRun) -> None:
@@ -260,8 +264,12 @@ class Attempt:
                 seconds=change.seconds,
                 received_bytes=change.received_bytes,
                 failure=change.failure,
-                reason=self._reason,
+                **self._reasons(),
             )
+
+    def _reasons(self) -> dict[str, Any]:
+        """Why, and what was weighed."""
+        return {"reason": self._advice.reason, "weighed": dict(self._advice.weighed)} if self._advice else {"reason": "", "weighed": {}}
 
     def _save(self, run: TrainingRun, *, must: bool = False) -> None:
         """Save a checkpoint, and let go of older ones; if that fails and training can go on, say so and try again later."""

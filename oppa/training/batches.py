@@ -194,9 +194,14 @@ def held_out_among(size: int, held_out: int) -> Tensor:
 
 def among_all(numbers: Tensor, size: int, held_out: int) -> Tensor:
     """The numbers among all samples of those with these numbers among the `size` that are not held out."""
+    return _kept(size, held_out)[numbers] if held_out else numbers
+
+
+@functools.lru_cache(maxsize=2)
+def _kept(size: int, held_out: int) -> Tensor:
     kept = torch.ones(size + held_out, dtype=torch.bool)
     kept[held_out_among(size, held_out)] = False
-    return kept.nonzero().squeeze(1)[numbers]
+    return kept.nonzero().squeeze(1)
 
 
 @functools.lru_cache(maxsize=2)

@@ -95,10 +95,11 @@ class GradientStatistics:
 
     def take_in(self, total: Tensor, *, loss_scale: float = 1.0) -> NoiseScale:
         """Take in a step by the sum over all ranks of what they have to tell, in host memory."""
-        if self.paused:
-            return self.noise_scale
         groups = len(self._layout.pools)
         sums, (weight, per_token, squared_per_token, tokens, count) = total[: 2 * groups].view(2, -1), total[2 * groups :].tolist()
+        if self.paused:
+            self.noise_scale = dataclasses.replace(self.noise_scale, tokens=self.noise_scale.tokens + tokens)
+            return self.noise_scale
         self.norms = tuple(
             Norms(
                 # A hook sees loss_scale * replicas * w_n * g_n, or what replicas that are pooled see of it on average.

@@ -44,12 +44,17 @@ class Estimate:
         return math.isfinite(self.signal) and math.isfinite(self.noise)
 
 
+def telling(groups: Iterable[Norms]) -> list[Norms]:
+    """Those of more than one micro-batch."""
+    return [norms for norms in groups if norms.big_tokens > norms.small_tokens * (1 + _SAME)]
+
+
 def estimate_of(groups: Iterable[Norms]) -> Estimate | None:
     """What a step says of all groups of parameters together (COPUS, Algorithm 1, lines 14 and 15, for micro-batches of any size).
 
     A group of one micro-batch says nothing, and is left out of both; None where that leaves none.
     """
-    known = [norms for norms in groups if norms.big_tokens > norms.small_tokens * (1 + _SAME)]
+    known = telling(groups)
     if not known:
         return None
     return Estimate(

@@ -26,7 +26,7 @@ from typing import Literal
 
 from oppa.errors import InputError
 from oppa.problem.training import Over
-from oppa.training.noise_scale import Norms, estimate_of
+from oppa.training.noise_scale import Norms, estimate_of, telling
 
 Form = Literal["unbiased", "paper"]
 ETA: Mapping[Form, float] = {"unbiased": 0.58, "paper": 0.05}
@@ -39,14 +39,14 @@ def variance_ratio(groups: Sequence[Norms], form: Form = "unbiased", *, sample_t
     Args:
         sample_tokens: How many of the tokens that norms count in make up a sample.
     """
-    known = [norms for norms in groups if norms.big_tokens > norms.small_tokens]
-    big = math.fsum(norms.big for norms in known)
-    if not big > 0 or not math.isfinite(big):
+    known = telling(groups)
+    big = sum(norms.big for norms in known)
+    if not big > 0:
         return None
-    if form == "paper":
-        return math.fsum(norms.small - norms.big for norms in known) / big
     estimate = estimate_of(known)
-    return None if estimate is None or not estimate.finite else estimate.noise / sample_tokens / big
+    assert estimate is not None
+    variance = sum(norms.small for norms in known) - big if form == "paper" else estimate.noise / sample_tokens
+    return variance / big if math.isfinite(variance / big) else None
 
 
 def asked_for(ratio: float, eta: float) -> int:
@@ -85,9 +85,9 @@ class Sizes:
 
 
 def sized(wanted: int, *, workers: int, micro_batch: int, maximum: int) -> Sizes:
-    """The smallest batch of at least so many samples that so many workers can share, in micro-batches of at most `micro_batch`.
+    """At least so many samples, in the fewest micro-batches of at most `micro_batch`, all alike, and no larger than they must be.
 
-    Where that is beyond the maximum, the largest below it.
+    Where that is beyond the maximum: whole micro-batches, as many as it has room for.
 
     Raises:
         InputError: if the maximum has no sample for each worker.
@@ -95,10 +95,11 @@ def sized(wanted: int, *, workers: int, micro_batch: int, maximum: int) -> Sizes
     if maximum < workers:
         raise InputError(f"`maximum = {maximum}` samples for {workers} workers", hint="give each at least one")
     accumulation = math.ceil(min(wanted, maximum) / (workers * micro_batch))
-    size = min(math.ceil(wanted / (workers * accumulation)), maximum // (workers * accumulation))
-    if not size:
-        accumulation, size = maximum // workers, 1
-    return Sizes(workers=workers, accumulation=accumulation, micro_batch=size)
+    sizes = Sizes(workers=workers, accumulation=accumulation, micro_batch=math.ceil(wanted / (workers * accumulation)))
+    if sizes.global_batch <= maximum:
+        return sizes
+    whole = min(micro_batch, maximum // workers)
+    return Sizes(workers=workers, accumulation=maximum // (workers * whole), micro_batch=whole)
 
 
 def sized_as_written(wanted: int, *, workers: int, accumulation: int) -> Sizes:

@@ -19,7 +19,7 @@ from oppa.training.mesh import Mesh
 from oppa.training.noise_scale import NoiseScale
 from oppa.training.own_module import OwnModule
 from oppa.training.pipeline_parallel import Pipeline, blocks_of, stages_of
-from oppa.training.rules import require_buildable, require_schedulable
+from oppa.training.rules import require_buildable, require_schedulable, require_shareable
 from oppa.training.tied import TiedWeights
 from oppa.training.validation import losses
 from oppa.trials.wire import TrialSpec
@@ -28,11 +28,11 @@ from oppa.trials.wire import TrialSpec
 class Replica:
     """This rank's part of the model and its optimizer; raises InputError for a model or a configuration beyond this core."""
 
-    def __init__(self, spec: TrialSpec, mesh: Mesh, *, weights: bool = True) -> None:
-        """`weights`: initial ones; else memory as it is found, to be filled."""
+    def __init__(self, spec: TrialSpec, mesh: Mesh, *, weights: bool = True, local_batches: Sequence[int] = ()) -> None:
+        """`weights`: initial ones; else memory as it is found, to be filled. `local_batches`: of each worker, where they differ."""
         require_buildable(spec.model, spec.configuration)
-        require_schedulable(spec.configuration, spec.model.layers)
         self._spec, self._mesh = spec, mesh
+        self._local_batches = _checked(spec, spec.configuration, local_batches)
         family = _family(spec, mesh)
         numbers = stages_of(spec.configuration, mesh.pp.index)
         stages = [family.stage(blocks_of(number, spec.configuration, spec.model.layers), weights=weights) for number in numbers]
@@ -53,14 +53,16 @@ class Replica:
         """What updates them."""
         return self._optimizers
 
-    def rebatch(self, configuration: Configuration) -> None:
+    def rebatch(self, configuration: Configuration, local_batches: Sequence[int] = ()) -> None:
         """Take batches of other sizes from the next step on; the layout stays, and all ranks do so behind the same step.
+
+        `local_batches`: of each worker, where they differ.
 
         Raises:
             InputError: if batches of these sizes cannot run.
         """
         assert same_layout(configuration, self._spec.configuration)
-        require_schedulable(configuration, self._spec.model.layers)
+        self._local_batches = _checked(self._spec, configuration, local_batches)
         self._spec = spec = dataclasses.replace(self._spec, configuration=configuration)
         for module in (module for stage in self.stages for module in stage.modules()):
             if isinstance(module, Mixture):
@@ -104,11 +106,11 @@ class Replica:
         average_rest(self._modules, self._spec.configuration, self._mesh)
         return loss
 
-    def evaluate(self, batch: Batch) -> Tensor:
+    def evaluate(self, batch: Batch, counting: int) -> Tensor:
         """Of samples that nothing is learned from: the sum of losses and how many targets they are of (`validation.losses`)."""
         spec, numbers = self._spec, stages_of(self._spec.configuration, self._mesh.pp.index)
         stages = dict(zip(numbers, self.stages, strict=True))
-        return losses(stages, self._family, spec.configuration, self._mesh, spec.model.layers, batch)
+        return losses(stages, self._family, spec.configuration, self._mesh, spec.model.layers, batch, counting)
 
     def measured(self) -> Tensor:
         """In between: what this rank has to tell of the gradients that are watched (`GradientStatistics.own`)."""
@@ -126,8 +128,20 @@ class Replica:
 
     def _micro_batches(self) -> list[float]:
         """Tokens of each of this replica's."""
-        configuration = self._spec.configuration
-        return [configuration.micro_batch * self._spec.model.seq_len] * configuration.num_microbatches
+        configuration, seq_len = self._spec.configuration, self._spec.model.seq_len
+        if not self._local_batches:
+            return [configuration.micro_batch * seq_len] * configuration.num_microbatches
+        whole, rest = divmod(self._local_batches[self._mesh.dp.index], configuration.micro_batch)
+        return [float(size * seq_len) for size in [configuration.micro_batch] * whole + [rest] * (rest > 0)]
+
+
+def _checked(spec: TrialSpec, configuration: Configuration, local_batches: Sequence[int]) -> tuple[int, ...]:
+    """Local batches that can be run; raises InputError for others, and for a configuration that cannot."""
+    if local_batches:
+        require_shareable(spec.model, configuration, local_batches)
+    else:
+        require_schedulable(configuration, spec.model.layers)
+    return tuple(local_batches)
 
 
 def same_layout(one: Configuration, other: Configuration) -> bool:
@@ -158,9 +172,10 @@ class _Accumulation:
         size = self._configuration.micro_batch
         for start in range(0, len(batch.inputs), size):
             inputs, targets = batch.inputs[start : start + size], batch.targets[start : start + size]
-            with accumulating(self._module, self._configuration, last=start + size == len(batch.inputs)):
-                # Divided, so that gradients and losses of micro-batches simply add up to the mean.
-                loss = self._family.loss(self._module(inputs), targets) / self._configuration.num_microbatches
+            with accumulating(self._module, self._configuration, last=start + size >= len(batch.inputs)):
+                # Divided, so that gradients and losses of micro-batches add up to the mean over samples, whatever a replica has of them.
+                equal = self._configuration.global_batch / (self._configuration.dp * len(inputs))  # so many such micro-batches on each
+                loss = self._family.loss(self._module(inputs), targets) / equal
                 loss.backward()
             total += loss.detach()
         return total

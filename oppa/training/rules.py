@@ -4,6 +4,7 @@ Found by running: under torch 2.13 everything else trains the same model (tests/
 """
 
 import math
+from collections.abc import Sequence
 
 from oppa.errors import InputError, nearest
 from oppa.problem.configuration import Configuration
@@ -117,6 +118,26 @@ def _schedule_rules(configuration: Configuration) -> dict[str, bool]:
     # FSDP2 that reshards behind the forward pass, under a split backward pass: it runs, but losses are off by 8e-3 after 5 steps.
     whole = {f"{schedule} needs zero_stage <= 2": configuration.zero_stage <= 2 or not splits_backward(configuration)}
     return {**rules.get(schedule, looped), **whole}
+
+
+def require_shareable(model: Model, configuration: Configuration, local_batches: Sequence[int]) -> None:
+    """Refuse local batches that workers cannot take, each its own, of at most `micro_batch` samples at once.
+
+    Raises:
+        InputError: says which rule is broken.
+    """
+    alone = configuration.tp == configuration.pp == configuration.ep == configuration.model_chunks == 1
+    rules = {
+        "a mixture of experts needs even ones: it balances its experts over micro-batches that count alike": model.experts == 1,
+        "local batches need tp == pp == ep == 1 and zero_stage <= 1: elsewhere workers must run as many micro-batches": alone
+        and configuration.zero_stage <= 1,
+        "give one for each of the dp workers": len(local_batches) == configuration.dp,
+        "each worker needs a sample": min(local_batches, default=0) > 0,
+        "they add up to global_batch": sum(local_batches) == configuration.global_batch,
+    }
+    for rule, holds in rules.items():
+        if not holds:
+            raise InputError(f"`{configuration.id}` cannot share out {configuration.global_batch} as {list(local_batches)}", hint=rule)
 
 
 def splits_backward(configuration: Configuration) -> bool:

@@ -16,7 +16,7 @@ import json
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,12 +31,13 @@ from oppa.training import saving
 from oppa.training.batches import Batch
 from oppa.training.gradient_statistics import GradientStatistics
 from oppa.training.learning_rate import Followed, learning_rate
+from oppa.training.manifest import Manifest
 from oppa.training.memory import keep_pages
 from oppa.training.mesh import Mesh, open_mesh, regrouped
 from oppa.training.noise_scale import NoiseScale, Norms, Smoothing
 from oppa.training.reconfiguration import Change, Phase, reconfigured
 from oppa.training.replica import Replica, same_layout
-from oppa.training.rules import require_buildable, require_schedulable
+from oppa.training.rules import require_buildable, require_schedulable, require_shareable
 from oppa.training.sources import source_of
 from oppa.training.validation import share_of
 from oppa.trials.wire import TrialSpec
@@ -117,6 +118,8 @@ class TrainingRun:
         """Steps taken, and samples seen by them."""
         self.noise_scale = NoiseScale(smoothing=_smoothing(recipe, spec.model.seq_len))
         """What the gradients so far say."""
+        self.local_batches: tuple[int, ...] = ()
+        """Of each worker, where they differ."""
         self._reference_batch = recipe.reference_batch or spec.configuration.global_batch
         self._followed = Followed(batch=spec.configuration.global_batch, since=0)
         self._on_phase = on_phase
@@ -158,8 +161,7 @@ class TrainingRun:
             followed=self._followed,
         )
         replica.set_learning_rate(rate)
-        size = len(batch) // self.mesh.dp.size
-        share = batch[self.mesh.dp.index * size :][:size]
+        share = self._share(batch)
         shown = self._source.samples(share)
         self._measure()
         loss = replica.accumulate(shown.to(self.mesh.device))
@@ -190,14 +192,18 @@ class TrainingRun:
         """
         if not self._source.held_out:
             raise InputError("no samples are held out", hint="set `validation` in [train]")
-        share = share_of(self._source, self.configuration, self.mesh.dp.index)
-        total = self._made().evaluate(share.to(self.mesh.device))
+        total = self._made().evaluate(*share_of(self._source, self.configuration, self.mesh.dp.index))
         dist.all_reduce(total)
         loss, count = total.tolist()
         return float(loss / count)
 
-    def change(self, configuration: Configuration) -> Change:
+    def change(self, configuration: Configuration, local_batches: Sequence[int] = ()) -> Change:
         """Go on in another configuration: other batch sizes, or another layout; if that cannot be built, in the present one.
+
+        Args:
+            configuration: Its global batch is the sum of local ones, where these are given; each worker takes at most `micro_batch`
+                samples at once.
+            local_batches: Of each worker, in samples; all take as many unless given. Gradients stay the mean over samples.
 
         Raises:
             InputError: if it cannot be run; nothing has changed.
@@ -206,10 +212,19 @@ class TrainingRun:
             hint = "keep the number of devices"
             raise InputError(f"`dp * tp * pp = {configuration.devices}`, but the job has {self.mesh.world} ranks", hint=hint)
         require_buildable(self.spec.model, configuration)
-        require_schedulable(configuration, self.spec.model.layers)
+        if local_batches:
+            require_shareable(self.spec.model, configuration, local_batches)
+        else:
+            require_schedulable(configuration, self.spec.model.layers)
         followed = self._followed_by(self.configuration.global_batch, configuration.global_batch)
-        change = self._rebatched(configuration) if same_layout(configuration, self.configuration) else self._reconfigured(configuration)
-        self._followed = self._followed if change.failure else followed
+        if same_layout(configuration, self.configuration):
+            change = self._rebatched(configuration, local_batches)
+        elif local_batches:
+            raise InputError("local batches with another layout", hint="change the layout first")
+        else:
+            change = self._reconfigured(configuration)
+        if not change.failure:
+            self._followed, self.local_batches = followed, tuple(local_batches)
         return change
 
     def save(self, folder: Path) -> None:
@@ -227,6 +242,7 @@ class TrainingRun:
             CheckpointError: if it is cut short, altered, of another model, or of other data. The run is then where it cannot step, but
                 may go on from another checkpoint.
         """
+        self.local_batches = _local_batches(folder, configuration)
         notes = self._restored(folder, configuration)
         self.steps, self.samples, self._reference_batch = notes["step"], notes["samples"], notes["reference_batch"]
         self._earlier_s, self._since_s = notes["elapsed_s"], time.monotonic()
@@ -243,6 +259,8 @@ class TrainingRun:
             CheckpointError: as `resume`.
         """
         followed = self._followed_by(self.configuration.global_batch, configuration.global_batch)
+        if configuration != self.configuration:
+            self.local_batches = ()
         self._restored(folder, configuration)
         self._followed = followed
 
@@ -258,7 +276,7 @@ class TrainingRun:
         if self._replica is not None or configuration != self.configuration:
             self.close()
             self.spec, self.mesh = dataclasses.replace(self.spec, configuration=configuration), regrouped(self.mesh, configuration)
-        replica = self._replica = Replica(self.spec, self.mesh, weights=False)
+        replica = self._replica = Replica(self.spec, self.mesh, weights=False, local_batches=self.local_batches)
         notes: Mapping[str, Any] = saving.resume(folder, replica, self.spec, self.mesh).notes
         if notes["data"] != self._data():
             raise CheckpointError(
@@ -271,7 +289,7 @@ class TrainingRun:
     def _made(self) -> Replica:
         """This rank's part of the model."""
         if self._replica is None:
-            self._replica = Replica(self.spec, self.mesh)
+            self._replica = Replica(self.spec, self.mesh, local_batches=self.local_batches)
             self.statistics = self._watched(self._replica)
         return self._replica
 
@@ -292,13 +310,21 @@ class TrainingRun:
             return self._followed
         return Followed(batch=self._followed.reached(before, self.samples, self.recipe.damping), since=self.samples)
 
-    def _rebatched(self, configuration: Configuration) -> Change:
+    def _share(self, batch: range) -> range:
+        """This worker's samples of a batch."""
+        sizes = self.local_batches or [len(batch) // self.mesh.dp.size] * self.mesh.dp.size
+        start = sum(sizes[: self.mesh.dp.index])
+        return batch[start : start + sizes[self.mesh.dp.index]]
+
+    def _rebatched(self, configuration: Configuration, local_batches: Sequence[int]) -> Change:
         before, begin_s = self.configuration, time.monotonic()
-        self._made().rebatch(configuration)
+        self._made().rebatch(configuration, local_batches)
         self.spec = dataclasses.replace(self.spec, configuration=configuration)
         return Change(before=before, after=configuration, seconds={"rebatch": time.monotonic() - begin_s})
 
     def _reconfigured(self, configuration: Configuration) -> Change:
+        if self.local_batches:
+            raise InputError("another layout while workers have local batches of their own", hint="share the batch out evenly first")
         alone, self._replica = [self._made()], None  # nobody else may hold it
         alone[0].close()
         replica, self.mesh, change = reconfigured(alone, self.spec, self.mesh, configuration, self._on_phase)
@@ -341,6 +367,7 @@ class TrainingRun:
             "samples": self.samples,
             "elapsed_s": self.elapsed_s,
             "configuration": self.configuration.to_dict(),
+            "local_batches": self.local_batches,
             "reference_batch": self._reference_batch,
             "followed": dataclasses.asdict(self._followed),
             "noise_scale": dataclasses.asdict(self.noise_scale),
@@ -350,6 +377,15 @@ class TrainingRun:
     def _data(self) -> dict[str, Any]:
         """What the numbers of samples mean."""
         return {"seed": self.spec.training.seed, "size": self._source.size, "first": _checksum(self._source.samples(range(1)))}
+
+
+def _local_batches(checkpoint: Path, configuration: Configuration) -> tuple[int, ...]:
+    """Those that a checkpoint was saved with, where the run goes on in the same configuration."""
+    try:
+        notes = Manifest.read(checkpoint).notes
+    except CheckpointError:  # whoever resumes from it says so
+        return ()
+    return tuple(notes.get("local_batches", ())) if notes["configuration"] == configuration.to_dict() else ()
 
 
 def _checksum(shown: Batch) -> int:

@@ -1,7 +1,7 @@
 """The loss on samples that training never sees, under any layout.
 
 Micro-batches go forward one after the other, from stage to stage: slower than a schedule would be, but the same under all of them. All
-replicas run as many, for they may have to gather weights together; what fills up a share has targets that do not count.
+replicas run as many, for they may have to gather weights together; of what fills up a share nobody asks for the loss.
 """
 
 from collections.abc import Mapping
@@ -20,30 +20,34 @@ from oppa.training.pipeline_parallel import blocks_of, rank_of
 from oppa.training.tensor_parallel import IGNORED
 
 
-def share_of(source: Source, configuration: Configuration, replica: int) -> Batch:
-    """A replica's share of the held-out samples, as long as that of the others, in whole micro-batches."""
+def share_of(source: Source, configuration: Configuration, replica: int) -> tuple[Batch, int]:
+    """A replica's share of the held-out samples, filled up to whole micro-batches, as many as others have; and how many count."""
     each = -(-source.held_out // (configuration.dp * configuration.micro_batch)) * configuration.micro_batch
-    own = range(replica * each, (replica + 1) * each)
-    there = range(min(own.start, source.held_out - 1), min(own.stop, source.held_out))
-    batch = source.validation(there)
-    lacking = each - len(there)
+    start = min(replica * each, source.held_out - 1)
+    batch = source.validation(range(start, min(start + each, source.held_out)))
+    lacking = each - len(batch.inputs)
     inputs, targets = (F.pad(part, (*[0] * (2 * part.dim() - 1), lacking)) for part in (batch.inputs, batch.targets))
-    targets[min(len(there), max(0, source.held_out - own.start)) :] = IGNORED
-    return Batch(inputs, targets)
+    return Batch(inputs, targets), max(0, min(each, source.held_out - replica * each))
 
 
 @torch.no_grad()
-def losses(stages: Mapping[int, nn.Module], family: Family, configuration: Configuration, mesh: Mesh, layers: int, batch: Batch) -> Tensor:
+def losses(
+    stages: Mapping[int, nn.Module], family: Family, configuration: Configuration, mesh: Mesh, layers: int, batch: Batch, counting: int
+) -> Tensor:
     """Of this replica's samples: the sum of losses over all targets, and how many there are, shape (2,); zeros but for one rank.
 
     Args:
         stages: Those of this rank by their number.
         batch: In whole micro-batches.
+        counting: The first so many samples count.
     """
     total = torch.zeros(2, dtype=torch.float64, device=mesh.device)
-    last = configuration.pp * configuration.model_chunks - 1
-    for inputs, targets in zip(*(part.split(configuration.micro_batch) for part in (batch.inputs, batch.targets)), strict=True):
-        passing: Tensor | None = inputs
+    last, size = configuration.pp * configuration.model_chunks - 1, configuration.micro_batch
+    for stage in stages.values():
+        stage.eval()
+    for start in range(0, len(batch.inputs), size):
+        micro_batch = Batch(batch.inputs[start : start + size], batch.targets[start : start + size]).to(mesh.device)
+        passing: Tensor | None = micro_batch.inputs
         for number, stage in sorted(stages.items()):
             if number and rank_of(number - 1, configuration) != mesh.pp.index:
                 shape = family.boundary(blocks_of(number, configuration, layers).start)
@@ -52,12 +56,15 @@ def losses(stages: Mapping[int, nn.Module], family: Family, configuration: Confi
             assert passing is not None
             passing = stage(passing)
             if number == last:
-                count, loss = (targets != IGNORED).sum(), family.loss(passing, targets)
-                if count and mesh.tp.index == 0:
-                    total += torch.stack((loss * count, count)).double()
+                targets = micro_batch.targets[: max(0, counting - start)]
+                if len(targets):
+                    loss, count = family.loss(passing[: len(targets)], targets), (targets != IGNORED).sum()
+                    total += torch.stack((loss * count, count)).double() * (mesh.tp.index == 0)
             elif rank_of(number + 1, configuration) != mesh.pp.index:
                 dist.send(passing.contiguous(), group=mesh.pp.group, group_dst=rank_of(number + 1, configuration))
-    for module in (module for stage in stages.values() for module in stage.modules()):
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    for stage in stages.values():
+        stage.train()
+        for module in stage.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
     return total

@@ -74,6 +74,11 @@ class Guard:
             return f"the shim {_words(self._shim.wait())}"
         return f"{self._name} {_words(int(told))}"
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether the command has exited with code 0."""
+        return self.ended() == f"{self._name} {_words(0)}"
+
     def end_others(self, spare: int, grace_s: float) -> None:
         """End all below the command's process `spare`, and all that was orphaned."""
         processes.end(lambda: {each for each in processes.descendants(self._shim.pid) if each.pid != spare}, grace_s)

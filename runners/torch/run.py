@@ -35,7 +35,7 @@ def line_of(folder, spec, rank):
     """Rank 0's line to the control service, where the run has one."""
     if rank != 0:
         return contextlib.nullcontext()
-    return line.client_of(folder, spec.configuration, RunSpec.read(folder).problem.recipe) or contextlib.nullcontext()
+    return line.client_of(folder, spec.configuration, RunSpec.read(folder).problem) or contextlib.nullcontext()
 
 
 if __name__ == "__main__":

@@ -5,16 +5,18 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from oppa.bench.goodput import page, real, restarts
+from oppa.bench.goodput import page, restarts
 from oppa.bench.goodput.gains import gains
 from oppa.bench.goodput.sections import Comparison, change_section, changes_of, largest_change, seed_section, time_section
-from oppa.bench.goodput.tracks import COLUMNS, Track, hash_of, layout_of, pooled, time_to
 from oppa.bench.goodput.variants import variants
+from oppa.bench.recorder import Recorder
+from oppa.bench.tracks import COLUMNS, Track, hash_of, layout_of, pooled, time_to
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.places.netlab import netlab_lacking
 from oppa.problem.configuration import Configuration
@@ -199,17 +201,17 @@ HOSTS = ("--hosts", "2", "--bandwidth", "1gbit", "--latency", "1ms")
 RUN = f"""
 import sys
 from pathlib import Path
-from oppa.bench.goodput import real
-real.HOSTS = {HOSTS}
-real._oppa(["bench", "machine"], Path(sys.argv[1]))
+from oppa.bench.recorder import Recorder
+log = Path(sys.argv[1])
+Recorder(job=Path(), folder=log.parent, work=log.parent, hosts={HOSTS}, tell=print)._oppa(["bench", "machine"], log)
 """
 
 
 @needs_hosts
-def test_a_command_that_fails_is_told_with_its_last_words(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(real, "HOSTS", HOSTS)
+def test_a_command_that_fails_is_told_with_its_last_words(tmp_path) -> None:
+    recorder = Recorder(job=Path(), folder=tmp_path, work=tmp_path, hosts=HOSTS, tell=print)
     with pytest.raises(EnvironmentLackingError, match=r"-- oppa show nothing` has not worked: it exited with code 2") as told:
-        real._oppa(["show", "nothing"], tmp_path / "log")
+        recorder._oppa(["show", "nothing"], tmp_path / "log")
     assert "nothing" in (told.value.hint or "")
 
 

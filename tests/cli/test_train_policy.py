@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import json
+import re
+import signal
 import sqlite3
 import sys
 
@@ -39,7 +41,9 @@ def table(oppa):
 
 def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
     done = oppa("train", "job.toml", BEGIN.id, "--run", "run", "--samples", 600, "--table", table, "--policy", "goodput", "--json")
-    assert json.loads(done.stdout)["ending"] == "finished" and "/#token=" in done.stderr
+    result = json.loads(done.stdout)
+    assert result["ending"] == "finished" and "/#token=" in done.stderr
+    assert "over staying as it began" in done.stderr and result["worth"]["regret"] is not None
     lines = ledger.standing(ledger.read(oppa.folder / "run"))
     changes = [line for line in lines if line["event"] == ledger.CHANGED]
     assert changes and Configuration.from_dict(changes[0]["after"]) == PROMISED
@@ -63,6 +67,48 @@ def test_a_run_grows_its_batch_by_the_norm_test(policy, oppa, table) -> None:
     (change, *_) = (line for line in lines if line["event"] == ledger.CHANGED)
     assert Configuration.from_dict(change["after"]).global_batch == 16 and "the norm test asks for" in change["reason"]
     assert ledger.require_whole(lines) >= 200
+
+
+@pytest.fixture
+def service(oppa, table):
+    """`oppa control` at work, and where."""
+    with oppa.start("control", "--table", table, "--port", 0) as running:
+        told = ""
+        while "live page" not in told:
+            told += (line := running.stderr.readline())
+            assert line, told
+        yield re.search(r"127\.0\.0\.1:(\d+)", told)[1]
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=20) == 0
+
+
+def test_a_run_speaks_to_a_service_that_runs_already(oppa, table, service, monkeypatch) -> None:
+    monkeypatch.setenv("OPPA_CONTROL_TOKEN", oppa("control", "--table", table, "--token", "my-job").stdout.strip())
+    there = f"my-job@127.0.0.1:{service}"
+    oppa("train", "job.toml", BEGIN.id, "--run", "run", "--samples", 600, "--table", table, "--control", there)
+    changes = [line for line in ledger.standing(ledger.read(oppa.folder / "run")) if line["event"] == ledger.CHANGED]
+    assert changes and Configuration.from_dict(changes[0]["after"]) == PROMISED
+    assert changes[0]["weighed"]["chosen"]["goodput"] > changes[0]["weighed"]["current"]["goodput"]
+    assert not (oppa.folder / "run" / "control").exists() and not (oppa.folder / "run" / "control.json").exists()
+
+
+def test_a_port_that_is_taken_is_told_of(oppa, table, service) -> None:
+    assert service in oppa("control", "--table", table, "--folder", "other", "--port", service, code=3).stderr
+
+
+@pytest.mark.parametrize(
+    ("there", "words", "token", "said"),
+    [
+        ("my-job@127.0.0.1:8765", (), "", "OPPA_CONTROL_TOKEN"),
+        ("my-job@example.org:8765", (), "t", "SSH tunnel"),
+        ("127.0.0.1:8765", (), "t", "my-job@127.0.0.1:8765"),
+        ("my-job@127.0.0.1:8765", ("--policy", "goodput"), "t", "leave one of them out"),
+    ],
+)
+def test_a_service_that_is_named_wrongly_is_told_of(there, words, token, said, oppa, table, monkeypatch) -> None:
+    monkeypatch.setenv("OPPA_CONTROL_TOKEN", token)
+    assert said in " ".join(oppa("train", "job.toml", "--table", table, "--control", there, *words, code=2).stderr.split())
+    assert not (oppa.folder / "runs").exists()
 
 
 @pytest.mark.skipif(bool(LACKING), reason=f"hosts cannot be emulated here: {LACKING}")

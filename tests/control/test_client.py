@@ -1,14 +1,19 @@
 """A job's line to the service: nothing is lost, nothing waits, and nobody else's answer counts."""
 
+import contextlib
 import dataclasses
+import logging
+import threading
 import time
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import serve
 
 from oppa.control.client import ControlClient
 from oppa.control.goodput_policy import GoodputPolicy
 from oppa.problem.configuration import Configuration
-from oppa.protocol.messages import Decided
+from oppa.protocol.messages import Decided, Welcome
 from tests.control.services import PRESENT, hello, serving, step, until
 
 pytestmark = pytest.mark.slow
@@ -96,6 +101,71 @@ def test_an_attempt_that_begins_again_goes_on_counting(tmp_path, table) -> None:
                 for number in range(1, 11):
                     client.step(**_facts(number))
         until(lambda: service.jobs["a-job"].number == 20)
+
+
+def _says(*texts):
+    def speak(connection) -> None:
+        connection.recv(timeout=5)
+        for text in texts:
+            connection.send(text)
+        connection.recv(timeout=5)
+
+    return speak
+
+
+WELCOME = Welcome(number=0).to_json()
+GARBAGE = {
+    "no JSON": _says("hello?"),
+    "bytes": _says(b"\x00\xff"),
+    "another version": _says(WELCOME.replace('"version":1', '"version":2')),
+    "no number": _says('{"type": "welcome", "version": 1, "number": NaN}'),
+    "an unknown type": _says(WELCOME, '{"type": "obey"}'),
+    "a decision with a field too many": _says(WELCOME, '{"type": "decision", "now": true}'),
+    "a message that is too large": _says(WELCOME, "x" * 100_000),
+    "a decision at once": _says(Decided(number=1, command="scale_bs", before=PRESENT, configuration=PRESENT, reason="").to_json()),
+    "nothing, and goes": lambda connection: connection.close(),
+    "nothing, and stays": lambda connection: connection.recv(timeout=5),
+}
+
+
+@pytest.mark.parametrize("speak", GARBAGE.values(), ids=GARBAGE)
+def test_a_service_that_sends_garbage_stops_nobody(speak) -> None:
+    def patient(connection) -> None:
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
+            speak(connection)
+
+    with serve(patient, "127.0.0.1", 0, logger=logging.getLogger("garbage")) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with ControlClient(f"127.0.0.1:{server.socket.getsockname()[1]}", "token", hello()) as client:
+            begin_s = time.monotonic()
+            for number in range(1, 51):
+                client.step(**_facts(number))
+                assert client.wanted(PRESENT) is None
+                time.sleep(0.01)
+            assert time.monotonic() - begin_s < 2.0 and client.blocked_s < 0.5
+        server.shutdown()
+
+
+def test_what_is_told_again_is_done_once() -> None:
+    client, larger = ControlClient("127.0.0.1:1", "token", hello()), dataclasses.replace(PRESENT, global_batch=128)
+    once = Decided(number=7, command="roll_back", before=PRESENT, configuration=PRESENT, before_step=3, reason="").to_json()
+    later = Decided(number=8, command="scale_bs", before=PRESENT, configuration=larger, reason="").to_json()
+    client._listen([once])
+    assert client.wanted(PRESENT).before_step == 3
+    client._listen([once])
+    assert client.wanted(PRESENT) is None
+    client._listen([later])
+    assert client.wanted(PRESENT).configuration == larger
+
+
+def test_advice_says_what_was_weighed(client) -> None:
+    for number in range(1, 6):
+        client.step(**_facts(number))
+    found = []
+    until(lambda: found.append(client.wanted(PRESENT)) or found[-1] is not None)
+    weighed = found[-1].weighed
+    assert weighed["chosen"]["configuration"] == found[-1].configuration.to_dict() and weighed["current"]["id"] == PRESENT.id
+    assert len(weighed["best"]) == 3 and weighed["chosen"]["goodput"] > weighed["current"]["goodput"]
 
 
 @pytest.mark.parametrize("token", ["wrong", ""])

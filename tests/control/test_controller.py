@@ -11,6 +11,7 @@ from oppa.control.decision import Command, Limit
 from oppa.control.goodput_policy import GoodputPolicy
 from oppa.control.norm_test_policy import NormTestPolicy
 from oppa.control.offers import Offers
+from oppa.control.stagewise import StagewisePolicy
 from oppa.control.static import StaticPolicy
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
@@ -18,6 +19,7 @@ from oppa.table.goodput import goodput
 from oppa.table.rows import Strategy
 from oppa.training.step_times import WARM_UP
 from tests.control.conftest import DATA, PIPELINE, row, step_time_s
+from tests.control.test_goodput_policy import at
 
 CHANGE_S = 2.0
 
@@ -161,6 +163,34 @@ def test_a_wide_spike_of_its_own_takes_weights_back_alone(job) -> None:
     assert back.before_step == 100 and back.configuration == risen.configuration
 
 
+def test_going_back_knows_the_same_bounds(table) -> None:
+    """Of growth, of what could not be built, and of what made the loss rise."""
+    policy = GoodputPolicy(Offers(table))
+    back = dataclasses.replace(at(DATA, 64).configuration, global_batch=128)
+    worse = at(PIPELINE, 64)
+    assert policy.undo(worse, back).configuration == back
+    assert policy.undo(dataclasses.replace(worse, barred=frozenset({back})), back) is None
+    assert policy.undo(dataclasses.replace(worse, too_large=128.0), back) is None
+    assert policy.undo(at(PIPELINE, 32), back) is None
+
+
+def test_a_layout_that_was_refused_at_once_says_nothing_of_what_one_takes(job) -> None:
+    near, after = job(total_samples=64 * 15), Configuration(**DATA, global_batch=64, micro_batch=4)
+    near.controller.changed(Changed(number=1, before=near.configuration, after=after, seconds=60.0, failure="once"))
+    near.controller.changed(Changed(number=2, before=near.configuration, after=after, seconds=0.0, failure="refused"))
+    assert Command.RECONFIGURE not in near.run(12).commands
+
+
+def test_a_step_is_worth_what_it_brought_however_long_it_took(job) -> None:
+    """A layout that is five times slower than the table has it is worth a fifth."""
+    fast, slow = (
+        job(policy=lambda _: StaticPolicy(), slow={Configuration(**PIPELINE, global_batch=64, micro_batch=4): factor}).run(5).controller
+        for factor in (1.0, 5.0)
+    )
+    assert slow.present.goodput == pytest.approx(fast.present.goodput / 5)
+    assert slow.worth.actual == pytest.approx(fast.worth.actual) and slow.worth.gain == pytest.approx(-0.8)
+
+
 def test_nothing_is_decided_on_an_unhealthy_estimator(job) -> None:
     sick = job(health="no_signal").run(100)
     assert set(sick.commands) == {Command.NO_OP} and sick.decisions[0][1].limits == (Limit.UNHEALTHY,)
@@ -198,6 +228,18 @@ def test_a_norm_test_is_answered_behind_each_step_that_was_measured(job) -> None
     """A batch that has grown is not waited for; a layout is, until it has shown how fast it is."""
     done = job(layout=DATA, policy=NormTestPolicy, ratio=lambda step: None if step % 3 else 1e6).run(7)
     assert [(step, decision.configuration.global_batch) for step, decision in done.decisions] == [(1, 128), (4, 256), (7, 256)]
+
+
+def test_stages_begin_where_they_should(job) -> None:
+    """2.5% and 5% of 64,000 samples, give or take a batch."""
+    done = job(layout=DATA, policy=StagewisePolicy, total_samples=64_000).run(400)
+    begun = {decision.configuration.global_batch: step for step, decision in reversed(done.decisions) if decision.command != Command.NO_OP}
+    assert begun == {128: 25, 256: 25 + -(-1600 // 128)}
+
+
+def test_a_job_that_cannot_be_tested_is_told_so(job) -> None:
+    done = job(layout=DATA, policy=NormTestPolicy).run(30)
+    assert done.decisions and all(decision.limits == (Limit.UNHEALTHY,) for _, decision in done.decisions)
 
 
 def test_a_layout_of_the_norm_test_is_given_time(job) -> None:

@@ -8,9 +8,10 @@ import pytest
 from oppa.control.goodput_policy import GoodputPolicy
 from oppa.control.job import POINTS, History, Job, controllers
 from oppa.control.journal import FILE, Journal
+from oppa.control.policies import POLICIES, policy_of
 from oppa.control.static import StaticPolicy
 from oppa.errors import InputError
-from oppa.protocol.messages import from_job
+from oppa.protocol.messages import Changed, from_job
 from tests.control.services import PRESENT, hello, step
 
 
@@ -51,6 +52,32 @@ def test_a_message_is_taken_in_once(table) -> None:
     job = Job(hello(), controllers(table, GoodputPolicy, every=5))
     decided = [job.take(step(number)) for number in (1, 2, 2, 1, 3, 4, 5, 5, 3)]
     assert [each is not None for each in decided] == [False] * 6 + [True] + [False] * 2 and job.number == 5
+
+
+def test_a_decision_is_told_until_it_was_heard(table) -> None:
+    job = Job(hello(), controllers(table, GoodputPolicy, every=5))
+    decided = [each for number in range(1, 6) if (each := job.take(step(number)))]
+    assert job.unheard() is decided[-1] is job.unheard()
+    job.heard(decided[-1])
+    assert job.unheard() is None
+
+
+def test_a_decision_that_was_done_is_not_told_again(table) -> None:
+    job = Job(hello(), controllers(table, GoodputPolicy, every=5))
+    for number in range(1, 6):
+        job.take(step(number))
+    wanted = job.unheard()
+    job.take(Changed(number=6, before=PRESENT, after=wanted.configuration, seconds=0.5))
+    assert job.unheard() is None
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_whatever_decides_it_is_told_what_there_was_to_choose_from(name, table) -> None:
+    job = Job(hello(total_samples=10**6), controllers(table, policy_of(name), every=5))
+    decided = next(filter(None, (job.take(step(number, variance_ratio=50.0, worker_variance_ratio=0.5)) for number in range(1, 6))))
+    rates = [each.goodput for each in decided.best]
+    assert len(rates) == 3 and rates == sorted(rates, reverse=True)
+    assert decided.current.configuration == PRESENT and decided.chosen.configuration == decided.configuration
 
 
 def test_what_is_written_comes_back_in_order(tmp_path) -> None:

@@ -78,6 +78,30 @@ def test_it_does_not_wait_for_the_learning_rate(table) -> None:
     assert decided(table, at(DATA, 16, variance_ratio=32.0, warming_up_samples=1000)).command == Command.SCALE_BS
 
 
+def test_what_the_table_does_not_have_stays_while_it_passes_and_never_shrinks(table) -> None:
+    assert decided(table, at(DATA, 100, variance_ratio=10.0)).command == Command.NO_OP
+    assert decided(table, at(DATA, 300, variance_ratio=1e6)).command == Command.NO_OP
+    assert decided(table, at(DATA, 100, variance_ratio=101.0), growth=1.2).command == Command.NO_OP
+    assert decided(table, at(DATA, 100, variance_ratio=101.0)).configuration.global_batch == 128
+
+
+def test_a_step_keeps_two_micro_batches_or_nobody_could_test_it(table_of) -> None:
+    """The fastest of a pipeline is often one micro-batch."""
+    rows = [row(dp=1, global_batch=batch, micro_batch=size, steps_per_s=size) for batch in (8, 16) for size in (4, 8, 16) if size <= batch]
+    decision = decided(table_of(rows), at({"dp": 1}, 8, variance_ratio=12.0))
+    assert decision.configuration == Configuration(dp=1, global_batch=16, micro_batch=8)
+    alone = [row(dp=1, global_batch=batch, micro_batch=batch) for batch in (8, 16)]
+    decision = decided(table_of(alone), at({"dp": 1}, 8, variance_ratio=12.0))
+    assert decision.command == Command.NO_OP and "one micro-batch" in decision.reason
+
+
+def test_a_layout_that_would_not_pay_is_not_gone_to_for_its_batch(table_of) -> None:
+    rows = [row(**PIPELINE, global_batch=32), row(**DATA, global_batch=64)]
+    late = at(PIPELINE, 32, variance_ratio=64.0, remaining_samples=64, reconfiguration_s=1000.0)
+    decision = decided(table_of(rows), late)
+    assert decision.command == Command.NO_OP and decision.limits == (Limit.COST,)
+
+
 @pytest.mark.parametrize("facts", [{"variance_ratio": None}, {"variance_ratio": 1e4, "health": "not_finite"}])
 def test_a_step_that_does_not_tell_changes_nothing(facts, table) -> None:
     decision = decided(table, at(DATA, 16, **facts))

@@ -19,6 +19,12 @@ def test_the_batch_closest_to_the_critical_one_is_taken(noise_scale, table) -> N
     assert decision.configuration == Configuration(**PIPELINE, global_batch=closest, micro_batch=4)
 
 
+def test_what_could_not_be_built_is_left_alone(table) -> None:
+    barred = frozenset({Configuration(**PIPELINE, global_batch=64, micro_batch=4)})
+    situation = at(PIPELINE, 256, noise_scale=60.0, barred=barred)
+    assert CriticalBatchPolicy(Offers(table)).decide(situation).configuration.global_batch == 32
+
+
 def test_layout_and_micro_batch_stay(table_of) -> None:
     rows = [row(**layout, global_batch=64, micro_batch=size) for layout in (PIPELINE, DATA) for size in (4, 8)]
     assert CriticalBatchPolicy(Offers(table_of(rows))).decide(at(DATA, 32, noise_scale=64.0)).configuration == rows[2].configuration

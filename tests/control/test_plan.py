@@ -31,6 +31,11 @@ def test_batches_grow_with_the_noise_scale_and_the_layout_follows(table) -> None
     assert all(later.samples > earlier.samples for earlier, later in itertools.pairwise(stages))
 
 
+def test_nothing_is_planned_while_the_learning_rate_rises(table) -> None:
+    (_, first, *_), (_, later, *_) = planned(table), planned(table, warmup=50_000)
+    assert first.samples < 50_000 <= later.samples
+
+
 def test_a_plan_keeps_to_the_table(table) -> None:
     rows = {each.configuration for each in table.rows}
     assert {stage.configuration for stage in planned(table)} <= rows

@@ -7,6 +7,7 @@ from oppa.control.offers import Offers
 from oppa.control.policies import POLICIES, policy_of
 from oppa.control.stagewise import StagewisePolicy
 from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
 from tests.control.conftest import DATA, PIPELINE
 from tests.control.test_goodput_policy import at
 
@@ -56,6 +57,12 @@ def test_a_stage_has_the_layout_that_runs_it_fastest(table) -> None:
 
 def test_a_batch_that_is_larger_than_its_stage_comes_down(table) -> None:
     assert StagewisePolicy(Offers(table)).decide(at(DATA, 256, remaining_samples=1000)).configuration.global_batch == 64
+
+
+def test_no_stage_goes_beyond_its_maximum(table) -> None:
+    barred = frozenset(Configuration(**layout, global_batch=128, micro_batch=4) for layout in (DATA, PIPELINE))
+    situation = at(DATA, 64, samples=900, remaining_samples=1000, barred=barred)
+    assert StagewisePolicy(Offers(table), maximum=128.0).decide(situation).configuration.global_batch == 64
 
 
 def test_without_an_end_there_are_no_stages(table) -> None:

@@ -1,13 +1,19 @@
 """The control service: who is let in, what is taken in, and what survives."""
 
+import asyncio
 import http.client
 import json
+import socket
+import time
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from oppa.control.controller import Controller
 from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.line import FILE, told
+from oppa.control.service import BURST, PER_S, _Pace
 from oppa.control.tokens import SECRET, Tokens
 from oppa.errors import InputError
 from oppa.protocol.messages import Ack, Decided, Refused, Welcome
@@ -238,3 +244,51 @@ def test_the_watcher_sees_jobs_and_decisions(service, port) -> None:
 def test_a_watcher_without_the_token_sees_nothing(token, port) -> None:
     with pytest.raises(ConnectionClosed):
         said_to_watcher(port, token)
+
+
+def test_it_listens_on_loopback_alone(port) -> None:
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.2", port), timeout=1):
+        pass
+
+
+def test_a_message_that_cannot_be_weighed_ends_nothing(tmp_path, table, monkeypatch) -> None:
+    def step_of(controller, seen):
+        if seen.step == 2:
+            raise ZeroDivisionError
+        return
+
+    monkeypatch.setattr(Controller, "step", step_of)
+    with serving(tmp_path, table, GoodputPolicy) as (service, port), line(port, service.tokens.of_job("a-job")) as opened:
+        opened.send(hello().to_json())
+        assert isinstance(heard(opened), Welcome)
+        for number in range(1, 6):
+            opened.send(step(number).to_json())
+        until(lambda: service.jobs["a-job"].number == 5)
+    with serving(tmp_path, table, GoodputPolicy) as (service, _):
+        assert service.jobs["a-job"].number == 5, "nor when it is played back"
+
+
+def test_whoever_talks_too_fast_is_read_more_slowly(monkeypatch) -> None:
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+
+    async def read(count):
+        pace = _Pace()
+        for _ in range(count):
+            await pace.wait()
+
+    asyncio.run(read(BURST))
+    assert not slept
+    asyncio.run(read(BURST + 10))
+    assert len(slept) == 10 and slept[-1] == pytest.approx(10 / PER_S)
+
+
+def test_how_ranks_find_it_is_for_their_owner_alone(tmp_path) -> None:
+    with told(tmp_path, address="127.0.0.1:1", through="127.0.0.1:2", job="a", token="b"):
+        assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / FILE).exists()

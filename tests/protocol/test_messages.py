@@ -57,6 +57,25 @@ def test_what_the_service_says_comes_back_the_same(message) -> None:
     assert from_service(message.to_json()) == message
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"configuration": {**PRESENT.to_dict(), "global_batch": 10**400}},
+        {"configuration": {**PRESENT.to_dict(), "dp_bucket_mb": 1e300}},
+        {"step_time_s": 1e-200},
+        {"step_time_s": 5e-324},
+        {"noise_scale": 1e-300},
+        {"loss": 1e300},
+        {"learning_rate": 1e300},
+        {"variance_ratio": 1e300},
+    ],
+    ids=str,
+)
+def test_numbers_that_nothing_can_be_computed_with_are_refused(change) -> None:
+    with pytest.raises(ProtocolError):
+        from_job(json.dumps({**json.loads(STEP.to_json()), **change}))
+
+
 @pytest.mark.parametrize("size", [25, 25.0, 50, 50.0])
 def test_configurations_keep_their_ids(size) -> None:
     """Ids tell a whole number from one that is not written as one."""

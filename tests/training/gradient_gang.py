@@ -59,6 +59,19 @@ def local(model):
             yield
 
 
+def shared_out(folder, rank, world):
+    """The gradient of one step whose workers have local batches of their own, and what its statistics are."""
+    spec, local_batches = TrialSpec.read(folder), json.loads((folder / "local_batches.json").read_text())
+    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=f"file://{folder}/rendezvous") as mesh:
+        replica, start = Replica(spec, mesh, local_batches=local_batches), sum(local_batches[:rank])
+        statistics = replica.watch()
+        replica.accumulate(source_of(spec).batch(0, range(start, start + local_batches[rank])))
+        statistics.step(replica._micro_batches())
+        (stage,) = replica.stages
+        gradients = {name: parameter.grad.tolist() for name, parameter in stage.named_parameters()}
+        return {"gradients": gradients, "norms": [dataclasses.asdict(norms) for norms in statistics.norms]}
+
+
 def looped(wrapped, over, rank, world):
     """A loop of one's own around a model that is `wrapped`."""
     own = OwnLoop()
@@ -112,6 +125,7 @@ def in_float32(model):
 PROGRAMS = {
     "core": functools.partial(core, "micro-batches"),
     "core, workers": functools.partial(core, "workers"),
+    "shared out": shared_out,
     "ddp": joined(functools.partial(looped, DistributedDataParallel, "micro-batches")),
     "ddp, workers": joined(functools.partial(looped, DistributedDataParallel, "workers")),
     "fsdp": joined(functools.partial(looped, sharded, "micro-batches")),

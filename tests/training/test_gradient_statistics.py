@@ -54,10 +54,13 @@ class Gang:
     def run(self, program: str, world: int, spec: TrialSpec | None = None) -> list[list[Norms]]:
         return [[Norms(**norms) for norms in step] for step in self.found(program, world, spec)]
 
-    def found(self, program: str, world: int, spec: TrialSpec | None = None):  # type: ignore[no-untyped-def]
+    def found(self, program: str, world: int, spec: TrialSpec | None = None, **files: object):  # type: ignore[no-untyped-def]
+        """`files`: written as JSON beside the spec."""
         self._count += 1
         folder = self._folder / str(self._count)
         folder.mkdir()
+        for name, value in files.items():
+            (folder / f"{name}.json").write_text(json.dumps(value))
         if spec is not None:
             spec.write(folder)
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from oppa.errors import InputError
 from oppa.training import NormTest
 from oppa.training.noise_scale import Norms
-from oppa.training.norm_test import ETA, asked_for, groups_of, sized, sized_as_written, variance_ratio
+from oppa.training.norm_test import ETA, Form, asked_for, groups_of, sized, sized_as_written, variance_ratio
 from oppa.training.per_sample import per_sample_norms
 
 SAMPLES, GROUPS = 12, 4
@@ -106,16 +106,19 @@ def test_a_sample_may_be_many_tokens(sample_tokens: int) -> None:
 @pytest.mark.parametrize(
     "norms",
     [
+        [Norms(small=math.inf, big=1.0, small_tokens=1, big_tokens=8), Norms(small=1.0, big=1.0, small_tokens=1, big_tokens=8)],
+        [Norms(small=1.0, big=0.5, small_tokens=8 * (1 - 1e-12), big_tokens=8)],
         [],
         [Norms(small=1.0, big=1.0, small_tokens=8, big_tokens=8)],
         [Norms(small=1.0, big=0.0, small_tokens=1, big_tokens=8)],
         [Norms(small=math.nan, big=math.nan, small_tokens=1, big_tokens=8)],
         [Norms(small=math.inf, big=1.0, small_tokens=1, big_tokens=8)],
     ],
-    ids=["nothing", "one group", "no gradient", "not a number", "infinite"],
+    ids=["one of two infinite", "one group by rounding", "nothing", "one group", "no gradient", "not a number", "infinite"],
 )
-def test_a_step_that_does_not_tell(norms: list[Norms]) -> None:
-    assert variance_ratio(norms) is None
+@pytest.mark.parametrize("form", ETA)
+def test_a_step_that_does_not_tell(norms: list[Norms], form: Form) -> None:
+    assert variance_ratio(norms, form) is None
 
 
 @pytest.mark.parametrize("eta", [0.0, -1.0, math.nan])
@@ -135,9 +138,17 @@ def test_what_is_asked_for_is_rounded_to_what_can_be_run(wanted: int, workers: i
     sizes = sized(wanted, workers=workers, micro_batch=micro_batch, maximum=maximum)
     assert sizes.micro_batch <= micro_batch and sizes.global_batch <= maximum
     if sizes.global_batch < wanted:
-        assert sizes.global_batch + workers * sizes.accumulation > maximum, "not even one sample more in each micro-batch fits"
+        assert sizes.global_batch + workers * min(micro_batch, maximum // workers) > maximum, "no whole micro-batch more fits"
     else:
         assert sizes.global_batch - wanted < workers * sizes.accumulation, "rounded up, not further"
+
+
+@pytest.mark.parametrize(
+    ("workers", "micro_batch", "maximum", "largest"),
+    [(1, 2, 1001, 1000), (3, 2, 1000, 996), (4, 8, 1000, 992), (4, 8, 31, 28), (5, 8, 7, 5)],
+)
+def test_little_of_the_maximum_is_lost(workers: int, micro_batch: int, maximum: int, largest: int) -> None:
+    assert sized(10**6, workers=workers, micro_batch=micro_batch, maximum=maximum).global_batch == largest
 
 
 def test_as_written_micro_batches_grow_without_bound() -> None:
@@ -178,7 +189,23 @@ def test_at_the_maximum_nothing_is_measured_any_more() -> None:
     model = small_model()
     test = NormTest(model, global_batch=8, micro_batch=8, maximum=17, eta=0.01)
     steps(test, model, 2)
-    assert test.sizes.global_batch == 16 and test.statistics.paused
+    assert test.sizes.global_batch == 16 and test.statistics.paused and steps(test, model, 1) == [16]
+
+
+def test_a_batch_may_grow_without_bound_or_by_a_little() -> None:
+    model = small_model()
+    assert steps(NormTest(model, global_batch=2, micro_batch=4, maximum=10_000, eta=1e-3, growth=math.inf), model, 1) == [10_000]
+    assert steps(NormTest(small_model(), global_batch=4, micro_batch=4, maximum=100, eta=0.01, growth=1.2), small_model(), 0) == []
+    slow = small_model()
+    assert steps(NormTest(slow, global_batch=4, micro_batch=4, maximum=100, eta=0.01, growth=1.2), slow, 1) == [6], "2 micro-batches of 3"
+
+
+def test_as_written_a_loop_keeps_its_number_of_micro_batches() -> None:
+    model = small_model()
+    test = NormTest(model, global_batch=12, micro_batch=4, maximum=10_000, eta=0.1, form="paper")
+    steps(test, model, 1)
+    assert test.ratio is not None and test.sizes.accumulation == 3
+    assert test.sizes.global_batch == 3 * math.ceil(math.ceil(test.ratio / 0.01) / 3) > 24, "more than twice at once"
 
 
 def test_a_batch_that_passes_stays() -> None:

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppa.bench.goodput.sections import Comparison
-from oppa.bench.goodput.tracks import Track, layout_of
 from oppa.bench.goodput.variants import OURS
+from oppa.bench.tracks import Track, layout_of
 from oppa.report.figures import Axis, Series, lines
 from oppa.table.goodput import goodput
 
@@ -30,22 +30,23 @@ def _first(comparison: Comparison) -> Track:
 
 
 def _trajectory(comparison: Comparison) -> tuple[str, str]:
-    """Batch and layout over time (figure 1b)."""
+    """Batch and layout over time, and the loss that comes of it (figure 1)."""
     adaptive = [name for name in comparison.by_variant if not name.startswith("static")]
-    drawn = []
+    panels: dict[str, list[Series]] = {"global batch": [], "loss": []}
     for name in adaptive:
         track = comparison.by_variant[name][0]
-        batches = track.steps["global_batch"].to_numpy(float)
-        if name != OURS:
-            drawn.append(Series(name=name, x=track.clock_s.tolist(), y=batches.tolist()))
-            continue
+        values = {"global batch": track.steps["global_batch"].to_numpy(float), "loss": track.smoothed(comparison.window)}
         layouts = track.steps["configuration"].map(layout_of)
-        for layout in dict.fromkeys(layouts):
-            shown = np.where(layouts == layout, batches, np.nan)
-            drawn.append(Series(name=f"{name}, {layout}", x=track.clock_s.tolist(), y=shown.tolist()))
+        for panel, each in values.items():
+            if name != OURS:
+                panels[panel].append(Series(name=name, x=track.clock_s.tolist(), y=each.tolist()))
+                continue
+            for layout in dict.fromkeys(layouts):
+                shown = np.where(layouts == layout, each, np.nan)
+                panels[panel].append(Series(name=f"{name}, {layout}", x=track.clock_s.tolist(), y=shown.tolist()))
     seed = _first(comparison).seed
-    caption = f"Batch size and layout over time, seed {seed} (figure 1)"
-    return caption, lines({"": drawn}, x=SECONDS, y=Axis(label="global batch", log=True), description=caption, steps=True)
+    caption = f"Batch size and layout over time, and the loss, seed {seed} (figure 1)"
+    return caption, lines(panels, x=SECONDS, y=Axis(label="of the panel", log=True), description=caption, steps=True)
 
 
 def _loss(comparison: Comparison, against: str) -> tuple[str, str]:
@@ -57,7 +58,8 @@ def _loss(comparison: Comparison, against: str) -> tuple[str, str]:
         losses = np.stack([np.interp(grid, x, track.smoothed(comparison.window)) for x, track in zip(xs, tracks, strict=True)])
         drawn.append(Series(name=name, x=grid.tolist(), y=np.median(losses, axis=0).tolist()))
     figure = {"seconds": "6", "samples": "7"}[against]
-    caption = f"Loss against {against}: medians over {comparison.seeds} seeds (figure {figure})"
+    counted = f"{comparison.seeds} {'seed' if comparison.seeds == 1 else 'seeds'}"
+    caption = f"Loss against {against}: medians over {counted} (figure {figure})"
     return caption, lines({"": drawn}, x=Axis(label=against), y=Axis(label="loss", log=True), description=caption)
 
 
@@ -78,7 +80,7 @@ def _decomposition(comparison: Comparison) -> tuple[str, str]:
         worth = goodput(rate, batch, noise_scale[: len(within)], reference_batch=reference)
         for panel, values in (("goodput", worth), ("throughput", rate), ("efficiency", worth / rate)):
             panels[panel].append(Series(name=name, x=within.tolist(), y=values.tolist()))
-    caption = f"Goodput, samples per second and what a sample is worth, at the noise scale of `{OURS}`, seed {ours.seed} (figure 8)"
+    caption = f"Goodput as `{OURS}` has it, samples per second, and what a sample is worth, at its noise scale, seed {ours.seed} (figure 8)"
     return caption, lines(panels, x=SECONDS, y=Axis(label="of the panel", log=True), description=caption)
 
 
@@ -91,25 +93,25 @@ def _rates(track: Track) -> Array:
 
 
 def _relative(comparison: Comparison) -> tuple[str, str]:
-    """How much longer each of the others takes to the loss that ours has at each moment (figure 9): medians over seeds."""
+    """How much longer each of the others takes to the loss that ours has at each moment, as a share and in seconds (figure 9)."""
     tracks = comparison.by_variant[OURS]
     end_s = min(track.clock_s[-1] for track in tracks)
     grid = np.linspace(0.1 * end_s, end_s, 60)
-    drawn = []
+    panels: dict[str, list[Series]] = {"share of their time": [], "seconds": []}
     for name, others in comparison.by_variant.items():
         if name == OURS:
             continue
-        saved = np.stack([_saved(ours, other, grid, comparison.window) for ours, other in zip(tracks, others, strict=True)])
-        drawn.append(Series(name=name, x=grid.tolist(), y=np.median(saved, axis=0).tolist()))
-    medians = f"medians over {comparison.seeds} seeds (figure 9)"
-    caption = f"Time that `{OURS}` saves, as a share of the other's time to the same loss: {medians}"
-    return caption, lines({"": drawn}, x=SECONDS, y=Axis(label="time saved, share"), description=caption)
+        times = np.stack([_times(ours, other, grid, comparison.window) for ours, other in zip(tracks, others, strict=True)])
+        for panel, saved in zip(panels, (1 - grid / times, times - grid), strict=True):
+            panels[panel].append(Series(name=name, x=grid.tolist(), y=np.median(saved, axis=0).tolist()))
+    counted = f"medians over {comparison.seeds} {'seed' if comparison.seeds == 1 else 'seeds'} (figure 9)"
+    caption = f"Time that `{OURS}` saves on the way to the loss that it has, against each of the others: {counted}"
+    return caption, lines(panels, x=SECONDS, y=Axis(label="time saved"), description=caption)
 
 
-def _saved(ours: Track, other: Track, grid: Array, window: float) -> Array:
-    """1 - our time / theirs, to the loss that we have at each moment; not a number where they never come to it."""
+def _times(ours: Track, other: Track, grid: Array, window: float) -> Array:
+    """When the other has come to the loss that we have at each moment; not a number where it never does."""
     own = np.minimum.accumulate(ours.smoothed(window))
     theirs = np.minimum.accumulate(other.smoothed(window))
     losses = np.interp(grid, ours.clock_s, own)
-    times = np.interp(-losses, -theirs, other.clock_s, right=np.nan)
-    return np.asarray(1 - grid / times)
+    return np.asarray(np.interp(-losses, -theirs, other.clock_s, right=np.nan))

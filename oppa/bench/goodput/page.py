@@ -1,15 +1,13 @@
 """The page of the real experiment: everything on it comes from the records of the runs beside it."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
+from oppa.bench.goodput import restarts
 from oppa.bench.goodput.figures import all_figures
-from oppa.bench.goodput.restarts import recorded
 from oppa.bench.goodput.sections import Comparison, change_section, seed_section, table_section, time_section
-from oppa.bench.goodput.tracks import Track, hash_of, pooled
-from oppa.errors import InputError
+from oppa.bench.tracks import Track, facts_of, pooled, recorded
 from oppa.report.figures import standalone
 from oppa.report.record import markdown, write_texts
 from oppa.table import Table
@@ -20,37 +18,25 @@ TARGETS = (1.9, 1.85, 1.8, 1.75, 1.7)
 sequence, and here see as much fewer of them (figure 9 has the whole way). Set by pilots and by shorter runs with the first seed."""
 TITLE = "Time to loss: recorded step times, and what changes took (table 1)"
 WINDOW = 1024
-PAGE = "README.md"
+PAGE, COMMAND = "README.md", "oppa bench goodput --run"
 
 
 def comparison_of(folder: Path) -> Comparison:
     """Of all that is recorded there; raises InputError if that is nothing."""
-    raw = _raw(folder)
-    if not raw:
-        raise InputError(f"`{folder}` has no record of a run", hint="`oppa bench goodput --run` makes one")
-    return Comparison([Track.read(path) for path in raw], TARGETS, WINDOW)
+    return Comparison([Track.read(path) for path in recorded(folder, COMMAND)], TARGETS, WINDOW)
 
 
 def to_json(comparison: Comparison, folder: Path) -> dict[str, Any]:
     """The headlines, and where they come from."""
-    found, raw = comparison.gains(), _raw(folder)
-    origins = json.loads((folder / "runs" / "origins.json").read_text())
-    newest = max(origins.values(), key=lambda origin: str(origin["date"]))
+    found = comparison.gains()
     return {
         **comparison.figures,
         "targets": list(TARGETS),
         "gains": found.medians,
         "best_others": list(found.rivals),
         "seeds": comparison.seeds,
-        "runs": len(raw),
-        "raw_log_sha256": hash_of(raw),
-        "origin": newest,
+        **facts_of(folder, recorded(folder, COMMAND)),
     }
-
-
-def _raw(folder: Path) -> list[Path]:
-    """The records of its runs."""
-    return sorted((folder / "runs").glob("*.csv.gz"))
 
 
 def write_page(folder: Path) -> Path:
@@ -65,14 +51,18 @@ def page(folder: Path) -> tuple[str, dict[str, str]]:
     comparison = comparison_of(folder)
     steady = dataclasses.replace(comparison, tracks=pooled(comparison.tracks))
     found, figures = to_json(comparison, folder), all_figures(comparison)
-    facts = {**found["origin"], "raw log": f"`runs/`, {found['runs']} runs, SHA-256 `{found['raw_log_sha256']}`"}
+    facts = {
+        **found["origin"],
+        "versions": "; ".join(found["versions"]),
+        "raw log": f"`runs/`, {found['runs']} runs, SHA-256 `{found['raw_log_sha256']}`",
+    }
     sections = [
         table_section(Table.read(folder / "table")),
         time_section(comparison, "clock_s", TITLE),
         seed_section(comparison),
         time_section(steady, "clock_s", "Time to loss: the same, each step as long as its like in the median over all runs"),
         time_section(comparison, "elapsed_s", "Time to loss: wall clock"),
-        change_section(comparison, recorded(folder)),
+        change_section(comparison, restarts.recorded(folder)),
     ]
     parts = [
         "# Time to loss: a small GPT on real text, four hosts that one machine plays\n",

@@ -19,11 +19,11 @@ RECORD = "restarts.json"
 REPEATS = 5
 
 
-def measure(comparison: Comparison, table: Table, model: Model, tell: Callable[[str], None]) -> dict[str, object]:
+def measure(comparison: Comparison, table: Table, tell: Callable[[str], None]) -> dict[str, object]:
     """Seconds of a cold restart for each change of layout that was chosen in any run, and where they come from."""
     known = {(row.configuration.id, row.configuration.global_batch): row.configuration for row in table.rows}
     chosen = {change.words: (known[change.before], known[change.after]) for change in changes_of(comparison)}
-    found = speedups(REPEATS, tell, list(chosen.values()), model)
+    found = speedups(REPEATS, tell, list(chosen.values()), Model(**table.origin.problem["model"]))
     return {"origin": provenance(), "cold_s": {words: each.seconds(COLD) for words, each in zip(chosen, found, strict=True)}}
 
 
@@ -35,7 +35,7 @@ def recorded(folder: Path) -> Mapping[str, float]:
     return {words: statistics.median(seconds) for words, seconds in json.loads(path.read_text())["cold_s"].items()}
 
 
-def record(folder: Path, comparison: Comparison, model: Model, tell: Callable[[str], None]) -> None:
+def record(folder: Path, comparison: Comparison, tell: Callable[[str], None]) -> None:
     """Measure what is not recorded yet."""
     if not {change.words for change in changes_of(comparison)} <= recorded(folder).keys():
-        write_json(folder / RECORD, measure(comparison, Table.read(folder / "table"), model, tell))
+        write_json(folder / RECORD, measure(comparison, Table.read(folder / "table"), tell))

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppa.bench.goodput.gains import Gains, gains
-from oppa.bench.goodput.tracks import Track, layout_of, time_to
 from oppa.bench.goodput.variants import AS_WRITTEN, OURS
+from oppa.bench.tracks import Track, layout_of, time_to
 from oppa.report.record import Section
 from oppa.table import Table
 

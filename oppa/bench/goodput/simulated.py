@@ -22,8 +22,8 @@ import pandas as pd
 from oppa import catalog
 from oppa.bench.goodput.figures import all_figures
 from oppa.bench.goodput.sections import Comparison, change_section, table_section, time_section
-from oppa.bench.goodput.tracks import COLUMNS, Track
 from oppa.bench.goodput.variants import Variant, variants
+from oppa.bench.tracks import COLUMNS, Track
 from oppa.control.controller import Controller
 from oppa.control.decision import Command
 from oppa.control.offers import Offers

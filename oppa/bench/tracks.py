@@ -8,9 +8,10 @@ import dataclasses
 import functools
 import gzip
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -33,6 +34,8 @@ COLUMNS = {
     "elapsed_s": "float64",
 }
 """Of a step; `samples` were seen when it ended, and `pause_s` is what a change before it took."""
+HELD_OUT = "held_out_loss"
+"""One more column where there are held-out samples: their loss behind the step, where it was looked at."""
 DIGITS = "%.6g"
 
 
@@ -54,9 +57,12 @@ class Track:
                 told = {name: line[name] for name in COLUMNS if name in line}
                 rows.append({**told, "samples": line["samples"][1], "pause_s": pause_s})
                 pause_s = 0.0
+            elif line["event"] == ledger.VALIDATED:
+                rows[-1][HELD_OUT] = line["loss"]
             elif isinstance(line.get("seconds"), Mapping):
                 pause_s += sum(line["seconds"].values())
-        return cls(variant, seed, pd.DataFrame(rows, columns=list(COLUMNS)))
+        columns = [*COLUMNS, *([HELD_OUT] if any(HELD_OUT in row for row in rows) else [])]
+        return cls(variant, seed, pd.DataFrame(rows, columns=columns))
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -75,6 +81,17 @@ class Track:
         draft.write_bytes(gzip.compress(text.encode(), mtime=0))
         draft.replace(path)
         return path
+
+    @property
+    def average_batch(self) -> float:
+        """Samples of a step, in the mean."""
+        return float(self.samples[-1] / len(self.samples))
+
+    @property
+    def held_out(self) -> pd.DataFrame:
+        """What was looked at of held-out samples: their `loss`, by the `samples` and `clock_s` behind which; empty where none are."""
+        losses = self.steps.get(HELD_OUT, pd.Series(np.nan, index=self.steps.index))
+        return pd.DataFrame({"samples": self.samples, "clock_s": self.clock_s, "loss": losses.to_numpy(np.float64)}).dropna()
 
     @functools.cached_property
     def samples(self) -> Array:
@@ -155,6 +172,22 @@ def time_to(track: Track, targets: Sequence[float], clock_s: Array, window: floa
         share = (smoothed[at - 1] - target) / (smoothed[at - 1] - smoothed[at])
         found[index] = clock_s[at - 1] + share * (clock_s[at] - clock_s[at - 1])
     return found
+
+
+def recorded(folder: Path, command: str) -> list[Path]:
+    """The records of a folder's runs; raises InputError where there is none, with the command that makes some."""
+    found = sorted((folder / "runs").glob("*.csv.gz"))
+    if not found:
+        raise InputError(f"`{folder}` has no record of a run", hint=f"`{command}` makes one")
+    return found
+
+
+def facts_of(folder: Path, records: Sequence[Path]) -> dict[str, Any]:
+    """How many there are, the hash of all, where the newest one comes from, and the versions that any of them was made with."""
+    origins = json.loads((folder / "runs" / "origins.json").read_text())
+    newest = max(origins.values(), key=lambda origin: str(origin["date"]))
+    commits = sorted({str(origin.get("oppa")) for origin in origins.values()})
+    return {"runs": len(records), "raw_log_sha256": hash_of(records), "origin": newest, "versions": commits}
 
 
 def hash_of(paths: Iterable[Path]) -> str:

@@ -1,0 +1,228 @@
+"""The page of the norm test's experiment: everything on it comes from the records of the runs beside it."""
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oppa.bench.norm_test.schemes import CONSTANTS, is_norm_test, matching
+from oppa.bench.tracks import Track, facts_of, recorded
+from oppa.report.figures import Axis, Series, lines, standalone
+from oppa.report.record import Section, markdown, write_texts
+from oppa.table import Table
+
+RECORD = Path("results", "norm-test")
+PAGE, COMMAND = "README.md", "oppa bench norm-test --run"
+WINDOW = 1024
+"""Samples over which the loss of training is smoothed."""
+POINTS = 100
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Results:
+    """All runs of the norm test's experiment."""
+
+    tracks: Sequence[Track]
+    table: Table
+
+    @classmethod
+    def read(cls, folder: Path) -> "Results":
+        """All that is recorded there; raises InputError if that is nothing."""
+        return cls([Track.read(path) for path in recorded(folder, COMMAND)], Table.read(folder / "table"))
+
+    @functools.cached_property
+    def by_scheme(self) -> Mapping[str, Mapping[int, Track]]:
+        """By seed, adaptive ones first, constants by their size."""
+        names = sorted({track.variant for track in self.tracks}, key=lambda name: (_size(name), name))
+        return {
+            name: {each.seed: each for each in sorted(self.tracks, key=lambda each: each.seed) if each.variant == name} for name in names
+        }
+
+    def median(self, scheme: str, of: Callable[[Track], float]) -> float:
+        """Over seeds."""
+        return statistics.median(map(of, self.by_scheme[scheme].values()))
+
+    def beside_constant(self, scheme: str) -> list[tuple[Track, Track]]:
+        """Each seed's run, and that of the constant batch which is its average size, or just below."""
+        found = []
+        for seed, track in self.by_scheme[scheme].items():
+            constant = self.by_scheme.get(f"{CONSTANTS}-{matching(self.table, track.average_batch)}", {})
+            if seed in constant:
+                found.append((track, constant[seed]))
+        return found
+
+
+def last_held_out(track: Track) -> float:
+    """The loss of held-out samples when all samples of training were seen."""
+    return float(track.held_out["loss"].iloc[-1])
+
+
+def to_json(results: Results, folder: Path) -> dict[str, Any]:
+    """The headlines, and where they come from."""
+    schemes = {
+        name: {
+            "steps": results.median(name, lambda track: len(track.steps)),
+            "average_batch": results.median(name, lambda track: track.average_batch),
+            "time_s": results.median(name, lambda track: float(track.clock_s[-1])),
+            "loss": results.median(name, _best_loss),
+            "validation_loss": results.median(name, _best_held_out),
+        }
+        for name in results.by_scheme
+    }
+    lower = {name: statistics.median(_lower(pairs)) for name in results.by_scheme if (pairs := _pairs(results, name))}
+    return {"schemes": schemes, "validation_loss_below_constant": lower, **facts_of(folder, recorded(folder, COMMAND))}
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page and its figures beside the runs."""
+    text, figures = page(folder)
+    write_texts(folder, {**figures, PAGE: text})
+    return folder / PAGE
+
+
+def page(folder: Path) -> tuple[str, dict[str, str]]:
+    """The page in Markdown and its figures as SVG by file name: the same runs give the same bytes."""
+    results = Results.read(folder)
+    known, figures = facts_of(folder, recorded(folder, COMMAND)), _figures(results)
+    facts = {
+        **known["origin"],
+        "versions": "; ".join(known["versions"]),
+        "raw log": f"`runs/`, {known['runs']} runs, SHA-256 `{known['raw_log_sha256']}`",
+    }
+    parts = [
+        "# The norm test: a small Llama on real text, four data-parallel ranks\n",
+        "\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n",
+        *(f"## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections(results)),
+        *(f"![{caption}]({name})\n\n{caption}.\n" for name, (caption, _) in figures.items()),
+    ]
+    return "\n".join(parts), {name: standalone(svg) for name, (_, svg) in figures.items()}
+
+
+def sections(results: Results) -> list[Section]:
+    """The paper's table, and what its claim comes to."""
+    return [_schemes(results), _constants(results)]
+
+
+def _schemes(results: Results) -> Section:
+    """Lau et al., tables 1 to 3."""
+    rows = [
+        [
+            name,
+            f"{results.median(name, lambda track: len(track.steps)):g}",
+            f"{results.median(name, lambda track: track.average_batch):.0f}",
+            f"{results.median(name, lambda track: float(track.clock_s[-1])):.1f}",
+            f"{results.median(name, _best_loss):.4f}",
+            f"{results.median(name, _best_held_out):.4f}",
+            len(runs),
+        ]
+        for name, runs in results.by_scheme.items()
+    ]
+    text = (
+        "All see the same samples; the learning rate does not follow the batch. Medians over seeds. bsz.: sequences of a step, on average; "
+        f"time: seconds of steps; loss: the lowest, smoothed over {WINDOW} samples; val loss: the lowest of held-out samples."
+    )
+    columns = ("scheme", ">steps", ">bsz.", ">time, s", ">loss", ">val loss", ">seeds")
+    return Section(title="Schemes (tables 1 to 3)", text=text, columns=columns, rows=rows)
+
+
+def _constants(results: Results) -> Section:
+    rows = []
+    for name in results.by_scheme:
+        if not (pairs := _pairs(results, name)):
+            continue
+        lower, sizes = _lower(pairs), sorted({_size(constant.variant) for _, constant in pairs})
+        saved = [1 - ours.clock_s[-1] / theirs.clock_s[-1] for ours, theirs in pairs]
+        rows.append(
+            [
+                name,
+                f"{statistics.median(ours.average_batch for ours, _ in pairs):.0f}",
+                f"{sizes[0]:g}" if len(sizes) == 1 else f"{sizes[0]:g} to {sizes[-1]:g}",
+                ", ".join(f"{statistics.median(len(each.steps) for each in own):g}" for own in zip(*pairs, strict=True)),
+                f"{statistics.median(lower):+.4f} [{min(lower):+.4f}, {max(lower):+.4f}]",
+                f"{sum(each > 0 for each in lower)} of {len(lower)}",
+                f"{statistics.median(saved):+.1%}",
+            ]
+        )
+    text = (
+        "Each run beside that of the constant batch which is its average size, or the next one below, with the same seed, so that the "
+        "constant one takes at least as many steps: by how much the loss of held-out samples is lower at the end, in the median over seeds "
+        "[lowest, highest]; in how many of them it is lower at all; and how much sooner the run is over."
+    )
+    columns = ("scheme", ">bsz.", ">constant", ">steps, of both", ">val loss lower by", ">lower in", ">time saved")
+    return Section(title="Beside a constant batch of the same average size", text=text, columns=columns, rows=rows)
+
+
+def _pairs(results: Results, scheme: str) -> list[tuple[Track, Track]]:
+    return results.beside_constant(scheme) if is_norm_test(scheme) else []
+
+
+def _lower(pairs: Sequence[tuple[Track, Track]]) -> list[float]:
+    return [last_held_out(theirs) - last_held_out(ours) for ours, theirs in pairs]
+
+
+def _best_loss(track: Track) -> float:
+    return float(track.smoothed(WINDOW).min())
+
+
+def _best_held_out(track: Track) -> float:
+    return float(track.held_out["loss"].min())
+
+
+def _size(scheme: str) -> float:
+    """Of a constant batch; 0 for what adapts."""
+    name, _, size = scheme.rpartition("-")
+    return float(size) if name == CONSTANTS else 0.0
+
+
+def _figures(results: Results) -> dict[str, tuple[str, str]]:
+    """File name -> caption and SVG."""
+    return {
+        "schedules.svg": _schedules(results),
+        "validation.svg": _validation(results),
+        "gap.svg": _gap(results),
+    }
+
+
+def _schedules(results: Results) -> tuple[str, str]:
+    adaptive = {name: runs for name, runs in results.by_scheme.items() if not _size(name)}
+    drawn = [
+        Series(name=name, x=track.samples.tolist(), y=track.steps["global_batch"].astype(float).tolist())
+        for name, runs in adaptive.items()
+        for track in [next(iter(runs.values()))]
+    ]
+    caption = "Batch sizes against samples seen, first seed (figures 2 to 4)"
+    return caption, lines({"": drawn}, x=Axis(label="samples"), y=Axis(label="global batch", log=True), description=caption, steps=True)
+
+
+def _validation(results: Results) -> tuple[str, str]:
+    drawn = []
+    for name, runs in results.by_scheme.items():
+        looks = [track.held_out for track in runs.values()]
+        grid = np.linspace(max(each["samples"].iloc[0] for each in looks), min(each["samples"].iloc[-1] for each in looks), POINTS)
+        losses = np.median([np.interp(grid, each["samples"], each["loss"]) for each in looks], axis=0)
+        drawn.append(Series(name=name, x=grid.tolist(), y=losses.tolist()))
+    caption = "Loss of held-out samples against samples seen: medians over seeds (figures 2 to 4)"
+    return caption, lines({"": drawn}, x=Axis(label="samples"), y=Axis(label="loss", log=True), description=caption)
+
+
+def _gap(results: Results) -> tuple[str, str]:
+    """What a constant batch costs in loss, and where the others are."""
+    constants = {_size(name): name for name in results.by_scheme if _size(name)}
+    sizes = sorted(constants)
+
+    def line(name: str, of: Callable[[Track], float]) -> Series:
+        values = [[of(track) for track in results.by_scheme[constants[size]].values()] for size in sizes]
+        low, high = ([pick(each) for each in values] for pick in (min, max))
+        return Series(name=name, x=sizes, y=[statistics.median(each) for each in values], low=low, high=high)
+
+    drawn = [line("constant, training", _best_loss), line("constant, held out", _best_held_out)]
+    for name in results.by_scheme:
+        if not _size(name):
+            at = results.median(name, lambda track: track.average_batch)
+            drawn.append(Series(name=name, x=[at], y=[results.median(name, _best_held_out)]))
+    caption = "Lowest loss against the batch size, all ranges over seeds; of those that adapt it, held out, at its average (figure 1)"
+    return caption, lines({"": drawn}, x=Axis(label="average batch", log=True), y=Axis(label="loss"), description=caption)

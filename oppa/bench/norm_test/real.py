@@ -1,0 +1,31 @@
+"""The runs: each scheme with each seed, and beside each norm test the constant batch of its average size."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from oppa.bench.norm_test.schemes import BATCHES, CONSTANT, Scheme, adaptive, constant, is_norm_test, matching
+from oppa.bench.recorder import Recorder
+from oppa.bench.tracks import Track
+
+JOB = Path("examples", "norm_test.toml")
+
+
+def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
+    """Do all runs that are not in `folder` yet, seed by seed; ledgers are made in `work`.
+
+    Raises:
+        EnvironmentLackingError: if a run fails.
+    """
+    recorder = Recorder(job=JOB, folder=folder, work=work, tell=tell)
+    table = recorder.table(BATCHES)
+    for seed in seeds:
+        schemes = [*adaptive(table), *(constant(table, batch) for batch in CONSTANT)]
+        turned = seed % len(schemes)  # whatever drifts meets all alike
+        tracks = [_trained(recorder, each, seed) for each in schemes[turned:] + schemes[:turned]]
+        averages = [track.average_batch for track in tracks if is_norm_test(track.variant)]
+        for batch in sorted({matching(table, average) for average in averages} - {*CONSTANT}):
+            _trained(recorder, constant(table, batch), seed)
+
+
+def _trained(recorder: Recorder, scheme: Scheme, seed: int) -> Track:
+    return recorder.train(scheme.name, seed, scheme.begins, "--policy", scheme.policy)

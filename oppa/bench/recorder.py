@@ -1,0 +1,123 @@
+"""Training runs that a benchmark records: each a command that anyone can type, and done once.
+
+    FOLDER/table/                  the table that runs are chosen from
+    FOLDER/runs/VARIANT-SEED.csv.gz    a run, step by step (`tracks`)
+    FOLDER/runs/origins.json       where each comes from: command, commit, machine, time
+
+What is there is not run again, so that whoever is interrupted goes on.
+"""
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from oppa import catalog
+from oppa.bench.tracks import Track
+from oppa.errors import EnvironmentLackingError
+from oppa.problem.configuration import Configuration
+from oppa.report.record import provenance, written
+from oppa.table import Table
+from oppa.training import ledger
+from oppa.trials import logs
+from oppa.trials.guard import Guard
+from oppa.trials.wire import write_json
+
+GRACE_S, LOOK_S = 10.0, 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recorder:
+    """Runs one job's profile and training runs, all under the same words.
+
+    Raises:
+        EnvironmentLackingError: from each method, if a command fails.
+        InputError: if the disk refuses.
+    """
+
+    job: Path
+    """Relative to the checkout."""
+    folder: Path
+    """Of the records."""
+    work: Path
+    """Where ledgers are made, and logs stay."""
+    hosts: Sequence[str] = ()
+    """The words of `oppa netlab` before a command; none: it runs on this machine as it is."""
+    tell: Callable[[str], None]
+    """Called with what is done next."""
+
+    def table(self, batches: Sequence[int]) -> Table:
+        """Of all layouts, batches and micro-batches; measured now unless it is there."""
+        self._require_job()
+        place = self.folder / "table"
+        if not place.exists():
+            self.tell("the table: every layout, batch and micro-batch")
+            sizes = ",".join(map(str, batches))
+            words = ["profile", str(self.job), "--global-batch", sizes, "--exhaustive", "--table", _from_root(self.work / "table")]
+            self._note("table", self._oppa(words, self.work / "profile.log"))
+            Table.read(self.work / "table").write(place)  # without the study that it comes from
+        return Table.read(place)
+
+    def train(self, variant: str, seed: int, begins: Configuration, *words: str) -> Track:
+        """Train with a seed from a configuration of the table on, unless that is recorded; the record."""
+        name = f"{variant}-{seed}"
+        if (known := self.folder / "runs" / f"{name}.csv.gz").exists():
+            return Track.read(known)
+        self._require_job()
+        self.tell(f"{name}: {begins.id}, batch {begins.global_batch}")
+        table, run = self.folder / "table", self.work / name
+        shutil.rmtree(run, ignore_errors=True)
+        setting = _setting(begins, Table.read(table))
+        said = ["train", str(self.job), setting, "--seed", str(seed), "--run", _from_root(run), "--table", _from_root(table), *words]
+        command = self._oppa(said, self.work / f"{name}.log")
+        self._note(name, command)
+        with written(self.folder / "runs"):
+            track = Track.of(variant, seed, ledger.standing(ledger.read(run)))
+            track.write(self.folder / "runs")
+        shutil.rmtree(run, ignore_errors=True)
+        return track
+
+    def _require_job(self) -> None:
+        if not (catalog.root() / self.job).is_file():
+            raise EnvironmentLackingError(f"`{catalog.root() / self.job}` is not there", hint="run it from a checkout")
+
+    def _oppa(self, words: Sequence[str], log: Path) -> str:
+        """Run `oppa` in the checkout; the command, as one types it. It does not outlive us."""
+        oppa, netlab = [sys.executable, "-m", "oppa"], ["netlab", *self.hosts, "--"] if self.hosts else []
+        argv = ["env", "-C", str(catalog.root()), *oppa, *([*netlab, *oppa] if netlab else []), *words]
+        with written(self.work):
+            log.write_bytes(b"")
+        guard = Guard("it", argv, environment={**os.environ, "OMP_NUM_THREADS": "1"}, grace_s=GRACE_S, log=log)
+        try:
+            while not (how := guard.ended()):
+                time.sleep(LOOK_S)
+            succeeded = guard.succeeded
+        finally:
+            guard.close()
+        told = shlex.join(["oppa", *([*netlab, "oppa"] if netlab else []), *words])
+        if not succeeded:
+            raise EnvironmentLackingError(f"`{told}` has not worked: {how}", hint=logs.last_words(log) or f"see {log}")
+        return told
+
+    def _note(self, name: str, command: str) -> None:
+        """Write down where a record comes from."""
+        place = self.folder / "runs" / "origins.json"
+        with written(place.parent):
+            origins = json.loads(place.read_text()) if place.exists() else {}
+            write_json(place, {**origins, name: {**provenance(), "command": command}})
+
+
+def _setting(configuration: Configuration, table: Table) -> str:
+    """As one types it: what the table has more than one value of."""
+    values = [row.configuration.to_dict() for row in table.rows]
+    return ",".join(f"{name}={value}" for name, value in configuration.to_dict().items() if len({each[name] for each in values}) > 1)
+
+
+def _from_root(path: Path) -> str:
+    """As the commands have it, which run in the checkout."""
+    return os.path.relpath(path, catalog.root())
