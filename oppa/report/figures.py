@@ -30,6 +30,8 @@ MANY = 300
 """Marks in a figure beyond which they are drawn smaller, and their intervals fainter."""
 WIDTH, HEIGHT = 4.8, 3.1
 """Of a panel, in inches: the text is legible when a telephone shows it whole."""
+KEY, LETTER = 0.5, 0.065
+"""Of a legend, in inches: the line before a name and what is between two, and a letter in the mean."""
 NARROW = 8.0
 """A log axis that spans less than this factor has evenly spaced ticks."""
 
@@ -73,7 +75,7 @@ def lines(panels: Mapping[str, Sequence[Series]], *, x: Axis, y: Axis, descripti
             axes.set_ylabel("")
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-        _legend(figure, [_key(name, **_stroke(_look(name, names))) for name in names], columns=3 * columns)
+        _legend(figure, [_key(name, **_stroke(_look(name, names))) for name in names], width=width)
 
     width = WIDTH if columns == 1 else 3.2 * columns
     return render(draw, width=width, height=HEIGHT if len(panels) == 1 else 2.5 * rows + 0.4, description=description)
@@ -201,7 +203,8 @@ def _key(name: str, **look: Any) -> Line2D:
     return Line2D([], [], label=name, **look)
 
 
-def _legend(figure: Figure, keys: Sequence[Line2D], *, columns: int = 3) -> None:
-    """Above the panels, where it covers nothing."""
+def _legend(figure: Figure, keys: Sequence[Line2D], *, width: float = WIDTH) -> None:
+    """Above the panels, where it covers nothing, in as many columns as there is room for."""
     names = [str(key.get_label()) for key in keys]
+    columns = max(1, min(len(keys), int(width / (KEY + LETTER * max(map(len, names), default=0)))))
     figure.legend(keys, names, loc="outside upper left", ncols=columns, columnspacing=1.4, handletextpad=0.5, borderpad=0)
