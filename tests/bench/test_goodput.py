@@ -169,6 +169,19 @@ def test_the_page_is_made_of_the_records_alone(tmp_path, table, monkeypatch) -> 
         assert (tmp_path / f"{name}.svg").read_text().startswith("<")
 
 
+def test_the_command_tells_the_headlines_as_json(tmp_path, table) -> None:  # noqa: F811
+    (tmp_path / "runs").mkdir()
+    table.write(tmp_path / "table")
+    for each in compared().tracks:
+        each.write(tmp_path / "runs")
+    (tmp_path / "runs" / "origins.json").write_text(json.dumps({"goodput-0": {"command": "oppa train", "date": "2026-01-01", "oppa": "1"}}))
+    words = [sys.executable, "-m", "oppa", "bench", "goodput", "--json", "--out", str(tmp_path)]
+    told = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    assert told["time_to_loss_gain_low"] <= told["time_to_loss_gain_mean"] <= told["time_to_loss_gain_high"]
+    assert (told["reconfigures"], told["scale_bs"]) == (1, 0) and told["raw_log_sha256"] == hash_of((tmp_path / "runs").glob("*.csv.gz"))
+    assert told["origin"]["command"] == "oppa train" and told["versions"] == ["1"]
+
+
 def test_every_row_has_every_cell() -> None:
     whole = compared()
     for section in (time_section(whole, "clock_s", "a"), time_section(whole, "elapsed_s", "b"), seed_section(whole), change_section(whole)):

@@ -118,11 +118,12 @@ def time_section(comparison: Comparison, clock: str, title: str) -> Section:
     if clock == "clock_s":
         rows.append(_gain("gain, ideal", comparison.gains("ideal_s")))
         rows += [_gain(f"gain over {AS_WRITTEN}", each) for each in [comparison.gains_over_as_written()] if each]
+    smoothed = f", smoothed over {comparison.window:g} samples," if comparison.window > 1 else ""
+    counted = f"{comparison.seeds} {'seed' if comparison.seeds == 1 else 'seeds'}"
     text = (
-        f"Seconds until the loss, smoothed over {comparison.window:g} samples, is down to each target: medians over {comparison.seeds} "
-        f"seeds. Gain: how much sooner `{OURS}` is there than the best of the others at that target, in the median over seeds "
-        "with each the same seed; on the right the mean over targets, with its 95% interval over seeds. Ideal: had changes of layout "
-        "taken no time."
+        f"Seconds until the loss{smoothed} is down to each target: medians over {counted}. Gain: how much sooner `{OURS}` is there than "
+        "the best of the others at that target, in the median over seeds with each the same seed; on the right the mean over targets, "
+        "with its 95% interval over seeds. Ideal: had changes of layout taken no time."
     )
     columns = ("variant", *(f">loss {target:g}" for target in comparison.targets), ">mean loss, or gain")
     return Section(title=title, text=text, columns=columns, rows=rows)
