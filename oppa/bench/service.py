@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -321,33 +322,43 @@ def _malformed() -> Iterator[str | bytes]:
     """Messages that are none."""
     good = json.loads(StepTaken(number=1, **_facts(1)).to_json())
     yield from ("", "{", "null", "[]", "3", "\x00", "[" * 5000, b"\x00\xff", '{"type": "step"}', '{"type": "unknown"}')
-    for name in good:
-        yield json.dumps({key: value for key, value in good.items() if key != name})
-        for value in (None, -1, "x" * 3000, [1], {"a": 1}, True):
-            may_be = name in ("loss", "noise_scale") and (value is None or (name, value) == ("loss", -1))
-            yield "{" if may_be else json.dumps({**good, name: value})
-    yield json.dumps({**good, "configuration": {**good["configuration"], "global_batch": -16}})
-    yield json.dumps({**good, "step_time_s": 0})
+    may_be_nothing = {"noise_scale", "loss", "variance_ratio", "worker_variance_ratio"}
+    may_be_below_0 = may_be_nothing - {"noise_scale"}
+    for name, field in StepTaken.model_fields.items():
+        if field.is_required() or name == "type":
+            yield json.dumps({key: value for key, value in good.items() if key != name})
+        wrong = [*([] if name in may_be_nothing else [None]), *([] if name in may_be_below_0 else [-1]), "x" * 3000, [1], {"a": 1}, True]
+        yield from (json.dumps({**good, name: value}) for value in wrong)
+    for size in (-16, 10**400):
+        yield json.dumps({**good, "configuration": {**good["configuration"], "global_batch": size}})
+    for seconds in (0, 1e-200, 5e-324, 1e300):
+        yield json.dumps({**good, "step_time_s": seconds})
     yield json.dumps(good).replace("100.0", "NaN")
 
 
 def _killing(served: _Served) -> tuple[float, int]:
-    """The share of a job's time that its calls took while the service was killed, and how many of its steps are not known afterwards."""
+    """The share of a job's time that its calls took while the service was killed, and how many of its steps are not known afterwards.
+
+    The job trains on while the service is away.
+    """
     steps, begin_s, killed_s = 0, time.monotonic(), time.monotonic()
-    kills = 0
+    kills, killing = 0, None
+
+    def killed() -> None:
+        served.kill()
+        served.start()
+
     with ControlClient(f"127.0.0.1:{served.port}", served.tokens.of_job("killed"), _hello("killed")) as client:
-        while kills < KILLS:
+        while kills < KILLS or killing is not None:
             time.sleep(STEP_S)  # a step of training
             steps += 1
             client.step(**_facts(steps))
             client.wanted(PRESENT)
-            if time.monotonic() - killed_s >= BETWEEN_KILLS_S:
-                before_s = time.monotonic()
-                served.kill()
-                served.start()
-                kills += 1
-                killed_s = time.monotonic()
-                begin_s += killed_s - before_s  # the job does not train while this process waits
+            if killing is not None and not killing.is_alive():
+                killing, killed_s = None, time.monotonic()
+            elif killing is None and time.monotonic() - killed_s >= BETWEEN_KILLS_S:
+                killing, kills = threading.Thread(target=killed), kills + 1
+                killing.start()
         trained_s = time.monotonic() - begin_s
         deadline = time.monotonic() + 30
         while served.steps_known().get("killed", 0) < steps and time.monotonic() < deadline:
