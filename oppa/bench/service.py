@@ -48,6 +48,8 @@ JOBS, SECONDS, EVERY = 1_000, 60, 20
 MALFORMED, BESIDE = 20_000, 16
 """Malformed messages, over so many connections at a time."""
 KILLS, BETWEEN_KILLS_S, STEP_S = 20, 1.0, 0.02
+CAUGHT_UP_S = 180.0
+"""In which a job must have told all that it could not tell meanwhile; it is read at a measured pace."""
 START_S = 30.0
 _RSS = "VmRSS:"
 
@@ -360,7 +362,7 @@ def _killing(served: _Served) -> tuple[float, int]:
                 killing, kills = threading.Thread(target=killed), kills + 1
                 killing.start()
         trained_s = time.monotonic() - begin_s
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + CAUGHT_UP_S
         while served.steps_known().get("killed", 0) < steps and time.monotonic() < deadline:
             time.sleep(0.1)
         return client.blocked_s / trained_s, steps - int(served.steps_known().get("killed", 0))
