@@ -1,4 +1,4 @@
-"""What is on record under results/search is derived again from the raw log beside it, to the last byte."""
+"""What is on record under results/search and results/goodput is derived again from the raw log beside it, to the last byte."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from oppa import catalog
 from oppa.bench.ci import COMPARISONS, read_reference
+from oppa.bench.goodput import page as goodput
 from oppa.bench.runs import Log
 from oppa.bench.search_page import LOG, PAGE, page
 
@@ -17,6 +18,14 @@ RECORDS = sorted(path.parent for path in (catalog.root() / "results" / "search")
 def test_the_page_follows_from_its_log(folder: Path) -> None:
     text, figures = page(folder / LOG)
     assert (folder / PAGE).read_text() == text
+    assert {path.name: path.read_text() for path in folder.glob("*.svg")} == figures
+
+
+@pytest.mark.slow
+def test_so_does_that_of_the_real_experiment() -> None:
+    folder = catalog.root() / goodput.RECORD
+    text, figures = goodput.page(folder)
+    assert (folder / goodput.PAGE).read_text() == text
     assert {path.name: path.read_text() for path in folder.glob("*.svg")} == figures
 
 
