@@ -55,8 +55,7 @@ def alternate(order: Order, folder: Path, rank: int) -> list[tuple[float, float]
         def timed(watched: bool) -> float:
             nonlocal watching, watched_steps
             if watched != watching:
-                (run.statistics.resume if watched else run.statistics.pause)()
-                watching = watched
+                run.statistics_every, watching = int(watched), watched
                 run.step()  # FSDP2's hooks are made in the first step behind a switch, which a run takes once
                 watched_steps += watched
             dist.barrier()

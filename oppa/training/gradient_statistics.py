@@ -71,7 +71,9 @@ class GradientStatistics:
             InputError: if that many micro-batches, of that many tokens, cannot be.
         """
         mine = self.own(tokens)
-        if self._layout.group is not None and not self.paused:
+        if self.paused:
+            return self.noise_scale
+        if self._layout.group is not None:
             dist.all_reduce(mine, group=self._layout.group)
         return self.take_in(mine.cpu(), loss_scale=loss_scale)
 
@@ -94,7 +96,7 @@ class GradientStatistics:
         return torch.cat((sums.flatten(), sizes))
 
     def take_in(self, total: Tensor, *, loss_scale: float = 1.0) -> NoiseScale:
-        """Take in a step by the sum over all ranks of what they have to tell, in host memory."""
+        """Take in a step by the sum over all ranks of what they have to tell, in host memory; of one that nobody measured, its tokens."""
         groups = len(self._layout.pools)
         sums, (weight, per_token, squared_per_token, tokens, count) = total[: 2 * groups].view(2, -1), total[2 * groups :].tolist()
         if self.paused:

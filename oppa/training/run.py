@@ -118,6 +118,8 @@ class TrainingRun:
         """Steps taken, and samples seen by them."""
         self.noise_scale = NoiseScale(smoothing=_smoothing(recipe, spec.model.seq_len))
         """What the gradients so far say."""
+        self.statistics_every = recipe.statistics_every
+        """Steps from one whose gradients are measured to the next; 0: none is."""
         self.local_batches: tuple[int, ...] = ()
         """Of each worker, where they differ."""
         self._reference_batch = recipe.reference_batch or spec.configuration.global_batch
@@ -299,10 +301,10 @@ class TrainingRun:
 
     def _measure(self) -> None:
         """Watch the gradients of the step that begins, or do not."""
-        if self.steps % self.recipe.statistics_every:
-            self.statistics.pause()
-        else:
+        if self.statistics_every and self.steps % self.statistics_every == 0:
             self.statistics.resume()
+        else:
+            self.statistics.pause()
 
     def _followed_by(self, before: int, after: int) -> Followed:
         """What the learning rate has followed, when global batches are given another size, or keep theirs."""
