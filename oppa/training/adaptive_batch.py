@@ -50,7 +50,8 @@ class NormTest:
         growth: float | None = None,
     ) -> None:
         layout = model if isinstance(model, GradientLayout) else layout_of(model)
-        growth = growth or (math.inf if form == "paper" else GROWTH)
+        if growth is None:
+            growth = math.inf if form == "paper" else GROWTH
         self._eta, self._form, self._interval, self._growth = ETA[form] if eta is None else eta, form, interval, growth
         asked_for(1.0, self._eta)
         if interval < 1 or not growth > 1:

@@ -18,8 +18,9 @@ from oppa.training.manifest import Manifest
 from oppa.training.noise_scale import Health
 from oppa.training.norm_test import variance_ratio
 from oppa.training.reconfiguration import Change, Phase
-from oppa.training.run import Order, Step, TrainingRun, open_run
+from oppa.training.run import TrainingRun, open_run
 from oppa.training.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
+from oppa.training.step import Order, Step
 from oppa.trials.wire import TrialSpec
 
 LOOKS = 20

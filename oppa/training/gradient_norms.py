@@ -55,6 +55,7 @@ class GradientNorms:
         self._norms = {name: norm_of(parameter) for name, parameter in self._parameters.items()}
         self._seen: dict[str, list[Tensor]] = {name: [] for name in self._parameters}
         self._averages, self._astray = _averages(module), set[str]()
+        """Of sums: whether they are averaged meanwhile, and which cannot be seen."""
         self._made_for: tuple[tuple[float, ...], tuple[int, ...], tuple[bool, ...]] | None = None
         self._sharded = {name for name, parameter in self._parameters.items() if isinstance(parameter, DTensor)}
         self._hooks: list[RemovableHandle] = []

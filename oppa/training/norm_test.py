@@ -58,7 +58,7 @@ def asked_for(ratio: float, eta: float) -> int:
     Raises:
         InputError: for an eta that is not positive.
     """
-    if not eta > 0:
+    if eta <= 0 or not eta**2 > 0:
         raise InputError(f"`eta = {eta}` is not positive", hint=f"the default is {ETA['unbiased']}; smaller ones ask for larger batches")
     return max(1, math.ceil(ratio / eta**2))
 

@@ -19,7 +19,7 @@ from oppa.training.mesh import Mesh
 from oppa.training.noise_scale import NoiseScale
 from oppa.training.own_module import OwnModule
 from oppa.training.pipeline_parallel import Pipeline, blocks_of, stages_of
-from oppa.training.rules import require_buildable, require_schedulable, require_shareable
+from oppa.training.rules import require_buildable, require_runnable
 from oppa.training.tied import TiedWeights
 from oppa.training.validation import losses
 from oppa.trials.wire import TrialSpec
@@ -32,7 +32,8 @@ class Replica:
         """`weights`: initial ones; else memory as it is found, to be filled. `local_batches`: of each worker, where they differ."""
         require_buildable(spec.model, spec.configuration)
         self._spec, self._mesh = spec, mesh
-        self._local_batches = _checked(spec, spec.configuration, local_batches)
+        require_runnable(spec.model, spec.configuration, local_batches)
+        self._local_batches = tuple(local_batches)
         family = _family(spec, mesh)
         numbers = stages_of(spec.configuration, mesh.pp.index)
         stages = [family.stage(blocks_of(number, spec.configuration, spec.model.layers), weights=weights) for number in numbers]
@@ -62,7 +63,8 @@ class Replica:
             InputError: if batches of these sizes cannot run.
         """
         assert same_layout(configuration, self._spec.configuration)
-        self._local_batches = _checked(self._spec, configuration, local_batches)
+        require_runnable(self._spec.model, configuration, local_batches)
+        self._local_batches = tuple(local_batches)
         self._spec = spec = dataclasses.replace(self._spec, configuration=configuration)
         for module in (module for stage in self.stages for module in stage.modules()):
             if isinstance(module, Mixture):
@@ -133,15 +135,6 @@ class Replica:
             return [configuration.micro_batch * seq_len] * configuration.num_microbatches
         whole, rest = divmod(self._local_batches[self._mesh.dp.index], configuration.micro_batch)
         return [float(size * seq_len) for size in [configuration.micro_batch] * whole + [rest] * (rest > 0)]
-
-
-def _checked(spec: TrialSpec, configuration: Configuration, local_batches: Sequence[int]) -> tuple[int, ...]:
-    """Local batches that can be run; raises InputError for others, and for a configuration that cannot."""
-    if local_batches:
-        require_shareable(spec.model, configuration, local_batches)
-    else:
-        require_schedulable(configuration, spec.model.layers)
-    return tuple(local_batches)
 
 
 def same_layout(one: Configuration, other: Configuration) -> bool:

@@ -120,6 +120,14 @@ def _schedule_rules(configuration: Configuration) -> dict[str, bool]:
     return {**rules.get(schedule, looped), **whole}
 
 
+def require_runnable(model: Model, configuration: Configuration, local_batches: Sequence[int] = ()) -> None:
+    """Refuse batches that cannot run here, shared out evenly or as `local_batches`; raises InputError, which says which rule is broken."""
+    if local_batches:
+        require_shareable(model, configuration, local_batches)
+    else:
+        require_schedulable(configuration, model.layers)
+
+
 def require_shareable(model: Model, configuration: Configuration, local_batches: Sequence[int]) -> None:
     """Refuse local batches that workers cannot take, each its own, of at most `micro_batch` samples at once.
 

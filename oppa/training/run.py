@@ -12,13 +12,12 @@ All ranks do the same behind the same step. What only rank 0 knows, it orders: a
 import contextlib
 import dataclasses
 import gc
-import json
 import math
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,56 +33,14 @@ from oppa.training.learning_rate import Followed, learning_rate
 from oppa.training.manifest import Manifest
 from oppa.training.memory import keep_pages
 from oppa.training.mesh import Mesh, open_mesh, regrouped
-from oppa.training.noise_scale import NoiseScale, Norms, Smoothing
+from oppa.training.noise_scale import NoiseScale, Smoothing
 from oppa.training.reconfiguration import Change, Phase, reconfigured
 from oppa.training.replica import Replica, same_layout
-from oppa.training.rules import require_buildable, require_schedulable, require_shareable
+from oppa.training.rules import require_buildable, require_runnable
 from oppa.training.sources import source_of
+from oppa.training.step import Order, Step
 from oppa.training.validation import share_of
 from oppa.trials.wire import TrialSpec
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What rank 0 wants all ranks to do behind a step."""
-
-    configuration: Configuration | None = None
-    back_to: str = ""
-    """A checkpoint, by its name, whose weights to go back to."""
-    save: bool = False
-    stop: bool = False
-
-    def to_json(self) -> str:
-        """As it travels."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`."""
-        values = json.loads(text)
-        configuration = Configuration.from_dict(values["configuration"]) if values["configuration"] else None
-        return cls(**{**values, "configuration": configuration})
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One optimizer step; the same on every rank but for its clock."""
-
-    number: int
-    samples: range
-    """Their numbers from the start of the run on."""
-    shares: tuple[tuple[int, int, int], ...]
-    """Of each replica: its first sample, the one behind its last, and the CRC-32 of what it was shown."""
-    configuration: Configuration
-    loss: float
-    learning_rate: float
-    step_time_s: float
-    noise_scale: NoiseScale
-    norms: tuple[Norms, ...]
-    """Of its gradients, by group of parameters; none where it was not measured."""
-    updated: bool
-    """Gradients were finite: else nothing has learned from these samples."""
-    order: Order | None
 
 
 @contextlib.contextmanager
@@ -214,10 +171,7 @@ class TrainingRun:
             hint = "keep the number of devices"
             raise InputError(f"`dp * tp * pp = {configuration.devices}`, but the job has {self.mesh.world} ranks", hint=hint)
         require_buildable(self.spec.model, configuration)
-        if local_batches:
-            require_shareable(self.spec.model, configuration, local_batches)
-        else:
-            require_schedulable(configuration, self.spec.model.layers)
+        require_runnable(self.spec.model, configuration, local_batches)
         followed = self._followed_by(self.configuration.global_batch, configuration.global_batch)
         if same_layout(configuration, self.configuration):
             change = self._rebatched(configuration, local_batches)

@@ -30,14 +30,19 @@ from tests.training.gradient_loop import OwnLoop
 torch.set_num_threads(1)
 
 
-def core(over, folder, rank, world):
-    """The training core under the layout of a trial: norms by step and group."""
-    spec = TrialSpec.read(folder)
-    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=f"file://{folder}/rendezvous") as mesh:
-        return trained(spec, mesh, over)
+def meshed(program):
+    """`program(spec, mesh, folder)` under the layout of a trial."""
+
+    def run(folder, rank, world):
+        spec = TrialSpec.read(folder)
+        with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=f"file://{folder}/rendezvous") as mesh:
+            return program(spec, mesh, folder)  # a function of its own, for the reason that `joined` gives
+
+    return run
 
 
-def trained(spec, mesh, over):
+def core(over, spec, mesh, folder):
+    """The training core: norms by step and group."""
     replica, source, found = Replica(spec, mesh), source_of(spec), []
     statistics = replica.watch(over=over)
     share = spec.configuration.global_batch // mesh.dp.size
@@ -45,6 +50,18 @@ def trained(spec, mesh, over):
         replica.step(source.batch(step, range(mesh.dp.index * share, (mesh.dp.index + 1) * share)))
         found.append([dataclasses.asdict(norms) for norms in statistics.norms])
     return found
+
+
+def shared_out(spec, mesh, folder):
+    """The gradient of one step whose workers have local batches of their own, and what its statistics are."""
+    local_batches = json.loads((folder / "local_batches.json").read_text())
+    replica, start = Replica(spec, mesh, local_batches=local_batches), sum(local_batches[: mesh.dp.index])
+    statistics = replica.watch()
+    replica.accumulate(source_of(spec).batch(0, range(start, start + local_batches[mesh.dp.index])))
+    statistics.step(replica._micro_batches())
+    (stage,) = replica.stages
+    gradients = {name: parameter.grad.tolist() for name, parameter in stage.named_parameters()}
+    return {"gradients": gradients, "norms": [dataclasses.asdict(norms) for norms in statistics.norms]}
 
 
 @contextlib.contextmanager
@@ -57,19 +74,6 @@ def local(model):
     else:
         with model.no_sync():
             yield
-
-
-def shared_out(folder, rank, world):
-    """The gradient of one step whose workers have local batches of their own, and what its statistics are."""
-    spec, local_batches = TrialSpec.read(folder), json.loads((folder / "local_batches.json").read_text())
-    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=f"file://{folder}/rendezvous") as mesh:
-        replica, start = Replica(spec, mesh, local_batches=local_batches), sum(local_batches[:rank])
-        statistics = replica.watch()
-        replica.accumulate(source_of(spec).batch(0, range(start, start + local_batches[rank])))
-        statistics.step(replica._micro_batches())
-        (stage,) = replica.stages
-        gradients = {name: parameter.grad.tolist() for name, parameter in stage.named_parameters()}
-        return {"gradients": gradients, "norms": [dataclasses.asdict(norms) for norms in statistics.norms]}
 
 
 def looped(wrapped, over, rank, world):
@@ -123,9 +127,9 @@ def in_float32(model):
 
 
 PROGRAMS = {
-    "core": functools.partial(core, "micro-batches"),
-    "core, workers": functools.partial(core, "workers"),
-    "shared out": shared_out,
+    "core": meshed(functools.partial(core, "micro-batches")),
+    "core, workers": meshed(functools.partial(core, "workers")),
+    "shared out": meshed(shared_out),
     "ddp": joined(functools.partial(looped, DistributedDataParallel, "micro-batches")),
     "ddp, workers": joined(functools.partial(looped, DistributedDataParallel, "workers")),
     "fsdp": joined(functools.partial(looped, sharded, "micro-batches")),
