@@ -1,6 +1,7 @@
 """The one place that parses `"80 GiB"` and prints `1.2 s`. Inside oppa everything is in SI base units and bytes."""
 
 import re
+from collections.abc import Sequence
 
 from oppa.errors import InputError
 
@@ -49,6 +50,12 @@ def format_bytes(count: float) -> str:
             return f"{count:.3g} {unit}" if count < 100 else f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:.3g} TiB"
+
+
+def format_batch(global_batch: int, local_batches: Sequence[int] = ()) -> str:
+    """A global batch for people, with each worker's own where they differ: `batch 64 as 40, 24`."""
+    shares = f" as {', '.join(map(str, local_batches))}" if local_batches else ""
+    return f"batch {global_batch}{shares}"
 
 
 def format_bandwidth(bytes_per_s: float) -> str:

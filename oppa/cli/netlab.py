@@ -149,7 +149,7 @@ def _quotas(ranks: int, cpus_per_rank: float | None) -> "Iterator[CpuGroups | No
     if cpus_per_rank is None or quota.quotas_lacking():
         yield None
         return
-    groups = quota.CpuGroups("netlab", ranks=ranks, cpus=cpus_per_rank)
+    groups = quota.CpuGroups("netlab", [cpus_per_rank] * ranks)
     try:
         yield groups
     finally:

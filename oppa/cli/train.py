@@ -37,8 +37,8 @@ SAMPLES = "Where training ends, instead of the job file's [train]; one epoch whe
 SEED = "Of weights and of the order of samples, instead of the job file's."
 TABLE = "The folder of a table: a new run begins with its fastest configuration, and its step times refine a copy in the run's folder."
 POLICY = (
-    "Who chooses batch sizes and layout while it trains, from --table: `goodput`, `critical-batch`, `norm-test`, `stagewise`, `static`, or "
-    "one with settings, `norm-test,eta=0.3`. None unless given."
+    "Who chooses batch sizes and layout while it trains, from --table: `goodput`, `critical-batch`, `norm-test`, `stagewise`, `static`; or "
+    "without one: `proportional`. Settings stand behind the name, `norm-test,eta=0.3`. None unless given."
 )
 CONTROL = (
     "A control service that runs already, `JOB@127.0.0.1:PORT`, instead of one of its own: policy and table are its. "
@@ -86,9 +86,12 @@ def train(
         profiled.require_for(problem)
     if policy:
         chosen = _policy(policy, profiled)
+        recipe = problem.recipe
         if chosen.interval is not None:
-            recipe = dataclasses.replace(problem.recipe, statistics=chosen.measures, statistics_every=chosen.interval)
-            problem = dataclasses.replace(problem, recipe=recipe)
+            recipe = dataclasses.replace(recipe, statistics=chosen.measures, statistics_every=chosen.interval)
+        if chosen.window is not None:
+            recipe = dataclasses.replace(recipe, workers_every=chosen.window)
+        problem = dataclasses.replace(problem, recipe=recipe)
     if control and policy:
         raise InputError(f"`--policy {policy}` beside `--control {control}`", hint="that service has a policy: leave one of them out")
     there = _there(control)
@@ -149,12 +152,12 @@ def _there(text: str) -> _There | None:
 def _policy(name: str, table: "Table | None") -> "Policy":
     """As it will be; raises InputError for one that cannot be had."""
     from oppa.control.offers import Offers
-    from oppa.control.policies import policy_of
+    from oppa.control.policies import needs_table, policy_of
 
     make = policy_of(name)
-    if table is None:
+    if table is None and needs_table(name):
         raise InputError(f"`--policy {name}` needs a table to choose from", hint="give --table; `oppa profile` makes one")
-    return make(Offers(table))
+    return make(Offers(table) if table else None)
 
 
 def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tuple[dict[str, Any], int]:
@@ -207,7 +210,7 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine")
         with _told(wishes.control, run, folder, engine):
             yield account
         return
-    if not wishes.policy or wishes.table is None:
+    if not wishes.policy:
         yield account
         return
     from oppa.cli import style

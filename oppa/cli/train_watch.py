@@ -22,7 +22,7 @@ from oppa.training.supervision import Ending, Listener, Outcome
 from oppa.trials import logs
 from oppa.trials.trial import TrialResult
 from oppa.trials.wire import Measurement
-from oppa.units import format_bytes, format_number, format_seconds
+from oppa.units import format_batch, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
     from oppa.problem.training import Recipe
@@ -158,7 +158,7 @@ class PlainWatcher(Listener):
             ("loss", f"{style.number(line['loss'])}   learning rate {line['learning_rate']:.3g}"),
             ("speed", f"{format_number(speed)} steps/s, {format_number(per_s)} samples/s"),
             ("noise", f"{known}"),
-            ("layout", f"{line['configuration']}, batch {line['global_batch']}"),
+            ("layout", f"{line['configuration']}, {format_batch(line['global_batch'], line.get('local_batches', ()))}"),
         ]
 
 
@@ -195,24 +195,29 @@ def _event(line: Line) -> str:
     match line["event"]:
         case "changed":
             moved = f", {format_bytes(line['received_bytes'])} moved" if line["received_bytes"] else ""
-            return f"{where} [cyan]{escape(_layout(Configuration.from_dict(line['after'])))}[/] after {seconds}{moved}"
+            return f"{where} [cyan]{escape(_after(line))}[/] after {seconds}{moved}"
         case "rolled_back":
-            layout = escape(_layout(Configuration.from_dict(line["after"])))
+            layout = escape(_after(line))
             return f"{where} [yellow]the loss stays up: back to the weights of {line['checkpoint']}[/], [cyan]{layout}[/] after {seconds}"
         case "not_rolled_back":
             return f"{where} [yellow]the loss stays up, and weights cannot go back: {escape(line['failure'])}[/]"
         case "undone" | "refused":
             return f"{where} [yellow]change {line['event']}[/]: {escape(line['failure'])}"
         case ledger.VALIDATED:
-            return f"{where} held-out loss {style.number(line['loss'])}, after {format_seconds(line['seconds'])}"
+            right = f", accuracy {line['accuracy']:.1%}" if line.get("accuracy") is not None else ""
+            return f"{where} held-out loss {style.number(line['loss'])}{right}, after {format_seconds(line['seconds'])}"
         case "saved":
             return f"{where} saved in {format_seconds(line['seconds'])}"
         case _:
             return ""
 
 
-def _layout(configuration: Configuration) -> str:
-    return f"{configuration.id}, batch {configuration.global_batch}"
+def _after(line: Line) -> str:
+    return _layout(Configuration.from_dict(line["after"]), line.get("local_batches", ()))
+
+
+def _layout(configuration: Configuration, local_batches: Sequence[int] = ()) -> str:
+    return f"{configuration.id}, {format_batch(configuration.global_batch, local_batches)}"
 
 
 def _recipe(recipe: "Recipe", learning_rate: float) -> str:

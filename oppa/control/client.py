@@ -104,7 +104,13 @@ class ControlClient:
         if decided is None or decided.command == "no_op" or decided.before != present:
             return None
         weighed = decided.model_dump(include={"limits", "current", "chosen", "best"})
-        return Advice(configuration=decided.configuration, reason=decided.reason, weighed=weighed, before_step=decided.before_step)
+        return Advice(
+            configuration=decided.configuration,
+            local_batches=tuple(decided.local_batches),
+            reason=decided.reason,
+            weighed=weighed,
+            before_step=decided.before_step,
+        )
 
     def _tell(self, kind: type[StepTaken] | type[Changed], facts: Mapping[str, Any]) -> None:
         begin_s = time.perf_counter()

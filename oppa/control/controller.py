@@ -58,6 +58,8 @@ class _Stretch:
     """Steps in one configuration, one after the other."""
 
     configuration: Configuration
+    local_batches: tuple[int, ...]
+    """Of each worker, where they differ: such steps say nothing of the table's rows."""
     came_from: Configuration | None
     """None where the job began in it, or went back to it."""
     steps: int = 0
@@ -82,7 +84,7 @@ class Controller:
     """Listens to a job, and says what it should do.
 
     Args:
-        offers: Of the table.
+        offers: Of the table; None where there is none, and nobody says what a batch is worth.
         policy_of: Makes the policy from offers; it is made anew as training refines them.
         total_samples: Where training ends; None where nobody knows.
         warmup_samples: Over which the learning rate rises.
@@ -93,8 +95,8 @@ class Controller:
 
     def __init__(
         self,
-        offers: Offers,
-        policy_of: Callable[[Offers], Policy],
+        offers: Offers | None,
+        policy_of: Callable[[Offers | None], Policy],
         *,
         total_samples: int | None = None,
         warmup_samples: int = 0,
@@ -119,6 +121,8 @@ class Controller:
         """What the last decision chose, if only as a step to something else."""
         self._until_next = every
         self._elapsed_s = 0.0
+        self._losses: deque[float] = deque(maxlen=RECENT)
+        """Of the steps since the last window that workers have summed up."""
         self._refine([])
         self.worth = Worth()
         self.present: Option | None = None
@@ -126,7 +130,7 @@ class Controller:
 
     def step(self, seen: StepTaken) -> Decision | None:
         """Take in a step; a decision, where one is due."""
-        stretch = self._stretch(seen.configuration)
+        stretch = self._stretch(seen)
         stretch.took(seen.step_time_s)
         self._account(seen)
         if (began := self._spikes.wide(seen.step, seen.loss)) is not None:
@@ -136,6 +140,8 @@ class Controller:
             self._refine(self._observations())
             if undone := self._undone(stretch, seen):
                 return self._onward(stretch, seen) or undone
+        if self._policy.window is not None:
+            return self._behind_window(seen, stretch)
         self._until_next -= 1
         settled = stretch.proven or not stretch.moved
         if not (self._until_next <= 0 or (settled and (self._policy.restless or (self._policy.interval and seen.tested)))):
@@ -150,17 +156,32 @@ class Controller:
             self._reconfiguring_s += seen.seconds
         if seen.failure:
             self._barred.add(seen.after)
+        self._losses.clear()
         if seen.failure or seen.before == seen.after:
             return
         back = bool(self._stretches) and self._stretches[-1].came_from == seen.after
+        came_from = None if back else seen.before
         moved = Strategy.of(seen.before) != Strategy.of(seen.after)
-        self._stretches.append(_Stretch(configuration=seen.after, came_from=None if back else seen.before, moved=moved))
+        self._stretches.append(
+            _Stretch(configuration=seen.after, local_batches=tuple(seen.local_batches), came_from=came_from, moved=moved)
+        )
         self._until_next = max(self._every, self._proof + WARM_UP)
 
-    def _stretch(self, configuration: Configuration) -> _Stretch:
+    def _behind_window(self, seen: StepTaken, stretch: _Stretch) -> Decision | None:
+        """What a policy that goes by windows says to one that has ended."""
+        decision = self._decide(seen, stretch) if seen.workers else None
+        if seen.workers:
+            self._losses.clear()
+        if seen.loss is not None:  # the step that tells of a window is the first behind it
+            self._losses.append(seen.loss)
+        return decision
+
+    def _stretch(self, seen: StepTaken) -> _Stretch:
         """The present one."""
-        if not self._stretches or self._stretches[-1].configuration != configuration:
-            self._stretches.append(_Stretch(configuration=configuration, came_from=None))
+        configuration, local_batches = seen.configuration, tuple(seen.local_batches)
+        last = self._stretches[-1] if self._stretches else None
+        if last is None or (last.configuration, last.local_batches) != (configuration, local_batches):
+            self._stretches.append(_Stretch(configuration=configuration, local_batches=local_batches, came_from=None))
         return self._stretches[-1]
 
     def _situation(self, seen: StepTaken, stretch: _Stretch) -> Situation:
@@ -171,6 +192,10 @@ class Controller:
             health=seen.health,
             variance_ratio=seen.variance_ratio,
             worker_variance_ratio=seen.worker_variance_ratio,
+            local_batches=stretch.local_batches,
+            workers=tuple(seen.workers),
+            losses=tuple(self._losses),
+            accuracy=seen.accuracy,
             steps_per_s=len(counted) / sum(counted) if counted else None,
             elapsed_s=seen.elapsed_s,
             reconfiguring_s=self._reconfiguring_s,
@@ -183,11 +208,11 @@ class Controller:
         )
 
     def _observations(self) -> list[Observation]:
-        long = [stretch for stretch in self._stretches if len(stretch.counted_s) > 1]
+        long = [stretch for stretch in self._stretches if len(stretch.counted_s) > 1 and not stretch.local_batches]
         return [Observation.of(stretch.configuration, list(stretch.counted_s)) for stretch in long]
 
     def _refine(self, observations: Sequence[Observation]) -> None:
-        self._offers = self._profiled.refined(observations)
+        self._offers = self._profiled and self._profiled.refined(observations)
         self._policy = self._policy_of(self._offers)
 
     def _rolled_back(self, stretch: _Stretch, seen: StepTaken, began: int) -> Decision:
@@ -226,9 +251,9 @@ class Controller:
 
     def _weighed(self, decision: Decision, situation: Situation) -> Decision:
         """The same with what there was to choose from, whatever the policy goes by; without where nobody knows what a batch is worth."""
-        if decision.best or situation.noise_scale is None or situation.health != HEALTHY:
-            return decision
         offers, noise_scale = self._offers, situation.noise_scale
+        if decision.best or offers is None or noise_scale is None or situation.health != HEALTHY:
+            return decision
         current, chosen = (
             offers.current(each, noise_scale, situation.steps_per_s if each == situation.configuration else None)
             for each in (situation.configuration, decision.configuration)
@@ -238,13 +263,13 @@ class Controller:
     def _account(self, seen: StepTaken) -> None:
         """Add a step to the worth of the run, and the time since the last one to what it might have been worth."""
         passed_s, self._elapsed_s = max(0.0, seen.elapsed_s - self._elapsed_s), seen.elapsed_s
-        self.present = None
-        if seen.believed is None:
+        self.present, offers = None, self._offers
+        if seen.believed is None or offers is None:
             return
-        self.present = present = self._offers.measured(seen.configuration, seen.believed, 1 / seen.step_time_s)
-        first = self._offers.current(self._stretches[0].configuration, seen.believed, None) or present
-        known = self._offers.current(seen.configuration, seen.believed, None) or present
-        best = float(self._offers.goodputs(seen.believed).max())
+        self.present = present = offers.measured(seen.configuration, seen.believed, 1 / seen.step_time_s)
+        first = offers.current(self._stretches[0].configuration, seen.believed, None) or present
+        known = offers.current(seen.configuration, seen.believed, None) or present
+        best = float(offers.goodputs(seen.believed).max())
         self.worth = Worth(
             actual=self.worth.actual + present.goodput * seen.step_time_s,
             stayed=self.worth.stayed + first.goodput * passed_s,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Over
+from oppa.protocol.worker import WorkerState
 
 HEALTHY = "healthy"
 """Of a noise scale that can be believed."""
@@ -63,6 +64,14 @@ class Situation:
     """V / |g|^2 of the norm test, in sequences, of the last step; None where that was not measured, or does not tell."""
     worker_variance_ratio: float | None = None
     """The same with the V of eq. 5, where workers are compared."""
+    local_batches: tuple[int, ...] = ()
+    """Of each worker, where they differ."""
+    workers: tuple[WorkerState, ...] = ()
+    """What each worker says of the window that has just ended; none where none has."""
+    losses: tuple[float, ...] = ()
+    """Of that window's steps."""
+    accuracy: float | None = None
+    """Of held-out samples, when they were last looked at."""
     steps_per_s: float | None = None
     """That steps in this configuration have had; None before that is known."""
     elapsed_s: float = 0.0
@@ -122,6 +131,8 @@ class Decision:
     """To train in from now on; under No-Op the present one."""
     reason: str
     """A sentence for people."""
+    local_batches: tuple[int, ...] = ()
+    """Of each worker, where they are to differ."""
     limits: tuple[Limit, ...] = ()
     current: Option | None = None
     """None where its throughput is not known."""
@@ -139,6 +150,7 @@ class Decision:
         return {
             "command": self.command.value,
             "configuration": self.configuration.to_dict(),
+            "local_batches": list(self.local_batches),
             "reason": self.reason,
             "before_step": self.before_step,
             "limits": [limit.value for limit in self.limits],
@@ -157,6 +169,9 @@ class Policy(Protocol):
     """Whether it is asked behind every step."""
     interval: int | None = None
     """Steps from one that is measured to the next, behind each of which it is asked; None: all are, and it is asked now and then."""
+
+    window: int | None = None
+    """Steps over which workers sum themselves up for it; it is asked behind each window, and not otherwise."""
 
     def decide(self, situation: Situation) -> Decision:
         """What to do before the next step."""
@@ -183,4 +198,5 @@ def disbelief(situation: Situation) -> Decision | None:
 
 def stay(situation: Situation, reason: str, *limits: Limit, **weighed: Any) -> Decision:
     """No-Op, for a reason."""
-    return Decision(command=Command.NO_OP, configuration=situation.configuration, reason=reason, limits=limits, **weighed)
+    present, local_batches = situation.configuration, situation.local_batches
+    return Decision(command=Command.NO_OP, configuration=present, local_batches=local_batches, reason=reason, limits=limits, **weighed)

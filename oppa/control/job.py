@@ -17,13 +17,17 @@ KEPT = 200
 """Decisions that people can look back at."""
 
 
-def controllers(table: Table, policy_of: Callable[[Offers], Policy], *, every: int = EVERY) -> Callable[[Hello], Controller]:
-    """What makes a job's controller from what it says of itself: each its own, all from one table; raises TableError for an empty one."""
-    offers = Offers(table)
+def controllers(table: Table | None, policy_of: Callable[[Offers | None], Policy], *, every: int = EVERY) -> Callable[[Hello], Controller]:
+    """What makes a job's controller from what it says of itself: each its own, all from one table, where the policy needs one.
+
+    Raises:
+        TableError: for an empty one.
+    """
+    offers = Offers(table) if table else None
 
     def control(hello: Hello) -> Controller:
         return Controller(
-            offers.scaled(hello.scaling),
+            offers and offers.scaled(hello.scaling),
             policy_of,
             total_samples=hello.total_samples,
             warmup_samples=hello.warmup_samples,
@@ -93,6 +97,7 @@ class Job:
             command=decision.command.value,
             before=message.configuration,
             configuration=decision.configuration,
+            local_batches=list(decision.local_batches),
             before_step=decision.before_step,
             reason=decision.reason[:2000],
             **{name: record[name] for name in WEIGHED},

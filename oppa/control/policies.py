@@ -13,6 +13,7 @@ from oppa.control.decision import Policy
 from oppa.control.goodput_policy import GoodputPolicy
 from oppa.control.norm_test_policy import NormTestPolicy
 from oppa.control.offers import Offers
+from oppa.control.proportional import ProportionalPolicy
 from oppa.control.stagewise import StagewisePolicy
 from oppa.control.static import StaticPolicy
 from oppa.errors import InputError, nearest
@@ -24,17 +25,28 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
     "norm-test": NormTestPolicy,
     "norm-test-paper": NormTestPolicy.as_written,
     "stagewise": StagewisePolicy,
+    "proportional": ProportionalPolicy,
     "static": lambda _: StaticPolicy(),
 }
+WITHOUT_TABLE = ("proportional",)
 
 
-def policy_of(text: str) -> Callable[[Offers], Policy]:
-    """What makes a policy from what there is to choose from; raises InputError for an unknown name, or a setting that it does not have."""
+def policy_of(text: str) -> Callable[[Offers | None], Policy]:
+    """What makes a policy from what there is to choose from; None where it needs nothing (`needs_table`).
+
+    Raises:
+        InputError: for an unknown name, or a setting that it does not have.
+    """
     name, *settings = text.split(",")
     if name not in POLICIES:
         raise InputError(f"`--policy {name}` is unknown", hint=nearest(name, POLICIES))
     known = _settings(POLICIES[name])
     return partial(POLICIES[name], **dict(_setting(name, each, known) for each in settings))
+
+
+def needs_table(text: str) -> bool:
+    """Whether a policy chooses from a table."""
+    return text.partition(",")[0] not in WITHOUT_TABLE
 
 
 def _settings(make: Callable[..., Policy]) -> dict[str, type]:

@@ -102,7 +102,7 @@ def hardware_of(cluster: Cluster) -> Hardware:
     A device that the catalog does not know is believed to be some `GPU`, as `name` then tells.
     """
     known = load_hardware(cluster.device if cluster.device in catalog.names(CATALOG) else UNKNOWN)
-    cores = (cluster.cpus_per_device or 1.0) if not cluster.on_cuda else 1.0
+    cores = min(cluster.cpus, default=1.0) if not cluster.on_cuda else 1.0
     return dataclasses.replace(
         known,
         devices_per_host=cluster.devices_per_host,

@@ -150,7 +150,7 @@ def room(cluster: Cluster, allocated: tuple[Node, ...]) -> int:
 
 def _needs(cluster: Cluster) -> int:
     """GPUs, or CPUs, of a trial on each host."""
-    return cluster.devices_per_host if cluster.on_cuda else max(1, math.ceil((cluster.cpus_per_device or 0) * cluster.devices_per_host))
+    return cluster.devices_per_host if cluster.on_cuda else max(1, math.ceil(sum(cluster.cpus)))
 
 
 def _has(node: Node, cluster: Cluster) -> int:

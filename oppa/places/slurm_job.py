@@ -61,7 +61,7 @@ def slurm_job(
 
 def _words(cluster: Cluster, options: Sequence[str], *, slots: int) -> list[str]:
     """What the job needs; the user's own words go last, so that they count."""
-    cpus = math.ceil((cluster.cpus_per_device or 1) * cluster.devices_per_host)
+    cpus = math.ceil(sum(cluster.cpus) or cluster.devices_per_host)
     devices = [f"--gpus-per-node={cluster.devices_per_host}"] if cluster.on_cuda else [f"--cpus-per-task={cpus}"]
     return [f"--nodes={cluster.hosts * slots}", "--ntasks-per-node=1", *devices, *options]
 

@@ -86,7 +86,7 @@ class ClusterTable(Table):
     devices_per_host: Count | Literal["allocation"]
     device: str = Field(default="CPU", min_length=1)
     memory_limit: Bytes
-    cpus_per_device: Positive | None = None
+    cpus_per_device: Positive | list[Positive] | None = None
     intra_host: LinkTable | None = None
     inter_host: LinkTable | None = None
 
@@ -96,12 +96,18 @@ class ClusterTable(Table):
         if device != "CPU" and self.cpus_per_device is not None:
             raise JobError(f'`cpus_per_device` is for CPUs, and `device = "{device}"`', hint="leave it out")
         given = read_allocation(on_cuda=device != "CPU") if ALLOCATION in (self.hosts, self.devices_per_host) else None
+        count = given.devices_per_host if given and self.devices_per_host == ALLOCATION else int(self.devices_per_host)
+        own = self.cpus_per_device
+        if isinstance(own, list) and len(own) != count:
+            raise JobError(
+                f"`cpus_per_device` has {len(own)} quotas for {count} devices of a host", hint="give each its own, or one for all"
+            )
         return Cluster(
             hosts=given.hosts if given and self.hosts == ALLOCATION else int(self.hosts),
-            devices_per_host=given.devices_per_host if given and self.devices_per_host == ALLOCATION else int(self.devices_per_host),
+            devices_per_host=count,
             device=device,
             memory_limit_bytes=self.memory_limit,
-            cpus_per_device=self.cpus_per_device or (given.cpus_per_device if given else None),
+            cpus_per_device=tuple(own) if isinstance(own, list) else own or (given.cpus_per_device if given else None),
             intra_host=self.intra_host.record() if self.intra_host else None,
             inter_host=self.inter_host.record() if self.inter_host else given.link if given else None,
         )
@@ -251,6 +257,7 @@ class TrainTable(Table):
     damping: int | None = Field(default=None, ge=0)
     statistics: Over | None = None
     statistics_every: Count | None = None
+    workers_every: Count | None = None
     validation: Count | None = None
     validate_every: Count | None = None
     checkpoint_every: Seconds | None = None

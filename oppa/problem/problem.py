@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from oppa import catalog
-from oppa.problem.cluster import Cluster, Link
+from oppa.problem.cluster import Cluster
 from oppa.problem.command import Command
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -74,7 +74,7 @@ class Problem:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`; raises InputError if the runner is gone."""
-        model, cluster, training = Model(**values["model"]), _cluster(values["cluster"]), Training(**values["training"])
+        model, cluster, training = Model(**values["model"]), Cluster.from_dict(values["cluster"]), Training(**values["training"])
         facts = facts_of(model, values["global_batch"], cluster, training)
         return cls(
             name=values["name"],
@@ -104,8 +104,3 @@ def facts_of(model: Model, global_batch: int, cluster: Cluster, training: Traini
         "precision": training.precision,
         "own_module": bool(model.entry_point),
     }
-
-
-def _cluster(values: dict[str, Any]) -> Cluster:
-    links = {name: Link(**values[name]) for name in ("intra_host", "inter_host") if values[name]}
-    return Cluster(**{**values, **links})

@@ -83,6 +83,8 @@ class Recipe:
     """What gradient statistics compare."""
     statistics_every: int = 1
     """Steps from one that is measured to the next; nothing is measured in between."""
+    workers_every: int | None = None
+    """Steps over which each data-parallel worker sums itself up; None: it does not."""
     validation: int = 0
     """Samples that training never sees."""
     validate_every: int | None = None

@@ -8,19 +8,23 @@ does no harm, and an ack names the largest number that was taken in.
 """
 
 import json
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, model_validator
 from pydantic.functional_serializers import PlainSerializer
 from pydantic.functional_validators import PlainValidator
 
 from oppa.errors import ProtocolError
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Scaling
+from oppa.protocol.worker import WorkerState
 
 VERSION = 1
-MAX_BYTES = 16 * 1024
+MAX_BYTES = 64 * 1024
 """Of a message."""
+WORKERS = 128
+"""That a message may speak of: so many fit."""
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """Of a job."""
 
@@ -41,6 +45,11 @@ _fields: dict[str, Any] = {
     for name, field in Configuration.__annotations__.items()
 }
 _Fields = create_model("_Fields", __config__=_STRICT, **_fields)
+_worker_fields: dict[str, Any] = {
+    name: (Annotated[field, Field(ge=0 if field is int or name != "accuracy_gain" else -1e18, le=LARGEST if field is int else 1e18)], ...)
+    for name, field in WorkerState.__annotations__.items()
+}
+_WorkerFields = create_model("_WorkerFields", __config__=_STRICT, **_worker_fields)
 _SIZES = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks")
 
 
@@ -53,12 +62,37 @@ def _configuration(values: object) -> Configuration:
     found = Configuration(**values)
     if wrong := [name for name in _SIZES if getattr(found, name) < 1]:
         raise ValueError(f"`{wrong[0]} = {getattr(found, wrong[0])}` is not positive")
-    if found.global_batch % (found.dp * found.micro_batch):
-        raise ValueError(f"`dp * micro_batch = {found.dp * found.micro_batch}` does not divide `global_batch = {found.global_batch}`")
     return found
 
 
-Setting = Annotated[Configuration, PlainValidator(_configuration), PlainSerializer(Configuration.to_dict)]
+def _even(values: object) -> Configuration:
+    """Of plain values; raises ValueError for what no job can run in unless workers have local batches of their own."""
+    return _shared_out(_configuration(values), [])
+
+
+def _shared_out(configuration: Configuration, local_batches: Sequence[int]) -> Configuration:
+    """The same; raises ValueError if its global batch is not what workers take."""
+    size, dp, micro_batch = configuration.global_batch, configuration.dp, configuration.micro_batch
+    if not local_batches and size % (dp * micro_batch):
+        raise ValueError(f"`dp * micro_batch = {dp * micro_batch}` does not divide `global_batch = {size}`")
+    if local_batches and (len(local_batches) != dp or sum(local_batches) != size):
+        raise ValueError(f"`local_batches` of {len(local_batches)} workers are {sum(local_batches)} samples, not {size} of {dp}")
+    return configuration
+
+
+def _worker(values: object) -> WorkerState:
+    if isinstance(values, WorkerState):
+        return values
+    return WorkerState(**_WorkerFields.model_validate(values).model_dump())
+
+
+Setting = Annotated[Configuration, PlainValidator(_even), PlainSerializer(Configuration.to_dict)]
+"""Whose batch is shared out evenly."""
+AnySetting = Annotated[Configuration, PlainValidator(_configuration), PlainSerializer(Configuration.to_dict)]
+"""Whose workers may have local batches of their own."""
+Worker = Annotated[WorkerState, PlainValidator(_worker), PlainSerializer(WorkerState.to_dict)]
+LocalBatches = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Field(max_length=WORKERS)]
+"""Samples of each worker; none where all take as many."""
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Number = Annotated[int, Field(ge=1, le=2**53)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -99,7 +133,8 @@ class StepTaken(_Message):
     step: Count
     samples: Count
     """Seen when it ended, from the start of the run on."""
-    configuration: Setting
+    configuration: AnySetting
+    local_batches: LocalBatches = []
     step_time_s: Annotated[float, Field(ge=LEAST_S, le=1e9)]
     elapsed_s: Seconds
     noise_scale: Annotated[float, Field(ge=1e-18, le=1e18)] | None
@@ -111,6 +146,15 @@ class StepTaken(_Message):
     """The same with eq. 5's V, where workers are compared."""
     loss: Annotated[float, Field(ge=-1e18, le=1e18)] | None
     learning_rate: Annotated[float, Field(ge=0, le=1e18)]
+    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Of held-out samples, when they were last looked at; None before that, or where outputs are no classes."""
+    workers: Annotated[list[Worker], Field(max_length=WORKERS)] = []
+    """What each says of the window of steps that ended with the step before; none where no window did."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        _shared_out(self.configuration, self.local_batches)
+        return self
 
     @property
     def tested(self) -> bool:
@@ -128,9 +172,11 @@ class Changed(_Message):
 
     type: Literal["change"] = "change"
     number: Number
-    before: Setting
-    after: Setting
+    before: AnySetting
+    after: AnySetting
     """What was wanted."""
+    local_batches: LocalBatches = []
+    """The same."""
     seconds: Seconds
     failure: Text = ""
 
@@ -156,7 +202,7 @@ class Weighed(BaseModel):
 
     model_config = _STRICT
 
-    configuration: Setting
+    configuration: AnySetting
     id: Text
     """The configuration's."""
     samples_per_s: Annotated[float, Field(ge=0)]
@@ -171,9 +217,10 @@ class Decided(_Message):
     number: Number
     """Of the message that it answers."""
     command: Literal["no_op", "scale_bs", "reconfigure", "roll_back"]
-    before: Setting
+    before: AnySetting
     """What the job was in: a job that is in something else by now does not do it."""
-    configuration: Setting
+    configuration: AnySetting
+    local_batches: LocalBatches = []
     before_step: Count | None = None
     """Under `roll_back`: the weights should be from before this step."""
     reason: Text
@@ -183,6 +230,11 @@ class Decided(_Message):
     chosen: Weighed | None = None
     best: Annotated[list[Weighed], Field(max_length=3)] = []
     """The largest goodputs of the table, whether or not anything speaks against them."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        _shared_out(self.configuration, self.local_batches)
+        return self
 
 
 class Refused(_Message):

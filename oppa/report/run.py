@@ -20,7 +20,7 @@ from oppa.training import ledger
 from oppa.training.ledger import Line
 from oppa.training.run_folder import PROFILED, RunSpec
 from oppa.training.step_times import observations
-from oppa.units import format_number, format_seconds, format_uncertain
+from oppa.units import format_batch, format_number, format_seconds, format_uncertain
 
 POINTS = 2000
 """Of a curve: evenly spaced among all steps."""
@@ -62,7 +62,7 @@ def _facts(run: RunSpec, steps: Sequence[Line], validated: Sequence[Line]) -> li
         ("steps", f"{len(steps):,}"),
         ("samples", f"{last['samples'][1]:,}{total}"),
         ("time", f"{format_seconds(last['elapsed_s'])}, {format_seconds(math.fsum(line['step_time_s'] for line in steps))} of it in steps"),
-        ("configuration", f"{last['configuration']}, batch {last['global_batch']}"),
+        ("configuration", f"{last['configuration']}, {format_batch(last['global_batch'], last.get('local_batches', ()))}"),
         ("learning rate", f"{last['learning_rate']:.3g}"),
     ]
     if losses:
@@ -128,7 +128,7 @@ def _changes(told: Sequence[Line]) -> Section:
             f"{line['samples']:,}",
             words[line["event"]],
             _named(line["before"]),
-            _named(line["after"]),
+            _named(line["after"], line.get("local_batches", ())),
             format_seconds(math.fsum(line["seconds"].values())),
             _worth(line.get("weighed") or {}),
             line.get("failure") or line.get("reason") or "",
@@ -147,9 +147,9 @@ def _worth(weighed: Mapping[str, Any]) -> str:
     return f"{before} → {after} (best {best})" if before != "–" or after != "–" else ""
 
 
-def _named(values: dict[str, object]) -> str:
+def _named(values: dict[str, object], local_batches: Sequence[int] = ()) -> str:
     configuration = Configuration.from_dict(values)
-    return f"{configuration.id}, batch {configuration.global_batch}"
+    return f"{configuration.id}, {format_batch(configuration.global_batch, local_batches)}"
 
 
 def _speeds(told: Sequence[Line], table: Table | None) -> Section:

@@ -13,6 +13,8 @@ class Advice:
 
     configuration: Configuration
     """To train in from now on."""
+    local_batches: tuple[int, ...] = ()
+    """Of each worker, where they are to differ."""
     reason: str = ""
     """For people."""
     weighed: Mapping[str, Any] = dataclasses.field(default_factory=dict)

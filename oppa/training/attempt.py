@@ -57,7 +57,9 @@ class Attempt:
         self._ledger: Ledger | None = None
         self._saved_s = time.monotonic()
         self._not_finite = 0
-        self._refused: Configuration | None = None
+        self._accuracy: float | None = None
+        """Of held-out samples, when they were last looked at."""
+        self._refused: tuple[Configuration, tuple[int, ...]] | None = None
         self._advice: Advice | None = None
         """Of what is wanted now; rank 0 alone knows it."""
 
@@ -124,12 +126,15 @@ class Attempt:
     def _wishes(self, run: TrainingRun) -> Order | None:
         """What rank 0 wants done behind the step that begins now."""
         advice = self._adviser.wanted(run.configuration) if self._adviser else self._planned(run)
-        change = advice.configuration if advice and advice.configuration not in (run.configuration, self._refused) else None
+        wanted = (advice.configuration, advice.local_batches) if advice else None
+        change, local_batches = wanted if wanted and wanted not in (_present(run), self._refused) else (None, ())
         self._advice = advice
         back_to = self._back_to(run, advice.before_step) if advice and advice.before_step is not None else ""
         save = time.monotonic() - self._saved_s >= self.spec.problem.recipe.checkpoint_s
         stop = self._stop_requested()
-        return Order(configuration=change, back_to=back_to, save=save, stop=stop) if change or back_to or save or stop else None
+        if not (change or back_to or save or stop):
+            return None
+        return Order(configuration=change, local_batches=local_batches, back_to=back_to, save=save, stop=stop)
 
     def _planned(self, run: TrainingRun) -> Advice:
         return Advice(configuration=self.spec.planned(run.samples + run.configuration.global_batch))
@@ -170,6 +175,8 @@ class Attempt:
             health=known.health.name.lower(),
             **ratios,
             updated=step.updated,
+            **({"local_batches": step.local_batches} if step.local_batches else {}),
+            **({"workers": [each.to_dict() for each in step.workers]} if step.workers else {}),
         )
         if self._adviser is not None:
             self._adviser.step(
@@ -183,6 +190,9 @@ class Attempt:
                 **ratios,
                 loss=_number(step.loss),
                 learning_rate=step.learning_rate,
+                local_batches=list(step.local_batches),
+                workers=list(step.workers),
+                accuracy=self._accuracy,
             )
         self._on_step(step)
 
@@ -194,7 +204,8 @@ class Attempt:
         every = recipe.validate_every or (-(-run.total // LOOKS) if run.total else 0)
         if not run.done and not (every and step.samples.start // every < step.samples.stop // every):
             return
-        begin_s, loss = time.monotonic(), run.validate()
+        begin_s, found = time.monotonic(), run.validate()
+        self._accuracy = found.accuracy
         if self._ledger is not None:
             self._ledger.write(
                 ledger.VALIDATED,
@@ -202,7 +213,8 @@ class Attempt:
                 step=step.number,
                 samples=run.samples,
                 elapsed_s=run.elapsed_s,
-                loss=_number(loss),
+                loss=_number(found.loss),
+                accuracy=found.accuracy,
                 seconds=time.monotonic() - begin_s,
             )
 
@@ -219,7 +231,7 @@ class Attempt:
         if order.back_to:
             self._roll_back(self.folder / CHECKPOINTS / order.back_to, order.configuration or run.configuration, run)
         elif order.configuration is not None:
-            self._change(order.configuration, run)
+            self._change(order.configuration, order.local_batches, run)
         if order.save or order.back_to:  # an attempt that follows must not begin with the weights that were left
             self._save(run)
 
@@ -243,16 +255,20 @@ class Attempt:
                 **self._reasons(),
             )
 
-    def _change(self, configuration: Configuration, run: TrainingRun) -> None:
+    def _change(self, configuration: Configuration, local_batches: tuple[int, ...], run: TrainingRun) -> None:
         """Change to it, and write down what came of it; a configuration that cannot be run is not asked for again."""
         try:
-            change = run.change(configuration)
+            change = run.change(configuration, local_batches)
         except InputError as error:
             change = Change(before=run.configuration, after=run.configuration, seconds={}, failure=f"{error.message}: {error.hint}")
-        self._refused = configuration if change.failure else self._refused
+        self._refused = (configuration, local_batches) if change.failure else self._refused
         if self._adviser is not None and run.mesh.rank == 0:
             self._adviser.changed(
-                before=change.before, after=configuration, seconds=math.fsum(change.seconds.values()), failure=change.failure[:2000]
+                before=change.before,
+                after=configuration,
+                local_batches=list(local_batches),
+                seconds=math.fsum(change.seconds.values()),
+                failure=change.failure[:2000],
             )
         if self._ledger is not None:
             self._ledger.write(
@@ -262,6 +278,7 @@ class Attempt:
                 samples=run.samples,
                 before=change.before.to_dict(),
                 after=(configuration if change.failure else change.after).to_dict(),
+                **({"local_batches": local_batches} if local_batches else {}),
                 seconds=change.seconds,
                 received_bytes=change.received_bytes,
                 failure=change.failure,
@@ -297,6 +314,11 @@ class Attempt:
             self._ledger.sync()
             for old in checkpoints(self.folder)[self.spec.problem.recipe.keep :]:
                 shutil.rmtree(old, ignore_errors=True)
+
+
+def _present(run: TrainingRun) -> tuple[Configuration, tuple[int, ...]]:
+    """What a run trains in."""
+    return run.configuration, run.local_batches
 
 
 def _layout_of(checkpoint: Path, wanted: Configuration) -> Configuration:

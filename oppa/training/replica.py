@@ -1,7 +1,7 @@
 """What one rank holds of the model, ready to take optimizer steps: its stages, their optimizers, and how micro-batches run."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from oppa.training.tied import TiedWeights
 from oppa.training.validation import losses
 from oppa.trials.wire import TrialSpec
 
+Answered = Callable[[Tensor, Tensor], None]
+"""Hears what the model makes of a micro-batch, and its targets."""
+
 
 class Replica:
     """This rank's part of the model and its optimizer; raises InputError for a model or a configuration beyond this core."""
@@ -41,8 +44,9 @@ class Replica:
         self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training)
         self._tied = TiedWeights(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
         self._statistics: GradientStatistics | None = None
-        self._passes = _passes(self._modules, spec, mesh, family)
+        self._answered: Answered | None = None
         self._family = family
+        self._passes = self._passes_of(family)
 
     @property
     def stages(self) -> list[nn.Module]:
@@ -70,7 +74,12 @@ class Replica:
             if isinstance(module, Mixture):
                 module.micro_batches = configuration.num_microbatches
         self._family = _family(spec, self._mesh)
-        self._passes = _passes(self._modules, spec, self._mesh, self._family)
+        self._passes = self._passes_of(self._family)
+
+    def listen(self, answered: Answered) -> None:
+        """Call this with the model's outputs and the targets of each micro-batch, on a rank that holds all layers."""
+        self._answered = answered
+        self._passes = self._passes_of(self._family)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Of all parameters, from the next step on."""
@@ -109,7 +118,7 @@ class Replica:
         return loss
 
     def evaluate(self, batch: Batch, counting: int) -> Tensor:
-        """Of samples that nothing is learned from: the sum of losses and how many targets they are of (`validation.losses`)."""
+        """Of samples that nothing is learned from: losses, targets and hits (`validation.losses`)."""
         spec, numbers = self._spec, stages_of(self._spec.configuration, self._mesh.pp.index)
         stages = dict(zip(numbers, self.stages, strict=True))
         return losses(stages, self._family, spec.configuration, self._mesh, spec.model.layers, batch, counting)
@@ -127,6 +136,12 @@ class Replica:
             optimizer.step()
         for optimizer in self._optimizers:
             optimizer.zero_grad()
+
+    def _passes_of(self, family: Family) -> "Pipeline | _Accumulation":
+        """What runs the micro-batches of a step."""
+        if self._spec.configuration.pp > 1:
+            return Pipeline(self._modules, self._spec, self._mesh, family)
+        return _Accumulation(self._modules[0], self._spec.configuration, family, self._answered)
 
     def _micro_batches(self) -> list[float]:
         """Tokens of each of this replica's."""
@@ -146,18 +161,11 @@ def _family(spec: TrialSpec, mesh: Mesh) -> Family:
     return OwnModule(spec, mesh) if spec.model.entry_point else Transformer(spec, mesh)
 
 
-def _passes(modules: Sequence[nn.Module], spec: TrialSpec, mesh: Mesh, family: Family) -> "Pipeline | _Accumulation":
-    """What runs the micro-batches of a step through these modules."""
-    if spec.configuration.pp > 1:
-        return Pipeline(modules, spec, mesh, family)
-    return _Accumulation(modules[0], spec.configuration, family)
-
-
 class _Accumulation:
     """Micro-batches one after the other on a rank that holds all layers."""
 
-    def __init__(self, module: nn.Module, configuration: Configuration, family: Family) -> None:
-        self._module, self._configuration, self._family = module, configuration, family
+    def __init__(self, module: nn.Module, configuration: Configuration, family: Family, answered: Answered | None) -> None:
+        self._module, self._configuration, self._family, self._answered = module, configuration, family, answered
 
     def forward_backward(self, batch: Batch) -> Tensor:
         """Accumulate gradients of this replica's share of the batch; its mean loss."""
@@ -168,7 +176,10 @@ class _Accumulation:
             with accumulating(self._module, self._configuration, last=start + size >= len(batch.inputs)):
                 # Divided, so that gradients and losses of micro-batches add up to the mean over samples, whatever a replica has of them.
                 equal = self._configuration.global_batch / (self._configuration.dp * len(inputs))  # so many such micro-batches on each
-                loss = self._family.loss(self._module(inputs), targets) / equal
+                output = self._module(inputs)
+                loss = self._family.loss(output, targets) / equal
                 loss.backward()
             total += loss.detach()
+            if self._answered is not None:
+                self._answered(output.detach(), targets)
         return total

@@ -26,9 +26,9 @@ from torch import Tensor
 from oppa.errors import CheckpointError, InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Recipe
+from oppa.protocol.worker import WorkerState
 from oppa.training import saving
 from oppa.training.batches import Batch
-from oppa.training.gradient_statistics import GradientStatistics
 from oppa.training.learning_rate import Followed, learning_rate
 from oppa.training.manifest import Manifest
 from oppa.training.memory import keep_pages
@@ -39,7 +39,8 @@ from oppa.training.replica import Replica, same_layout
 from oppa.training.rules import require_buildable, require_runnable
 from oppa.training.sources import source_of
 from oppa.training.step import Order, Step
-from oppa.training.validation import share_of
+from oppa.training.validation import Validated, share_of
+from oppa.training.worker import Worker, decoded, encoded
 from oppa.trials.wire import TrialSpec
 
 
@@ -84,6 +85,7 @@ class TrainingRun:
         self._on_phase = on_phase
         self._source = source_of(spec, recipe.validation)
         self._earlier_s, self._since_s = 0.0, time.monotonic()
+        self._worker: Worker | None = None
         self._replica: Replica | None = None
         """Made when it is first needed: with initial weights, or to be filled from a checkpoint."""
 
@@ -120,31 +122,39 @@ class TrainingRun:
             followed=self._followed,
         )
         replica.set_learning_rate(rate)
-        share = self._share(batch)
+        share, due = self._share(batch), self._worker is not None and self._worker.steps == self.recipe.workers_every
+        ended = self._worker.state(len(share)) if self._worker is not None and due else None
+        if self._worker is not None:
+            self._worker.begin()
         shown = self._source.samples(share)
         self._measure()
         loss = replica.accumulate(shown.to(self.mesh.device))
-        mean_loss, shares, order = self._agree(loss, share, shown, order, replica.measured())
+        mean_loss, shares, order, workers = self._agree(loss, share, shown, order, replica.measured(), ended)
         finite = math.isfinite(mean_loss) and self.statistics.finite
         replica.update(finite)
+        step_time_s = time.monotonic() - begin_s
+        if self._worker is not None:
+            self._worker.end(step_time_s)
         step = Step(
             number=self.steps,
             samples=batch,
             shares=shares,
             configuration=self.configuration,
+            local_batches=self.local_batches,
             loss=mean_loss,
             learning_rate=rate,
-            step_time_s=time.monotonic() - begin_s,
+            step_time_s=step_time_s,
             noise_scale=self.noise_scale,
             norms=self.statistics.norms,
+            workers=workers,
             updated=finite,
             order=order,
         )
         self.steps, self.samples = self.steps + 1, batch.stop
         return step
 
-    def validate(self) -> float:
-        """The mean loss of the held-out samples, as the weights are now; all ranks call it.
+    def validate(self) -> Validated:
+        """What the held-out samples say of the weights as they are now; all ranks call it.
 
         Raises:
             InputError: if none are held out.
@@ -153,8 +163,7 @@ class TrainingRun:
             raise InputError("no samples are held out", hint="set `validation` in [train]")
         total = self._made().evaluate(*share_of(self._source, self.configuration, self.mesh.dp.index))
         dist.all_reduce(total)
-        loss, count = total.tolist()
-        return float(loss / count)
+        return Validated.of(total)
 
     def change(self, configuration: Configuration, local_batches: Sequence[int] = ()) -> Change:
         """Go on in another configuration: other batch sizes, or another layout; if that cannot be built, in the present one.
@@ -181,6 +190,8 @@ class TrainingRun:
             change = self._reconfigured(configuration)
         if not change.failure:
             self._followed, self.local_batches = followed, tuple(local_batches)
+            if self._worker is not None:  # a window is about one batch
+                self._worker.restart()
         return change
 
     def save(self, folder: Path) -> None:
@@ -224,7 +235,7 @@ class TrainingRun:
         """Let go of the model, before the process groups go."""
         if self._replica is not None:
             self._replica.close()
-        self._replica = None
+        self._replica = self._worker = None
         gc.collect()  # a model that lives on in a cycle would lose its process groups before itself
 
     def _restored(self, folder: Path, configuration: Configuration) -> Mapping[str, Any]:
@@ -239,19 +250,26 @@ class TrainingRun:
                 f"`{folder}` was trained on other data: {notes['data']}, not {self._data()}", hint="keep seed and corpus of the job"
             )
         self.noise_scale = _noise_scale(notes["noise_scale"])
-        self.statistics = self._watched(replica)
+        self._watch(replica)
         return notes
 
     def _made(self) -> Replica:
         """This rank's part of the model."""
         if self._replica is None:
             self._replica = Replica(self.spec, self.mesh, local_batches=self.local_batches)
-            self.statistics = self._watched(self._replica)
+            self._watch(self._replica)
         return self._replica
 
-    def _watched(self, replica: Replica) -> GradientStatistics:
+    def _watch(self, replica: Replica) -> None:
+        """Watch the gradients of a replica, and what its worker does where that holds the whole model."""
         alone = self.mesh.dp.size == 1  # which cannot be compared with other workers
-        return replica.watch(self.noise_scale, "micro-batches" if alone else self.recipe.statistics)
+        self.statistics = replica.watch(self.noise_scale, "micro-batches" if alone else self.recipe.statistics)
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = None
+        if self.recipe.workers_every and self.mesh.dp.size == self.mesh.world:
+            self._worker = Worker(replica.stages[0], self.mesh.device)
+            replica.listen(self._worker.answered)
 
     def _measure(self) -> None:
         """Watch the gradients of the step that begins, or do not."""
@@ -285,29 +303,31 @@ class TrainingRun:
         alone[0].close()
         replica, self.mesh, change = reconfigured(alone, self.spec, self.mesh, configuration, self._on_phase)
         self.spec, self._replica = dataclasses.replace(self.spec, configuration=change.after), replica
-        self.statistics = self._watched(replica)
+        self._watch(replica)
         return change
 
     def _agree(
-        self, loss: Tensor | None, share: range, shown: Batch, order: Order | None, measured: Tensor
-    ) -> tuple[float, tuple[tuple[int, int, int], ...], Order | None]:
-        """Mean loss, the shares of all replicas, and rank 0's order; and what all have measured of their gradients is taken in.
+        self, loss: Tensor | None, share: range, shown: Batch, order: Order | None, measured: Tensor, worker: WorkerState | None
+    ) -> tuple[float, tuple[tuple[int, int, int], ...], Order | None, tuple[WorkerState, ...]]:
+        """Mean loss, the shares of all replicas, rank 0's order, and what workers say; what all have measured of gradients is taken in.
 
         All of a step's small numbers travel at once, because each time that ranks wait for each other costs more than these.
         """
         mesh, text = self.mesh, order.to_json().encode() if order is not None and self.mesh.rank == 0 else b""
         own_loss = float(loss) / mesh.dp.size if loss is not None and mesh.tp.index == 0 else 0.0
         told = torch.tensor([own_loss, share.start, share.stop, _checksum(shown), len(text)], dtype=torch.float64, device=mesh.device)
-        mine = torch.cat((told, measured))
+        mine = torch.cat((told, measured, told.new_tensor(encoded(worker) if worker else [])))
         everyones = mine.new_empty(mesh.world * len(mine))
         dist.all_gather_single(everyones, mine)
         rows = everyones.view(mesh.world, -1).cpu()
-        self.noise_scale = self.statistics.take_in(rows[:, len(told) :].sum(0))
+        behind = len(told) + len(measured)
+        self.noise_scale = self.statistics.take_in(rows[:, len(told) : behind].sum(0))
         losses, *columns = rows[:, : len(told)].unbind(1)
         shares = sorted({(int(start), int(stop), int(shown)) for start, stop, shown in zip(*columns[:3], strict=True)})
         assert len(shares) == mesh.dp.size, f"ranks of a replica were shown different samples: {shares}"
         length = int(columns[3][0])
-        return float(losses.sum()), tuple(shares), self._heard(text, length) if length else None
+        workers = tuple(decoded(row) for row in rows[:, behind:].tolist()) if worker else ()
+        return float(losses.sum()), tuple(shares), self._heard(text, length) if length else None, workers
 
     def _heard(self, text: bytes, length: int) -> Order:
         """Rank 0's order on every rank."""

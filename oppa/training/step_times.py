@@ -21,7 +21,7 @@ def _stretches(lines: Iterable[Line]) -> Iterator[tuple[Configuration, list[floa
     """Configurations, in the order in which they were trained in, and the step times of each."""
     present, times_s = None, list[float]()
     for line in lines:
-        if line["event"] == ledger.STEP:
+        if line["event"] == ledger.STEP and not line.get("local_batches"):  # these say nothing of a configuration
             times_s.append(line["step_time_s"])
         elif line["event"] in (ledger.STARTED, ledger.CHANGED, ledger.ROLLED_BACK):
             if present is not None:

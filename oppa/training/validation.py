@@ -4,7 +4,10 @@ Micro-batches go forward one after the other, from stage to stage: slower than a
 replicas run as many, for they may have to gather weights together; of what fills up a share nobody asks for the loss.
 """
 
+import dataclasses
+import math
 from collections.abc import Mapping
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -13,11 +16,28 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from oppa.problem.configuration import Configuration
+from oppa.training.accuracy import hits
 from oppa.training.batches import Batch, Source
 from oppa.training.family import Family
 from oppa.training.mesh import Mesh
 from oppa.training.pipeline_parallel import blocks_of, rank_of
 from oppa.training.tensor_parallel import IGNORED
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """What held-out samples say."""
+
+    loss: float
+    """Their mean."""
+    accuracy: float | None
+    """The share of targets that are hit; None where outputs are not one for each class."""
+
+    @classmethod
+    def of(cls, total: Tensor) -> Self:
+        """From the sum over all ranks of what `losses` returns."""
+        loss, count, hit = total.tolist()
+        return cls(loss=loss / count, accuracy=hit / count if math.isfinite(hit) else None)
 
 
 def share_of(source: Source, configuration: Configuration, replica: int) -> tuple[Batch, int]:
@@ -34,14 +54,16 @@ def share_of(source: Source, configuration: Configuration, replica: int) -> tupl
 def losses(
     stages: Mapping[int, nn.Module], family: Family, configuration: Configuration, mesh: Mesh, layers: int, batch: Batch, counting: int
 ) -> Tensor:
-    """Of this replica's samples: the sum of losses over all targets, and how many there are, shape (2,); zeros but for one rank.
+    """Of this replica's samples: the sum of losses over all targets, how many there are, and how many are hit, shape (3,).
+
+    Zeros but for one rank. Hits are not a number where outputs are not one for each class, or where a rank has some of the classes.
 
     Args:
         stages: Those of this rank by their number.
         batch: In whole micro-batches.
         counting: The first so many samples count.
     """
-    total = torch.zeros(2, dtype=torch.float64, device=mesh.device)
+    total = torch.zeros(3, dtype=torch.float64, device=mesh.device)
     last, size = configuration.pp * configuration.model_chunks - 1, configuration.micro_batch
     for stage in stages.values():
         stage.eval()
@@ -59,7 +81,10 @@ def losses(
                 targets = micro_batch.targets[: max(0, counting - start)]
                 if len(targets):
                     loss, count = family.loss(passing[: len(targets)], targets), (targets != IGNORED).sum()
-                    total += torch.stack((loss * count, count)).double() * (mesh.tp.index == 0)
+                    found = hits(passing[: len(targets)], targets) if mesh.tp.size == 1 else None
+                    hit = found[0] if found is not None else torch.full_like(loss, torch.nan)
+                    if mesh.tp.index == 0:
+                        total += torch.stack((loss * count, count, hit)).double()
             elif rank_of(number + 1, configuration) != mesh.pp.index:
                 dist.send(passing.contiguous(), group=mesh.pp.group, group_dst=rank_of(number + 1, configuration))
     for stage in stages.values():

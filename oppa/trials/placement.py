@@ -73,10 +73,11 @@ def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]
 
 def cpu_groups(runner: Runner, spec: TrialSpec, seat: Seat) -> CpuGroups | None:
     """A CPU group per process, if the cluster asks for quotas; the processes of a `command` share one."""
-    cpus, count = spec.cluster.cpus_per_device, len(seat.ranks(spec))
-    if cpus is None:
+    cpus = spec.cluster.cpus
+    if not cpus:
         return None
-    return CpuGroups(spec.study, ranks=1, cpus=cpus * count) if runner.command else CpuGroups(spec.study, ranks=count, cpus=cpus)
+    own = [cpus[rank % len(cpus)] for rank in seat.ranks(spec)]
+    return CpuGroups(spec.study, [sum(own)] if runner.command else own)
 
 
 def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bool, groups: CpuGroups | None) -> list[Placement]:

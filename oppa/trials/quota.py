@@ -6,6 +6,7 @@ Both generations of cgroups: version 1 (the `cpu` hierarchy) and version 2 (`cpu
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from oppa.trials import claims
@@ -18,18 +19,18 @@ _REMOVAL_S = 1.0
 
 
 class CpuGroups:
-    """One group per rank, each of `cpus` cores; raises OSError where groups cannot be made."""
+    """A group for each rank, of so many cores; raises OSError where groups cannot be made."""
 
-    def __init__(self, study: str, *, ranks: int, cpus: float) -> None:
+    def __init__(self, study: str, cpus: Sequence[float]) -> None:
         self.folder = _home() / claims.name(study)
-        self.ranks = [self.folder / f"rank{rank}" for rank in range(ranks)]
+        self.ranks = [self.folder / f"rank{rank}" for rank in range(len(cpus))]
         self.folder.mkdir()
         try:
             if is_v2(self.folder):
                 (self.folder / "cgroup.subtree_control").write_text("+cpu")
-            for rank in self.ranks:
+            for rank, cores in zip(self.ranks, cpus, strict=True):
                 rank.mkdir()
-                _limit(rank, cpus)
+                _limit(rank, cores)
         except OSError:
             self.close()
             raise
@@ -42,7 +43,7 @@ class CpuGroups:
 def quotas_lacking() -> str:
     """Why ranks cannot be given CPU quotas here; empty when they can."""
     try:
-        CpuGroups("probe", ranks=1, cpus=1).close()
+        CpuGroups("probe", [1]).close()
     except OSError as error:
         return f"CPU groups cannot be made: {error}"
     return ""

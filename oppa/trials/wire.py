@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from oppa.errors import MeasurementError
-from oppa.problem.cluster import Cluster, Link
+from oppa.problem.cluster import Cluster
 from oppa.problem.command import Command
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -69,13 +69,12 @@ class TrialSpec:
     def read(cls, folder: Path) -> Self:
         """The inverse of `write`."""
         values = json.loads((folder / SPEC).read_text())
-        links = {name: Link(**values["cluster"].pop(name)) for name in ("intra_host", "inter_host") if values["cluster"][name]}
         return cls(
             **{
                 **values,
                 "configuration": Configuration(**values["configuration"]),
                 "model": Model(**values["model"]),
-                "cluster": Cluster(**{**values["cluster"], **links}),
+                "cluster": Cluster.from_dict(values["cluster"]),
                 "training": Training(**values["training"]),
                 "command": Command.from_dict(values["command"]) if values.get("command") else None,
             }

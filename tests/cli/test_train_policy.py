@@ -15,6 +15,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Row, Table
 from oppa.training import ledger
+from oppa.trials.quota import quotas_lacking
 from tests.cli.test_train import JOB
 
 pytestmark = pytest.mark.slow
@@ -67,6 +68,27 @@ def test_a_run_grows_its_batch_by_the_norm_test(policy, oppa, table) -> None:
     (change, *_) = (line for line in lines if line["event"] == ledger.CHANGED)
     assert Configuration.from_dict(change["after"]).global_batch == 16 and "the norm test asks for" in change["reason"]
     assert ledger.require_whole(lines) >= 200
+
+
+@pytest.mark.skipif(bool(quotas_lacking()), reason=quotas_lacking())
+def test_a_slow_worker_gets_a_smaller_batch_of_its_own(oppa) -> None:
+    (oppa.folder / "job.toml").write_text(JOB.replace("devices_per_host = 2", "devices_per_host = 2\ncpus_per_device = [0.8, 0.2]"))
+    policy = "proportional,window=4"
+    result = json.loads(
+        oppa("train", "job.toml", "dp=2,micro_batch=4", "--run", "run", "--samples", 400, "--policy", policy, "--json").stdout
+    )
+    assert result["ending"] == "finished" and result["worth"]["gain"] is None, "nobody knows what staying is worth without a table"
+    lines = ledger.standing(ledger.read(oppa.folder / "run"))
+    assert ledger.require_whole(lines) >= 400
+    (change, *_) = (line for line in lines if line["event"] == ledger.CHANGED)
+    assert sum(change["local_batches"]) == 8 and change["local_batches"][0] > change["local_batches"][1] and "by speed" in change["reason"]
+    (_, (first, second), *_) = [line["workers"] for line in lines if "workers" in line]
+    assert [first["local_batch"], second["local_batch"]] == change["local_batches"], "a window is about one batch"
+    assert (
+        f"as {change['local_batches'][0]}, {change['local_batches'][1]}"
+        in oppa("report", "run", "--out", "r.html").stderr + (oppa.folder / "r.html").read_text()
+    )
+    assert "unknown" not in oppa("train", "job.toml", "--run", "run", "--samples", 440, "--policy", policy).stderr
 
 
 @pytest.fixture

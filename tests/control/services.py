@@ -12,6 +12,7 @@ from oppa.control.job import controllers
 from oppa.control.service import Service
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Hello, StepTaken, from_service
+from oppa.protocol.worker import WorkerState
 
 PRESENT = Configuration(dp=1, pp=2, global_batch=64, micro_batch=4)
 
@@ -47,6 +48,23 @@ def step(number: int, **changes) -> StepTaken:
         "learning_rate": 1e-3,
     }
     return StepTaken(**{**values, **changes})
+
+
+def worker(**changes) -> WorkerState:
+    """What a worker says of a window."""
+    values = {
+        "local_batch": 32,
+        "throughput_bytes_per_s": 1e6,
+        "retransmissions": 0,
+        "cpu_ratio": 0.5,
+        "memory_share": 0.01,
+        "compute_s": 0.1,
+        "wait_s": 0.2,
+        "accuracy": 0.5,
+        "accuracy_deviation": 0.1,
+        "accuracy_gain": -0.5,
+    }
+    return WorkerState(**{**values, **changes})
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from oppa.control.policies import POLICIES, policy_of
 from oppa.control.static import StaticPolicy
 from oppa.errors import InputError
 from oppa.protocol.messages import Changed, from_job
-from tests.control.services import PRESENT, hello, step
+from tests.control.services import PRESENT, hello, step, worker
 
 
 @pytest.mark.parametrize("count", [1, POINTS, POINTS + 1, 3 * POINTS, 10 * POINTS + 7])
@@ -74,7 +74,8 @@ def test_a_decision_that_was_done_is_not_told_again(table) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_whatever_decides_it_is_told_what_there_was_to_choose_from(name, table) -> None:
     job = Job(hello(total_samples=10**6), controllers(table, policy_of(name), every=5))
-    decided = next(filter(None, (job.take(step(number, variance_ratio=50.0, worker_variance_ratio=0.5)) for number in range(1, 6))))
+    facts = {"variance_ratio": 50.0, "worker_variance_ratio": 0.5, "workers": [worker()]}
+    decided = next(filter(None, (job.take(step(number, **facts)) for number in range(1, 6))))
     rates = [each.goodput for each in decided.best]
     assert len(rates) == 3 and rates == sorted(rates, reverse=True)
     assert decided.current.configuration == PRESENT and decided.chosen.configuration == decided.configuration

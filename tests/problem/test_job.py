@@ -99,6 +99,8 @@ MISTAKES = {
     "unit": ("10 min", "10 minutes", '`wall_time = "10 minutes"`: `10 minutes` is not a duration', "us, ms, s, min, h, d"),
     "bandwidth": ("300 GB/s", "300 GB", "`300 GB` is not a bandwidth", "Gbit"),
     "quota on GPUs": (CLUSTER, CLUSTER + 'device = "H100"\ncpus_per_device = 1\n', "`cpus_per_device` is for CPUs", "leave it out"),
+    "quotas": (CLUSTER, CLUSTER + "cpus_per_device = [1, 0.5]\n", "`cpus_per_device` has 2 quotas for 4 devices", "one for all"),
+    "no quota": (CLUSTER, CLUSTER + "cpus_per_device = [1, 1, 1, 0]\n", "`cpus_per_device", ""),
     "preset": ("tiny-16m", "tiny16m", '`preset = "tiny16m"` is no known model', "did you mean `tiny-16m`?"),
     "dimensions": (PRESET, "layers = 4", "`[model]` lacks `hidden`, `heads`, `ffn`, `vocab`, `seq_len`", "bert-base"),
     "heads": (PRESET, PRESET + "\nheads = 7", "`heads = 7` does not divide `hidden = 384`", "use one of 1, 2, 3, 4, 6, 8"),

@@ -1,5 +1,6 @@
 """Messages between jobs and the control service: what is taken, and what is refused."""
 
+import dataclasses
 import json
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from oppa.errors import ProtocolError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import (
+    LARGEST,
     MAX_BYTES,
+    WORKERS,
     Ack,
     Changed,
     Decided,
@@ -20,6 +23,8 @@ from oppa.protocol.messages import (
     from_job,
     from_service,
 )
+from oppa.protocol.worker import WorkerState
+from tests.control.services import worker
 
 PRESENT = Configuration(dp=2, global_batch=8, micro_batch=4)
 OTHER = Configuration(dp=1, pp=2, global_batch=16, micro_batch=4, dp_bucket_mb=50)
@@ -35,11 +40,16 @@ STEP = StepTaken(
     loss=2.5,
     learning_rate=1e-3,
 )
+FLOATS = [field.name for field in dataclasses.fields(WorkerState) if field.type is float]
 HELLO = Hello(job="a-job", configuration=PRESENT, total_samples=100)
 CHANGE = Changed(number=4, before=PRESENT, after=OTHER, seconds=1.0)
 
 
-@pytest.mark.parametrize("message", [HELLO, STEP, CHANGE, STEP.model_copy(update={"loss": None, "noise_scale": None})])
+UNEVEN = dataclasses.replace(PRESENT, global_batch=9)
+WINDOW = STEP.model_copy(update={"configuration": UNEVEN, "local_batches": [5, 4], "workers": [worker(), worker(accuracy_gain=2.5)]})
+
+
+@pytest.mark.parametrize("message", [HELLO, STEP, CHANGE, WINDOW, STEP.model_copy(update={"loss": None, "noise_scale": None})])
 def test_what_a_job_says_comes_back_the_same(message) -> None:
     assert from_job(message.to_json()) == message
 
@@ -51,6 +61,7 @@ def test_what_a_job_says_comes_back_the_same(message) -> None:
         Ack(number=7),
         Refused(reason="no"),
         Decided(number=3, command="reconfigure", before=PRESENT, configuration=OTHER, reason="faster"),
+        Decided(number=3, command="scale_bs", before=UNEVEN, configuration=UNEVEN, local_batches=[8, 1], reason="slow"),
     ],
 )
 def test_what_the_service_says_comes_back_the_same(message) -> None:
@@ -104,6 +115,15 @@ def test_configurations_keep_their_ids(size) -> None:
         ({"configuration": None}, "configuration"),
         ({"type": "order"}, "order"),
         ({"extra": 1}, "extra"),
+        ({"local_batches": [5, 4]}, "`local_batches` of 2 workers are 9 samples, not 8 of 2"),
+        ({"local_batches": [8]}, "`local_batches` of 1 workers"),
+        ({"local_batches": [9, -1]}, "local_batches"),
+        ({"accuracy": 1.5}, "accuracy"),
+        ({"workers": [{**worker().to_dict(), "compute_s": -1.0}]}, "compute_s"),
+        ({"workers": [{**worker().to_dict(), "accuracy_gain": 1e300}]}, "accuracy_gain"),
+        ({"workers": [{**worker().to_dict(), "local_batch": 2.5}]}, "local_batch"),
+        ({"workers": [{"local_batch": 2}]}, "workers"),
+        ({"workers": [worker().to_dict()] * 129}, "workers"),
     ],
 )
 def test_a_damaged_step_is_refused(change, said) -> None:
@@ -159,3 +179,11 @@ def test_whatever_is_in_a_message_it_is_taken_or_refused(values, field) -> None:
 def test_whatever_is_sent_it_is_taken_or_refused(text) -> None:
     with pytest.raises(ProtocolError):
         from_job(text)
+
+
+def test_as_many_workers_as_a_message_may_have_fit_into_it() -> None:
+    """Of numbers as long as they get."""
+    long = worker(**{name: -0.12345678901234567e-300 if name == "accuracy_gain" else 0.12345678901234567e-300 for name in FLOATS})
+    most = dataclasses.replace(PRESENT, dp=WORKERS, global_batch=WORKERS * LARGEST // 2**10)
+    message = STEP.model_copy(update={"configuration": most, "local_batches": [LARGEST // 2**10] * WORKERS, "workers": [long] * WORKERS})
+    assert from_job(message.to_json()) == message

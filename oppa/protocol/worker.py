@@ -1,0 +1,45 @@
+"""What a data-parallel worker has to say of itself, over some steps (DYNAMIX, section IV-B)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """One worker over a window of steps; means over these unless said otherwise."""
+
+    local_batch: int
+    """Samples of a step."""
+    throughput_bytes_per_s: float
+    """Sent and received, by all network interfaces that the worker sees."""
+    retransmissions: int
+    """TCP segments sent again, in all."""
+    cpu_ratio: float
+    """Processor time by wall-clock time; above 1 where several cores are busy."""
+    memory_share: float
+    """Of what the machine has, in the end."""
+    compute_s: float
+    """Of a step, until the worker's own gradients are there."""
+    wait_s: float
+    """The rest of it: for others, and for gradients to be averaged."""
+    accuracy: float
+    """Of what it has trained on; 0 where the model's outputs are no classes."""
+    accuracy_deviation: float
+    """Standard deviation from step to step."""
+    accuracy_gain: float
+    """How far accuracy has come within the window, in units of that deviation."""
+
+    @property
+    def step_s(self) -> float:
+        """A whole step's time, which is the same for all workers that wait for each other."""
+        return self.compute_s + self.wait_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        return cls(**values)

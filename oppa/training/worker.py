@@ -1,0 +1,165 @@
+"""How a worker sums itself up, for a policy that gives each its own batch (DYNAMIX, section IV-B).
+
+Network, processor and memory are the operating system's counters, read once a window. The pace is a step's own time until this worker's
+gradients are there, and what it then waits for others: under synchronous training a whole step takes all workers as long, and says of none
+of them whether it is slow.
+
+Notation (a window of k steps):
+    a         accuracy of a worker's batch, by step                 (k,)
+    z         (a - mean of a) / standard deviation of a
+    gain      the mean of the last few z, less that of the first few
+"""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from oppa.protocol.worker import WorkerState
+from oppa.training.accuracy import hits
+
+SLIDING = 5
+"""Steps whose accuracies are averaged at either end of a window, for their gain."""
+FIELDS = tuple(field.name for field in dataclasses.fields(WorkerState))
+WHOLE = ("local_batch", "retransmissions")
+
+
+def accuracy_gain(accuracies: Sequence[float], sliding: int = SLIDING) -> float:
+    """How far accuracy has come, in standard deviations; 0 where it did not move, or there are too few steps to tell."""
+    if len(accuracies) <= sliding or not (deviation := statistics.pstdev(accuracies)):
+        return 0.0
+    return (statistics.fmean(accuracies[-sliding:]) - statistics.fmean(accuracies[:sliding])) / deviation
+
+
+class Worker:
+    """Keeps account of this process, step by step.
+
+    Args:
+        stage: The whole model, whose first parameters are the last to get their gradients.
+        device: That it is on.
+    """
+
+    def __init__(self, stage: nn.Module, device: torch.device) -> None:
+        self._clock = _cuda_clock if device.type == "cuda" else _cpu_clock
+        self._process, self._memory_bytes = psutil.Process(), psutil.virtual_memory().total
+        self._hook = next(stage.parameters()).register_post_accumulate_grad_hook(self._arrived)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a window."""
+        self._paces: list[Callable[[], float]] = []
+        self._steps_s: list[float] = []
+        self._hits: list[list[Tensor]] = []
+        self._counters = _counters(self._process)
+
+    @property
+    def steps(self) -> int:
+        """Of the window, so far."""
+        return len(self._steps_s)
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._hits.append([])
+        self._pace = self._clock()
+        self._reached = self._pace()
+
+    def answered(self, output: Tensor, targets: Tensor) -> None:
+        """What the model has made of a micro-batch: classes along the last dimension, or it is passed over."""
+        if (found := hits(output, targets)) is not None:
+            self._hits[-1].append(found)
+
+    def end(self, step_s: float) -> None:
+        """The step took so long."""
+        self._paces.append(self._reached)
+        self._steps_s.append(step_s)
+
+    def state(self, local_batch: int) -> WorkerState:
+        """What the window has seen; the next one begins.
+
+        Args:
+            local_batch: That it was all about, in samples.
+        """
+        seconds, busy_s, carried, again = (now - before for now, before in zip(_counters(self._process), self._counters, strict=True))
+        compute_s, step_s = (statistics.fmean(each) for each in ([pace() for pace in self._paces], self._steps_s))
+        accuracies = [_share(torch.stack(each).sum(0)) for each in self._hits if each] or [0.0]
+        self.restart()
+        return WorkerState(
+            local_batch=local_batch,
+            throughput_bytes_per_s=carried / seconds,
+            retransmissions=round(again),
+            cpu_ratio=busy_s / seconds,
+            memory_share=self._process.memory_info().rss / self._memory_bytes,
+            compute_s=compute_s,
+            wait_s=max(0.0, step_s - compute_s),
+            accuracy=statistics.fmean(accuracies),
+            accuracy_deviation=statistics.pstdev(accuracies),
+            accuracy_gain=accuracy_gain(accuracies),
+        )
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._hook.remove()
+
+    def _arrived(self, _: Tensor) -> None:
+        self._reached = self._pace()
+
+
+def encoded(state: WorkerState) -> list[float]:
+    """As it travels between ranks."""
+    return [float(getattr(state, name)) for name in FIELDS]
+
+
+def decoded(values: Sequence[float]) -> WorkerState:
+    """The inverse of `encoded`."""
+    named: dict[str, Any] = {name: int(value) if name in WHOLE else value for name, value in zip(FIELDS, values, strict=True)}
+    return WorkerState.from_dict(named)
+
+
+def _cpu_clock() -> Callable[[], Callable[[], float]]:
+    """Begins now. Called, what it returns is what has passed by then, to be asked for later."""
+    begin_s = time.perf_counter()
+
+    def reached() -> Callable[[], float]:
+        passed_s = time.perf_counter() - begin_s
+        return lambda: passed_s
+
+    return reached
+
+
+def _cuda_clock() -> Callable[[], Callable[[], float]]:
+    """The same on the device's own clock: its work is only begun when a hook runs."""
+    begin = torch.cuda.Event(enable_timing=True)
+    begin.record()
+
+    def reached() -> Callable[[], float]:
+        end = torch.cuda.Event(enable_timing=True)
+        end.record()
+        return lambda: float(begin.elapsed_time(end)) / 1000
+
+    return reached
+
+
+def _share(found: Tensor) -> float:
+    right, all_ = found.tolist()
+    return float(right / all_) if all_ else 0.0
+
+
+def _counters(process: psutil.Process) -> tuple[float, float, float, float]:
+    """Seconds on the clock, seconds of processor time, bytes carried, and TCP segments sent again, so far."""
+    times, carried = process.cpu_times(), psutil.net_io_counters()
+    return time.monotonic(), times.user + times.system, float(carried.bytes_sent + carried.bytes_recv), float(_retransmitted())
+
+
+def _retransmitted() -> int:
+    """TCP segments that this host has sent again; 0 where nobody counts them."""
+    try:
+        names, values = (line.split() for line in Path("/proc/self/net/snmp").read_text().splitlines() if line.startswith("Tcp:"))
+    except OSError:
+        return 0
+    return int(dict(zip(names, values, strict=True)).get("RetransSegs", 0))
