@@ -7,7 +7,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from oppa.errors import InputError
 if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
     from oppa.control.decision import Policy
+    from oppa.control.offers import Offers
     from oppa.places.engine import Engine, Request
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
@@ -37,14 +38,17 @@ SAMPLES = "Where training ends, instead of the job file's [train]; one epoch whe
 SEED = "Of weights and of the order of samples, instead of the job file's."
 TABLE = "The folder of a table: a new run begins with its fastest configuration, and its step times refine a copy in the run's folder."
 POLICY = (
-    "Who chooses batch sizes and layout while it trains, from --table: `goodput`, `critical-batch`, `norm-test`, `stagewise`, `static`; or "
-    "without one: `proportional`. Settings stand behind the name, `norm-test,eta=0.3`. None unless given."
+    "Who chooses batch sizes and layout while it trains, from --table: `goodput`, `critical-batch`, `norm-test`, `stagewise`, `static`; "
+    "without one `proportional`, and with --weights `rl` and `explore`. Settings stand behind the name, `norm-test,eta=0.3`."
 )
 CONTROL = (
     "A control service that runs already, `JOB@127.0.0.1:PORT`, instead of one of its own: policy and table are its. "
     "The job's token is in OPPA_CONTROL_TOKEN."
 )
 TOKEN = "OPPA_CONTROL_TOKEN"
+WEIGHTS = "What `oppa learn` has written, for `--policy rl`; or for `--policy explore`, which draws its steps by lot."
+RECORDED = "A run of this job under `--policy explore`, by which `rl` is checked before it may act. Repeat it for more."
+IN_FORCE = "What `rl` must not be worse than: `static` or `proportional`."
 LAUNCHER = "Where it runs: `local`, `slurm`, or `auto`, as `oppa tune` has it."
 SBATCH = "A word for the sbatch with which `--launcher slurm` asks for hosts. Repeat it for more."
 
@@ -57,6 +61,9 @@ def train(
     seed: Annotated[int | None, typer.Option(min=0, help=SEED)] = None,
     table: Annotated[Path | None, typer.Option(metavar="FOLDER", help=TABLE)] = None,
     policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "",
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help=WEIGHTS)] = None,
+    recorded: Annotated[list[Path] | None, typer.Option(metavar="RUN", help=RECORDED)] = None,
+    in_force: Annotated[str, typer.Option(metavar="NAME", help=IN_FORCE)] = "static",
     control: Annotated[str, typer.Option(metavar="JOB@ADDRESS", help=CONTROL)] = "",
     launcher: Annotated[str, typer.Option(metavar="NAME", help=LAUNCHER)] = "auto",
     sbatch: Annotated[list[str] | None, typer.Option(metavar="WORD", help=SBATCH)] = None,
@@ -67,6 +74,7 @@ def train(
     Ctrl-C saves it and stops, a second one stops at once; the same command with --run goes on. Exit codes: 0 trained to its end,
     1 training failed, 2 wrong input, 3 environment lacking, 130 stopped.
     """
+    from oppa.cli.learned import policy_maker
     from oppa.cli.question import question
     from oppa.places.engine import Request
     from oppa.table.table import Table
@@ -84,8 +92,11 @@ def train(
         problem = dataclasses.replace(problem, training=dataclasses.replace(problem.training, seed=seed))
     if profiled:
         profiled.require_for(problem)
-    if policy:
-        chosen = _policy(policy, profiled)
+    if weights and not policy:
+        raise InputError(f"`--weights {weights}` without a policy", hint="add `--policy rl`")
+    make = policy_maker(policy, weights, recorded or [], in_force, problem) if policy else None
+    if make:
+        chosen = _policy(policy, make, profiled)
         recipe = problem.recipe
         if chosen.interval is not None:
             recipe = dataclasses.replace(recipe, statistics=chosen.measures, statistics_every=chosen.interval)
@@ -99,7 +110,7 @@ def train(
     asked = configuration if setting or source.is_dir() else None
     result, code = _supervised(
         problem,
-        _Wishes(runner=runner, asked=asked, usual=configuration, table=profiled, request=request, policy=policy, control=there),
+        _Wishes(runner=runner, asked=asked, usual=configuration, table=profiled, request=request, policy=policy, make=make, control=there),
         run,
     )
     if as_json:
@@ -120,6 +131,8 @@ class _Wishes:
     request: "Request"
     policy: str
     """By name; empty: none."""
+    make: "Callable[[Offers | None], Policy] | None"
+    """What makes it."""
     control: "_There | None"
     """A control service that runs already."""
 
@@ -149,12 +162,11 @@ def _there(text: str) -> _There | None:
     return _There(match["job"], int(match["port"]), token)
 
 
-def _policy(name: str, table: "Table | None") -> "Policy":
+def _policy(name: str, make: "Callable[[Offers | None], Policy]", table: "Table | None") -> "Policy":
     """As it will be; raises InputError for one that cannot be had."""
     from oppa.control.offers import Offers
-    from oppa.control.policies import needs_table, policy_of
+    from oppa.control.policies import needs_table
 
-    make = policy_of(name)
     if table is None and needs_table(name):
         raise InputError(f"`--policy {name}` needs a table to choose from", hint="give --table; `oppa profile` makes one")
     return make(Offers(table) if table else None)
@@ -210,19 +222,18 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine")
         with _told(wishes.control, run, folder, engine):
             yield account
         return
-    if not wishes.policy:
+    if not wishes.make:
         yield account
         return
     from oppa.cli import style
     from oppa.control.background import in_background
     from oppa.control.job import controllers
-    from oppa.control.policies import policy_of
     from oppa.control.service import Service
     from oppa.places.network import LOOPBACK
     from oppa.training import ledger
 
     begun = time.time()
-    service = Service(folder / "control", controllers(wishes.table, policy_of(wishes.policy)))
+    service = Service(folder / "control", controllers(wishes.table, wishes.make))
     try:
         with in_background(service) as port, _told(_There(run.uuid, port, service.tokens.of_job(run.uuid)), run, folder, engine):
             style.err().print(f"live    http://{LOOPBACK}:{port}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)
@@ -277,7 +288,7 @@ def _run(folder: Path, problem: "Problem", wishes: _Wishes) -> "RunSpec":
         run = dataclasses.replace(run, problem=problem, configuration=wishes.asked or present)
     reference = problem.recipe.reference_batch or problem.global_batch
     recipe = dataclasses.replace(problem.recipe, reference_batch=reference)
-    run = dataclasses.replace(run, problem=dataclasses.replace(problem, recipe=recipe))
+    run = dataclasses.replace(run, problem=dataclasses.replace(problem, recipe=recipe), policy=wishes.policy)
     run.write(folder)
     return run
 

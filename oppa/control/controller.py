@@ -121,6 +121,8 @@ class Controller:
         """What the last decision chose, if only as a step to something else."""
         self._until_next = every
         self._elapsed_s = 0.0
+        self._ratio: float | None = None
+        """V / |g|^2 of the last step that was measured."""
         self._losses: deque[float] = deque(maxlen=RECENT)
         """Of the steps since the last window that workers have summed up."""
         self._refine([])
@@ -174,6 +176,7 @@ class Controller:
             self._losses.clear()
         if seen.loss is not None:  # the step that tells of a window is the first behind it
             self._losses.append(seen.loss)
+        self._ratio = self._ratio if seen.variance_ratio is None else seen.variance_ratio
         return decision
 
     def _stretch(self, seen: StepTaken) -> _Stretch:
@@ -190,7 +193,7 @@ class Controller:
             configuration=seen.configuration,
             noise_scale=seen.noise_scale,
             health=seen.health,
-            variance_ratio=seen.variance_ratio,
+            variance_ratio=seen.variance_ratio if self._policy.window is None else self._ratio,
             worker_variance_ratio=seen.worker_variance_ratio,
             local_batches=stretch.local_batches,
             workers=tuple(seen.workers),

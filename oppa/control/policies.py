@@ -11,6 +11,8 @@ from functools import partial
 from oppa.control.critical_batch import CriticalBatchPolicy
 from oppa.control.decision import Policy
 from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.learned.policy import ExploringPolicy, LearnedPolicy
+from oppa.control.learned.weights import Weights
 from oppa.control.norm_test_policy import NormTestPolicy
 from oppa.control.offers import Offers
 from oppa.control.proportional import ProportionalPolicy
@@ -28,20 +30,30 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
     "proportional": ProportionalPolicy,
     "static": lambda _: StaticPolicy(),
 }
-WITHOUT_TABLE = ("proportional",)
+LEARNED: Mapping[str, Callable[..., Policy]] = {"rl": LearnedPolicy, "explore": ExploringPolicy}
+"""What goes by weights."""
+WITHOUT_TABLE = ("proportional", *LEARNED)
 
 
-def policy_of(text: str) -> Callable[[Offers | None], Policy]:
+def policy_of(text: str, weights: Weights | None = None) -> Callable[[Offers | None], Policy]:
     """What makes a policy from what there is to choose from; None where it needs nothing (`needs_table`).
 
+    Args:
+        weights: Of a policy that goes by weights.
+
     Raises:
-        InputError: for an unknown name, or a setting that it does not have.
+        InputError: for an unknown name, a setting that it does not have, or weights that are missing or useless.
     """
     name, *settings = text.split(",")
-    if name not in POLICIES:
-        raise InputError(f"`--policy {name}` is unknown", hint=nearest(name, POLICIES))
-    known = _settings(POLICIES[name])
-    return partial(POLICIES[name], **dict(_setting(name, each, known) for each in settings))
+    known_names = {**POLICIES, **LEARNED}
+    if name not in known_names:
+        raise InputError(f"`--policy {name}` is unknown", hint=nearest(name, known_names))
+    if (name in LEARNED) != (weights is not None):
+        hint = "`oppa learn JOB` makes them, and `oppa train JOB --weights FILE` takes them" if name in LEARNED else "leave out --weights"
+        raise InputError(f"`--policy {name}` {'without' if name in LEARNED else 'does not go by'} weights", hint=hint)
+    known = _settings(known_names[name])
+    make = partial(known_names[name], **dict(_setting(name, each, known) for each in settings))
+    return partial(make, weights=weights) if weights else make
 
 
 def needs_table(text: str) -> bool:

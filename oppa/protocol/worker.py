@@ -1,8 +1,18 @@
-"""What a data-parallel worker has to say of itself, over some steps (DYNAMIX, section IV-B)."""
+"""What a data-parallel worker has to say of itself, over some steps (DYNAMIX, section IV-B).
+
+Notation (a window of k steps):
+    a         accuracy of a worker's batch, by step                 (k,)
+    z         (a - mean of a) / standard deviation of a             (k,)
+    gain      the mean of the last few z, less that of the first few
+"""
 
 import dataclasses
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
+
+SLIDING = 5
+"""Steps whose accuracies are averaged at either end of a window, for their gain."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +53,10 @@ class WorkerState:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`."""
         return cls(**values)
+
+
+def accuracy_gain(accuracies: Sequence[float], sliding: int = SLIDING) -> float:
+    """How far accuracy has come, in standard deviations; 0 where it did not move, or there are too few steps to tell."""
+    if len(accuracies) <= sliding or not (deviation := statistics.pstdev(accuracies)):
+        return 0.0
+    return (statistics.fmean(accuracies[-sliding:]) - statistics.fmean(accuracies[:sliding])) / deviation

@@ -46,13 +46,15 @@ class RunSpec:
     """To begin in."""
     plan: tuple[Planned, ...] = ()
     """What follows, in the order of its samples."""
+    policy: str = ""
+    """Who chooses batches and layout meanwhile, by name; nobody unless given."""
 
     def write(self, folder: Path) -> None:
         """Make the run's folder."""
         folder.mkdir(parents=True, exist_ok=True)
         plan = [{"samples": due.samples, "configuration": due.configuration.to_dict()} for due in self.plan]
         body = {"uuid": self.uuid, "problem": self.problem.to_dict(), "configuration": self.configuration.to_dict(), "plan": plan}
-        write_json(folder / SPEC, {"version": VERSION, **body})
+        write_json(folder / SPEC, {"version": VERSION, **body, "policy": self.policy})
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -77,6 +79,7 @@ class RunSpec:
             plan=tuple(
                 Planned(samples=due["samples"], configuration=Configuration.from_dict(due["configuration"])) for due in values["plan"]
             ),
+            policy=values.get("policy", ""),
         )
 
     def require_continued_by(self, problem: Problem, folder: Path) -> None:

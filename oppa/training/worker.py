@@ -3,11 +3,6 @@
 Network, processor and memory are the operating system's counters, read once a window. The pace is a step's own time until this worker's
 gradients are there, and what it then waits for others: under synchronous training a whole step takes all workers as long, and says of none
 of them whether it is slow.
-
-Notation (a window of k steps):
-    a         accuracy of a worker's batch, by step                 (k,)
-    z         (a - mean of a) / standard deviation of a
-    gain      the mean of the last few z, less that of the first few
 """
 
 import dataclasses
@@ -21,20 +16,11 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from oppa.protocol.worker import WorkerState
+from oppa.protocol.worker import WorkerState, accuracy_gain
 from oppa.training.accuracy import hits
 
-SLIDING = 5
-"""Steps whose accuracies are averaged at either end of a window, for their gain."""
 FIELDS = tuple(field.name for field in dataclasses.fields(WorkerState))
 WHOLE = ("local_batch", "retransmissions")
-
-
-def accuracy_gain(accuracies: Sequence[float], sliding: int = SLIDING) -> float:
-    """How far accuracy has come, in standard deviations; 0 where it did not move, or there are too few steps to tell."""
-    if len(accuracies) <= sliding or not (deviation := statistics.pstdev(accuracies)):
-        return 0.0
-    return (statistics.fmean(accuracies[-sliding:]) - statistics.fmean(accuracies[:sliding])) / deviation
 
 
 class Worker:

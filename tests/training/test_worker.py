@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from oppa.protocol.worker import SLIDING, accuracy_gain
 from oppa.training.accuracy import hits
 from oppa.training.tensor_parallel import IGNORED
-from oppa.training.worker import SLIDING, Worker, accuracy_gain, decoded, encoded
+from oppa.training.worker import Worker, decoded, encoded
 
 
 def test_the_gain_is_that_of_standardised_accuracies() -> None:

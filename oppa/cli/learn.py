@@ -1,0 +1,157 @@
+"""`oppa learn JOB`: learn a policy that gives each worker a batch of its own, on simulated runs of a job."""
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oppa.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from oppa.control.learned.episode import Task
+    from oppa.control.learned.judgement import Score
+    from oppa.control.learned.reward import Reward
+    from oppa.problem.problem import Problem
+    from oppa.simulator.learning_curve import LearningCurve
+
+JOB = "The job file: its data-parallel workers, their batch in the beginning, and the size of its gradients are taken."
+EPISODES = "Training runs to learn from."
+ALGORITHM = "`ppo`, with clipping and advantages (pip install 'oppa[learn]'); or `paper`, the cumulative reward alone."
+CURVE = "What the model learns from samples: the name of a measured curve of oppa's."
+RUN = "A run of `oppa train` that tells it instead, with `validation` in [train]. Repeat it for runs with other batch sizes."
+REWARD = "A constant of the reward, `delta=0.02`: alpha, beta, delta or eta. Repeat it for more."
+AS_WRITTEN = "Reward and time as the paper writes them."
+WINDOW = "Steps between two decisions."
+OUT = "Where the policy is written; policies/JOB.safetensors unless given."
+
+
+def learn(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help=JOB, show_default=False)],
+    episodes: Annotated[int, typer.Option(min=1, help=EPISODES)] = 20,
+    algorithm: Annotated[str, typer.Option(metavar="NAME", help=ALGORITHM)] = "ppo",
+    curve: Annotated[str, typer.Option(metavar="NAME", help=CURVE)] = "digits",
+    run: Annotated[list[Path] | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
+    reward: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help=REWARD)] = None,
+    as_written: Annotated[bool, typer.Option("--as-written", help=AS_WRITTEN)] = False,
+    window: Annotated[int, typer.Option(min=1, help=WINDOW)] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print how it did as JSON on stdout.")] = False,
+) -> None:
+    """Learn a policy that gives each data-parallel worker a batch of its own (DYNAMIX), and judge it on workers that it never saw.
+
+    Exit codes: 0 learned, 2 wrong input, 3 environment lacking.
+    """
+    from oppa import __version__
+    from oppa.control.learned.algorithms import ALGORITHMS, learned
+    from oppa.control.learned.judgement import scores
+    from oppa.problem.job import load_job
+
+    if algorithm not in ALGORITHMS:
+        raise InputError(f"`--algorithm {algorithm}` is unknown", hint=nearest(algorithm, ALGORITHMS))
+    problem = load_job(job)
+    task = _task(problem, _curve(curve, run or [], problem), _reward(reward or [], as_written=as_written), window)
+    told = {
+        "oppa": __version__,
+        "command": shlex.join(["oppa", *sys.argv[1:]]),
+        "job": problem.name,
+        "curve": [*map(str, run or [])] or curve,
+    }
+    with _Progress(episodes) as progress:
+        weights = learned(task, algorithm, episodes=episodes, seed=seed, provenance=told, told=progress.tell)
+        found = scores(task, weights, seed=seed)
+    path = out or Path("policies", f"{problem.name}.safetensors")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    weights.save(path)
+    _print(path, found)
+    if as_json:
+        typer.echo(json.dumps({"policy": str(path), "scores": [dataclasses.asdict(each) for each in found]}, indent=1))
+
+
+def _task(problem: "Problem", curve: "LearningCurve", reward: "Reward", window: int) -> "Task":
+    """What is simulated of a job; raises InputError for one whose workers cannot have batches of their own."""
+    from oppa.control.learned.actions import Actions
+    from oppa.control.learned.episode import Task
+
+    workers, batch = problem.cluster.devices, problem.global_batch
+    if workers < 2 or batch < workers:
+        hint = "give the job two devices or more, and a sample for each"
+        raise InputError(f"{workers} workers with a batch of {batch} have nothing to share out", hint=hint)
+    return Task(
+        curve=curve,
+        actions=Actions.scaled(batch // workers),
+        reward=reward,
+        workers=workers,
+        local_batch=batch // workers,
+        window=window,
+        gradient_bytes=4.0 * problem.model.parameter_count,
+    )
+
+
+def _curve(name: str, runs: Sequence[Path], problem: "Problem") -> "LearningCurve":
+    from oppa.simulator.learning_curve import LearningCurve
+    from oppa.training import ledger
+
+    if not runs:
+        return LearningCurve.load(name)
+    return LearningCurve.of([ledger.standing(ledger.read(each)) for each in runs], problem.recipe.scaling)
+
+
+def _reward(settings: Sequence[str], *, as_written: bool) -> "Reward":
+    from oppa.control.learned.reward import Reward
+
+    known, values = ("alpha", "beta", "delta", "eta"), dict[str, float]()
+    for text in settings:
+        name, _, value = text.partition("=")
+        if name not in known:
+            raise InputError(f"`--reward {text}`: no constant is called `{name}`", hint=nearest(name, known))
+        try:
+            values[name] = float(value)
+        except ValueError:
+            raise InputError(f"`--reward {text}` is no number", hint=f"as in `{name}=0.1`") from None
+    return Reward(**values, as_written=as_written)  # type: ignore[arg-type]
+
+
+def _print(path: Path, found: "Sequence[Score]") -> None:
+    from oppa.cli import style
+    from oppa.units import format_seconds
+
+    table = style.table(["policy", ">seconds to the accuracy", ">of the best static", ">not reached"])
+    for each in found:
+        seconds = format_seconds(each.seconds) if each.seconds is not None else "never"
+        share = f"{each.of_static:.0%}" if each.of_static is not None else ""
+        table.add_row(each.name, seconds, share, str(each.failed) if each.failed else "")
+    style.err().print(table)
+    style.err().print(f"policy  {path}", markup=False)
+
+
+class _Progress:
+    """A bar on a terminal, a line now and then elsewhere; to stderr."""
+
+    def __init__(self, episodes: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from oppa.cli import style
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._console, self._episodes = style.err(), episodes
+        self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._task = self._bar.add_task("episodes", total=episodes)
+
+    def __enter__(self) -> "_Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._bar.stop()
+
+    def tell(self, number: int, reward: float) -> None:
+        """An episode ended."""
+        self._bar.update(self._task, completed=number + 1, description=f"reward {reward:+.3f}")
+        if not self._console.is_terminal and (number + 1) % max(1, self._episodes // 20) == 0:
+            self._console.print(f"episode {number + 1} of {self._episodes}: a window is worth {reward:+.3f}", markup=False)

@@ -1,0 +1,67 @@
+"""A learned policy as `oppa train` takes it: read from its file, and checked on recorded runs before it may act."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oppa.errors import InputError
+
+if TYPE_CHECKING:
+    from oppa.control.decision import Policy
+    from oppa.control.learned.check import Recorded
+    from oppa.control.learned.weights import Weights
+    from oppa.control.offers import Offers
+    from oppa.problem.problem import Problem
+
+
+def policy_maker(
+    name: str, weights: Path | None, recorded: Sequence[Path], in_force: str, problem: "Problem"
+) -> "Callable[[Offers | None], Policy]":
+    """What makes a policy of this name.
+
+    Raises:
+        InputError: for one that is not known, weights that cannot be read, or a learned policy that recorded runs do not speak for.
+    """
+    from oppa.control.learned.weights import Weights
+    from oppa.control.policies import policy_of
+
+    loaded = Weights.load(weights) if weights else None
+    make = policy_of(name, loaded)
+    learned = name.partition(",")[0] == "rl"
+    if recorded and not learned:
+        raise InputError(f"`--policy {name}` is not checked on recorded runs", hint="leave out --recorded")
+    if learned and loaded is not None:
+        _require_not_worse(loaded, recorded, in_force, problem)
+    return make
+
+
+def _require_not_worse(weights: "Weights", recorded: Sequence[Path], in_force: str, problem: "Problem") -> None:
+    """Raise InputError, with the numbers, unless recorded runs say that a policy is not worse than the one in force."""
+    from oppa.cli import style
+    from oppa.control.learned.check import verdict
+    from oppa.control.policies import needs_table, policy_of
+
+    if not recorded:
+        hint = "record one, `oppa train JOB --policy explore --weights FILE --run RUN`, and give it: `--recorded RUN`"
+        raise InputError("`--policy rl` acts only where recorded runs say that it is not worse than what is in force", hint=hint)
+    if needs_table(in_force) and in_force != "static":
+        raise InputError(f"`--in-force {in_force}` chooses from a table, which gives workers no batches of their own", hint="use static")
+    found = verdict([_recorded(folder, weights, problem) for folder in recorded], weights, policy_of(in_force)(None))
+    if not found.passed:
+        raise InputError(f"the learned policy would be worse than `{in_force}`: {found.words}", hint="learn longer, or train without it")
+    style.err().print(f"check   not worse than {in_force}: {found.words}", markup=False, soft_wrap=True)
+
+
+def _recorded(folder: Path, weights: "Weights", problem: "Problem") -> "list[Recorded]":
+    from oppa.control.learned.check import recorded
+    from oppa.table.origin import decisive
+    from oppa.training import ledger
+    from oppa.training.run_folder import RunSpec
+
+    run = RunSpec.read(folder)
+    if run.policy.partition(",")[0] != "explore":
+        who = f"`--policy {run.policy}`" if run.policy else "no policy"
+        raise InputError(f"`{folder}` was recorded under {who}", hint="only what is drawn by lot, `--policy explore`, tells of other steps")
+    if decisive(run.problem)["model"] != decisive(problem)["model"]:
+        raise InputError(f"`{folder}` is a run of another model", hint="record one of this job")
+    return recorded(ledger.standing(ledger.read(folder)), weights.actions, weights.reward)

@@ -1,0 +1,85 @@
+"""The network while it learns: its gradient steps, and their result as weights.
+
+The paper's simplification of PPO uses the cumulative reward of an episode directly, without clipping or advantages (DYNAMIX, section IV-A):
+
+    theta  +=  rate * mean of G grad log pi(a | s)        G = sum over windows u >= t of gamma^(u - t) r_u
+
+`advantages` subtracts from each G the mean of its window's number over episodes and workers, so that actions are told apart by what they
+add, not by how well the run goes anyway; the paper does not.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+Array = NDArray[np.float64]
+
+HIDDEN = (64, 64)
+RATE = 3e-3
+GAMMA = 0.9
+
+
+def network(observed: int, actions: int) -> nn.Sequential:
+    """From normalised observations (n, observed) to preferences (n, actions)."""
+    sizes = (observed, *HIDDEN)
+    layers: list[nn.Module] = []
+    for into, out in itertools.pairwise(sizes):
+        layers += [nn.Linear(into, out), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], actions)).double()
+
+
+def layers_of(module: nn.Sequential) -> tuple[tuple[Array, Array], ...]:
+    """Weight and bias of each layer."""
+    linear = [layer for layer in module if isinstance(layer, nn.Linear)]
+    return tuple((layer.weight.detach().double().numpy().copy(), layer.bias.detach().double().numpy().copy()) for layer in linear)
+
+
+def module_of(layers: Sequence[tuple[Array, Array]]) -> nn.Sequential:
+    """The inverse of `layers_of`."""
+    made = network(layers[0][0].shape[1], layers[-1][0].shape[0])
+    linear = [layer for layer in made if isinstance(layer, nn.Linear)]
+    with torch.no_grad():
+        for layer, (weight, bias) in zip(linear, layers, strict=True):
+            layer.weight.copy_(torch.from_numpy(weight))
+            layer.bias.copy_(torch.from_numpy(bias))
+    return made
+
+
+class Learner:
+    """A network with its optimizer."""
+
+    def __init__(self, module: nn.Sequential, *, rate: float = RATE) -> None:
+        self.module = module
+        self._optimizer = torch.optim.Adam(module.parameters(), lr=rate)
+
+    def probabilities(self, observations: Array) -> Array:
+        """Of each action, shape (n, actions)."""
+        with torch.no_grad():
+            return np.asarray(torch.softmax(self.module(torch.from_numpy(observations)), 1).numpy())
+
+    def update(self, observations: Array, chosen: Sequence[int], worth: Array) -> None:
+        """One step towards what was worth more.
+
+        Args:
+            observations: Normalised, shape (n, d).
+            chosen: The number of an action for each, shape (n,).
+            worth: What each was worth, shape (n,).
+        """
+        likely = torch.log_softmax(self.module(torch.from_numpy(observations)), 1)
+        own = likely.gather(1, torch.tensor(chosen).unsqueeze(1)).squeeze(1)
+        loss = -(torch.from_numpy(worth) * own).mean()
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+
+
+def cumulative(rewards: Array, gamma: float = GAMMA) -> Array:
+    """G of each window, shape (windows, n) as the rewards."""
+    found, following = np.zeros_like(rewards), np.zeros(rewards.shape[1])
+    for window in reversed(range(len(rewards))):
+        found[window] = following = rewards[window] + gamma * following
+    return found

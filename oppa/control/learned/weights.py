@@ -1,0 +1,121 @@
+"""A learned policy as a file: a small network in safetensors, with what it was made for and where it comes from."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from oppa.control.learned.actions import Actions
+from oppa.control.learned.observation import NAMES
+from oppa.control.learned.reward import Reward
+from oppa.errors import InputError
+
+Array = NDArray[np.float64]
+VERSION = 1
+CLIP = 5.0
+"""Standard deviations that an observation may lie off; what lies further was never seen in learning."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Weights:
+    """A network from one worker's observation to a preference for each action: tanh between its layers."""
+
+    layers: tuple[tuple[Array, Array], ...]
+    """Of each: weight (out, in) and bias (out,)."""
+    mean: Array
+    deviation: Array
+    """Of observations in learning, shape (d,)."""
+    actions: Actions
+    reward: Reward
+    window: int
+    """Steps between two decisions."""
+    provenance: dict[str, Any]
+    """How it was learned: command, version, seed, episodes, algorithm, curve."""
+
+    def preferences(self, observations: Array) -> Array:
+        """Logits of each worker's actions, shape (n, actions)."""
+        x = np.clip((observations - self.mean) / self.deviation, -CLIP, CLIP)
+        for weight, bias in self.layers[:-1]:
+            x = np.tanh(x @ weight.T + bias)
+        weight, bias = self.layers[-1]
+        return np.asarray(x @ weight.T + bias)
+
+    def probabilities(self, observations: Array) -> Array:
+        """Of each worker's actions, shape (n, actions)."""
+        logits = self.preferences(observations)
+        powers = np.exp(logits - logits.max(1, keepdims=True))
+        return np.asarray(powers / powers.sum(1, keepdims=True))
+
+    def best(self, observations: Array) -> list[int]:
+        """The most likely action of each worker."""
+        return [int(number) for number in self.preferences(observations).argmax(1)]
+
+    def save(self, path: Path) -> None:
+        """Write it; a file that is there is replaced as a whole."""
+        arrays = {"observation.mean": self.mean, "observation.deviation": self.deviation}
+        for number, (weight, bias) in enumerate(self.layers):
+            arrays |= {f"layers.{number}.weight": weight, f"layers.{number}.bias": bias}
+        notes = {
+            "version": VERSION,
+            "observation": list(NAMES),
+            "actions": self.actions.to_dict(),
+            "reward": self.reward.to_dict(),
+            "window": self.window,
+            "provenance": self.provenance,
+        }
+        draft = path.with_name(f".{path.name}.draft")
+        save_file({name: np.ascontiguousarray(value, np.float64) for name, value in arrays.items()}, draft, {"oppa": json.dumps(notes)})
+        draft.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read it; raises InputError for a file that is missing, damaged, or of another make."""
+        again = "make one: `oppa learn JOB`"
+        try:
+            with safe_open(path, "numpy") as file:
+                notes = json.loads((file.metadata() or {}).get("oppa", "null"))
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        except (OSError, SafetensorError, ValueError) as error:
+            raise InputError(f"`{path}` cannot be read: {error}", hint=again) from None
+        if not isinstance(notes, dict) or notes.get("version") != VERSION or notes.get("observation") != list(NAMES):
+            raise InputError(f"`{path}` is no policy of this version", hint=again)
+        try:
+            count = len({name.split(".")[1] for name in arrays if name.startswith("layers.")})
+            found = cls(
+                layers=tuple((arrays[f"layers.{number}.weight"], arrays[f"layers.{number}.bias"]) for number in range(count)),
+                mean=arrays["observation.mean"],
+                deviation=arrays["observation.deviation"],
+                actions=Actions.from_dict(notes["actions"]),
+                reward=Reward.from_dict(notes["reward"]),
+                window=int(notes["window"]),
+                provenance=dict(notes["provenance"]),
+            )
+            found._require_whole()
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise InputError(f"`{path}` is damaged: {error}", hint=again) from None
+        return found
+
+    def _require_whole(self) -> None:
+        """Raise ValueError if shapes do not fit together, or a number is none."""
+        sizes = [len(NAMES), *(weight.shape[0] for weight, _ in self.layers)]
+        shapes = [(weight.shape, bias.shape) for weight, bias in self.layers]
+        if sizes[-1] != len(self.actions.steps) or shapes != [((out, into), (out,)) for into, out in itertools.pairwise(sizes)]:
+            raise ValueError(f"layers of shapes {[shape for shape, _ in shapes]}")
+        if self.mean.shape != (len(NAMES),) or self.deviation.shape != (len(NAMES),) or not (self.deviation > 0).all():
+            raise ValueError("the normalisation of its observations")
+        if not all(np.isfinite(array).all() for layer in self.layers for array in layer) or self.window < 1:
+            raise ValueError("a number that is none")
+
+
+def normalisation(seen: Sequence[Array]) -> tuple[Array, Array]:
+    """Mean and standard deviation of observations, (n, d) each; a deviation of 1 where all are alike."""
+    rows = np.concatenate(seen)
+    deviation = rows.std(0)
+    return rows.mean(0), np.where(deviation > 1e-6, deviation, 1.0)

@@ -1,0 +1,136 @@
+"""Data-parallel workers of different speed on a clock that we own: contention, links that change, and what is learned meanwhile.
+
+A step takes the slowest worker's own time and the gradients' way around the ring:
+
+    compute_i    overhead + b_i / speed_i, times what else runs on that worker, times a jitter
+    ring         2 (n - 1) (bytes / n / bandwidth + latency), by the slowest link
+
+Notation (n workers, k steps of a window):
+    local_batches    b_i, samples                    (n,)
+    speeds           samples per second              (n,)
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppa.protocol.worker import WorkerState, accuracy_gain
+from oppa.simulator.learning_curve import LearningCurve
+from oppa.streams import stream
+
+Array = NDArray[np.float64]
+
+JITTER = 0.05
+"""Of a worker's own time from step to step: the standard deviation of its logarithm."""
+BUSY_WINDOWS, BUSY_FACTOR = 15, (1.3, 3.0)
+"""How long somebody else is on a worker, in windows on average; and by how much its own work slows down."""
+CONGESTED_WINDOWS, CONGESTED_SHARE = 15, (0.2, 0.7)
+"""The same of a link; and how much of it is left."""
+LOSS_SCATTER = 0.1
+"""From step to step, of a batch that is all noise: the standard deviation of its logarithm."""
+RETRANSMITTED = 40.0
+"""Segments that a congested link sends again for each gigabyte."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """What workers run on."""
+
+    speeds: tuple[float, ...]
+    """Samples per second of each, with nothing else on it."""
+    overhead_s: float = 2e-3
+    """Of each worker's step, whatever its batch."""
+    gradient_bytes: float = 4e6
+    bandwidth_bytes_per_s: float = 1e9
+    latency_s: float = 1e-4
+    contention: float = 0.01
+    """The probability that somebody else comes to a worker within a window; the same of a link."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What some steps with the same local batches were like."""
+
+    workers: tuple[WorkerState, ...]
+    losses: tuple[float, ...]
+    seconds: float
+    accuracy: float
+    """Of held-out samples, at its end."""
+    variance_ratio: float
+    """V / |g|^2 in samples, of its last step."""
+
+
+class UnevenWorkers:
+    """A job on such workers, window by window.
+
+    Args:
+        seed: Of jitter, contention and losses: the same local batches meet the same again.
+    """
+
+    def __init__(self, hosts: Hosts, curve: LearningCurve, *, seed: int) -> None:
+        self.hosts, self.curve = hosts, curve
+        self._random = stream(seed, "uneven workers")
+        count = len(hosts.speeds)
+        self._busy, self._left = np.ones(count), np.ones(count)
+        self.progress = self.seconds = 0.0
+        self.samples = 0
+
+    @property
+    def accuracy(self) -> float:
+        """Of held-out samples, now."""
+        return self.curve.accuracy_at(self.progress)
+
+    def window(self, local_batches: Sequence[int], steps: int) -> Window:
+        """So many steps."""
+        batches, hosts, random = np.asarray(local_batches, np.float64), self.hosts, self._random
+        self._change()
+        count, total = len(batches), int(batches.sum())
+        own = (hosts.overhead_s + batches / np.asarray(hosts.speeds)) * self._busy
+        compute = own * np.exp(JITTER * random.standard_normal((steps, count)))
+        bandwidth = hosts.bandwidth_bytes_per_s * float(self._left.min())
+        carried = 2 * (count - 1) * hosts.gradient_bytes / count
+        ring_s = carried / bandwidth + 2 * (count - 1) * hosts.latency_s
+        times = compute.max(1) + ring_s
+        accuracies, losses, worth = np.empty((steps, count)), list[float](), self.curve.worth(total)
+        scatter = LOSS_SCATTER * min(1.0, math.sqrt(self.curve.noise_scale / total))
+        for step in range(steps):
+            right = self.curve.accuracy_at(self.progress)
+            accuracies[step] = random.binomial(batches.astype(int), right) / batches
+            losses.append(self.curve.loss_at(self.progress) * math.exp(scatter * random.standard_normal()))
+            self.progress += worth
+        seconds = float(times.sum())
+        self.seconds, self.samples = self.seconds + seconds, self.samples + total * steps
+        again = random.poisson(RETRANSMITTED * carried * steps / 1e9 * (self._left < 1))
+        workers = tuple(
+            WorkerState(
+                local_batch=int(batches[i]),
+                throughput_bytes_per_s=2 * carried * steps / seconds,
+                retransmissions=int(again[i]),
+                cpu_ratio=float(compute[:, i].sum() / self._busy[i] / seconds),
+                memory_share=min(1.0, 0.05 + 1e-4 * float(batches[i])),
+                compute_s=float(compute[:, i].mean()),
+                wait_s=float(times.mean() - compute[:, i].mean()),
+                accuracy=float(accuracies[:, i].mean()),
+                accuracy_deviation=float(accuracies[:, i].std()),
+                accuracy_gain=accuracy_gain(accuracies[:, i].tolist()),
+            )
+            for i in range(count)
+        )
+        return Window(
+            workers=workers,
+            losses=tuple(losses),
+            seconds=seconds,
+            accuracy=self.accuracy,
+            variance_ratio=self.curve.noise_scale,
+        )
+
+    def _change(self) -> None:
+        """Somebody comes or goes, on workers and on links."""
+        for present, lasts, between in ((self._busy, BUSY_WINDOWS, BUSY_FACTOR), (self._left, CONGESTED_WINDOWS, CONGESTED_SHARE)):
+            drawn, factors = self._random.random(len(present)), self._random.uniform(*between, len(present))
+            came = (present == 1) & (drawn < self.hosts.contention)
+            went = (present != 1) & (drawn < 1 / lasts)
+            present[came], present[went] = factors[came], 1.0

@@ -1,0 +1,110 @@
+"""What recorded runs say of a policy, where the truth is known."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from oppa.control.learned.check import LEAST_WINDOWS, Recorded, recorded, verdict
+from oppa.control.learned.episode import Episode
+from oppa.control.learned.policy import ExploringPolicy
+from oppa.control.learned.reward import Reward
+from oppa.control.static import StaticPolicy
+from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
+from tests.control.learned.test_learning import biased
+from tests.control.learned.test_weights import weights  # noqa: F401 - a fixture
+
+
+def explored(task, weights, windows: int, seed: int = 0) -> list[Recorded]:  # noqa: F811
+    """A simulated run whose steps are drawn by lot."""
+    episode, policy, found = Episode(task, task.hosts(seed), seed=seed), ExploringPolicy(weights=weights, seed=seed), []
+    for _ in range(windows):
+        before = episode.situation
+        after = policy.decide(before).local_batches or episode.local_batches
+        rewards = episode.step(after)
+        batches, actions = [each.local_batch for each in before.workers], weights.actions
+        chosen = actions.chosen(batches, after)
+        likely = tuple(actions.alike(batch, number) / 5 for batch, number in zip(batches, chosen, strict=True))
+        found.append(Recorded(situation=before, chosen=tuple(chosen), probabilities=likely, rewards=tuple(rewards)))
+    return found
+
+
+def paid(windows: list[Recorded], best: int) -> list[Recorded]:
+    """The same with rewards that we know: 1 for one step, 0 for all others."""
+    return [dataclasses.replace(each, rewards=tuple(float(step == best) for step in each.chosen)) for each in windows]
+
+
+@pytest.fixture
+def small(task, weights):  # noqa: F811
+    return dataclasses.replace(weights, actions=task.actions)
+
+
+def test_a_policy_is_worth_what_its_steps_are(task, small) -> None:
+    runs = [paid(explored(task, small, 150, seed), best=3) for seed in range(2)]
+    better = verdict(runs, biased(small, 3), StaticPolicy())
+    assert better.passed and better.gain == pytest.approx(1.0, abs=0.1) and better.low > 0.8
+    assert better.windows == 300 and better.agreeing == pytest.approx(240, rel=0.4), "about a fifth of 1,200"
+    worse = verdict([paid(explored(task, small, 150), best=2)], biased(small, 3), StaticPolicy())
+    assert not worse.passed and worse.high < -0.8
+    assert "300 windows" in better.words and json.dumps(better.to_dict())
+
+
+def test_a_policy_is_not_worse_than_itself(task, small) -> None:
+    same = verdict([explored(task, small, 60)], biased(small, 2), StaticPolicy())
+    assert same.gain == same.low == same.high == 0.0 and same.passed
+
+
+def test_too_little_says_nothing(task, small) -> None:
+    with pytest.raises(InputError, match=f"fewer than {LEAST_WINDOWS}"):
+        verdict([explored(task, small, LEAST_WINDOWS - 1)], small, StaticPolicy())
+
+
+def test_how_often_a_good_policy_is_refused_and_a_bad_one_let_through(task, small) -> None:
+    """Steps that are worth as much: almost none is refused; worth half a deviation less: none is let through."""
+    rng = np.random.default_rng(0)
+    windows = explored(task, small, 200)
+    passed = {0.0: 0, -0.5: 0}
+    for gain in passed:
+        for _ in range(10):
+            noisy = [
+                dataclasses.replace(each, rewards=tuple(float(rng.normal() + gain * (step == 3)) for step in each.chosen))
+                for each in windows
+            ]
+            passed[gain] += verdict([noisy], biased(small, 3), StaticPolicy()).passed
+    assert passed[-0.5] == 0 and passed[0.0] >= 3, passed
+
+
+def test_a_ledger_is_read_as_it_was(task, small) -> None:
+    """Windows, what was drawn, and rewards of a simulated run, by way of the lines that a real one would have written."""
+    episode, policy = Episode(task, task.hosts(3), seed=3), ExploringPolicy(weights=small, seed=3)
+    seen, lines, samples = [], [{"event": "started"}], 0
+    for step in range(40):
+        now = episode.situation
+        lines += [line(step, loss, now.configuration, samples) for loss in now.losses]
+        samples += 100
+        told = {"workers": [json.loads(json.dumps(worker.to_dict())) for worker in now.workers]}
+        lines.append({"event": "validated", "accuracy": now.accuracy})
+        lines.append({**line(step, None, now.configuration, samples), **told, "variance_ratio": now.variance_ratio})
+        seen.append(now)
+        episode.step(policy.decide(now).local_batches or episode.local_batches)
+    found = recorded(lines, small.actions, Reward())
+    assert len(found) == 39 and [each.situation.workers for each in found] == [each.workers for each in seen[:-1]]
+    assert [each.situation.losses for each in found] == [each.losses for each in seen[:-1]]
+    for each, behind in zip(found, seen[1:], strict=True):
+        assert small.actions.after([one.local_batch for one in each.situation.workers], each.chosen) == behind.local_batches
+    assert recorded([], small.actions, Reward()) == []
+
+
+def line(step: int, loss: float | None, configuration: Configuration, samples: int) -> dict:
+    return {
+        "event": "step",
+        "step": step,
+        "samples": [samples, samples + configuration.global_batch],
+        "micro_batch": configuration.micro_batch,
+        "noise_scale": 100.0,
+        "health": "healthy",
+        "loss": loss,
+        "variance_ratio": None,
+    }
