@@ -58,7 +58,7 @@ class Recorder:
         if not place.exists():
             self.tell("the table: every layout, batch and micro-batch")
             sizes = ",".join(map(str, batches))
-            words = ["profile", str(self.job), "--global-batch", sizes, "--exhaustive", "--table", _from_root(self.work / "table")]
+            words = ["profile", str(self.job), "--global-batch", sizes, "--exhaustive", "--table", self.typed(self.work / "table")]
             self._note("table", self._oppa(words, self.work / "profile.log"))
             Table.read(self.work / "table").write(place)  # without the study that it comes from
         return Table.read(place)
@@ -73,7 +73,7 @@ class Recorder:
         table, run = self.folder / "table", self.work / name
         shutil.rmtree(run, ignore_errors=True)
         setting = _setting(begins, Table.read(table))
-        said = ["train", str(self.job), setting, "--seed", str(seed), "--run", _from_root(run), "--table", _from_root(table), *words]
+        said = ["train", str(self.job), setting, "--seed", str(seed), "--run", self.typed(run), "--table", self.typed(table), *words]
         command = self._oppa(said, self.work / f"{name}.log")
         self._note(name, command)
         with written(self.folder / "runs"):
@@ -81,6 +81,21 @@ class Recorder:
             track.write(self.folder / "runs")
         shutil.rmtree(run, ignore_errors=True)
         return track
+
+    def once(self, name: str, made: Path, *words: str) -> None:
+        """Run a command of `oppa` unless what it makes is there; what is left of one that failed is removed first."""
+        if (self.work / f"{name}.done").exists() and made.exists():
+            return
+        self._require_job()
+        self.tell(f"{name}: {words[0]}")
+        shutil.rmtree(made, ignore_errors=True)
+        self._note(name, self._oppa(words, self.work / f"{name}.log"))
+        (self.work / f"{name}.done").touch()
+
+    @staticmethod
+    def typed(path: Path) -> str:
+        """A path as commands have it, which run in the checkout."""
+        return os.path.relpath(path, catalog.root())
 
     def _require_job(self) -> None:
         if not (catalog.root() / self.job).is_file():
@@ -116,8 +131,3 @@ def _setting(configuration: Configuration, table: Table) -> str:
     """As one types it: what the table has more than one value of."""
     values = [row.configuration.to_dict() for row in table.rows]
     return ",".join(f"{name}={value}" for name, value in configuration.to_dict().items() if len({each[name] for each in values}) > 1)
-
-
-def _from_root(path: Path) -> str:
-    """As the commands have it, which run in the checkout."""
-    return os.path.relpath(path, catalog.root())

@@ -36,6 +36,10 @@ COLUMNS = {
 """Of a step; `samples` were seen when it ended, and `pause_s` is what a change before it took."""
 HELD_OUT = "held_out_loss"
 """One more column where there are held-out samples: their loss behind the step, where it was looked at."""
+HELD_OUT_ACCURACY = "held_out_accuracy"
+"""And another where the model's outputs are classes."""
+LOOKS = {HELD_OUT: "loss", HELD_OUT_ACCURACY: "accuracy"}
+"""What a look says, in the ledger's words."""
 DIGITS = "%.6g"
 
 
@@ -58,10 +62,10 @@ class Track:
                 rows.append({**told, "samples": line["samples"][1], "pause_s": pause_s})
                 pause_s = 0.0
             elif line["event"] == ledger.VALIDATED:
-                rows[-1][HELD_OUT] = line["loss"]
+                rows[-1] |= {column: line[name] for column, name in LOOKS.items() if line.get(name) is not None}
             elif isinstance(line.get("seconds"), Mapping):
                 pause_s += sum(line["seconds"].values())
-        columns = [*COLUMNS, *([HELD_OUT] if any(HELD_OUT in row for row in rows) else [])]
+        columns = [*COLUMNS, *(column for column in LOOKS if any(column in row for row in rows))]
         return cls(variant, seed, pd.DataFrame(rows, columns=columns))
 
     @classmethod
@@ -89,9 +93,11 @@ class Track:
 
     @property
     def held_out(self) -> pd.DataFrame:
-        """What was looked at of held-out samples: their `loss`, by the `samples` and `clock_s` behind which; empty where none are."""
-        losses = self.steps.get(HELD_OUT, pd.Series(np.nan, index=self.steps.index))
-        return pd.DataFrame({"samples": self.samples, "clock_s": self.clock_s, "loss": losses.to_numpy(np.float64)}).dropna()
+        """Looks at held-out samples: `loss`, and `accuracy` where there is one, by `samples` and `clock_s`; empty where there was none."""
+        looks = {name: self.steps[column].to_numpy(np.float64) for column, name in LOOKS.items() if column in self.steps}
+        if not looks:
+            looks = {"loss": np.full(len(self.steps), np.nan)}
+        return pd.DataFrame({"samples": self.samples, "clock_s": self.clock_s, **looks}).dropna()
 
     @functools.cached_property
     def samples(self) -> Array:
@@ -172,6 +178,13 @@ def time_to(track: Track, targets: Sequence[float], clock_s: Array, window: floa
         share = (smoothed[at - 1] - target) / (smoothed[at - 1] - smoothed[at])
         found[index] = clock_s[at - 1] + share * (clock_s[at] - clock_s[at - 1])
     return found
+
+
+def time_to_accuracy(track: Track, target: float) -> float:
+    """Seconds of the run's clock until held-out samples were hit so often, by the first look that found it; infinite where none did."""
+    looks = track.held_out
+    reached = looks["clock_s"].to_numpy()[looks["accuracy"].to_numpy() >= target]
+    return float(reached[0]) if len(reached) else np.inf
 
 
 def recorded(folder: Path, command: str) -> list[Path]:

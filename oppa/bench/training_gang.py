@@ -27,10 +27,12 @@ ORDER, BEGIN = "order.json", "begin"
 class Order:
     """What the ranks are to do: a program of `training_ranks`, the layouts that it goes through, and what else it needs."""
 
-    program: Literal["alternate", "rebatch", "change", "restart"]
+    program: Literal["alternate", "rebatch", "change", "restart", "share"]
     model: Model
     layouts: tuple[Configuration, ...]
     pairs: int = 0
+    local_batches: tuple[int, ...] = ()
+    """Of each worker, where they differ."""
     checkpoint: str = ""
     cold: bool = False
     """Ranks are new interpreters, not forks."""

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from oppa.training.batches import Batch
 from oppa.training.boxes import inside
 from oppa.training.checkpoint import sha256_of
 from oppa.training.exchange import find
+from oppa.training.family import Transformer
 from oppa.training.holdings import layout_of
 from oppa.training.mesh import Mesh, open_mesh, regrouped
 from oppa.training.replica import Replica
@@ -133,7 +134,26 @@ def restart(order: Order, folder: Path, rank: int) -> dict[str, Any]:
         return {"restarting": marks, "after": digests(replica, spec, mesh, order.layouts)}
 
 
-PROGRAMS = {"alternate": alternate, "rebatch": rebatch, "change": change, "restart": restart}
+def share(order: Order, folder: Path, rank: int) -> float:
+    """How far the gradient of local batches is from this process's own over all samples, as a share of its length."""
+    spec = order.spec(0)
+    with joined(spec, folder, rank) as mesh:
+        return _astray(spec, mesh, order.local_batches, source_of(spec).batch(0, range(spec.configuration.global_batch)))
+
+
+def _astray(spec: TrialSpec, mesh: Mesh, local_batches: Sequence[int], batch: Batch) -> float:
+    replica, start = Replica(spec, mesh, local_batches=local_batches), sum(local_batches[: mesh.dp.index])
+    stop = start + local_batches[mesh.dp.index]
+    replica.accumulate(Batch(batch.inputs[start:stop], batch.targets[start:stop]))
+    (stage,) = replica.stages
+    found = [parameter.grad.clone() for parameter in stage.parameters() if parameter.grad is not None]
+    loss = Transformer(spec, mesh).loss(stage(batch.inputs), batch.targets)
+    right = torch.autograd.grad(loss, list(stage.parameters()))
+    wrong = sum(float((one - other).square().sum()) for one, other in zip(found, right, strict=True))
+    return float((wrong / sum(float(each.square().sum()) for each in right)) ** 0.5)
+
+
+PROGRAMS = {"share": share, "alternate": alternate, "rebatch": rebatch, "change": change, "restart": restart}
 
 
 @contextlib.contextmanager

@@ -104,7 +104,7 @@ class Controller:
         every: int = EVERY,
         proof: int = PROOF,
     ) -> None:
-        self._profiled, self._policy_of = offers, policy_of
+        self._profiled, self._policy_of, self._policy = offers, policy_of, policy_of(offers)
         self.total_samples = total_samples
         """May change when a run goes on for longer."""
         self._warmup_samples = warmup_samples
@@ -216,7 +216,8 @@ class Controller:
 
     def _refine(self, observations: Sequence[Observation]) -> None:
         self._offers = self._profiled and self._profiled.refined(observations)
-        self._policy = self._policy_of(self._offers)
+        if self._policy.window is None:  # else it goes by workers, not by the table
+            self._policy = self._policy_of(self._offers)
 
     def _rolled_back(self, stretch: _Stretch, seen: StepTaken, began: int) -> Decision:
         """Back to the weights from before a wide spike, and to the smaller batch where it came soon after a larger one."""

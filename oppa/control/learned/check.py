@@ -27,7 +27,7 @@ from oppa.control.learned.actions import Actions
 from oppa.control.learned.observation import observations
 from oppa.control.learned.policy import LearnedPolicy
 from oppa.control.learned.reward import Reward, sample_s
-from oppa.control.learned.weights import CLIP, Weights
+from oppa.control.learned.weights import Weights
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.worker import WorkerState
@@ -118,7 +118,7 @@ def verdict(runs: Sequence[Sequence[Recorded]], weights: Weights, in_force: Poli
         hint = "record longer ones: `oppa train JOB --policy explore --weights FILE`"
         raise InputError(f"the recorded runs have {len(windows)} windows, and fewer than {LEAST_WINDOWS} say nothing", hint=hint)
     actions = weights.actions
-    rows = [np.clip((observations(each.situation, actions) - weights.mean) / weights.deviation, -CLIP, CLIP) for each in windows]
+    rows = [weights.normalised(observations(each.situation, actions)) for each in windows]
     own, other = ([_steps(policy, each.situation, actions) for each in windows] for policy in (LearnedPolicy(weights=weights), in_force))
     valued = _values(rows, windows, (own, other), len(actions.steps))
     differences = np.array([first - second for first, second in zip(*valued, strict=True)])

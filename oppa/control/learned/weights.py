@@ -39,9 +39,13 @@ class Weights:
     provenance: dict[str, Any]
     """How it was learned: command, version, seed, episodes, algorithm, curve."""
 
+    def normalised(self, observations: Array) -> Array:
+        """As the network takes them."""
+        return np.asarray(np.clip((observations - self.mean) / self.deviation, -CLIP, CLIP))
+
     def preferences(self, observations: Array) -> Array:
         """Logits of each worker's actions, shape (n, actions)."""
-        x = np.clip((observations - self.mean) / self.deviation, -CLIP, CLIP)
+        x = self.normalised(observations)
         for weight, bias in self.layers[:-1]:
             x = np.tanh(x @ weight.T + bias)
         weight, bias = self.layers[-1]

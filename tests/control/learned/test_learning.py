@@ -101,10 +101,11 @@ def test_a_learned_policy_does_what_its_weights_prefer(weights) -> None:  # noqa
     assert LearnedPolicy(weights=weights).decide(situation()) == decision
 
 
-def biased(weights, action: int):  # noqa: F811
-    """Weights that always prefer one action."""
+def biased(weights, action: int | None):  # noqa: F811
+    """Weights that always prefer one action, or none."""
     layers = [(np.zeros_like(weight), np.zeros_like(bias)) for weight, bias in weights.layers]
-    layers[-1][1][action] = 1.0
+    if action is not None:
+        layers[-1][1][action] = 1.0
     return dataclasses.replace(weights, layers=tuple(layers))
 
 
@@ -133,6 +134,19 @@ def test_it_says_when_workers_are_silent(policy, weights) -> None:  # noqa: F811
 def test_weights_where_they_belong(text, with_weights, weights) -> None:  # noqa: F811
     with pytest.raises(InputError):
         policy_of(text, weights if with_weights else None)
+
+
+def test_it_goes_on_learning_where_it_is_asked_to(weights) -> None:  # noqa: F811
+    """Of a policy without preferences, whose step up is all that pays."""
+    policy = LearnedPolicy(weights=biased(weights, None), online=1)
+    situations, ups = situation(), []
+    for window in range(400):
+        after = policy.decide(dataclasses.replace(situations, samples=window)).local_batches or (32, 64)
+        ups.append(after[0] == 132)
+        accuracy = 1.0 if ups[-1] else 0.0
+        workers = tuple(dataclasses.replace(each, accuracy=accuracy, accuracy_gain=0.0) for each in situation().workers)
+        situations = situation(workers=workers)
+    assert sum(ups[-100:]) > sum(ups[:100]) + 10
 
 
 def test_a_network_has_a_preference_for_each_action(weights) -> None:  # noqa: F811

@@ -1,0 +1,49 @@
+"""The runs: digits on four workers of different speed, under each policy, with each seed."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from oppa.bench.norm_test.schemes import Scheme, fastest_at
+from oppa.bench.recorder import Recorder
+from oppa.table import Table
+
+JOB = Path("examples", "digits.toml")
+BATCHES = (32, 64, 128, 256, 512)
+"""Of the table, and of what is static."""
+FIRST = 32
+"""That adaptive policies begin with, but for the learned one."""
+LEARNED_FIRST = 256
+"""That the learned policy's actions are made for: the job's own."""
+STATIC, PROPORTIONAL, LEARNED = "static", "proportional", "rl"
+ADAPTIVE = ("stagewise", "critical-batch", "norm-test", "goodput")
+WEIGHTS = "rl.safetensors"
+"""In the record's folder."""
+EPISODES, EXPLORED_SAMPLES = 300, 60_000
+
+
+def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
+    """Do all runs that are not in `folder` yet, seed by seed; ledgers are made in `work`.
+
+    Raises:
+        EnvironmentLackingError: if a run fails.
+    """
+    recorder = Recorder(job=JOB, folder=folder, work=work, tell=tell)
+    table = recorder.table(BATCHES)
+    weights, explored = folder / WEIGHTS, work / "explored"
+    recorder.once("learn", weights, "learn", str(JOB), "--episodes", str(EPISODES), "--out", recorder.typed(weights))
+    words = ["--policy", "explore", "--weights", recorder.typed(weights), "--samples", str(EXPLORED_SAMPLES), "--seed", "1000"]
+    begins = fastest_at(table, LEARNED_FIRST)
+    setting = f"dp={begins.dp},micro_batch={begins.micro_batch}"
+    recorder.once("explore", explored, "train", str(JOB), setting, *words, "--run", recorder.typed(explored))
+    learned = ("--policy", LEARNED, "--weights", recorder.typed(weights), "--recorded", recorder.typed(explored))
+    every = [*((each, ("--policy", each.policy)) for each in schemes(table)), (Scheme(LEARNED, LEARNED, begins), learned)]
+    for seed in seeds:
+        turned = seed % len(every)  # whatever drifts meets all alike
+        for scheme, said in every[turned:] + every[:turned]:
+            recorder.train(scheme.name, seed, scheme.begins, *said)
+
+
+def schemes(table: Table) -> list[Scheme]:
+    """What needs nothing learned."""
+    sized = [Scheme(f"{policy}-{batch}", policy, fastest_at(table, batch)) for policy in (STATIC, PROPORTIONAL) for batch in BATCHES]
+    return [*sized, *(Scheme(name, name, fastest_at(table, FIRST)) for name in ADAPTIVE)]
