@@ -24,8 +24,8 @@ EPISODES = "Training runs to learn from."
 ALGORITHM = "`ppo`, with clipping and advantages (pip install 'oppa[learn]'); or `paper`, the cumulative reward alone."
 CURVE = "What the model learns from samples: the name of a measured curve of oppa's."
 RUN = "A run of `oppa train` that tells it instead, with `validation` in [train]. Repeat it for runs with other batch sizes."
-REWARD = "A constant of the reward, `delta=0.02`: alpha, beta, delta or eta. Repeat it for more."
-AS_WRITTEN = "Reward and time as the paper writes them."
+FORM = "Of the reward: `goodput`; `paper`, as DYNAMIX writes it; or `per-sample`, the same with its slips mended."
+REWARD = "A constant of the reward, `delta=0.5`: alpha, beta, delta or eta. Repeat it for more."
 WINDOW = "Steps between two decisions."
 OUT = "Where the policy is written; policies/JOB.safetensors unless given."
 
@@ -37,7 +37,7 @@ def learn(
     curve: Annotated[str, typer.Option(metavar="NAME", help=CURVE)] = "digits",
     run: Annotated[list[Path] | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
     reward: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help=REWARD)] = None,
-    as_written: Annotated[bool, typer.Option("--as-written", help=AS_WRITTEN)] = False,
+    form: Annotated[str, typer.Option(metavar="NAME", help=FORM)] = "goodput",
     window: Annotated[int, typer.Option(min=1, help=WINDOW)] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
@@ -55,7 +55,7 @@ def learn(
     if algorithm not in ALGORITHMS:
         raise InputError(f"`--algorithm {algorithm}` is unknown", hint=nearest(algorithm, ALGORITHMS))
     problem = load_job(job)
-    task = _task(problem, _curve(curve, run or [], problem), _reward(reward or [], as_written=as_written), window)
+    task = _task(problem, _curve(curve, run or [], problem), _reward(form, reward or []), window)
     told = {
         "oppa": __version__,
         "command": shlex.join(["oppa", *sys.argv[1:]]),
@@ -102,19 +102,19 @@ def _curve(name: str, runs: Sequence[Path], problem: "Problem") -> "LearningCurv
     return LearningCurve.of([ledger.standing(ledger.read(each)) for each in runs], problem.recipe.scaling)
 
 
-def _reward(settings: Sequence[str], *, as_written: bool) -> "Reward":
-    from oppa.control.learned.reward import Reward
+def _reward(form: str, settings: Sequence[str]) -> "Reward":
+    from oppa.control.learned.reward import CONSTANTS, Reward
 
-    known, values = ("alpha", "beta", "delta", "eta"), dict[str, float]()
+    values = dict[str, float]()
     for text in settings:
         name, _, value = text.partition("=")
-        if name not in known:
-            raise InputError(f"`--reward {text}`: no constant is called `{name}`", hint=nearest(name, known))
+        if name not in CONSTANTS:
+            raise InputError(f"`--reward {text}`: no constant is called `{name}`", hint=nearest(name, CONSTANTS))
         try:
             values[name] = float(value)
         except ValueError:
             raise InputError(f"`--reward {text}` is no number", hint=f"as in `{name}=0.1`") from None
-    return Reward(**values, as_written=as_written)  # type: ignore[arg-type]
+    return Reward.usual(form, **values)  # type: ignore[arg-type]
 
 
 def _print(path: Path, found: "Sequence[Score]") -> None:

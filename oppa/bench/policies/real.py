@@ -18,7 +18,7 @@ STATIC, PROPORTIONAL, LEARNED = "static", "proportional", "rl"
 ADAPTIVE = ("stagewise", "critical-batch", "norm-test", "goodput")
 WEIGHTS = "rl.safetensors"
 """In the record's folder."""
-EPISODES, EXPLORED_SAMPLES = 300, 60_000
+EPISODES, WINDOW, EXPLORED_SAMPLES = 100, 10, 60_000
 
 
 def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
@@ -30,7 +30,8 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
     recorder = Recorder(job=JOB, folder=folder, work=work, tell=tell)
     table = recorder.table(BATCHES)
     weights, explored = folder / WEIGHTS, work / "explored"
-    recorder.once("learn", weights, "learn", str(JOB), "--episodes", str(EPISODES), "--out", recorder.typed(weights))
+    how = ["--episodes", str(EPISODES), "--window", str(WINDOW), "--out", recorder.typed(weights)]
+    recorder.once("learn", weights, "learn", str(JOB), *how)
     words = ["--policy", "explore", "--weights", recorder.typed(weights), "--samples", str(EXPLORED_SAMPLES), "--seed", "1000"]
     begins = fastest_at(table, LEARNED_FIRST)
     setting = f"dp={begins.dp},micro_batch={begins.micro_batch}"

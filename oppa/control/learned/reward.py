@@ -1,58 +1,89 @@
 """What a window was worth to each worker (DYNAMIX, section IV-D).
 
-    r = A + alpha max(0, dA) - beta T - delta log2(b / b_min)                       for SGD
-    r = A + alpha max(0, dA) - beta T - eta (s^2 + s) - delta log2(b / b_min)       for other optimizers
+    paper         r = A + alpha max(0, dA) - beta T - eta (s^2 + s) - delta (log2(b) - 5)
+    per-sample    r = A + alpha max(0, dA) - beta T / B / t0 - eta (s^2 + s) - delta log2(b / b_min)
+    goodput       r = A + alpha max(0, dA) - beta ln(T / B / t0) - delta ln(1 + B / phi)
 
 Notation (of one worker's window):
     A, dA    mean accuracy of its batches, and its gain
-    T        seconds of a step for each sample of the global batch, against the run's first window
-    b        its local batch, at least b_min samples
-    s        standard deviation of the step's gradient, as a share of its length
+    T        seconds of a step
+    b, B     local and global batch, in samples
+    t0       seconds of a step for each sample of the global batch, in the run's first window
+    s        standard deviation of the step's gradient, as a share of its length; counted where the optimizer adapts to it, as Adam does
+    phi      noise scale, in samples: s^2 B
 
-As the paper writes it T is the seconds of a step, which makes tiny batches look fast, and the last term is log2(b) - 5, which is a bonus
-for batches below 32 samples: `as_written`.
+As the paper writes it, seconds of a step make tiny batches look fast, and a batch below 32 is paid for its size; `per-sample` mends both.
+Still it does not say what a sample in a large batch is worth, so the size that it likes hangs on delta alone. `goodput`, the default,
+counts a size by what it costs: ln(1 + B / phi) is how many more samples the same progress takes (COPUS eq. 6), and with beta and delta of 1
+the two terms are the logarithm of the time that it takes.
 """
 
 import dataclasses
 import math
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self, get_args
 
 from oppa.control.decision import Situation
-from oppa.errors import InputError
+from oppa.errors import InputError, nearest
+
+Form = Literal["goodput", "per-sample", "paper"]
+CONSTANTS = ("alpha", "beta", "delta", "eta")
+DEFAULTS: Mapping[Form, Mapping[str, float]] = {
+    "goodput": {"alpha": 0.1, "beta": 1.0, "delta": 1.0, "eta": 0.0},
+    "per-sample": {"alpha": 0.1, "beta": 1.0, "delta": 0.05, "eta": 0.05},
+    "paper": {"alpha": 0.1, "beta": 1.0, "delta": 0.05, "eta": 0.05},
+}
+"""The paper gives no constants."""
+ADAPTIVE = True
+"""Whether the core's optimizer adapts its steps to gradients: AdamW does."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
-    """The constants of a reward; the paper gives none."""
+    """A form and its constants."""
 
-    alpha: float = 0.1
-    beta: float = 1.0
-    delta: float = 0.05
-    eta: float = 0.05
-    adaptive: bool = True
-    """The optimizer adapts its steps to gradients: Adam, not SGD."""
-    as_written: bool = False
+    form: Form = "goodput"
+    alpha: float = DEFAULTS["goodput"]["alpha"]
+    beta: float = DEFAULTS["goodput"]["beta"]
+    delta: float = DEFAULTS["goodput"]["delta"]
+    eta: float = DEFAULTS["goodput"]["eta"]
+    adaptive: bool = ADAPTIVE
+    """Else it is SGD, for which noise does not count."""
 
     def __post_init__(self) -> None:
-        if wrong := [name for name in ("alpha", "beta", "delta", "eta") if not 0 <= getattr(self, name) < math.inf]:
+        if self.form not in get_args(Form):
+            raise InputError(f"no reward has the form `{self.form}`", hint=nearest(self.form, get_args(Form)))
+        if wrong := [name for name in CONSTANTS if not 0 <= getattr(self, name) < math.inf]:
             raise InputError(f"`{wrong[0]} = {getattr(self, wrong[0])}`", hint="give 0 or more")
+
+    @classmethod
+    def usual(cls, form: Form, **constants: float) -> Self:
+        """With the form's own constants, but for those that are given; raises InputError for an unknown form."""
+        return cls(form=form, **{**DEFAULTS.get(form, {}), **constants})  # type: ignore[arg-type]
 
     def of(self, situation: Situation, *, least: int, first_sample_s: float) -> list[float]:
         """Of each worker for a window that has ended.
 
         Args:
             least: The smallest local batch, in samples.
-            first_sample_s: Seconds of a step for each sample of the global batch, in the first window of the run.
+            first_sample_s: t0.
         """
-        total = sum(worker.local_batch for worker in situation.workers)
-        variance = max(0.0, situation.variance_ratio or 0.0) / total if self.adaptive else 0.0
         found = []
         for worker in situation.workers:
-            took = worker.step_s if self.as_written else worker.step_s / total / first_sample_s
-            size = math.log2(worker.local_batch) - 5 if self.as_written else math.log2(worker.local_batch / least)
-            noise = self.eta * (variance + math.sqrt(variance))
-            found.append(worker.accuracy + self.alpha * max(0.0, worker.accuracy_gain) - self.beta * took - noise - self.delta * size)
+            gained = worker.accuracy + self.alpha * max(0.0, worker.accuracy_gain)
+            found.append(gained - self._costs(situation, worker.local_batch, worker.step_s, least, first_sample_s))
         return found
+
+    def _costs(self, situation: Situation, local_batch: int, step_s: float, least: int, first_sample_s: float) -> float:
+        total, noise_scale = sum(worker.local_batch for worker in situation.workers), max(0.0, situation.variance_ratio or 0.0)
+        variance = noise_scale / total if self.adaptive else 0.0
+        noise = self.eta * (variance + math.sqrt(variance))
+        share = step_s / total / first_sample_s
+        if self.form == "paper":
+            return self.beta * step_s + noise + self.delta * (math.log2(local_batch) - 5)
+        if self.form == "goodput" and noise_scale:
+            return self.beta * math.log(max(share, 1e-9)) + noise + self.delta * math.log1p(total / noise_scale)
+        return self.beta * share + noise + self.delta * math.log2(local_batch / least)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

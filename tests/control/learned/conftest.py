@@ -14,4 +14,4 @@ CURVE = LearningCurve(
 
 @pytest.fixture
 def task() -> Task:
-    return Task(curve=CURVE, actions=Actions.scaled(32), reward=Reward(), workers=4, local_batch=32, window=20, gradient_bytes=1e6)
+    return Task(curve=CURVE, actions=Actions.scaled(32), reward=Reward(), workers=4, local_batch=32, window=10, gradient_bytes=1e6)

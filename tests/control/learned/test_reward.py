@@ -20,30 +20,49 @@ def situation(**changes) -> Situation:
     return Situation(**{**values, "workers": (worker(accuracy_gain=2.0), worker(local_batch=64)), **changes})
 
 
+CONSTANTS = {"alpha": 0.1, "beta": 0.2, "delta": 0.3, "eta": 0.4}
+
+
 def test_as_the_paper_writes_it() -> None:
-    reward = Reward(alpha=0.1, beta=0.2, delta=0.3, eta=0.4, adaptive=False, as_written=True)
+    reward = Reward(form="paper", **CONSTANTS, adaptive=False)
     first, second = reward.of(situation(), least=8, first_sample_s=1.0)
     assert first == pytest.approx(0.5 + 0.1 * 2.0 - 0.2 * 0.3 - 0.3 * (5 - 5))
     assert second == pytest.approx(0.5 - 0.2 * 0.3 - 0.3 * (6 - 5)), "a loss of accuracy costs nothing"
-    noisy = Reward(alpha=0.1, beta=0.2, delta=0.3, eta=0.4, as_written=True).of(situation(), least=8, first_sample_s=1.0)
+    noisy = Reward(form="paper", **CONSTANTS).of(situation(), least=8, first_sample_s=1.0)
     variance = 16 / 96
     assert noisy[0] == pytest.approx(first - 0.4 * (variance + math.sqrt(variance)))
 
 
-def test_by_default_time_counts_by_sample_and_the_smallest_batch_is_the_measure() -> None:
-    reward = Reward(alpha=0.1, beta=0.2, delta=0.3, eta=0.4, adaptive=False)
+def test_time_by_the_sample_and_the_smallest_batch_as_the_measure() -> None:
+    reward = Reward(form="per-sample", **CONSTANTS, adaptive=False)
     first, second = reward.of(situation(), least=8, first_sample_s=0.3 / 96 / 2)
     assert first == pytest.approx(0.5 + 0.2 - 0.2 * 2 - 0.3 * 2)
     assert second == pytest.approx(0.5 - 0.2 * 2 - 0.3 * 3)
 
 
+def test_a_size_by_what_it_costs() -> None:
+    reward = Reward(form="goodput", **CONSTANTS, adaptive=False)
+    first, second = reward.of(situation(), least=8, first_sample_s=0.3 / 96 / 2)
+    assert first == pytest.approx(0.5 + 0.2 - 0.2 * math.log(2) - 0.3 * math.log(1 + 96 / 16))
+    assert second == pytest.approx(first - 0.2), "but for its accuracy the same: they are in it together"
+    blind = reward.of(situation(variance_ratio=None), least=8, first_sample_s=0.3 / 96)
+    assert blind[0] == pytest.approx(0.5 + 0.2 - 0.2 - 0.3 * 2), "without a noise scale as by the sample"
+
+
 @given(local_batch=st.integers(1, 31))
-def test_as_written_a_batch_below_32_is_rewarded_for_its_size(local_batch) -> None:
-    """And by default none is."""
+def test_as_written_a_batch_below_32_is_paid_for_its_size(local_batch) -> None:
+    """And by the other forms none is."""
     tiny = situation(workers=(worker(local_batch=local_batch), worker(local_batch=32)))
-    for as_written in (True, False):
-        with_size, without = (Reward(delta=delta, as_written=as_written).of(tiny, least=1, first_sample_s=1.0)[0] for delta in (0.5, 0.0))
-        assert (with_size > without) == as_written or (local_batch == 1 and with_size == without)
+    for form in ("paper", "per-sample", "goodput"):
+        with_size, without = (Reward.usual(form, delta=delta).of(tiny, least=1, first_sample_s=1.0)[0] for delta in (0.5, 0.0))
+        assert (with_size > without) == (form == "paper")
+
+
+def test_each_form_has_constants_of_its_own() -> None:
+    assert Reward.usual("paper") == Reward(form="paper", alpha=0.1, beta=1.0, delta=0.05, eta=0.05)
+    assert Reward.usual("goodput", delta=0.5) == Reward(delta=0.5) and Reward.from_dict(Reward(beta=2.0).to_dict()) == Reward(beta=2.0)
+    with pytest.raises(InputError, match="mood"):
+        Reward.usual("mood")
 
 
 def test_seconds_of_a_sample() -> None:
