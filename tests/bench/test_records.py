@@ -1,15 +1,19 @@
-"""What is on record under results/search and results/goodput is derived again from the raw log beside it, to the last byte."""
+"""What is on record under results/search, and of experiments, is derived again from the raw log beside it, to the last byte."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from oppa import catalog
 from oppa.bench.ci import COMPARISONS, read_reference
 from oppa.bench.goodput import page as goodput
+from oppa.bench.norm_test import page as norm_test
+from oppa.bench.policies import page as policies
 from oppa.bench.runs import Log
 from oppa.bench.search_page import LOG, PAGE, page
 
+EXPERIMENTS = [each for each in (goodput, norm_test, policies) if (catalog.root() / each.RECORD).exists()]
 RECORDS = sorted(path.parent for path in (catalog.root() / "results" / "search").glob(f"*/{LOG}"))
 
 
@@ -22,10 +26,11 @@ def test_the_page_follows_from_its_log(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_so_does_that_of_the_real_experiment() -> None:
-    folder = catalog.root() / goodput.RECORD
-    text, figures = goodput.page(folder)
-    assert (folder / goodput.PAGE).read_text() == text
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.RECORD.name)
+def test_so_do_those_of_real_experiments(experiment: ModuleType) -> None:
+    folder = catalog.root() / experiment.RECORD
+    text, figures = experiment.page(folder)
+    assert (folder / experiment.PAGE).read_text() == text
     assert {path.name: path.read_text() for path in folder.glob("*.svg")} == figures
 
 
