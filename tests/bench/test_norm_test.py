@@ -81,6 +81,19 @@ def test_a_norm_test_stands_beside_the_constant_batch_of_its_size(folder) -> Non
     assert [line[0] for line in schemes.rows] == ["norm-test-0.58", "stagewise", "constant-64", "constant-128"]
     (line,) = beside.rows
     assert line[1:4] == ["64", "64", "200, 200"] and line[5] == "3 of 3" and "+0.1000" in line[4]
+    assert line[6] == line[4] and line[7] == "3 of 3", "a constant batch of exactly this size is on record"
+    assert told["validation_loss_below_constant_of_its_size"] == {"norm-test-0.58": pytest.approx(0.2, abs=1e-4)}
+
+
+def test_between_two_constant_batches_their_losses_are_interpolated(folder) -> None:
+    """At 100, in the logarithm of the size."""
+    track("norm-test-0.8", 0, 100, loss=2.0).write(folder / "runs")
+    told = page.to_json(page.Results.read(folder), folder)["validation_loss_below_constant_of_its_size"]
+    assert told["norm-test-0.8"] == pytest.approx(0.1 + 0.4 * np.log2(100 / 64), abs=1e-4)
+
+
+def test_rows_are_as_long_as_their_heads(folder) -> None:
+    schemes, beside = page.sections(page.Results.read(folder))
     assert all(len(row) == len(section.columns) for section in (schemes, beside) for row in section.rows)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -74,7 +75,9 @@ def to_json(results: Results, folder: Path) -> dict[str, Any]:
         for name in results.by_scheme
     }
     lower = {name: statistics.median(_lower(pairs)) for name in results.by_scheme if (pairs := _pairs(results, name))}
-    return {"schemes": schemes, "validation_loss_below_constant": lower, **facts_of(folder, recorded(folder, COMMAND))}
+    at_size = {name: statistics.median(found) for name in results.by_scheme if (found := _lower_at_size(results, name))}
+    below = {"validation_loss_below_constant": lower, "validation_loss_below_constant_of_its_size": at_size}
+    return {"schemes": schemes, **below, **facts_of(folder, recorded(folder, COMMAND))}
 
 
 def write_page(folder: Path) -> Path:
@@ -135,6 +138,7 @@ def _constants(results: Results) -> Section:
         if not (pairs := _pairs(results, name)):
             continue
         lower, sizes = _lower(pairs), sorted({_size(constant.variant) for _, constant in pairs})
+        at_size = _lower_at_size(results, name)
         saved = [1 - ours.clock_s[-1] / theirs.clock_s[-1] for ours, theirs in pairs]
         rows.append(
             [
@@ -144,15 +148,20 @@ def _constants(results: Results) -> Section:
                 ", ".join(f"{statistics.median(len(each.steps) for each in own):g}" for own in zip(*pairs, strict=True)),
                 f"{statistics.median(lower):+.4f} [{min(lower):+.4f}, {max(lower):+.4f}]",
                 f"{sum(each > 0 for each in lower)} of {len(lower)}",
+                f"{statistics.median(at_size):+.4f} [{min(at_size):+.4f}, {max(at_size):+.4f}]",
+                f"{sum(each > 0 for each in at_size)} of {len(at_size)}",
                 f"{statistics.median(saved):+.1%}",
             ]
         )
     text = (
         "Each run beside that of the constant batch which is its average size, or the next one below, with the same seed, so that the "
         "constant one takes at least as many steps: by how much the loss of held-out samples is lower at the end, in the median over seeds "
-        "[lowest, highest]; in how many of them it is lower at all; and how much sooner the run is over."
+        "[lowest, highest]; in how many of them it is lower at all; the same beside a constant batch of exactly its average size, whose "
+        "loss is interpolated between those of the seed's constant batches around it, in the logarithm of the size; and how much sooner the "
+        "run is over than the recorded one."
     )
-    columns = ("scheme", ">bsz.", ">constant", ">steps, of both", ">val loss lower by", ">lower in", ">time saved")
+    lower_by = (">val loss lower by", ">lower in", ">lower, at its size", ">lower in")
+    columns = ("scheme", ">bsz.", ">constant", ">steps, of both", *lower_by, ">time saved")
     return Section(title="Beside a constant batch of the same average size", text=text, columns=columns, rows=rows)
 
 
@@ -162,6 +171,18 @@ def _pairs(results: Results, scheme: str) -> list[tuple[Track, Track]]:
 
 def _lower(pairs: Sequence[tuple[Track, Track]]) -> list[float]:
     return [last_held_out(theirs) - last_held_out(ours) for ours, theirs in pairs]
+
+
+def _lower_at_size(results: Results, scheme: str) -> list[float]:
+    """By how much held-out loss is lower in the end than that of a constant batch of exactly the average size, seed by seed."""
+    found = []
+    for seed, track in results.by_scheme[scheme].items() if is_norm_test(scheme) else ():
+        own = {_size(name): runs[seed] for name, runs in results.by_scheme.items() if _size(name) and seed in runs}
+        constants = [(size, last_held_out(own[size])) for size in sorted(own)]
+        sizes, losses = zip(*constants, strict=True) if constants else ((math.inf,), (0.0,))
+        if sizes[0] <= track.average_batch <= sizes[-1]:
+            found.append(float(np.interp(math.log(track.average_batch), np.log(sizes), losses)) - last_held_out(track))
+    return found
 
 
 def _best_loss(track: Track) -> float:
