@@ -60,7 +60,9 @@ def lines(panels: Mapping[str, Sequence[Series]], *, x: Axis, y: Axis, descripti
 
     steps: y keeps its value until the next x, as the best so far does.
     """
-    names = list(dict.fromkeys(series.name for drawn in panels.values() for series in drawn))
+    every = [series for drawn in panels.values() for series in drawn]
+    names = list(dict.fromkeys(series.name for series in every))
+    points = {name: max(len(series.x) for series in every if series.name == name) for name in names}
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
 
@@ -75,7 +77,7 @@ def lines(panels: Mapping[str, Sequence[Series]], *, x: Axis, y: Axis, descripti
             axes.set_ylabel("")
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-        _legend(figure, [_key(name, **_stroke(_look(name, names))) for name in names], width=width)
+        _legend(figure, [_key(name, **_way(_look(name, names), points[name])) for name in names], width=width)
 
     width = WIDTH if columns == 1 else 3.2 * columns
     return render(draw, width=width, height=HEIGHT if len(panels) == 1 else 2.5 * rows + 0.4, description=description)
@@ -124,7 +126,7 @@ def timeline(
 
 
 def _line(axes: Axes, series: Series, look: int, *, steps: bool) -> None:
-    stroke = _stroke(look)
+    stroke = _way(look, len(series.x))
     axes.plot(series.x, series.y, drawstyle="steps-post" if steps else "default", **stroke)
     if len(series.low):
         shade = {"color": stroke["color"], "alpha": 0.16, "linewidth": 0}
@@ -164,6 +166,11 @@ def _mark(look: int) -> Style:
 
 def _stroke(look: int) -> Style:
     return {"color": STAND_INS[COLOURS[look % len(COLOURS)]], "linestyle": DASHES[look % len(DASHES)]}
+
+
+def _way(look: int, points: int) -> Style:
+    """Of a line; one of a single point would not be seen."""
+    return _mark(look) if points == 1 else _stroke(look)
 
 
 def _visible(drawn: Sequence[Series], x: Axis, y: Axis) -> list[NDArray[np.intp]]:

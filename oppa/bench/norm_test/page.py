@@ -157,8 +157,8 @@ def _constants(results: Results) -> Section:
         "Each run beside that of the constant batch which is its average size, or the next one below, with the same seed, so that the "
         "constant one takes at least as many steps: by how much the loss of held-out samples is lower at the end, in the median over seeds "
         "[lowest, highest]; in how many of them it is lower at all; the same beside a constant batch of exactly its average size, whose "
-        "loss is interpolated between those of the seed's constant batches around it, in the logarithm of the size; and how much sooner the "
-        "run is over than the recorded one."
+        "loss is interpolated between those of the seed's constant batches around it, in the logarithm of the size; and how much sooner "
+        "the run is over than the recorded one."
     )
     lower_by = (">val loss lower by", ">lower in", ">lower, at its size", ">lower in")
     columns = ("scheme", ">bsz.", ">constant", ">steps, of both", *lower_by, ">time saved")
