@@ -8,17 +8,17 @@ from oppa.bench.recorder import Recorder
 from oppa.table import Table
 
 JOB = Path("examples", "digits.toml")
-BATCHES = (32, 64, 128, 256, 512)
+BATCHES = (32, 64, 128, 256)
 """Of the table, and of what is static."""
 FIRST = 32
 """That adaptive policies begin with, but for the learned one."""
-LEARNED_FIRST = 256
+LEARNED_FIRST = 64
 """That the learned policy's actions are made for: the job's own."""
 STATIC, PROPORTIONAL, LEARNED = "static", "proportional", "rl"
 ADAPTIVE = ("stagewise", "critical-batch", "norm-test", "goodput")
 WEIGHTS = "rl.safetensors"
 """In the record's folder."""
-EPISODES, WINDOW, EXPLORED_SAMPLES = 100, 10, 60_000
+EPISODES, WINDOW, EXPLORED_SAMPLES = 100, 10, 50_000
 
 
 def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
