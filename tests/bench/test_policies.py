@@ -102,7 +102,7 @@ def test_each_seed_trains_under_every_policy(table, tmp_path, monkeypatch) -> No
     monkeypatch.setattr(Recorder, "once", lambda self, name, made, *words: once.append((name, words)))
     monkeypatch.setattr(Recorder, "train", lambda self, variant, seed, begins, *words: asked.append((variant, seed, begins, words)))
     real.run(tmp_path, tmp_path, range(2), print)
-    assert [name for name, _ in once] == ["learn", "explore"]
+    assert [name for name, _ in once] == ["learn", *real.EXPLORED]
     for seed in range(2):
         own = [variant for variant, at, _, _ in asked if at == seed]
         assert sorted(own) == sorted({*own}) and {"static-64", "proportional-256", "stagewise", "goodput", "rl"} <= {*own}

@@ -18,6 +18,8 @@ STATIC, PROPORTIONAL, LEARNED = "static", "proportional", "rl"
 ADAPTIVE = ("stagewise", "critical-batch", "norm-test", "goodput")
 WEIGHTS = "rl.safetensors"
 """In the record's folder."""
+EXPLORED = {"explored": 1000, "explored-again": 1001}
+"""Runs by which the learned policy is checked, and their seeds."""
 EPISODES, WINDOW, EXPLORED_SAMPLES = 100, 10, 50_000
 
 
@@ -29,15 +31,16 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
     """
     recorder = Recorder(job=JOB, folder=folder, work=work, tell=tell)
     table = recorder.table(BATCHES)
-    weights, explored = folder / WEIGHTS, work / "explored"
+    weights, begins = folder / WEIGHTS, fastest_at(table, LEARNED_FIRST)
     how = ["--episodes", str(EPISODES), "--window", str(WINDOW), "--out", recorder.typed(weights)]
     recorder.once("learn", weights, "learn", str(JOB), *how)
-    words = ["--policy", "explore", "--weights", recorder.typed(weights), "--samples", str(EXPLORED_SAMPLES), "--seed", "1000"]
-    begins = fastest_at(table, LEARNED_FIRST)
-    setting = f"dp={begins.dp},micro_batch={begins.micro_batch}"
-    recorder.once("explore", explored, "train", str(JOB), setting, *words, "--run", recorder.typed(explored))
-    learned = ("--policy", LEARNED, "--weights", recorder.typed(weights), "--recorded", recorder.typed(explored))
-    every = [*((each, ("--policy", each.policy)) for each in schemes(table)), (Scheme(LEARNED, LEARNED, begins), learned)]
+    learned = ["--policy", LEARNED, "--weights", recorder.typed(weights)]
+    for name, seed in EXPLORED.items():
+        place, setting = work / name, f"dp={begins.dp},micro_batch={begins.micro_batch}"
+        words = ["--policy", "explore", "--weights", recorder.typed(weights), "--samples", str(EXPLORED_SAMPLES), "--seed", str(seed)]
+        recorder.once(name, place, "train", str(JOB), setting, *words, "--run", recorder.typed(place))
+        learned += ["--recorded", recorder.typed(place)]
+    every = [*((each, ("--policy", each.policy)) for each in schemes(table)), (Scheme(LEARNED, LEARNED, begins), tuple(learned))]
     for seed in seeds:
         turned = seed % len(every)  # whatever drifts meets all alike
         for scheme, said in every[turned:] + every[:turned]:
