@@ -96,9 +96,12 @@ def _task(problem: "Problem", curve: "LearningCurve", reward: "Reward", window: 
 def _curve(name: str, runs: Sequence[Path], problem: "Problem") -> "LearningCurve":
     from oppa.simulator.learning_curve import LearningCurve
     from oppa.training import ledger
+    from oppa.training.run_folder import RunSpec
 
     if not runs:
         return LearningCurve.load(name)
+    for each in runs:
+        RunSpec.read(each)  # which says what is wrong with a folder that is none
     return LearningCurve.of([ledger.standing(ledger.read(each)) for each in runs], problem.recipe.scaling)
 
 

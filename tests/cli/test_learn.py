@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def learned(oppa):
     (oppa.folder / "job.toml").write_text(JOB.replace("global_batch = 8", "global_batch = 16"))
-    return oppa("learn", "job.toml", "--algorithm", "paper", "--episodes", 2, "--window", 4, "--out", "p.safetensors", "--json")
+    return oppa("learn", "job.toml", "--algorithm", "paper", "--episodes", 2, "--window", 10, "--out", "p.safetensors", "--json")
 
 
 def test_a_policy_is_learned_judged_and_kept(oppa, learned) -> None:
@@ -28,7 +28,7 @@ def test_a_policy_is_learned_judged_and_kept(oppa, learned) -> None:
     assert names[0].startswith("static") and names[-1] == "learned" and told["scores"][0]["of_static"] == 1.0
     assert "episode 2 of 2" in learned.stderr and "p.safetensors" in learned.stderr
     weights = Weights.load(oppa.folder / "p.safetensors")
-    assert weights.window == 4 and weights.actions.least == 1
+    assert weights.window == 10 and weights.actions.least == 1
     assert weights.provenance["algorithm"] == "paper" and weights.provenance["command"].startswith("oppa learn job.toml")
 
 
@@ -45,7 +45,7 @@ def test_it_acts_where_recorded_runs_speak_for_it_and_nowhere_else(oppa, learned
     preferring(oppa.folder / "still", 2, known)
     preferring(oppa.folder / "greedy", 4, known)
     explore = ("--policy", "explore,seed=2", "--weights", "p.safetensors")
-    oppa("train", "job.toml", "dp=2,micro_batch=4", "--run", "explored", "--samples", 4000, *explore)
+    oppa("train", "job.toml", "dp=2,micro_batch=4", "--run", "explored", "--samples", 12_000, *explore)
     assert RunSpec.read(oppa.folder / "explored").policy == "explore,seed=2"
     lines = ledger.standing(ledger.read(oppa.folder / "explored"))
     assert len({tuple(line["local_batches"]) for line in lines if line["event"] == ledger.CHANGED and "local_batches" in line}) > 10

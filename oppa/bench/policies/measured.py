@@ -34,7 +34,7 @@ WINDOW, WORKERS, BATCH = 20, 8, 256
 PATIENCE_S = 10.0
 PAIRS, DECISIONS = 120, 50
 SHARES = (13, 5, 2, 1)
-MODEL = Model(name="small", layers=2, hidden=32, heads=4, kv_heads=4, ffn=48, vocab=64, seq_len=16)
+MODEL = Model(name="small", layers=2, hidden=32, heads=4, kv_heads=4, ffn=48, vocab=256, seq_len=16)
 
 
 def norm_test_overhead(tell: Callable[[str], None]) -> float:
