@@ -9,8 +9,8 @@
 Tokens come in the header `Authorization: Bearer TOKEN`, never in an address. It listens on loopback alone: from elsewhere it is reached
 through an SSH tunnel. A browser on the same machine may be led here by a foreign page, so Host and Origin are checked, too.
 
-What a job tells is acknowledged when it is on disk. Nobody waits for anybody: a job that talks too fast is read more slowly, and what is
-damaged is refused and forgotten.
+What a job tells is answered at once, and acknowledged when it is on disk. Nobody waits for anybody: a job that talks too fast is read more
+slowly, and what is damaged is refused and forgotten.
 """
 
 import asyncio
@@ -197,6 +197,7 @@ class Service:
         await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.begin, hello.job, hello.to_json())
         job = self.jobs.get(hello.job) or self.jobs.setdefault(hello.job, Job(hello, self._control))
         job.controller.total_samples = hello.total_samples
+        await self._on_disk()
         return job
 
     async def _take_in(self, connection: ServerConnection, job: Job) -> None:
@@ -216,28 +217,33 @@ class Service:
             reader.cancel()
 
     async def _answer(self, connection: ServerConnection, job: Job, texts: list[str | bytes]) -> int:
-        """Take in what came together; how much of it was damaged."""
+        """Take in what came together, decide, and acknowledge; how much of it was damaged."""
         messages, damaged = _sorted_out(texts)
         self.refused += len(damaged)
-        await self._keep(job, messages)
-        for message, _ in messages:
+        for message, text in messages:
+            if message.number > job.number:
+                self._waiting.append((job.name, message.number, text))
+                self.taken += 1
             _taken(job, message)
         if decided := job.unheard():
             await connection.send(decided.to_json())
             job.heard(decided)
         if messages:
-            await connection.send(Ack(number=job.number).to_json())
+            ack = Ack(number=job.number)
+            await self._on_disk()
+            await connection.send(ack.to_json())
         for reason in damaged:
             await connection.send(Refused(reason=reason[:2000]).to_json())
         return len(damaged)
 
-    async def _keep(self, job: Job, messages: list[Told]) -> None:
-        """Wait until messages are on disk; those that come meanwhile are written together."""
-        new = [(job.name, message.number, text) for message, text in messages if message.number > job.number]
-        if not new:
+    async def _on_disk(self) -> None:
+        """Wait until all that was taken in is there; what comes meanwhile is written together.
+
+        Raises:
+            sqlite3.Error, RuntimeError: if it cannot be written. It waits for the next attempt.
+        """
+        if not self._waiting and self._writer is None:
             return
-        self._waiting += new
-        self.taken += len(new)
         written = self._written = self._written or asyncio.get_running_loop().create_future()
         if self._writer is None:
             self._writer = asyncio.create_task(self._write())
@@ -251,6 +257,7 @@ class Service:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.add, waiting)
             except (sqlite3.Error, RuntimeError) as error:  # the disk is full, or the service is being closed: whoever waits is told
+                self._waiting = waiting + self._waiting
                 written.set_exception(error)
             else:
                 written.set_result(None)

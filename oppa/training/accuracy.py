@@ -15,5 +15,5 @@ def hits(output: Tensor, targets: Tensor) -> Tensor | None:
     """
     if output.shape[:-1] != targets.shape or targets.is_floating_point():
         return None
-    counted = targets != IGNORED
-    return torch.stack(((output.argmax(-1) == targets)[counted].sum(), counted.sum()))
+    right = output.argmax(-1) == targets  # what is IGNORED is no class
+    return torch.stack((right, targets != IGNORED)).flatten(1).sum(1)

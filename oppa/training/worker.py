@@ -6,12 +6,14 @@ of them whether it is slow.
 """
 
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 from torch import Tensor, nn
@@ -39,10 +41,13 @@ class Worker:
 
     def restart(self) -> None:
         """Begin a window."""
+        self._begin(_counters())
+
+    def _begin(self, counters: tuple[float, ...]) -> None:
         self._paces: list[Callable[[], float]] = []
         self._steps_s: list[float] = []
         self._hits: list[list[Tensor]] = []
-        self._counters = _counters(self._process)
+        self._counters = counters
 
     @property
     def steps(self) -> int:
@@ -71,10 +76,11 @@ class Worker:
         Args:
             local_batch: That it was all about, in samples.
         """
-        seconds, busy_s, carried, again = (now - before for now, before in zip(_counters(self._process), self._counters, strict=True))
+        counters = _counters()
+        seconds, busy_s, carried, again = (now - before for now, before in zip(counters, self._counters, strict=True))
         compute_s, step_s = (statistics.fmean(each) for each in ([pace() for pace in self._paces], self._steps_s))
-        accuracies = [_share(torch.stack(each).sum(0)) for each in self._hits if each] or [0.0]
-        self.restart()
+        accuracies = _shares([functools.reduce(torch.add, each) for each in self._hits if each]) or [0.0]
+        self._begin(counters)
         return WorkerState(
             local_batch=local_batch,
             throughput_bytes_per_s=carried / seconds,
@@ -84,7 +90,7 @@ class Worker:
             compute_s=compute_s,
             wait_s=max(0.0, step_s - compute_s),
             accuracy=statistics.fmean(accuracies),
-            accuracy_deviation=statistics.pstdev(accuracies),
+            accuracy_deviation=float(np.std(accuracies)),
             accuracy_gain=accuracy_gain(accuracies),
         )
 
@@ -131,15 +137,15 @@ def _cuda_clock() -> Callable[[], Callable[[], float]]:
     return reached
 
 
-def _share(found: Tensor) -> float:
-    right, all_ = found.tolist()
-    return float(right / all_) if all_ else 0.0
+def _shares(hits: Sequence[Tensor]) -> list[float]:
+    """Of each step, read from the device all at once."""
+    return [right / all_ if all_ else 0.0 for right, all_ in torch.stack(tuple(hits)).tolist()] if hits else []
 
 
-def _counters(process: psutil.Process) -> tuple[float, float, float, float]:
+def _counters() -> tuple[float, float, float, float]:
     """Seconds on the clock, seconds of processor time, bytes carried, and TCP segments sent again, so far."""
-    times, carried = process.cpu_times(), psutil.net_io_counters()
-    return time.monotonic(), times.user + times.system, float(carried.bytes_sent + carried.bytes_recv), float(_retransmitted())
+    carried = psutil.net_io_counters(nowrap=False)
+    return time.monotonic(), time.process_time(), float(carried.bytes_sent + carried.bytes_recv), float(_retransmitted())
 
 
 def _retransmitted() -> int:

@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import socket
+import sqlite3
 import time
 
 import pytest
@@ -221,6 +222,34 @@ def test_a_service_that_starts_again_knows_what_it_knew(tmp_path, table) -> None
         assert after.controller.worth == before.controller.worth
         with line(port, service.tokens.of_job("a-job")) as opened:
             assert _talk(opened, [24])[0] == Welcome(number=23)
+
+
+def test_what_could_not_be_written_is_written_before_the_job_is_welcome_again(tmp_path, table, monkeypatch) -> None:
+    with serving(tmp_path, table, GoodputPolicy) as (service, port):
+
+        def written() -> int:
+            """Messages in the journal."""
+            return len(service._disk.submit(lambda: list(service._journal.messages("a-job"))).result())
+
+        token = service.tokens.of_job("a-job")
+        with line(port, token) as opened, monkeypatch.context() as full:
+            _talk(opened, range(1, 5))
+            full.setattr(service._journal, "add", _no_space)
+            opened.send(step(5).to_json())
+            assert isinstance(heard(opened), Decided)  # nobody waits for the disk
+            with pytest.raises(ConnectionClosed):
+                heard(opened)
+            with line(port, token) as again, pytest.raises(ConnectionClosed):
+                again.send(hello().to_json())
+                heard(again)
+            assert written() == 4
+        with line(port, token) as opened:
+            assert _talk(opened, [6])[0] == Welcome(number=5)
+        assert written() == 6
+
+
+def _no_space(messages) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
 
 
 def test_a_damaged_journal_is_told_of(tmp_path, table) -> None:

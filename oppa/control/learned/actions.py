@@ -42,7 +42,7 @@ class Actions:
         Args:
             chosen: For each worker, the number of a step.
         """
-        return tuple(self._results(batch)[number] for batch, number in zip(local_batches, chosen, strict=True))
+        return tuple(self._bounded(batch + self.steps[number]) for batch, number in zip(local_batches, chosen, strict=True))
 
     def chosen(self, before: Sequence[int], after: Sequence[int]) -> list[int]:
         """The steps that come closest to leading from one to the other; of those that bounds make equal, the smallest."""
@@ -59,7 +59,10 @@ class Actions:
 
     def _results(self, local_batch: int) -> list[int]:
         """Where each step leads to."""
-        return [min(max(local_batch + step, self.least), self.most) for step in self.steps]
+        return [self._bounded(local_batch + step) for step in self.steps]
+
+    def _bounded(self, size: int) -> int:
+        return min(max(size, self.least), self.most)
 
     def size(self, local_batches: Sequence[int]) -> NDArray[np.float64]:
         """Where between the bounds, from 0 to 1, in doublings."""

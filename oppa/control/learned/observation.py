@@ -37,7 +37,7 @@ def observations(situation: Situation, actions: Actions) -> Array:
     workers = situation.workers
     batches = [worker.local_batch for worker in workers]
     compute = np.array([max(worker.compute_s, 1e-9) for worker in workers])
-    speed = np.array(batches) / compute
+    relative_time, relative_speed = _against_mean(compute), _against_mean(np.array(batches) / compute)
     sizes = actions.size(batches)
     variance = max(0.0, situation.variance_ratio or 0.0) / sum(batches)
     own = np.array(
@@ -47,8 +47,8 @@ def observations(situation: Situation, actions: Actions) -> Array:
                 np.log1p(worker.retransmissions),
                 worker.cpu_ratio,
                 worker.memory_share,
-                _against_mean(compute)[i],
-                _against_mean(speed)[i],
+                relative_time[i],
+                relative_speed[i],
                 worker.wait_s / max(worker.step_s, 1e-9),
                 worker.accuracy,
                 worker.accuracy_deviation,
@@ -65,7 +65,7 @@ def observations(situation: Situation, actions: Actions) -> Array:
         _trend(situation.losses),
         situation.accuracy or 0.0,
         sizes.mean(),
-        _against_mean(compute).max(),
+        relative_time.max(),
     )
     return np.column_stack((sizes, own, np.tile(shared, (len(workers), 1))))
 
