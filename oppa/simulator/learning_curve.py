@@ -10,6 +10,7 @@ Notation (runs r with a constant batch B_r each; accuracies a):
 """
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ from oppa.table.goodput import goodput
 FOLDER = "learning_curves"
 LEVELS = 40
 """Points of a curve."""
+RECENT = 10
+"""Steps before a look whose loss and noise stand for it."""
 NOISE_SCALES = np.logspace(0, 4, 161)
 """Among which phi is looked for."""
 
@@ -46,6 +49,8 @@ class LearningCurve:
     """Samples."""
     scaling: Scaling
     """How the learning rate followed the batch."""
+    variance_ratio: tuple[float, ...] = ()
+    """V / |g|^2 as steps have measured it, samples; without it, the noise scale. The two differ: the noise scale above is what sizes showed."""
 
     def loss_at(self, progress: float) -> float:
         """Of what is trained on."""
@@ -54,6 +59,10 @@ class LearningCurve:
     def accuracy_at(self, progress: float) -> float:
         """Of held-out samples."""
         return float(np.interp(progress, self.progress, self.accuracy))
+
+    def variance_ratio_at(self, progress: float) -> float:
+        """That steps measure there, in the geometric mean."""
+        return float(np.interp(progress, self.progress, self.variance_ratio)) if self.variance_ratio else self.noise_scale
 
     def worth(self, global_batch: int) -> float:
         """Progress of a step of so many samples."""
@@ -77,6 +86,8 @@ class LearningCurve:
         progress = np.exp(_logs(steps, seen, phi, scaling).mean(0))
         losses = np.mean([each.loss_until(levels) for each in seen], 0)
         columns = {"progress": progress, "loss": losses, "accuracy": levels}
+        if all(np.isfinite(each.log_variance).all() for each in seen):
+            columns["variance_ratio"] = np.exp(np.mean([each.log_variance_until(levels) for each in seen], 0))
         return cls(**{name: tuple(map(float, column)) for name, column in columns.items()}, noise_scale=phi, scaling=scaling)
 
     @classmethod
@@ -92,8 +103,8 @@ class LearningCurve:
     def read(cls, path: Path) -> Self:
         """One of a file; raises InputError for what is wrong in it."""
         found = validate(_File, tomllib.loads(path.read_text()), error=InputError)
-        columns = {name: tuple(getattr(found, name)) for name in ("progress", "loss", "accuracy")}
-        if len({len(column) for column in columns.values()}) > 1 or list(found.progress) != sorted(found.progress):
+        columns = {name: tuple(getattr(found, name)) for name in ("progress", "loss", "accuracy", "variance_ratio")}
+        if len({len(column) for name, column in columns.items() if column or name != "variance_ratio"}) > 1 or list(found.progress) != sorted(found.progress):
             raise InputError(f"`{path.name}`: its columns do not fit together", hint="as many of each, by rising progress")
         return cls(**columns, noise_scale=found.noise_scale, scaling=found.scaling)
 
@@ -104,30 +115,35 @@ def _worth(global_batch: int, noise_scale: float, scaling: Scaling) -> float:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class _Seen:
-    """A run: the best accuracy so far at each look, the step behind which that was, and the loss about there."""
+    """A run: the best accuracy so far at each look, the step behind which that was, and loss and log V / |g|^2 about there."""
 
     batch: int
     steps: NDArray[np.float64]
     accuracy: NDArray[np.float64]
     loss: NDArray[np.float64]
+    log_variance: NDArray[np.float64]
     noise_scales: tuple[float, ...]
 
     @classmethod
     def of(cls, lines: Iterable[_Line]) -> Self:
         """From its ledger."""
-        batches, losses, looks, noise = set[int](), list[float](), list[tuple[int, float, float]](), list[float]()
+        batches, losses, noise = set[int](), list[float](), list[float]()
+        variances, looks = list[float](), list[tuple[int, float, float, float]]()
         for line in lines:
             if line["event"] == "step":
                 batches.add(line["global_batch"])
                 losses.append(line["loss"])
                 noise += [line["noise_scale"]] if line.get("health") == "healthy" else []
+                variances += [math.log(ratio)] if (ratio := line.get("variance_ratio") or 0.0) > 0 else []
             elif line["event"] == "validated" and line.get("accuracy") is not None and losses:
-                looks.append((line["step"] + 1, line["accuracy"], float(np.mean(losses[-10:]))))
+                variance = float(np.mean(variances[-RECENT:])) if variances else math.nan
+                looks.append((line["step"] + 1, line["accuracy"], float(np.mean(losses[-RECENT:])), variance))
         if len(looks) < 5 or len(batches) != 1:
             hint = "set `validation` and `validate_every` in [train], for a model whose outputs are classes, and keep one batch"
             raise InputError(f"a run with {len(looks)} looks at its accuracy, and {len(batches)} batch sizes, tells of no curve", hint=hint)
-        steps, accuracies, means = (np.array(column, np.float64) for column in zip(*looks, strict=True))
-        return cls(batch=batches.pop(), steps=steps, accuracy=np.maximum.accumulate(accuracies), loss=means, noise_scales=tuple(noise))
+        steps, accuracies, means, logs = (np.array(column, np.float64) for column in zip(*looks, strict=True))
+        best = np.maximum.accumulate(accuracies)
+        return cls(batch=batches.pop(), steps=steps, accuracy=best, loss=means, log_variance=logs, noise_scales=tuple(noise))
 
     def steps_until(self, levels: NDArray[np.float64]) -> NDArray[np.float64]:
         """Until these accuracies were had."""
@@ -136,6 +152,10 @@ class _Seen:
     def loss_until(self, levels: NDArray[np.float64]) -> NDArray[np.float64]:
         """And the loss there."""
         return np.interp(levels, *self._first(self.loss))
+
+    def log_variance_until(self, levels: NDArray[np.float64]) -> NDArray[np.float64]:
+        """And the noise there."""
+        return np.interp(levels, *self._first(self.log_variance))
 
     def noise_scale(self) -> float:
         """That it has measured; raises InputError where that cannot be believed."""
@@ -164,3 +184,4 @@ class _File(Table):
     progress: list[float] = Field(min_length=2)
     loss: list[float]
     accuracy: list[float]
+    variance_ratio: list[Positive] = []

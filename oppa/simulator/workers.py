@@ -2,7 +2,7 @@
 
 A step takes the slowest worker's own time and the gradients' way around the ring:
 
-    compute_i    overhead + b_i / speed_i, times what else runs on that worker, times a jitter
+    compute_i    (overhead + b_i) / speed_i, times what else runs on that worker, times a jitter
     ring         2 (n - 1) (bytes / n / bandwidth + latency), by the slowest link
 
 Notation (n workers, k steps of a window):
@@ -31,6 +31,8 @@ CONGESTED_WINDOWS, CONGESTED_SHARE = 15, (0.2, 0.7)
 """The same of a link; and how much of it is left."""
 LOSS_SCATTER = 0.1
 """From step to step, of a batch that is all noise: the standard deviation of its logarithm."""
+VARIANCE_SCATTER = 0.65
+"""The same of the V / |g|^2 that a step measures; measured on digits, with batches of 32 to 128."""
 RETRANSMITTED = 40.0
 """Segments that a congested link sends again for each gigabyte."""
 
@@ -41,8 +43,8 @@ class Hosts:
 
     speeds: tuple[float, ...]
     """Samples per second of each, with nothing else on it."""
-    overhead_s: float = 2e-3
-    """Of each worker's step, whatever its batch."""
+    overhead_samples: float = 16.0
+    """What each worker's step takes whatever its batch, as if it were so many samples more: where all is slow, that is slow, too."""
     gradient_bytes: float = 4e6
     bandwidth_bytes_per_s: float = 1e9
     latency_s: float = 1e-4
@@ -88,7 +90,7 @@ class UnevenWorkers:
         batches, hosts, random = np.asarray(local_batches, np.float64), self.hosts, self._random
         self._change()
         count, total = len(batches), int(batches.sum())
-        own = (hosts.overhead_s + batches / np.asarray(hosts.speeds)) * self._busy
+        own = (hosts.overhead_samples + batches) / np.asarray(hosts.speeds) * self._busy
         compute = own * np.exp(JITTER * random.standard_normal((steps, count)))
         bandwidth = hosts.bandwidth_bytes_per_s * float(self._left.min())
         carried = 2 * (count - 1) * hosts.gradient_bytes / count
@@ -124,7 +126,7 @@ class UnevenWorkers:
             losses=tuple(losses),
             seconds=seconds,
             accuracy=self.accuracy,
-            variance_ratio=self.curve.noise_scale,
+            variance_ratio=self.curve.variance_ratio_at(self.progress) * math.exp(VARIANCE_SCATTER * random.standard_normal()),
         )
 
     def _change(self) -> None:

@@ -20,7 +20,7 @@ WEIGHTS = "rl.safetensors"
 """In the record's folder."""
 EXPLORED = {"explored": 1000, "explored-again": 1001}
 """Runs by which the learned policy is checked, and their seeds."""
-EPISODES, WINDOW, EXPLORED_SAMPLES = 100, 10, 50_000
+EPISODES, WINDOW, EXPLORED_SAMPLES = 300, 5, 40_000
 
 
 def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:

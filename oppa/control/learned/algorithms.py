@@ -27,6 +27,8 @@ WINDOWS = 60
 """Of an episode."""
 CLIPPING, TRADE_OFF, ENTROPY, EPOCHS = 0.2, 0.95, 0.01, 10
 """Of PPO: epsilon (eq. 1), the lambda of its advantages, how much it likes to try things, and how often it goes over an episode."""
+RATE = 1e-3
+"""Of PPO's optimizer in the beginning; it falls in a straight line."""
 RUNS = 8
 """Simulated runs, each with workers of its own, that an episode has side by side."""
 
@@ -140,6 +142,7 @@ def _by_ppo(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array, Ar
     try:
         from stable_baselines3 import PPO
         from stable_baselines3.common.callbacks import BaseCallback
+        from stable_baselines3.common.logger import Logger
     except ImportError:
         raise EnvironmentLackingError("PPO is stable-baselines3's", hint="pip install 'oppa[learn]', or `--algorithm paper`") from None
 
@@ -164,11 +167,12 @@ def _by_ppo(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array, Ar
         gae_lambda=TRADE_OFF,
         clip_range=CLIPPING,
         ent_coef=ENTROPY,
-        learning_rate=1e-3,
+        learning_rate=lambda left: RATE * left,
         policy_kwargs={"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": torch.nn.Tanh},
         seed=course.seed,
         device="cpu",
     )
+    model.set_logger(Logger(None, []))  # else it makes a folder of its own among the machine's temporary files
     model.learn(episodes * rows, callback=Listener())
     policy = torch.nn.Sequential(*model.policy.mlp_extractor.policy_net, model.policy.action_net)
     return layers_of(policy)

@@ -17,6 +17,8 @@ SEEN, UNSEEN = (1.0, 0.5, 0.25), (0.85, 0.6, 0.35, 0.15)
 """Speeds of workers against a whole core's: what a policy learns on, and what it is judged on."""
 FAST, SLOW = (3e2, 3e3), (1e8, 1e9)
 """Between which a whole core's samples per second lie, and bytes per second of a link."""
+OVERHEAD = (4.0, 32.0)
+"""Between which a step's overhead lies, in samples. The digits example: about 20."""
 CONTENTION = 0.02
 
 
@@ -40,7 +42,7 @@ class Task:
         fastest = np.exp(random.uniform(*np.log(FAST)))
         return Hosts(
             speeds=tuple(float(fastest * share) for share in random.choice(UNSEEN if unseen else SEEN, self.workers)),
-            overhead_s=float(random.uniform(1.0, 4.0) * 1e-3),
+            overhead_samples=float(random.uniform(*OVERHEAD)),
             gradient_bytes=self.gradient_bytes,
             bandwidth_bytes_per_s=float(np.exp(random.uniform(*np.log(SLOW)))),
             contention=CONTENTION,
@@ -77,7 +79,7 @@ class Episode:
         total = sum(self.local_batches)
         return Situation(
             configuration=Configuration(dp=len(self.local_batches), global_batch=total, micro_batch=max(self.local_batches)),
-            noise_scale=seen.variance_ratio,
+            noise_scale=self._task.curve.noise_scale,
             health=HEALTHY,
             variance_ratio=seen.variance_ratio,
             local_batches=self.local_batches,

@@ -10,7 +10,7 @@ Notation (of one worker's window):
     b, B     local and global batch, in samples
     t0       seconds of a step for each sample of the global batch, in the run's first window
     s        standard deviation of the step's gradient, as a share of its length; counted where the optimizer adapts to it, as Adam does
-    phi      noise scale, in samples: s^2 B
+    phi      noise scale, in samples; until it can be believed, s^2 B
 
 As the paper writes it, seconds of a step make tiny batches look fast, and a batch below 32 is paid for its size; `per-sample` mends both.
 Still it does not say what a sample in a large batch is worth, so the size that it likes hangs on delta alone. `goodput`, the default,
@@ -23,7 +23,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
-from oppa.control.decision import Situation
+from oppa.control.decision import HEALTHY, Situation
 from oppa.errors import InputError, nearest
 
 Form = Literal["goodput", "per-sample", "paper"]
@@ -75,8 +75,9 @@ class Reward:
         return found
 
     def _costs(self, situation: Situation, local_batch: int, step_s: float, least: int, first_sample_s: float) -> float:
-        total, noise_scale = sum(worker.local_batch for worker in situation.workers), max(0.0, situation.variance_ratio or 0.0)
-        variance = noise_scale / total if self.adaptive else 0.0
+        total, measured = sum(worker.local_batch for worker in situation.workers), max(0.0, situation.variance_ratio or 0.0)
+        noise_scale = (situation.noise_scale if situation.health == HEALTHY else None) or measured
+        variance = measured / total if self.adaptive else 0.0
         noise = self.eta * (variance + math.sqrt(variance))
         share = step_s / total / first_sample_s
         if self.form == "paper":

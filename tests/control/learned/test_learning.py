@@ -54,7 +54,7 @@ def test_hosts_that_are_judged_on_are_not_learned_on(task) -> None:
 
 
 def test_a_slow_worker_holds_all_up_until_its_share_is_smaller(task) -> None:
-    hosts = dataclasses.replace(task.hosts(0), speeds=(1000.0, 1000.0, 1000.0, 100.0), contention=0.0)
+    hosts = dataclasses.replace(task.hosts(0), speeds=(1000.0, 1000.0, 1000.0, 100.0), overhead_samples=2.0, contention=0.0)
     target = 0.9
     static = judged(task, StaticPolicy(), hosts, target=target, seed=1, local_batch=32)
     shared = judged(task, ProportionalPolicy(), hosts, target=target, seed=1, local_batch=32)
