@@ -104,7 +104,9 @@ class LearningCurve:
         """One of a file; raises InputError for what is wrong in it."""
         found = validate(_File, tomllib.loads(path.read_text()), error=InputError)
         columns = {name: tuple(getattr(found, name)) for name in ("progress", "loss", "accuracy", "variance_ratio")}
-        if len({len(column) for name, column in columns.items() if column or name != "variance_ratio"}) > 1 or list(found.progress) != sorted(found.progress):
+        if len({len(column) for name, column in columns.items() if column or name != "variance_ratio"}) > 1 or list(
+            found.progress
+        ) != sorted(found.progress):
             raise InputError(f"`{path.name}`: its columns do not fit together", hint="as many of each, by rising progress")
         return cls(**columns, noise_scale=found.noise_scale, scaling=found.scaling)
 
