@@ -180,7 +180,7 @@ def share_of(spec: TrialSpec, mesh: Mesh) -> Batch:
 def digests(replica: Replica, spec: TrialSpec, mesh: Mesh, layouts: tuple[Configuration, ...]) -> dict[str, str]:
     """SHA-256 of every box of the training state that this rank holds, cut so finely that these layouts all are made of whole boxes."""
     staged = stage(replica, spec, mesh)
-    held, wanted = (boxes_by_key(trained(layout_of(spec.model, layout), staged.steps)) for layout in layouts)
+    held, wanted = (boxes_by_key(trained(layout_of(spec.model, layout, spec.training.moments), staged.steps)) for layout in layouts)
     found = {"steps": str(staged.steps)}
     for key, boxes in staged.state.items():
         for flow in flows(held[key], wanted[key]):

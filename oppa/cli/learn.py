@@ -55,7 +55,8 @@ def learn(
     if algorithm not in ALGORITHMS:
         raise InputError(f"`--algorithm {algorithm}` is unknown", hint=nearest(algorithm, ALGORITHMS))
     problem = load_job(job)
-    task = _task(problem, _curve(curve, run or [], problem), _reward(form, reward or []), window)
+    wanted = dataclasses.replace(_reward(form, reward or []), adaptive=problem.training.optimizer == "adamw")
+    task = _task(problem, _curve(curve, run or [], problem), wanted, window)
     told = {
         "oppa": __version__,
         "command": shlex.join(["oppa", *sys.argv[1:]]),

@@ -112,7 +112,7 @@ class Machine(Columns):
     """Of an activation, and of a weight as it is used."""
     gradient_bytes: Tensor
     optimizer_bytes: Tensor
-    """Kept per parameter: the weight, its gradient (an accumulated one included), AdamW's moments (and the weight's fp32 original)."""
+    """Kept per parameter: the weight, its gradient (an accumulated one included), the optimizer's moments (and its fp32 original)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -153,7 +153,7 @@ def workload_of(problem: Problem, candidates: Candidates) -> Workload:
     return Workload(
         shape=Shape(**_broadcast(shape_facts(problem.model), n)),
         layout=layout_of(columns, balanced=candidates.space.balanced_stages),
-        machine=machine_of(hardware_of(problem.cluster), problem.training.precision, n),
+        machine=machine_of(hardware_of(problem.cluster), problem.training.precision, n, moments=len(problem.training.moments)),
     )
 
 
@@ -212,13 +212,17 @@ def shape_facts(model: Model) -> dict[str, float]:
     }
 
 
-def machine_of(hardware: Hardware, precision: str, n: int) -> Machine:
+def machine_of(hardware: Hardware, precision: str, n: int, *, moments: int = 2) -> Machine:
     """The same devices for n rows; raises InputError for an unknown precision."""
-    return Machine(**_broadcast(machine_facts(hardware, precision), n))
+    return Machine(**_broadcast(machine_facts(hardware, precision, moments=moments), n))
 
 
-def machine_facts(hardware: Hardware, precision: str) -> dict[str, float]:
-    """The columns of `Machine` for one device at one precision; raises InputError for an unknown precision."""
+def machine_facts(hardware: Hardware, precision: str, *, moments: int = 2) -> dict[str, float]:
+    """The columns of `Machine` for one device at one precision; raises InputError for an unknown precision.
+
+    Args:
+        moments: That the optimizer keeps of each weight, in fp32.
+    """
     full = precision in ("fp32", "tf32")
     return {
         "matmul_flops_per_s": hardware.matmul_peak(precision),
@@ -235,7 +239,7 @@ def machine_facts(hardware: Hardware, precision: str) -> dict[str, float]:
         "asynchronous": hardware.asynchronous,
         "element_bytes": 4 if full else 2,
         "gradient_bytes": 4 if full else 6,
-        "optimizer_bytes": 8 if full else 12,
+        "optimizer_bytes": 4 * moments + (0 if full else 4),
     }
 
 

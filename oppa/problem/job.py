@@ -51,7 +51,7 @@ def load_job(path: Path, *, runner_name: str | None = None, argv: Sequence[str] 
         training=training,
         space=space,
         limits=job.limits.record(),
-        recipe=job.train.record(),
+        recipe=job.train.record(training.optimizer),
         strategy=job.designer.record(),
         baseline=declared_baseline(space, job.baseline) if job.baseline is not None else None,
     )

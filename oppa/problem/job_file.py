@@ -20,7 +20,7 @@ from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive,
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
-from oppa.problem.training import Limits, Over, Recipe, Scaling, Strategy, Training
+from oppa.problem.training import USUAL_SCALING, Limits, Optimizer, Over, Recipe, Scaling, Strategy, Training
 
 
 class ModelTable(Table):
@@ -209,14 +209,20 @@ class TrainingTable(Table):
     """`[training]`."""
 
     precision: Literal["fp32", "bf16"] | None = None
+    optimizer: Optimizer | None = None
     learning_rate: Positive | None = None
+    momentum: float | None = Field(default=None, ge=0, lt=1)
     adam_beta2: float | None = Field(default=None, ge=0, lt=1)
     seed: int | None = Field(default=None, ge=0)
     corpus: str | None = None
 
     def record(self, folder: Path) -> Training:
-        """The training meant; `corpus` is relative to the job's folder. Raises JobError if it is no folder."""
+        """The training meant; `corpus` is relative to the job's folder. Raises JobError if it is none, or for another optimizer's words."""
         given = self.model_dump(exclude_none=True)
+        asked = self.optimizer or Training().optimizer
+        for name, optimizer in {"momentum": "sgd", "adam_beta2": "adamw"}.items():
+            if name in given and optimizer != asked:
+                raise JobError(f"`{name}` means nothing to `{asked}`", hint=f'use `optimizer = "{optimizer}"`')
         if self.corpus:
             given["corpus"] = str((folder / self.corpus).resolve())
             if not Path(given["corpus"]).is_dir():
@@ -263,10 +269,11 @@ class TrainTable(Table):
     checkpoint_every: Seconds | None = None
     keep: Count | None = None
 
-    def record(self) -> Recipe:
+    def record(self, optimizer: Optimizer) -> Recipe:
         """The recipe meant; raises JobError for a warm-up that is longer than the training."""
         names = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
-        recipe = Recipe(**{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()})
+        usual = Recipe(scaling=USUAL_SCALING[optimizer])
+        recipe = dataclasses.replace(usual, **{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()})
         if recipe.samples is not None and recipe.warmup_samples > recipe.samples:
             message = f"`warmup = {recipe.warmup_samples}` samples are more than all `samples = {recipe.samples}`"
             raise JobError(message, hint=f"use at most {recipe.samples}")

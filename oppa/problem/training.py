@@ -1,10 +1,14 @@
 """How the model is trained, how much a study may spend, and how it searches."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Literal
 
 Scaling = Literal["sqrt", "linear", "none"]
 """How the learning rate follows the global batch: as its square root (Adam's rule, COPUS eq. 9), in proportion (SGD's), not at all."""
+USUAL_SCALING: Mapping["Optimizer", Scaling] = {"adamw": "sqrt", "sgd": "linear"}
+
+Optimizer = Literal["adamw", "sgd"]
 
 Over = Literal["micro-batches", "workers"]
 """What is compared with a step's mean gradient, to tell how noisy it is."""
@@ -16,7 +20,10 @@ class Training:
 
     precision: str = "fp32"
     """`fp32` or `bf16`."""
+    optimizer: Optimizer = "adamw"
     learning_rate: float = 3e-4
+    momentum: float = 0.9
+    """Of SGD."""
     adam_beta2: float = 0.999
     """How much of the second moment AdamW keeps from step to step. Where the batch grows, the moment must follow: 0.95 does in 20 steps."""
     seed: int = 0
@@ -27,6 +34,13 @@ class Training:
     def adam_betas(self) -> tuple[float, float]:
         """Of AdamW."""
         return 0.9, self.adam_beta2
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """What the optimizer keeps of each weight, as torch calls it."""
+        if self.optimizer == "adamw":
+            return "exp_avg", "exp_avg_sq"
+        return ("momentum_buffer",) if self.momentum else ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +90,7 @@ class Recipe:
     reference_batch: int | None = None
     """The global batch that the learning rate is meant for; None: the job's."""
     scaling: Scaling = "sqrt"
-    """How it follows the global batch."""
+    """How it follows the global batch; unless a job says so, as its optimizer's rule is."""
     damping: int = 10
     """It follows a batch that has grown over so many batches, not at once: Adam's second moment has to follow, too (COPUS, appendix E)."""
     statistics: Over = "micro-batches"

@@ -50,7 +50,7 @@ class LearningCurve:
     scaling: Scaling
     """How the learning rate followed the batch."""
     variance_ratio: tuple[float, ...] = ()
-    """V / |g|^2 as steps have measured it, samples; without it, the noise scale. The two differ: the noise scale above is what sizes showed."""
+    """V / |g|^2 as steps measured it, samples; without it, the noise scale. The two differ: the latter is what sizes showed."""
 
     def loss_at(self, progress: float) -> float:
         """Of what is trained on."""
@@ -186,4 +186,4 @@ class _File(Table):
     progress: list[float] = Field(min_length=2)
     loss: list[float]
     accuracy: list[float]
-    variance_ratio: list[Positive] = []
+    variance_ratio: list[Positive] = Field(default_factory=list)

@@ -29,10 +29,8 @@ BUSY_WINDOWS, BUSY_FACTOR = 15, (1.3, 3.0)
 """How long somebody else is on a worker, in windows on average; and by how much its own work slows down."""
 CONGESTED_WINDOWS, CONGESTED_SHARE = 15, (0.2, 0.7)
 """The same of a link; and how much of it is left."""
-LOSS_SCATTER = 0.1
-"""From step to step, of a batch that is all noise: the standard deviation of its logarithm."""
 VARIANCE_SCATTER = 0.65
-"""The same of the V / |g|^2 that a step measures; measured on digits, with batches of 32 to 128."""
+"""Of the V / |g|^2 that a step measures: the standard deviation of its logarithm; measured on digits, with batches of 32 to 128."""
 RETRANSMITTED = 40.0
 """Segments that a congested link sends again for each gigabyte."""
 
@@ -50,6 +48,16 @@ class Hosts:
     latency_s: float = 1e-4
     contention: float = 0.01
     """The probability that somebody else comes to a worker within a window; the same of a link."""
+    traffic: float = 1.0
+    """What network counters show, as a multiple of what gradients need: others on a host are counted, too."""
+    retransmissions: float = 0.0
+    """Segments sent again within a window, whatever the links are like."""
+    memory_share: float = 0.05
+    """That a worker takes beside its samples."""
+    sample_memory_share: float = 1e-4
+    """And for each."""
+    quota: bool = False
+    """Slow workers get less processor time; else their processors are slow."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,22 +105,23 @@ class UnevenWorkers:
         ring_s = carried / bandwidth + 2 * (count - 1) * hosts.latency_s
         times = compute.max(1) + ring_s
         accuracies, losses, worth = np.empty((steps, count)), list[float](), self.curve.worth(total)
-        scatter = LOSS_SCATTER * min(1.0, math.sqrt(self.curve.noise_scale / total))
         for step in range(steps):
             right = self.curve.accuracy_at(self.progress)
             accuracies[step] = random.binomial(batches.astype(int), right) / batches
+            scatter = min(1.0, 1 / math.sqrt(total * max(1 - right, 1e-2)))  # where most are right, few samples are all of the loss
             losses.append(self.curve.loss_at(self.progress) * math.exp(scatter * random.standard_normal()))
             self.progress += worth
         seconds = float(times.sum())
         self.seconds, self.samples = self.seconds + seconds, self.samples + total * steps
-        again = random.poisson(RETRANSMITTED * carried * steps / 1e9 * (self._left < 1))
+        again = random.poisson(hosts.retransmissions + RETRANSMITTED * carried * steps / 1e9 * (self._left < 1))
+        processor = np.asarray(hosts.speeds) / max(hosts.speeds) if hosts.quota else np.ones(count)
         workers = tuple(
             WorkerState(
                 local_batch=int(batches[i]),
-                throughput_bytes_per_s=2 * carried * steps / seconds,
+                throughput_bytes_per_s=2 * hosts.traffic * carried * steps / seconds,
                 retransmissions=int(again[i]),
-                cpu_ratio=float(compute[:, i].sum() / self._busy[i] / seconds),
-                memory_share=min(1.0, 0.05 + 1e-4 * float(batches[i])),
+                cpu_ratio=float(processor[i] * compute[:, i].sum() / self._busy[i] / seconds),
+                memory_share=min(1.0, hosts.memory_share + hosts.sample_memory_share * float(batches[i])),
                 compute_s=float(compute[:, i].mean()),
                 wait_s=float(times.mean() - compute[:, i].mean()),
                 accuracy=float(accuracies[:, i].mean()),

@@ -22,6 +22,7 @@ from oppa.problem.training import Training
 from oppa.training.experts import Experts
 from oppa.training.mesh import Axis, Mesh
 from oppa.training.model import Stage
+from oppa.training.optimizer import update_rule
 from oppa.training.rules import splits_backward
 
 
@@ -72,22 +73,15 @@ def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh) -> nn.
 def optimizers_for(
     stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, training: Training
 ) -> list[torch.optim.Optimizer]:
-    """AdamW over all parameters of this rank; fused, so one pass and no temporaries. Experts that are spread have one of their own."""
+    """Over all parameters of this rank; fused, so one pass and no temporaries. Experts that are spread have one of their own."""
     return [_optimizer(parameters, configuration, replicas, training) for parameters, replicas in _replicated(stages, mesh)]
 
 
 def _optimizer(parameters: list[nn.Parameter], configuration: Configuration, replicas: Axis, training: Training) -> torch.optim.Optimizer:
+    make, options = update_rule(training)
     if configuration.zero_stage != 1 or replicas.group is None:
-        return torch.optim.AdamW(parameters, lr=training.learning_rate, betas=training.adam_betas, fused=True)
-    return ZeroRedundancyOptimizer(
-        parameters,
-        torch.optim.AdamW,
-        process_group=replicas.group,
-        parameters_as_bucket_view=True,
-        lr=training.learning_rate,
-        betas=training.adam_betas,
-        fused=True,
-    )
+        return make(parameters, **options)
+    return ZeroRedundancyOptimizer(parameters, make, process_group=replicas.group, parameters_as_bucket_view=True, **options)
 
 
 def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh) -> None:

@@ -1,4 +1,4 @@
-"""What each rank of a layout holds of the training state: which box of which weight, and of both moments that AdamW keeps of it.
+"""What each rank of a layout holds of the training state: which box of which weight, and of what the optimizer keeps of it.
 
 Known without a process group, from the model, the configuration and the rank alone. Tensors go by global names (of experts, by name and
 number), so that two layouts speak of the same. Buffers are no state: a module of one's own makes them as it made them first.
@@ -29,13 +29,12 @@ from oppa.training.pipeline_parallel import blocks_of, stages_of
 from oppa.training.tensor_parallel import Slice
 from oppa.training.weights import pieces_of
 
-WEIGHT, MOMENTS = "weight", ("exp_avg", "exp_avg_sq")
-KINDS = (WEIGHT, *MOMENTS)
+WEIGHT, ADAM = "weight", ("exp_avg", "exp_avg_sq")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Key:
-    """A whole tensor of the training state: a weight, or a moment of it."""
+    """A whole tensor of the training state: a weight, or a moment of it, by the name that torch has for it."""
 
     kind: str
     name: str
@@ -63,12 +62,12 @@ Layout = tuple[tuple[Holding, ...], ...]
 
 
 @functools.lru_cache(8)
-def layout_of(model: Model, configuration: Configuration) -> Layout:
+def layout_of(model: Model, configuration: Configuration, moments: tuple[str, ...] = ADAM) -> Layout:
     """What every rank holds."""
-    return tuple(held_by(model, configuration, rank) for rank in range(configuration.devices))
+    return tuple(held_by(model, configuration, rank, moments) for rank in range(configuration.devices))
 
 
-def held_by(model: Model, configuration: Configuration, rank: int) -> tuple[Holding, ...]:
+def held_by(model: Model, configuration: Configuration, rank: int, moments: tuple[str, ...] = ADAM) -> tuple[Holding, ...]:
     """What a rank holds."""
     replicas, parts, stages = (ranks.index(rank) for ranks in peers(configuration, rank))
     tp, ep = Slice(parts, configuration.tp), Slice(replicas % configuration.ep, configuration.ep)
@@ -77,7 +76,7 @@ def held_by(model: Model, configuration: Configuration, rank: int) -> tuple[Hold
     dense = [parameter for parameter in parameters if configuration.ep == 1 or not of_expert(parameter.name)]
     spread = [parameter for parameter in parameters if configuration.ep > 1 and of_expert(parameter.name)]
     shares = (dense, Slice(replicas, configuration.dp)), (spread, Slice(replicas // configuration.ep, configuration.dp // configuration.ep))
-    return tuple(holding for group, share in shares for holding in _share(group, share, configuration.zero_stage))
+    return tuple(holding for group, share in shares for holding in _share(group, share, configuration.zero_stage, moments))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,12 +110,12 @@ def _own_stage(model: Model, blocks: range) -> nn.Module:
     return OwnStage(blocks, model.layers, lambda part, *index: getattr(parts, part)(*index))
 
 
-def _share(parameters: Sequence[_Parameter], share: Slice, zero_stage: int) -> Iterator[Holding]:
+def _share(parameters: Sequence[_Parameter], share: Slice, zero_stage: int, moments: tuple[str, ...]) -> Iterator[Holding]:
     """What number `share` of so many replicas holds of parameters that all of them train."""
     owners = _owners(parameters, share.size)
     for parameter, owner in zip(parameters, owners, strict=True):
         boxes = list(_boxes(parameter, share if zero_stage >= 2 else Slice()))
-        for kind in KINDS if zero_stage != 1 or owner == share.index else (WEIGHT,):
+        for kind in (WEIGHT, *moments) if zero_stage != 1 or owner == share.index else (WEIGHT,):
             for piece, at in boxes:
                 key = Key(kind, piece.name)
                 yield Holding(key=key, shape=piece.shape, dtype=parameter.dtype, box=piece.box, parameter=parameter.name, at=at)

@@ -44,8 +44,8 @@ def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manif
     with _together(mesh):
         manifest = Manifest.read(folder)
         manifest.require_model(spec.model)
-        prepare(replica, manifest.steps)
-        holdings = trained(layout_of(spec.model, spec.configuration), manifest.steps)[mesh.rank]
+        prepare(replica, manifest.steps, spec.training.moments)
+        holdings = trained(layout_of(spec.model, spec.configuration, spec.training.moments), manifest.steps)[mesh.rank]
         load(folder, manifest, state_of(replica, holdings))
     return manifest
 

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from oppa.training.boxes import Box
 from oppa.training.exchange import State, exchange
-from oppa.training.holdings import MOMENTS, WEIGHT, Holding, Key, Layout, layout_of
+from oppa.training.holdings import WEIGHT, Holding, Key, Layout, layout_of
 from oppa.training.mesh import Mesh
 from oppa.training.replica import Replica
 from oppa.trials.wire import TrialSpec
@@ -45,14 +45,14 @@ class Staged:
         """Fill a new replica; what is staged is consumed. Returns the bytes that this rank received."""
         if self.sharded:
             gc.collect()  # the old replica's modules and FSDP2's states of them refer to each other, and would hold on to what is dropped
-        target = trained(layout_of(spec.model, spec.configuration), self.steps)
+        target = trained(layout_of(spec.model, spec.configuration, spec.training.moments), self.steps)
         by_key = collections.defaultdict[Key, list[Holding]](list)
         for holding in target[mesh.rank]:
             by_key[holding.key].append(holding)
         place = places(replica)
         group = dist.new_group(backend="gloo") if mesh.device.type == "cuda" else None
         received_bytes = exchange(self.state, lambda key: list(map(place, by_key[key])), self.layout, target, group)
-        prepare(replica, self.steps)
+        prepare(replica, self.steps, spec.training.moments)
         if group is not None:
             dist.destroy_process_group(group)
         return received_bytes
@@ -61,7 +61,7 @@ class Staged:
 def stage(replica: Replica, spec: TrialSpec, mesh: Mesh) -> Staged:
     """Take over what this rank holds, which must take no more steps; every rank calls it behind the same step."""
     steps = agreed_steps(replica, mesh)
-    layout = trained(layout_of(spec.model, spec.configuration), steps)
+    layout = trained(layout_of(spec.model, spec.configuration, spec.training.moments), steps)
     state = state_of(replica, layout[mesh.rank])
     sharded = any(isinstance(module, FSDPModule) for module in replica.stages)
     return Staged(layout, {key: [(box, tensor.cpu()) for box, tensor in boxes] for key, boxes in state.items()}, steps, sharded)
@@ -69,7 +69,8 @@ def stage(replica: Replica, spec: TrialSpec, mesh: Mesh) -> Staged:
 
 def agreed_steps(replica: Replica, mesh: Mesh) -> int:
     """Optimizer steps that all ranks have taken; those that update no parameter of their own, under ZeRO-1, do not know."""
-    steps = [state["step"] for optimizer in _updating(replica) for state in optimizer.state.values()]
+    states = [state for optimizer in _updating(replica) for state in optimizer.state.values() if state]
+    steps = [state.get("step", 1.0) for state in states]  # SGD counts none: that it has begun is all there is to know
     most = torch.tensor(max(map(float, steps), default=0.0), device=mesh.device)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return int(most)
@@ -80,13 +81,14 @@ def trained(layout: Layout, steps: int) -> Layout:
     return layout if steps else tuple(tuple(holding for holding in holdings if holding.key.kind == WEIGHT) for holdings in layout)
 
 
-def prepare(replica: Replica, steps: int) -> None:
+def prepare(replica: Replica, steps: int, moments: tuple[str, ...]) -> None:
     """Give the optimizers of a new replica the number of steps, and zeros for moments not there yet; nothing before the first step."""
     for optimizer in _updating(replica) if steps else ():
         for parameter in (one for group in optimizer.param_groups for one in group["params"]):
-            # As AdamW itself makes it where it is fused: in float32, on the parameter's device.
-            optimizer.state[parameter]["step"] = torch.tensor(float(steps), device=parameter.device)
-            for kind in MOMENTS:
+            if isinstance(optimizer, torch.optim.AdamW):
+                # As it makes it itself where it is fused: in float32, on the parameter's device.
+                optimizer.state[parameter]["step"] = torch.tensor(float(steps), device=parameter.device)
+            for kind in moments:
                 _moment(optimizer, parameter, kind)
 
 

@@ -11,6 +11,7 @@ from llama import build_llama
 
 from oppa.errors import InputError
 from oppa.training.memory import beyond_the_limit
+from oppa.training.optimizer import update_rule
 from oppa.training.rules import require_supported
 
 _BYTES_PER_ELEMENT = 2  # ZeRO works in half precision alone
@@ -26,7 +27,8 @@ class Hybrid:
         with beyond_the_limit(mesh.device):
             self._plugin = plugin_for(spec)
         network = build_llama(spec, self._plugin.shard_config, mesh.device)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=spec.training.learning_rate, betas=spec.training.adam_betas, fused=True)
+        make, options = update_rule(spec.training)
+        optimizer = make(network.parameters(), **options)
         self._booster = Booster(plugin=self._plugin)
         self._model, self._optimizer, *_ = self._booster.boost(network, optimizer)
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.profiler import record_function
 
 from oppa.training.model import Stage
+from oppa.training.optimizer import update_rule
 from oppa.training.rules import require_supported
 from oppa.training.tensor_parallel import Slice, cross_entropy
 from oppa.training.weights import materialise
@@ -88,7 +89,8 @@ def engine_for(module, spec):
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings(spec.configuration, spec.training.precision))
     # For bf16 without ZeRO, DeepSpeed makes the optimizer's state by a step on zero gradients, which would count as the first.
     for state in engine.basic_optimizer.state.values():
-        state["step"].zero_()
+        if "step" in state:
+            state["step"].zero_()
     return engine
 
 
@@ -104,9 +106,10 @@ def micro_batches(batch, configuration):
 
 
 def _optimizer(parameters, training):
-    adam = torch.optim.AdamW(parameters, lr=training.learning_rate, betas=training.adam_betas, fused=True)
-    adam.register_step_post_hook(_updated)
-    return adam
+    make, options = update_rule(training)
+    optimizer = make(parameters, **options)
+    optimizer.register_step_post_hook(_updated)
+    return optimizer
 
 
 def _updated(*_):

@@ -1,6 +1,7 @@
 """Ranks that train through a chain of layouts without ending, and look at every bit of their state around each change.
 
-Started as `python -P reshard_ranks.py ORDERS.json`: a list, and each order says `model`, `layouts`, and the `steps` to take in each.
+Started as `python -P reshard_ranks.py ORDERS.json`: a list, and each order says `model`, `layouts`, and the `steps` to take in each, and
+`training` where it is not the usual.
 Writes `LOSSES-<number>.json` of each. With `checkpoint`, a folder, ranks go on from there if it exists, and else save there at their end.
 """
 
@@ -18,7 +19,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
 from oppa.training.exchange import State
-from oppa.training.holdings import KINDS, Key, layout_of
+from oppa.training.holdings import WEIGHT, Key, layout_of
 from oppa.training.mesh import Mesh, open_mesh, regrouped
 from oppa.training.replica import Replica
 from oppa.training.saving import resume, save
@@ -57,15 +58,15 @@ def run(order: dict, rendezvous: Path, rank: int) -> list[float]:
     """Losses of all steps."""
     model = Model(**order["model"])
     first, *others = (Configuration(**values) for values in order["layouts"])
-    alone = Configuration(dp=1, global_batch=1, micro_batch=1)
-    shapes = {one.key: one.shape for one in layout_of(model, alone)[0]}
+    alone, training = Configuration(dp=1, global_batch=1, micro_batch=1), Training(**{"learning_rate": 3e-3, **order.get("training", {})})
+    shapes = {one.key: one.shape for one in layout_of(model, alone, training.moments)[0]}
     spec = TrialSpec(
         study="tests",
         trial=1,
         configuration=first,
         model=model,
         cluster=Cluster(devices_per_host=first.devices, memory_limit_bytes=1 << 30),
-        training=Training(learning_rate=3e-3),
+        training=training,
         steps=1,
     )
     source, losses = source_of(spec), list[float]()
@@ -82,7 +83,7 @@ def run(order: dict, rendezvous: Path, rank: int) -> list[float]:
                 break
             staged = stage(replica, spec, mesh)
             before, steps = whole(staged.state, shapes), staged.steps
-            assert steps == len(losses)
+            assert steps == (len(losses) if training.optimizer == "adamw" else bool(training.moments))
             del replica
             mesh, spec = regrouped(mesh, configuration), dataclasses.replace(spec, configuration=configuration)
             replica = Replica(spec, mesh, weights=False)
@@ -98,7 +99,7 @@ def run(order: dict, rendezvous: Path, rank: int) -> list[float]:
 
 
 def whole_weights(replica: Replica, spec: TrialSpec, mesh: Mesh, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, torch.Tensor]:
-    weights = {key: shape for key, shape in shapes.items() if key.kind == KINDS[0]}
+    weights = {key: shape for key, shape in shapes.items() if key.kind == WEIGHT}
     return whole(stage(replica, spec, mesh).state, weights)
 
 

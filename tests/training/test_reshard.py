@@ -108,7 +108,7 @@ TOLERANCE = 1e-5
 """As in test_layouts; relative."""
 
 
-def order(model: Model, layouts: Sequence[Configuration], steps: Sequence[int], **options: str) -> dict[str, object]:
+def order(model: Model, layouts: Sequence[Configuration], steps: Sequence[int], **options: object) -> dict[str, object]:
     """Ranks go through these layouts, so many steps in each, and end with an error if a bit of their state changes on the way."""
     values = [dataclasses.replace(layout, global_batch=8, micro_batch=1).to_dict() for layout in layouts]
     return {"model": dataclasses.asdict(model), "layouts": values, "steps": steps, **options}
@@ -179,3 +179,23 @@ def test_a_checkpoint_is_resumed_in_any_layout(tmp_path: Path) -> None:
     assert half == without[:2]
     assert again == without, "to the last bit"
     assert all(losses == pytest.approx(without, rel=TOLERANCE) for losses in elsewhere)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_under_sgd_the_momentum_moves_along(momentum: float, tmp_path: Path) -> None:
+    training = {"optimizer": "sgd", "learning_rate": 0.1, "momentum": momentum}
+    model, saved = TRAINED["tied"], str(tmp_path / "step-8")
+    sharded, piped, cut_up, alone = (
+        Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 1, **values})  # type: ignore[arg-type]
+        for values in (*RESUMED[:2], {"dp": 2, "tp": 2, "zero_stage": 1}, {})
+    )
+    changed, unchanged, _, resumed = losses_of(
+        tmp_path,
+        order(model, [sharded, piped, cut_up, piped], [2, 2, 2, 2], training=training),
+        order(model, [alone], [8], training=training),
+        order(model, [cut_up], [4], training=training, checkpoint=saved),
+        order(model, [sharded], [4], training=training, checkpoint=saved),
+    )
+    assert changed == pytest.approx(unchanged, rel=TOLERANCE) and changed[-1] < changed[0]
+    assert resumed == pytest.approx(unchanged, rel=TOLERANCE)

@@ -18,9 +18,9 @@ STATIC, PROPORTIONAL, LEARNED = "static", "proportional", "rl"
 ADAPTIVE = ("stagewise", "critical-batch", "norm-test", "goodput")
 WEIGHTS = "rl.safetensors"
 """In the record's folder."""
-EXPLORED = {"explored": 1000, "explored-again": 1001}
+EXPLORED = {f"explored-{number}": 1000 + number for number in range(4)}
 """Runs by which the learned policy is checked, and their seeds."""
-EPISODES, WINDOW, EXPLORED_SAMPLES = 300, 5, 40_000
+EPISODES, WINDOW, EXPLORED_SAMPLES = 500, 5, 40_000
 
 
 def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:

@@ -6,7 +6,7 @@ what it was worth; what another would have been worth is estimated doubly robust
     V(pi)  =  mean of  q(s, pi(s))  +  1[a = pi(s)] / mu(a) (r - q(s, a))
 
 Notation (N windows of single workers):
-    s, a, r    what the worker said, the step that was drawn, the reward of the window behind it
+    s, a, r    what the worker said and what that window was worth, the step that was drawn, the reward of the window behind it
     mu         the probability of the step: 1 / (number of steps), and more where bounds make several alike
     q          a linear model of r for each step, of runs that are not looked at (cross-fitted)
 
@@ -55,7 +55,9 @@ class Recorded:
     probabilities: tuple[float, ...]
     """Of these."""
     rewards: tuple[float, ...]
-    """Of each worker, in the window behind it."""
+    """Of each worker, in the window behind it; at the noise that was known when the step was drawn, which no step changes."""
+    before: tuple[float, ...]
+    """The same of the window that the situation tells of: most of what the next one will be."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +103,13 @@ def recorded(lines: Iterable[Line], actions: Actions, reward: Reward) -> list[Re
         if len(before.workers) != len(behind.workers):  # another attempt, with other ranks
             continue
         sizes = [[worker.local_batch for worker in each.workers] for each in (before, behind)]
-        chosen, rewards = actions.chosen(*sizes), reward.of(behind, least=actions.least, first_sample_s=first_s)
+        chosen = actions.chosen(*sizes)
         likely = tuple(actions.alike(batch, number) / len(actions.steps) for batch, number in zip(sizes[0], chosen, strict=True))
-        found.append(Recorded(situation=before, chosen=tuple(chosen), probabilities=likely, rewards=tuple(rewards)))
+        noise = {name: getattr(before, name) for name in ("noise_scale", "health", "variance_ratio")}
+        rewards, early = (
+            tuple(reward.of(each, least=actions.least, first_sample_s=first_s)) for each in (dataclasses.replace(behind, **noise), before)
+        )
+        found.append(Recorded(situation=before, chosen=tuple(chosen), probabilities=likely, rewards=rewards, before=early))
     return found
 
 
@@ -118,7 +124,7 @@ def verdict(runs: Sequence[Sequence[Recorded]], weights: Weights, in_force: Poli
         hint = "record longer ones: `oppa train JOB --policy explore --weights FILE`"
         raise InputError(f"the recorded runs have {len(windows)} windows, and fewer than {LEAST_WINDOWS} say nothing", hint=hint)
     actions = weights.actions
-    rows = [weights.normalised(observations(each.situation, actions)) for each in windows]
+    rows = [np.column_stack((weights.normalised(observations(each.situation, actions)), each.before)) for each in windows]
     own, other = ([_steps(policy, each.situation, actions) for each in windows] for policy in (LearnedPolicy(weights=weights), in_force))
     valued = _values(rows, windows, (own, other), len(actions.steps))
     differences = np.array([first - second for first, second in zip(*valued, strict=True)])

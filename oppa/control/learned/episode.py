@@ -20,6 +20,9 @@ FAST, SLOW = (3e2, 3e3), (1e8, 1e9)
 OVERHEAD = (4.0, 32.0)
 """Between which a step's overhead lies, in samples. The digits example: about 20."""
 CONTENTION = 0.02
+TRAFFIC, RETRANSMISSIONS = (0.5, 20.0), (1e-2, 30.0)
+MEMORY, SAMPLE_MEMORY = (2e-3, 0.3), (1e-6, 1e-3)
+"""What counters show beside, from run to run: nothing that a policy should go by."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +42,22 @@ class Task:
     def hosts(self, seed: int, *, unseen: bool = False) -> Hosts:
         """Drawn anew for each seed; `unseen`: of speeds that nothing is learned on."""
         random = stream(seed, "hosts, unseen" if unseen else "hosts")
-        fastest = np.exp(random.uniform(*np.log(FAST)))
+
+        def drawn(bounds: tuple[float, float]) -> float:
+            return float(np.exp(random.uniform(*np.log(bounds))))
+
+        fastest = drawn(FAST)
         return Hosts(
-            speeds=tuple(float(fastest * share) for share in random.choice(UNSEEN if unseen else SEEN, self.workers)),
-            overhead_samples=float(random.uniform(*OVERHEAD)),
+            speeds=tuple(fastest * float(share) for share in random.choice(UNSEEN if unseen else SEEN, self.workers)),
+            overhead_samples=drawn(OVERHEAD),
             gradient_bytes=self.gradient_bytes,
-            bandwidth_bytes_per_s=float(np.exp(random.uniform(*np.log(SLOW)))),
+            bandwidth_bytes_per_s=drawn(SLOW),
             contention=CONTENTION,
+            traffic=drawn(TRAFFIC),
+            retransmissions=drawn(RETRANSMISSIONS),
+            memory_share=drawn(MEMORY),
+            sample_memory_share=drawn(SAMPLE_MEMORY),
+            quota=bool(random.random() < 0.5),
         )
 
 

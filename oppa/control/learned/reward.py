@@ -34,8 +34,6 @@ DEFAULTS: Mapping[Form, Mapping[str, float]] = {
     "paper": {"alpha": 0.1, "beta": 1.0, "delta": 0.05, "eta": 0.05},
 }
 """The paper gives no constants."""
-ADAPTIVE = True
-"""Whether the core's optimizer adapts its steps to gradients: AdamW does."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +45,8 @@ class Reward:
     beta: float = DEFAULTS["goodput"]["beta"]
     delta: float = DEFAULTS["goodput"]["delta"]
     eta: float = DEFAULTS["goodput"]["eta"]
-    adaptive: bool = ADAPTIVE
-    """Else it is SGD, for which noise does not count."""
+    adaptive: bool = True
+    """Whether the optimizer adapts its steps to gradients, as AdamW does; with SGD, noise does not count."""
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):

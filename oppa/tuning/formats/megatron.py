@@ -137,7 +137,9 @@ def training_options(problem: Problem) -> list[str]:
     half = ["--bf16"] if training.precision == "bf16" else []
     vocab = problem.model.vocab - 1  # the tokenizer adds one for the end of a document
     data = ["--train-iters 100", "--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {vocab}"]
-    return [*half, f"--lr {training.learning_rate:g}", f"--adam-beta2 {training.adam_beta2:g}", f"--seed {training.seed}", *data]
+    sgd = ["--optimizer sgd", f"--sgd-momentum {training.momentum:g}"]
+    optimizer = sgd if training.optimizer == "sgd" else [f"--adam-beta2 {training.adam_beta2:g}"]
+    return [*half, f"--lr {training.learning_rate:g}", *optimizer, f"--seed {training.seed}", *data]
 
 
 def parse(problem: Problem, files: Files) -> Reading:

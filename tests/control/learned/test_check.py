@@ -21,13 +21,13 @@ def explored(task, weights, windows: int, seed: int = 0) -> list[Recorded]:  # n
     """A simulated run whose steps are drawn by lot."""
     episode, policy, found = Episode(task, task.hosts(seed), seed=seed), ExploringPolicy(weights=weights, seed=seed), []
     for _ in range(windows):
-        before = episode.situation
+        before, early = episode.situation, (found[-1].rewards if found else (0.0,) * task.workers)
         after = policy.decide(before).local_batches or episode.local_batches
         rewards = episode.step(after)
         batches, actions = [each.local_batch for each in before.workers], weights.actions
         chosen = actions.chosen(batches, after)
         likely = tuple(actions.alike(batch, number) / 5 for batch, number in zip(batches, chosen, strict=True))
-        found.append(Recorded(situation=before, chosen=tuple(chosen), probabilities=likely, rewards=tuple(rewards)))
+        found.append(Recorded(situation=before, chosen=tuple(chosen), probabilities=likely, rewards=tuple(rewards), before=early))
     return found
 
 
