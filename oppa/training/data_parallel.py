@@ -73,7 +73,7 @@ def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh) -> nn.
 def optimizers_for(
     stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, training: Training
 ) -> list[torch.optim.Optimizer]:
-    """Over all parameters of this rank; fused, so one pass and no temporaries. Experts that are spread have one of their own."""
+    """Over all parameters of this rank. Experts that are spread have one of their own."""
     return [_optimizer(parameters, configuration, replicas, training) for parameters, replicas in _replicated(stages, mesh)]
 
 
