@@ -63,17 +63,20 @@ class Recorder:
             Table.read(self.work / "table").write(place)  # without the study that it comes from
         return Table.read(place)
 
-    def train(self, variant: str, seed: int, begins: Configuration, *words: str) -> Track:
-        """Train with a seed from a configuration of the table on, unless that is recorded; the record."""
+    def train(self, variant: str, seed: int, begins: Configuration | str, *words: str) -> Track:
+        """Train with a seed, unless that is recorded; the record.
+
+        Args:
+            begins: A configuration of the table; or the words of one, for a job without a table.
+        """
         name = f"{variant}-{seed}"
         if (known := self.folder / "runs" / f"{name}.csv.gz").exists():
             return Track.read(known)
         self._require_job()
-        self.tell(f"{name}: {begins.id}, batch {begins.global_batch}")
-        table, run = self.folder / "table", self.work / name
+        self.tell(f"{name}: {begins if isinstance(begins, str) else f'{begins.id}, batch {begins.global_batch}'}")
+        run = self.work / name
         shutil.rmtree(run, ignore_errors=True)
-        setting = _setting(begins, Table.read(table))
-        said = ["train", str(self.job), setting, "--seed", str(seed), "--run", self.typed(run), "--table", self.typed(table), *words]
+        said = ["train", str(self.job), *self._beginning(begins), "--seed", str(seed), "--run", self.typed(run), *words]
         command = self._oppa(said, self.work / f"{name}.log")
         self._note(name, command)
         with written(self.folder / "runs"):
@@ -81,6 +84,12 @@ class Recorder:
             track.write(self.folder / "runs")
         shutil.rmtree(run, ignore_errors=True)
         return track
+
+    def _beginning(self, begins: Configuration | str) -> list[str]:
+        if isinstance(begins, str):
+            return [begins]
+        place = self.folder / "table"
+        return [_setting(begins, Table.read(place)), "--table", self.typed(place)]
 
     def once(self, name: str, made: Path, *words: str) -> None:
         """Run a command of `oppa` unless what it makes is there; what is left of one that failed is removed first."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-RUN = "Train what is not recorded yet, first: half an hour. Interrupted, the same command goes on."
+RUN = "Train what is not recorded yet, first: two hours. Interrupted, the same command goes on."
 OUT = "Where the runs are recorded, and the page is written; results/policies unless given."
 JSON = "Measure what deciding costs, too, and print all figures as JSON on stdout."
 SEEDS = "How many seeds to train under each policy with."
@@ -28,10 +28,11 @@ def policies(
 
     folder = (out or catalog.root() / RECORD).resolve()
     if run:
-        from oppa.bench.policies import real
+        from oppa.bench.policies import real, variations
 
         with telling() as tell:
-            real.run(folder, catalog.root() / "runs" / "policies", range(seeds), tell)
+            for part in (real, variations):
+                part.run(folder, catalog.root() / "runs" / "policies", range(seeds), tell)
         style.err().print(f"written: {write_page(folder)}", markup=False)
     results = Results.read(folder)
     if as_json:
@@ -47,5 +48,5 @@ def policies(
             }
         typer.echo(json.dumps({**to_json(results, folder), **measured}, indent=1))
         return
-    for section in sections(results):
+    for section in sections(folder):
         style.print_section(section)

@@ -1,13 +1,14 @@
 """All policies on one job: what its page says of runs that are made up, which runs it asks for, and what it measures."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from oppa import catalog
-from oppa.bench.policies import measured, page, real
+from oppa.bench.policies import measured, page, real, variations
 from oppa.bench.recorder import Recorder
 from oppa.bench.tracks import COLUMNS, HELD_OUT, HELD_OUT_ACCURACY, Track, time_to_accuracy
 from oppa.control.policies import LEARNED, POLICIES
@@ -78,7 +79,7 @@ def test_the_best_batch_stands_for_a_policy_that_has_one(folder) -> None:
     }
     assert told["policies"]["rl"]["time_to_target_s"] == pytest.approx(1.5) and told["runs"] == 15
     assert told["policies"]["norm-test"]["time_to_target_s"] is None, "it never gets there"
-    (section,) = page.sections(page.Results.read(folder))
+    (section,) = page.sections(folder)
     assert [line[0] for line in section.rows] == ["rl", "proportional-64", "static-64", "static-128", "norm-test"]
     assert [line[3] for line in section.rows] == ["+70%", "+40%", "", "-50%", ""] and section.rows[-1][1] == "never"
     assert all(len(line) == len(section.columns) for line in section.rows)
@@ -111,6 +112,38 @@ def test_each_seed_trains_under_every_policy(table, tmp_path, monkeypatch) -> No
     assert named <= {*POLICIES, *LEARNED}
     (begins,) = {begins for variant, _, begins, _ in asked if variant == "rl"}
     assert begins.global_batch == load_job(catalog.root() / real.JOB).global_batch == real.LEARNED_FIRST
+
+
+def test_each_variation_is_a_job_that_a_policy_is_checked_and_judged_on(tmp_path, monkeypatch) -> None:
+    asked, once = [], []
+    (tmp_path / "examples").mkdir()
+    for name in ("digits.toml", "digits.py"):
+        shutil.copy(catalog.root() / "examples" / name, tmp_path / "examples")
+    monkeypatch.setattr(Recorder, "once", lambda self, name, made, *words: once.append((name, words)))
+    monkeypatch.setattr(
+        Recorder, "train", lambda self, variant, seed, begins, *words: asked.append((self.job, variant, seed, begins, words))
+    )
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(variations.catalog, "root", lambda: tmp_path)
+        variations.run(tmp_path / "record", tmp_path / "work", range(2), print)
+    assert len(asked) == len(variations.VARIATIONS) * 3 * 2
+    jobs = {path.stem: load_job(tmp_path / path) for path, *_ in asked}
+    assert {name: job.cluster.devices for name, job in jobs.items()} == {each.name: each.workers for each in variations.VARIATIONS}
+    assert jobs["sgd"].training.optimizer == "sgd" and jobs["sgd"].recipe.scaling == "linear" and jobs["deep"].model.layers == 6
+    assert len({*map(str, (job.cluster.cpus for job in jobs.values()))}) == 4, "what SGD and the deeper model run on is the example's"
+    learned = {words[words.index("--weights") + 1] for _, variant, _, _, words in asked if variant.endswith(".rl")}
+    assert {path.rpartition("/")[2] for path in learned} == {"rl.safetensors", *(f"{name}.safetensors" for name in jobs if name != "deep")}
+    for _, _, _, begins, _ in asked:
+        values = dict(pair.split("=") for pair in begins.split(","))
+        assert real.LEARNED_FIRST % (int(values["dp"]) * int(values["micro_batch"])) == 0
+
+
+def test_variations_have_a_table_of_their_own(folder) -> None:
+    for policy, reached in (("static", 0.5), ("rl", 0.25)):
+        track(f"even.{policy}", 0, reached=reached).write(folder / "runs")
+    policies, varied = page.sections(folder)
+    assert len(policies.rows) == 5
+    assert [line[:2] for line in varied.rows] == [["even workers", "static"], ["", "rl"]] and varied.rows[1][4] == "+50%"
 
 
 def test_what_is_made_is_not_made_again(tmp_path, monkeypatch) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from oppa.bench.policies.real import PROPORTIONAL, STATIC
+from oppa.bench.policies.real import LEARNED, LEARNED_FIRST, PROPORTIONAL, STATIC
+from oppa.bench.policies.variations import OF, VARIATIONS
 from oppa.bench.tracks import Track, facts_of, recorded, time_to_accuracy
 from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.record import Section, markdown, write_texts
@@ -19,20 +20,29 @@ RECORD = Path("results", "policies")
 PAGE, COMMAND = "README.md", "oppa bench policies --run"
 TARGET = 0.95
 """Accuracy on held-out samples."""
+VARIED_TARGET = 0.9
+"""The same of the variations, of which some learn more slowly."""
+COLUMNS = (">to the target, s", ">over seeds", ">sooner", ">steps", ">bsz.", ">all, s", ">loss", ">accuracy", ">seeds")
 SIZED = (STATIC, PROPORTIONAL)
 """Of which there is one for each batch; the best one stands for all."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Results:
-    """All runs."""
+    """All runs of one job."""
 
     tracks: Sequence[Track]
 
     @classmethod
     def read(cls, folder: Path) -> "Results":
-        """All that is recorded there; raises InputError if that is nothing."""
-        return cls([Track.read(path) for path in recorded(folder, COMMAND)])
+        """All of the example that are recorded there; raises InputError if that is nothing."""
+        return cls([Track.read(path) for path in recorded(folder, COMMAND) if OF not in path.name.partition(".csv")[0]])
+
+    @classmethod
+    def of_variation(cls, folder: Path, name: str) -> "Results":
+        """The same of a variation, each under the policy's name alone; it may have none."""
+        found = [Track.read(path) for path in sorted((folder / "runs").glob(f"{name}{OF}*.csv.gz"))]
+        return cls([dataclasses.replace(each, variant=each.variant.partition(OF)[2]) for each in found])
 
     @functools.cached_property
     def by_variant(self) -> Mapping[str, Mapping[int, Track]]:
@@ -56,10 +66,10 @@ class Results:
         """Over seeds."""
         return statistics.median(map(of, self.by_variant[variant].values()))
 
-    def saved(self, variant: str, beside: str) -> list[float]:
+    def saved(self, variant: str, beside: str, target: float = TARGET) -> list[float]:
         """By how much sooner it is at the target than another, seed by seed, where both are."""
         ours, theirs = self.by_variant[variant], self.by_variant[beside]
-        pairs = [(_reached_s(ours[seed]), _reached_s(theirs[seed])) for seed in ours if seed in theirs]
+        pairs = [tuple(time_to_accuracy(each[seed], target) for each in (ours, theirs)) for seed in ours if seed in theirs]
         return [1 - one / other for one, other in pairs if math.isfinite(one) and math.isfinite(other)]
 
 
@@ -97,40 +107,59 @@ def page(folder: Path) -> tuple[str, dict[str, str]]:
     parts = [
         "# All policies on one job: digits on four workers of different speed\n",
         "\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n",
-        *(f"## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections(results)),
+        *(f"## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections(folder)),
         *(f"![{caption}]({name})\n\n{caption}.\n" for name, (caption, _) in figures.items()),
     ]
     return "\n".join(parts), {name: standalone(svg) for name, (_, svg) in figures.items()}
 
 
-def sections(results: Results) -> list[Section]:
-    """One table of all."""
+def sections(folder: Path) -> list[Section]:
+    """A table of all policies on the example, and one of its variations where there are some."""
+    varied = {each.title: Results.of_variation(folder, each.name) for each in VARIATIONS}
+    rows = [line for title, results in varied.items() for line in _varied(title, results)]
+    return [_policies(Results.read(folder)), *([_variations(rows)] if rows else [])]
+
+
+def _policies(results: Results) -> Section:
     static = results.policies.get(STATIC)
-    rows = []
-    for name, runs in results.by_variant.items():
-        times = sorted(map(_reached_s, runs.values()))
-        saved = results.saved(name, static) if static and name != static else []
-        rows.append(
-            [
-                name,
-                _seconds(statistics.median(times)),
-                f"{_seconds(times[0])} to {_seconds(times[-1])}",
-                f"{statistics.median(saved):+.0%}" if saved else "",
-                f"{results.median(name, lambda track: len(track.steps)):g}",
-                f"{results.median(name, lambda track: track.average_batch):.0f}",
-                f"{results.median(name, lambda track: float(track.clock_s[-1])):.1f}",
-                f"{results.median(name, lambda track: float(track.held_out['loss'].iloc[-1])):.3f}",
-                f"{results.median(name, _last_accuracy):.1%}",
-                len(runs),
-            ]
-        )
     text = (
         f"Seconds of steps and changes until {TARGET:.0%} of held-out digits are told; medians over seeds. All see as many samples. "
         f"Sooner: than `{static}`, the best static batch, seed by seed. bsz.: mean samples of a step; all: seconds of the whole run; "
         "loss and accuracy: of held-out samples in the end."
     )
-    columns = ("policy", ">to the target, s", ">over seeds", ">sooner", ">steps", ">bsz.", ">all, s", ">loss", ">accuracy", ">seeds")
-    return [Section(title="Policies", text=text, columns=columns, rows=rows)]
+    rows = [[name, *_figures(results, name, static)] for name in results.by_variant]
+    return Section(title="Policies", text=text, columns=("policy", *COLUMNS), rows=rows)
+
+
+def _variations(rows: Sequence[Sequence[object]]) -> Section:
+    text = (
+        f"The same with some of the job changed, until {VARIED_TARGET:.0%} are told, all from a batch of {LEARNED_FIRST}; sooner: "
+        "than that batch shared out evenly. `rl` was learned on the simulated job, but for the policy that is carried over."
+    )
+    return Section(title="Optimizers, workers, and a policy carried over", text=text, columns=("job", "policy", *COLUMNS), rows=rows)
+
+
+def _varied(title: str, results: Results) -> list[list[object]]:
+    """A line for each policy, the static batch first."""
+    names = [name for name in (STATIC, PROPORTIONAL, LEARNED) if name in results.by_variant]
+    return [[title if name == names[0] else "", name, *_figures(results, name, STATIC, VARIED_TARGET)] for name in names]
+
+
+def _figures(results: Results, name: str, beside: str | None, target: float = TARGET) -> list[object]:
+    """Those of COLUMNS."""
+    times = sorted(time_to_accuracy(track, target) for track in results.by_variant[name].values())
+    saved = results.saved(name, beside, target) if beside is not None and beside in results.by_variant and name != beside else []
+    return [
+        _seconds(statistics.median(times)),
+        f"{_seconds(times[0])} to {_seconds(times[-1])}",
+        f"{statistics.median(saved):+.0%}" if saved else "",
+        f"{results.median(name, lambda track: len(track.steps)):g}",
+        f"{results.median(name, lambda track: track.average_batch):.0f}",
+        f"{results.median(name, lambda track: float(track.clock_s[-1])):.1f}",
+        f"{results.median(name, lambda track: float(track.held_out['loss'].iloc[-1])):.3f}",
+        f"{results.median(name, _last_accuracy):.1%}",
+        len(results.by_variant[name]),
+    ]
 
 
 def _reached_s(track: Track) -> float:
