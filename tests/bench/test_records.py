@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 
 from oppa import catalog
+from oppa.bench import recorded_page
 from oppa.bench.ci import COMPARISONS, read_reference
 from oppa.bench.goodput import page as goodput
 from oppa.bench.norm_test import page as norm_test
@@ -30,7 +31,7 @@ def test_the_page_follows_from_its_log(folder: Path) -> None:
 def test_so_do_those_of_real_experiments(experiment: ModuleType) -> None:
     folder = catalog.root() / experiment.RECORD
     text, figures = experiment.page(folder)
-    assert (folder / experiment.PAGE).read_text() == text
+    assert (folder / recorded_page.PAGE).read_text() == text
     assert {path.name: path.read_text() for path in folder.glob("*.svg")} == figures
 
 

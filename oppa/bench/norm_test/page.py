@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from oppa.bench.norm_test.schemes import CONSTANTS, is_norm_test, matching
+from oppa.bench.recorded_page import Page, page_of, written_page
 from oppa.bench.tracks import Track, facts_of, recorded
-from oppa.report.figures import Axis, Series, lines, standalone
-from oppa.report.record import Section, markdown, write_texts
+from oppa.report.figures import Axis, Series, lines
+from oppa.report.record import Section
 from oppa.table import Table
 
 RECORD = Path("results", "norm-test")
-PAGE, COMMAND = "README.md", "oppa bench norm-test --run"
+COMMAND = "oppa bench norm-test --run"
 WINDOW = 1024
 """Samples over which the loss of training is smoothed."""
 POINTS = 100
@@ -82,27 +83,14 @@ def to_json(results: Results, folder: Path) -> dict[str, Any]:
 
 def write_page(folder: Path) -> Path:
     """Write the page and its figures beside the runs."""
-    text, figures = page(folder)
-    write_texts(folder, {**figures, PAGE: text})
-    return folder / PAGE
+    return written_page(folder, page(folder))
 
 
-def page(folder: Path) -> tuple[str, dict[str, str]]:
-    """The page in Markdown and its figures as SVG by file name: the same runs give the same bytes."""
+def page(folder: Path) -> Page:
+    """The page, and its figures."""
     results = Results.read(folder)
-    known, figures = facts_of(folder, recorded(folder, COMMAND)), _figures(results)
-    facts = {
-        **known["origin"],
-        "versions": "; ".join(known["versions"]),
-        "raw log": f"`runs/`, {known['runs']} runs, SHA-256 `{known['raw_log_sha256']}`",
-    }
-    parts = [
-        "# The norm test: a small Llama on real text, four data-parallel ranks\n",
-        "\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n",
-        *(f"## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections(results)),
-        *(f"![{caption}]({name})\n\n{caption}.\n" for name, (caption, _) in figures.items()),
-    ]
-    return "\n".join(parts), {name: standalone(svg) for name, (_, svg) in figures.items()}
+    title = "The norm test: a small Llama on real text, four data-parallel ranks"
+    return page_of(folder, COMMAND, title, sections(results), _figures(results))
 
 
 def sections(results: Results) -> list[Section]:

@@ -12,12 +12,13 @@ import numpy as np
 
 from oppa.bench.policies.real import LEARNED, LEARNED_FIRST, PROPORTIONAL, STATIC
 from oppa.bench.policies.variations import OF, VARIATIONS
+from oppa.bench.recorded_page import Page, page_of, written_page
 from oppa.bench.tracks import Track, facts_of, recorded, time_to_accuracy
-from oppa.report.figures import Axis, Series, lines, standalone
-from oppa.report.record import Section, markdown, write_texts
+from oppa.report.figures import Axis, Series, lines
+from oppa.report.record import Section
 
 RECORD = Path("results", "policies")
-PAGE, COMMAND = "README.md", "oppa bench policies --run"
+COMMAND = "oppa bench policies --run"
 TARGET = 0.95
 """Accuracy on held-out samples."""
 VARIED_TARGET = 0.9
@@ -90,27 +91,14 @@ def to_json(results: Results, folder: Path) -> dict[str, Any]:
 
 def write_page(folder: Path) -> Path:
     """Write the page and its figures beside the runs."""
-    text, figures = page(folder)
-    write_texts(folder, {**figures, PAGE: text})
-    return folder / PAGE
+    return written_page(folder, page(folder))
 
 
-def page(folder: Path) -> tuple[str, dict[str, str]]:
-    """The page in Markdown and its figures as SVG by file name: the same runs give the same bytes."""
-    results, known = Results.read(folder), facts_of(folder, recorded(folder, COMMAND))
+def page(folder: Path) -> Page:
+    """The page, and its figures."""
+    results, title = Results.read(folder), "All policies on one job: digits on four workers of different speed"
     figures = {"accuracy.svg": _accuracies(results), "batches.svg": _batches(results)}
-    facts = {
-        **known["origin"],
-        "versions": "; ".join(known["versions"]),
-        "raw log": f"`runs/`, {known['runs']} runs, SHA-256 `{known['raw_log_sha256']}`",
-    }
-    parts = [
-        "# All policies on one job: digits on four workers of different speed\n",
-        "\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n",
-        *(f"## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections(folder)),
-        *(f"![{caption}]({name})\n\n{caption}.\n" for name, (caption, _) in figures.items()),
-    ]
-    return "\n".join(parts), {name: standalone(svg) for name, (_, svg) in figures.items()}
+    return page_of(folder, COMMAND, title, sections(folder), figures)
 
 
 def sections(folder: Path) -> list[Section]:

@@ -1,0 +1,45 @@
+"""The page of an experiment whose runs are recorded: where they come from, tables, figures; the same records give the same bytes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from oppa.bench.tracks import facts_of, recorded
+from oppa.report.figures import standalone
+from oppa.report.record import Section, markdown, write_texts
+
+PAGE = "README.md"
+
+Page = tuple[str, dict[str, str]]
+"""In Markdown, and its figures as SVG by file name."""
+
+
+def page_of(folder: Path, command: str, title: str, sections: Sequence[Section], figures: Mapping[str, tuple[str, str]]) -> Page:
+    """Of the records in a folder.
+
+    Args:
+        command: That makes them.
+        figures: Caption and SVG by file name.
+
+    Raises:
+        InputError: if there are none.
+    """
+    known = facts_of(folder, recorded(folder, command))
+    facts = {
+        **known["origin"],
+        "versions": "; ".join(known["versions"]),
+        "raw log": f"`runs/`, {known['runs']} runs, SHA-256 `{known['raw_log_sha256']}`",
+    }
+    parts = [
+        f"# {title}\n",
+        "\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n",
+        *(f"## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections),
+        *(f"![{caption}]({name})\n\n{caption}.\n" for name, (caption, _) in figures.items()),
+    ]
+    return "\n".join(parts), {name: standalone(svg) for name, (_, svg) in figures.items()}
+
+
+def written_page(folder: Path, page: Page) -> Path:
+    """Write it beside its records; where it is. Raises InputError where the disk refuses."""
+    text, figures = page
+    write_texts(folder, {**figures, PAGE: text})
+    return folder / PAGE
