@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -48,6 +48,7 @@ def learn(
     Exit codes: 0 learned, 2 wrong input, 3 environment lacking.
     """
     from oppa import __version__
+    from oppa.cli.progress import Counted
     from oppa.control.learned.algorithms import ALGORITHMS, learned
     from oppa.control.learned.judgement import scores
     from oppa.problem.job import load_job
@@ -63,8 +64,13 @@ def learn(
         "job": problem.name,
         "curve": [*map(str, run or [])] or curve,
     }
-    with _Progress(episodes) as progress:
-        weights = learned(task, algorithm, episodes=episodes, seed=seed, provenance=told, told=progress.tell)
+    with Counted("episodes", episodes) as progress:
+
+        def ended(number: int, reward: float) -> None:
+            line = f"episode {number + 1} of {episodes}: a window is worth {reward:+.3f}"
+            progress.count(number + 1, episodes, f"reward {reward:+.3f}", line)
+
+        weights = learned(task, algorithm, episodes=episodes, seed=seed, provenance=told, told=ended)
         found = scores(task, weights, seed=seed)
     path = out or Path("policies", f"{problem.name}.safetensors")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,30 +138,3 @@ def _print(path: Path, found: "Sequence[Score]") -> None:
         table.add_row(each.name, seconds, share, str(each.failed) if each.failed else "")
     style.err().print(table)
     style.err().print(f"policy  {path}", markup=False)
-
-
-class _Progress:
-    """A bar on a terminal, a line now and then elsewhere; to stderr."""
-
-    def __init__(self, episodes: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        from oppa.cli import style
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._console, self._episodes = style.err(), episodes
-        self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
-        self._task = self._bar.add_task("episodes", total=episodes)
-
-    def __enter__(self) -> "_Progress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._bar.stop()
-
-    def tell(self, number: int, reward: float) -> None:
-        """An episode ended."""
-        self._bar.update(self._task, completed=number + 1, description=f"reward {reward:+.3f}")
-        if not self._console.is_terminal and (number + 1) % max(1, self._episodes // 20) == 0:
-            self._console.print(f"episode {number + 1} of {self._episodes}: a window is worth {reward:+.3f}", markup=False)
