@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,11 +27,16 @@ RUN = "A run of `oppa train` that tells it instead, with `validation` in [train]
 FORM = "Of the reward: `goodput`; `paper`, as DYNAMIX writes it; or `per-sample`, the same with its slips mended."
 REWARD = "A constant of the reward, `delta=0.5`: alpha, beta, delta or eta. Repeat it for more."
 WINDOW = "Steps between two decisions."
+SETTING = "With --weights: the configuration that the job runs in, `dp=4,micro_batch=16`."
+WEIGHTS = "Learn on from these, on real runs of the job: each episode is one, below runs/."
+SAMPLES = "With --weights: where an episode ends, instead of the job file's [train]."
 OUT = "Where the policy is written; policies/JOB.safetensors unless given."
 
 
 def learn(
+    context: typer.Context,
     job: Annotated[Path, typer.Argument(metavar="JOB", help=JOB, show_default=False)],
+    setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
     episodes: Annotated[int, typer.Option(min=1, help=EPISODES)] = 20,
     algorithm: Annotated[str, typer.Option(metavar="NAME", help=ALGORITHM)] = "ppo",
     curve: Annotated[str, typer.Option(metavar="NAME", help=CURVE)] = "digits",
@@ -39,13 +44,15 @@ def learn(
     reward: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help=REWARD)] = None,
     form: Annotated[str, typer.Option(metavar="NAME", help=FORM)] = "goodput",
     window: Annotated[int, typer.Option(min=1, help=WINDOW)] = 20,
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help=WEIGHTS)] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help=SAMPLES)] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print how it did as JSON on stdout.")] = False,
 ) -> None:
     """Learn a policy that gives each data-parallel worker a batch of its own (DYNAMIX), and judge it on workers that it never saw.
 
-    Exit codes: 0 learned, 2 wrong input, 3 environment lacking.
+    Exit codes: 0 learned, 2 wrong input, 3 environment lacking; with --weights also those of `oppa train`.
     """
     from oppa import __version__
     from oppa.cli.progress import Counted
@@ -56,6 +63,12 @@ def learn(
     if algorithm not in ALGORITHMS:
         raise InputError(f"`--algorithm {algorithm}` is unknown", hint=nearest(algorithm, ALGORITHMS))
     problem = load_job(job)
+    path = out or Path("policies", f"{problem.name}.safetensors")
+    if weights or setting or samples:
+        found_on = _real(context, job, setting, weights, episodes=episodes, samples=samples, seed=seed, out=path)
+        if as_json:
+            typer.echo(json.dumps({"policy": str(path), "episodes": found_on}, indent=1))
+        return
     wanted = dataclasses.replace(_reward(form, reward or []), adaptive=problem.training.optimizer == "adamw")
     task = _task(problem, _curve(curve, run or [], problem), wanted, window)
     told = {
@@ -70,14 +83,29 @@ def learn(
             line = f"episode {number + 1} of {episodes}: a window is worth {reward:+.3f}"
             progress.count(number + 1, episodes, f"reward {reward:+.3f}", line)
 
-        weights = learned(task, algorithm, episodes=episodes, seed=seed, provenance=told, told=ended)
-        found = scores(task, weights, seed=seed)
-    path = out or Path("policies", f"{problem.name}.safetensors")
+        new = learned(task, algorithm, episodes=episodes, seed=seed, provenance=told, told=ended)
+        found = scores(task, new, seed=seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    weights.save(path)
+    new.save(path)
     _print(path, found)
     if as_json:
         typer.echo(json.dumps({"policy": str(path), "scores": [dataclasses.asdict(each) for each in found]}, indent=1))
+
+
+def _real(context: typer.Context, job: Path, setting: str, weights: Path | None, **how: Any) -> list[dict[str, object]]:
+    """Learn on from real runs."""
+    from oppa.cli.learn_real import learn_on, require_alone
+    from oppa.cli.question import question
+
+    if weights is None:
+        raise InputError("a setting or `--samples` without `--weights`", hint="learn on simulated runs first, then on real ones from there")
+    simulated = ("algorithm", "curve", "run", "reward", "form", "window")
+    asked = {name: context.get_parameter_source(name) for name in simulated}
+    require_alone([f"--{name}" for name, source in asked.items() if source is not None and source.name == "COMMANDLINE"])
+    problem, configuration = question(job, setting)
+    if configuration is None:
+        raise InputError("it is not said which configuration the job runs in", hint="give a setting: `dp=4,micro_batch=16`")
+    return learn_on(problem, configuration, weights, **how)
 
 
 def _task(problem: "Problem", curve: "LearningCurve", reward: "Reward", window: int) -> "Task":

@@ -96,13 +96,7 @@ def train(
         raise InputError(f"`--weights {weights}` without a policy", hint="add `--policy rl`")
     make = policy_maker(policy, weights, recorded or [], in_force, problem) if policy else None
     if make:
-        chosen = _policy(policy, make, profiled)
-        recipe = problem.recipe
-        if chosen.interval is not None:
-            recipe = dataclasses.replace(recipe, statistics=chosen.measures, statistics_every=chosen.interval)
-        if chosen.window is not None:
-            recipe = dataclasses.replace(recipe, workers_every=chosen.window)
-        problem = dataclasses.replace(problem, recipe=recipe)
+        problem = _measured_for(problem, _policy(policy, make, profiled))
     if control and policy:
         raise InputError(f"`--policy {policy}` beside `--control {control}`", hint="that service has a policy: leave one of them out")
     there = _there(control)
@@ -116,6 +110,42 @@ def train(
     if as_json:
         typer.echo(json.dumps(result, indent=1))
     raise typer.Exit(code)
+
+
+def train_under(
+    problem: "Problem", configuration: "Configuration", policy: str, make: "Callable[[Offers | None], Policy]", run: Path
+) -> int:
+    """Train a job on this machine under a policy that needs no table, in a folder of its own; the exit code, as that of `oppa train`.
+
+    Args:
+        policy: What it is called.
+        make: What makes it.
+    """
+    from oppa.places.engine import Request
+    from oppa.trials.runner import load_runner
+
+    problem = _measured_for(problem, make(None))
+    wishes = _Wishes(
+        runner=load_runner(problem.runner).for_runs(),
+        asked=configuration,
+        usual=configuration,
+        table=None,
+        request=Request(launcher="auto", parallel=1).resolve(problem.cluster),
+        policy=policy,
+        make=make,
+        control=None,
+    )
+    return _supervised(problem, wishes, run)[1]
+
+
+def _measured_for(problem: "Problem", policy: "Policy") -> "Problem":
+    """With what a policy wants to be told."""
+    recipe = problem.recipe
+    if policy.interval is not None:
+        recipe = dataclasses.replace(recipe, statistics=policy.measures, statistics_every=policy.interval)
+    if policy.window is not None:
+        recipe = dataclasses.replace(recipe, workers_every=policy.window)
+    return dataclasses.replace(problem, recipe=recipe)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ def test_the_best_batch_stands_for_a_policy_that_has_one(folder) -> None:
     assert told["policies"]["norm-test"]["time_to_target_s"] is None, "it never gets there"
     (section,) = page.sections(folder)
     assert [line[0] for line in section.rows] == ["rl", "proportional-64", "static-64", "static-128", "norm-test"]
-    assert [line[3] for line in section.rows] == ["+70%", "+40%", "", "-50%", ""] and section.rows[-1][1] == "never"
+    assert [line[3] for line in section.rows] == ["+70%", "+40%", "", "-50%", "never"] and section.rows[-1][1] == "never"
     assert all(len(line) == len(section.columns) for line in section.rows)
 
 
@@ -127,12 +127,19 @@ def test_each_variation_is_a_job_that_a_policy_is_checked_and_judged_on(tmp_path
         elsewhere.setattr(variations.catalog, "root", lambda: tmp_path)
         variations.run(tmp_path / "record", tmp_path / "work", range(2), print)
     assert len(asked) == len(variations.VARIATIONS) * 3 * 2
-    jobs = {path.stem: load_job(tmp_path / path) for path, *_ in asked}
-    assert {name: job.cluster.devices for name, job in jobs.items()} == {each.name: each.workers for each in variations.VARIATIONS}
+    jobs = {path.stem: load_job(tmp_path / path) for path, *_ in asked if path.stem != "links"}
+    assert {name: job.cluster.devices for name, job in jobs.items()} == {
+        each.name: each.workers for each in variations.VARIATIONS if not each.hosts
+    }
+    links = (tmp_path / "work" / "jobs" / "links.toml").read_text()
+    assert 'hosts = "allocation"' in links and "cpus_per_device" not in links
     assert jobs["sgd"].training.optimizer == "sgd" and jobs["sgd"].recipe.scaling == "linear" and jobs["deep"].model.layers == 6
     assert len({*map(str, (job.cluster.cpus for job in jobs.values()))}) == 4, "what SGD and the deeper model run on is the example's"
     learned = {words[words.index("--weights") + 1] for _, variant, _, _, words in asked if variant.endswith(".rl")}
-    assert {path.rpartition("/")[2] for path in learned} == {"rl.safetensors", *(f"{name}.safetensors" for name in jobs if name != "deep")}
+    assert {path.rpartition("/")[2] for path in learned} == {
+        "rl.safetensors",
+        *(f"{name}.safetensors" for name in ("links", *jobs) if name != "deep"),
+    }
     for _, _, _, begins, _ in asked:
         values = dict(pair.split("=") for pair in begins.split(","))
         assert real.LEARNED_FIRST % (int(values["dp"]) * int(values["micro_batch"])) == 0

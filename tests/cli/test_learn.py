@@ -62,6 +62,23 @@ def test_it_acts_where_recorded_runs_speak_for_it_and_nowhere_else(oppa, learned
     assert "another model" in oppa("train", "other.toml", *rl[2:], "still", "--recorded", "explored", code=2).stderr
 
 
+def test_real_runs_teach_it_more(oppa, learned) -> None:
+    before = Weights.load(oppa.folder / "p.safetensors")
+    more = ("learn", "job.toml", "dp=2,micro_batch=4", "--weights", "p.safetensors", "--out", "q.safetensors")
+    told = json.loads(oppa(*more, "--episodes", 2, "--samples", 4_000, "--json").stdout)
+    after = Weights.load(oppa.folder / "q.safetensors")
+    assert after.provenance["runs"] == len(told["episodes"]) == 2 and after.window == before.window
+    assert not np.array_equal(before.layers[0][0], after.layers[0][0]) and np.array_equal(before.mean, after.mean)
+    runs = [oppa.folder / each["run"] for each in told["episodes"]]
+    assert [RunSpec.read(run).policy for run in runs] == ["learn", "learn"]
+    assert len({RunSpec.read(run).problem.training.seed for run in runs}) == 2
+    lines = ledger.standing(ledger.read(runs[1]))
+    assert len({tuple(line["local_batches"]) for line in lines if line["event"] == ledger.CHANGED and "local_batches" in line}) > 2
+    assert "teaches nothing" in oppa(*more, "--episodes", 1, "--samples", 320, code=2).stderr
+    assert "beside `--weights`" in oppa(*more, "--window", 5, code=2).stderr
+    assert "without `--weights`" in oppa("learn", "job.toml", "--samples", 320, code=2).stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -1,5 +1,7 @@
 """Memory: exact where it is counted, and monotone where more is kept or less is held."""
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.hardware import load_hardware
 from oppa.cost.memory import PARTS, first_stage, last_stage, memory
 from oppa.cost.prediction import believed
+from oppa.cost.workload import workload_of
 from oppa.problem.model import Model
 from tests.cost.conftest import ROW, work_of
 
@@ -104,3 +107,11 @@ def test_the_formula_reads_the_coefficients_that_are_declared_and_no_others() ->
     c = {name: value.requires_grad_() for name, value in medians(beliefs).items()}
     memory(work_of({"zero": 2}, {"pp": 1, "mbs": 4}), c).sum().backward()
     assert {name for name, value in c.items() if value.grad} == set(beliefs)
+
+
+@pytest.mark.parametrize(("optimizer", "momentum", "kept"), [("adamw", 0.9, 8), ("sgd", 0.9, 4), ("sgd", 0.0, 0)])
+def test_an_optimizer_keeps_what_it_needs(optimizer, momentum, kept, framework_problem) -> None:
+    problem = framework_problem("torch", model="tiny-4m")
+    training = dataclasses.replace(problem.training, optimizer=optimizer, momentum=momentum, precision="fp32")
+    work = workload_of(dataclasses.replace(problem, training=training), problem.candidates())
+    assert (work.machine.optimizer_bytes == kept).all()

@@ -38,6 +38,15 @@ def test_the_noise_scale_is_what_makes_curves_fall_together() -> None:
         assert found.loss_at(progress) == pytest.approx(TRUTH.loss_at(progress), abs=0.1)
 
 
+def test_the_noise_that_steps_see_comes_along() -> None:
+    lines = [{**line, "variance_ratio": 10.0 + line["step"]} for line in ledger_of(TRUTH, 64, steps=100)]
+    lines[3]["variance_ratio"] = None
+    found = LearningCurve.of([lines], "sqrt")
+    early, late = (found.variance_ratio_at(progress) for progress in (found.progress[0], found.progress[-1]))
+    assert 10 <= early < 30 and late == pytest.approx(100, rel=0.1) and found.noise_scale == 50.0
+    assert LearningCurve.of([ledger_of(TRUTH, 64, steps=300)], "sqrt").variance_ratio_at(1e3) == 50.0, "else it is the noise scale"
+
+
 def test_one_run_alone_has_the_noise_scale_that_it_measured() -> None:
     assert LearningCurve.of([ledger_of(TRUTH, 64, steps=300)], "sqrt").noise_scale == 50.0
     with pytest.raises(InputError, match="noise scale"):

@@ -68,10 +68,10 @@ class Results:
         return statistics.median(map(of, self.by_variant[variant].values()))
 
     def saved(self, variant: str, beside: str, target: float = TARGET) -> list[float]:
-        """By how much sooner it is at the target than another, seed by seed, where both are."""
+        """By how much sooner it is at the target than another, seed by seed, where either is; minus infinity where it never is."""
         ours, theirs = self.by_variant[variant], self.by_variant[beside]
         pairs = [tuple(time_to_accuracy(each[seed], target) for each in (ours, theirs)) for seed in ours if seed in theirs]
-        return [1 - one / other for one, other in pairs if math.isfinite(one) and math.isfinite(other)]
+        return [1 - one / other for one, other in pairs if math.isfinite(one) or math.isfinite(other)]
 
 
 def to_json(results: Results, folder: Path) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _figures(results: Results, name: str, beside: str | None, target: float = TA
     return [
         _seconds(statistics.median(times)),
         f"{_seconds(times[0])} to {_seconds(times[-1])}",
-        f"{statistics.median(saved):+.0%}" if saved else "",
+        _sooner(statistics.median(saved)) if saved else "",
         f"{results.median(name, lambda track: len(track.steps)):g}",
         f"{results.median(name, lambda track: track.average_batch):.0f}",
         f"{results.median(name, lambda track: float(track.clock_s[-1])):.1f}",
@@ -165,6 +165,10 @@ def _finite(value: float) -> float | None:
 
 def _seconds(value: float) -> str:
     return f"{value:.1f}" if math.isfinite(value) else "never"
+
+
+def _sooner(share: float) -> str:
+    return f"{share:+.0%}" if math.isfinite(share) else "never"
 
 
 def _accuracies(results: Results) -> tuple[str, str]:

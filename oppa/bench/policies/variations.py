@@ -28,6 +28,8 @@ class Variation:
     lines: Mapping[str, str]
     """Of the job file, and what they become."""
     workers: int = 4
+    hosts: tuple[str, ...] = ()
+    """The words of `oppa netlab` that it runs under; none: on this machine as it is."""
     learned: bool = True
     """On this job; else what was learned on the example is carried over."""
 
@@ -49,6 +51,12 @@ VARIATIONS = (
         workers=8,
     ),
     Variation("even", "even workers", {CPUS: "cpus_per_device = 0.34"}),
+    Variation(
+        "links",
+        "even workers, slow links",
+        {DEVICES: 'hosts = "allocation"\ndevices_per_host = "allocation"', CPUS: ""},
+        hosts=("--hosts", "4", "--cpus-per-rank", "0.34", "--bandwidth", "100mbit", "--latency", "2ms"),
+    ),
     Variation("deep", "a deeper model, policy carried over", {"layers = 3": "layers = 6", "hidden = 48": "hidden = 32"}, learned=False),
 )
 
@@ -60,7 +68,7 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
         EnvironmentLackingError: if a run fails.
     """
     for variation in VARIATIONS:
-        recorder = Recorder(job=_written(variation, work / "jobs"), folder=folder, work=work, tell=tell)
+        recorder = Recorder(job=_written(variation, work / "jobs"), folder=folder, work=work, hosts=variation.hosts, tell=tell)
         weights = _weights(variation, recorder)
         setting = f"dp={variation.workers},micro_batch={LEARNED_FIRST // variation.workers}"
         learned = ["--policy", LEARNED, "--weights", recorder.typed(weights)]

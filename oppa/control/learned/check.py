@@ -169,12 +169,13 @@ def _model(known: Sequence[tuple[Array, Recorded]], steps: int) -> Callable[[Arr
     seen = np.concatenate([features(rows) for rows, _ in known])
     drawn = np.concatenate([each.chosen for _, each in known])
     rewards = np.concatenate([each.rewards for _, each in known])
-    common = _ridge(seen, rewards)
-    own = [_ridge(seen[drawn == step], (rewards - seen @ common)[drawn == step]) for step in range(steps)]
+    common = ridge(seen, rewards)
+    own = [ridge(seen[drawn == step], (rewards - seen @ common)[drawn == step]) for step in range(steps)]
     return lambda rows: np.column_stack([features(rows) @ (common + each) for each in own])
 
 
-def _ridge(seen: Array, wanted: Array) -> Array:
+def ridge(seen: Array, wanted: Array) -> Array:
+    """Coefficients (d,) of a ridge regression of values (n,) on features (n, d)."""
     return np.asarray(np.linalg.solve(seen.T @ seen + RIDGE * np.eye(seen.shape[1]), seen.T @ wanted))
 
 

@@ -1,12 +1,13 @@
 """Rewards and actions by hand."""
 
+import dataclasses
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oppa.control.decision import Situation
+from oppa.control.decision import HEALTHY, Situation
 from oppa.control.learned.actions import LEAST, MOST, STEPS, Actions
 from oppa.control.learned.reward import Reward, sample_s
 from oppa.errors import InputError
@@ -45,6 +46,10 @@ def test_a_size_by_what_it_costs() -> None:
     first, second = reward.of(situation(), least=8, first_sample_s=0.3 / 96 / 2)
     assert first == pytest.approx(0.5 + 0.2 - 0.2 * math.log(2) - 0.3 * math.log(1 + 96 / 16))
     assert second == pytest.approx(first - 0.2), "but for its accuracy the same: they are in it together"
+    believed = situation(noise_scale=48.0, health=HEALTHY)
+    assert reward.of(believed, least=8, first_sample_s=0.3 / 96)[0] == pytest.approx(0.5 + 0.2 - 0.3 * math.log(3))
+    doubted = dataclasses.replace(believed, health="no_signal")
+    assert reward.of(doubted, least=8, first_sample_s=0.3 / 96)[0] == pytest.approx(0.5 + 0.2 - 0.3 * math.log(1 + 96 / 16))
     blind = reward.of(situation(variance_ratio=None), least=8, first_sample_s=0.3 / 96)
     assert blind[0] == pytest.approx(0.5 + 0.2 - 0.2 - 0.3 * 2), "without a noise scale as by the sample"
 

@@ -1,5 +1,6 @@
 """The exports before the frameworks' own parsers, and before documented lists of names where those cannot be installed."""
 
+import dataclasses
 import re
 
 import pytest
@@ -106,7 +107,7 @@ MEGATRON_LM = """
     --hidden-size --ffn-hidden-size --num-attention-heads --group-query-attention --num-query-groups --seq-length
     --max-position-embeddings --position-embedding-type --normalization --swiglu --disable-bias-linear --add-qkv-bias
     --untie-embeddings-and-output-weights --num-experts --moe-router-topk --bf16 --lr --adam-beta2 --seed --train-iters --mock-data
-    --tokenizer-type --vocab-size
+    --tokenizer-type --vocab-size --optimizer --sgd-momentum
 """
 """Names of options as Megatron-LM's examples and users' launch scripts have them; its parser comes with no package that could be asked."""
 INTERLEAVED = {"dp": 2, "pp": 2, "tp": 2, "schedule": "interleaved", "model_chunks": 2, "overlap_p2p": True}
@@ -168,6 +169,13 @@ def test_megatron_lm_documents_every_option(values, problem_of) -> None:
     chosen = at(**values, overlap_zero_comm=True, dp_bucket_mb=256)
     text = export("megatron", problem, chosen)["megatron_args.sh"]
     assert set(re.findall(r"--[\w-]+", text)) <= set(re.findall(r"--[\w-]+", MEGATRON_LM))
+
+
+def test_megatron_lm_is_told_of_sgd(problem_of) -> None:
+    problem = problem_of("megatron")
+    training = dataclasses.replace(problem.training, optimizer="sgd", momentum=0.8)
+    text = export("megatron", dataclasses.replace(problem, training=training), at(dp=8, overlap_zero_comm=True))["megatron_args.sh"]
+    assert "--optimizer sgd" in text and "--sgd-momentum 0.8" in text and "--adam-beta2" not in text
 
 
 @pytest.mark.slow

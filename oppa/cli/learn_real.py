@@ -1,0 +1,71 @@
+"""`oppa learn JOB --weights FILE`: learn on, from real runs of the job, an episode each."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from oppa.cli import style
+from oppa.errors import InputError
+
+if TYPE_CHECKING:
+    from oppa.problem.configuration import Configuration
+    from oppa.problem.problem import Problem
+    from oppa.training.ledger import Line
+
+LEARNING = "learn"
+"""What a run's policy is called."""
+
+
+def learn_on(
+    problem: "Problem", configuration: "Configuration", weights: Path, *, episodes: int, samples: int | None, seed: int, out: Path
+) -> list[dict[str, object]]:
+    """Train the job `episodes` times, each time from its beginning and with a seed of its own; what is learned is written behind each.
+
+    Returns:
+        Of each episode: the folder of its run, what a worker's window was worth, seconds, and accuracy of held-out samples.
+
+    Raises:
+        InputError: for weights that cannot be read, or runs that are too short.
+        typer.Exit: with the exit code of `oppa train`, if a run is stopped or fails.
+    """
+    from oppa.cli.summary import new_folder
+    from oppa.cli.train import train_under
+    from oppa.control.learned.from_runs import DrawingPolicy, RunLearner
+    from oppa.control.learned.weights import Weights
+    from oppa.training import ledger
+
+    if samples is not None:
+        problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
+    learner, found = RunLearner(Weights.load(weights)), list[dict[str, object]]()
+    for number in range(episodes):
+        folder, own = new_folder(problem.name, among="runs"), seed + number
+        episode = dataclasses.replace(problem, training=dataclasses.replace(problem.training, seed=own))
+        drawing = partial(DrawingPolicy, weights=learner.weights, seed=own)
+        if code := train_under(episode, configuration, LEARNING, drawing, folder):
+            style.err().print(f"learned from {number} of {episodes} episodes" + (f": {out}" if number else ""), markup=False)
+            raise typer.Exit(code)
+        lines = ledger.standing(ledger.read(folder))
+        worth = learner.taught(lines)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        learner.weights.save(out)
+        found.append({"run": str(folder), "worth": worth, **_course(lines)})
+        style.err().print(f"episode {number + 1} of {episodes}: a window is worth {worth:+.3f}; written: {out}", markup=False)
+    return found
+
+
+def require_alone(given: Sequence[str]) -> None:
+    """Raise InputError for options that weights settle by themselves."""
+    if given:
+        raise InputError(f"`{given[0]}` beside `--weights`", hint="leave it out: it is as it was when they were first learned")
+
+
+def _course(lines: "Sequence[Line]") -> dict[str, float | None]:
+    from oppa.training import ledger
+
+    steps = [line for line in lines if line["event"] == ledger.STEP]
+    accuracies = [line["accuracy"] for line in lines if line["event"] == ledger.VALIDATED]
+    return {"seconds": steps[-1]["elapsed_s"], "accuracy": accuracies[-1] if accuracies else None}
