@@ -129,11 +129,12 @@ class Origin:
 
 def decisive(problem: Problem) -> dict[str, Any]:
     """What of a problem decides the throughput of its configurations, as JSON has it; batch sizes are the rows' own."""
-    values = problem.to_dict()
+    values, training = problem.to_dict(), problem.training
+    entry_point = problem.model.entry_point.partition(":")[2]  # wherever its folder lies
     found = {
-        "model": {name: value for name, value in values["model"].items() if name != "name"},
+        "model": {name: value for name, value in values["model"].items() if name != "name"} | {"entry_point": entry_point},
         "cluster": values["cluster"],
-        "training": {"precision": problem.training.precision},
+        "training": {"precision": training.precision, **({"optimizer": training.optimizer} if training.optimizer != "adamw" else {})},
         "runner": problem.runner.name,
         **({"command": values["command"]} if problem.command else {}),
     }

@@ -7,6 +7,7 @@ import pytest
 from oppa.errors import TableError
 from oppa.problem.cluster import Link
 from oppa.table import Hardware
+from oppa.table.origin import decisive
 from tests.table.conftest import HERE
 
 
@@ -40,6 +41,8 @@ def test_it_holds_for_other_batches_limits_and_names(made, problem) -> None:
         ("model", {"layers": 3}, r"`model.layers = \d+`, and this job has 3"),
         ("model", {"seq_len": 7}, r"`model.seq_len = \d+`, and this job has 7"),
         ("training", {"precision": "bf16"}, '`training.precision = "fp32"`, and this job has "bf16"'),
+        ("training", {"optimizer": "sgd"}, '`training.optimizer = .*`, and this job has "sgd"'),
+        ("model", {"entry_point": "/there:mine:Model"}, '`model.entry_point = ""`, and this job has "mine:Model"'),
         ("cluster", {"devices_per_host": 4}, "`cluster.devices_per_host = 2`, and this job has 4"),
         ("cluster", {"memory_limit_bytes": 5}, "`cluster.memory_limit_bytes = 104857600`, and this job has 5"),
         ("cluster", {"cpus_per_device": 0.5}, "`cluster.cpus_per_device = null`, and this job has 0.5"),
@@ -50,6 +53,12 @@ def test_a_table_of_another_job_is_foreign(made, problem, part, values, said) ->
     with pytest.raises(TableError, match=said) as caught:
         made.require_for(changed(problem, part, **values), here=HERE)
     assert "foreign" in caught.value.message and "oppa profile" in caught.value.hint
+
+
+def test_a_module_of_ones_own_may_lie_elsewhere(table, problem) -> None:
+    here, there = (changed(problem, "model", entry_point=f"/{folder}:mine:Model") for folder in ("here", "there"))
+    of_it = with_origin(table, problem=decisive(here), hardware=HERE)
+    of_it.require_for(there, here=HERE)
 
 
 def test_a_table_of_another_runner_is_foreign(made, problem) -> None:
