@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,22 @@ from tests.cli.test_train import JOB
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def learned_once():
+    """What learning has said, and the file that it has written: once for all that follow."""
+    return dict[str, Any]()
+
+
 @pytest.fixture
-def learned(oppa):
+def learned(oppa, learned_once):
     (oppa.folder / "job.toml").write_text(JOB.replace("global_batch = 8", "global_batch = 16"))
-    return oppa("learn", "job.toml", "--algorithm", "paper", "--episodes", 2, "--window", 10, "--out", "p.safetensors", "--json")
+    path = oppa.folder / "p.safetensors"
+    if not learned_once:
+        how = ("--algorithm", "paper", "--episodes", 2, "--window", 10, "--out", path.name, "--json")
+        learned_once["said"] = oppa("learn", "job.toml", *how)
+        learned_once["file"] = path.read_bytes()
+    path.write_bytes(learned_once["file"])
+    return learned_once["said"]
 
 
 def test_a_policy_is_learned_judged_and_kept(oppa, learned) -> None:
