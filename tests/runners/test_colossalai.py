@@ -64,6 +64,12 @@ def test_every_layout_trains_torch_s_model(model: Model, values: dict[str, objec
     assert colossalai(values, model).losses == pytest.approx(alone(model, "fp32"), rel=FP32_TOLERANCE)
 
 
+@pytest.mark.parametrize("values", [{"dp": 2}, {"tp": 2, "pp": 2}], ids=name_of)
+def test_so_does_sgd(values: dict[str, object], colossalai: Run, torch: Run) -> None:
+    sgd = {"optimizer": "sgd", "learning_rate": 0.1}
+    assert colossalai(values, TINY, **sgd).losses == pytest.approx(torch({"micro_batch": 8}, TINY, **sgd).losses, rel=FP32_TOLERANCE)
+
+
 OVERLAPPED = {"overlap_zero_comm": True, "overlap_zero_allgather": True}
 BF16 = [
     {"dp": 2},

@@ -85,6 +85,15 @@ def test_weights_that_are_really_sharded_train_alike(values: dict[str, object], 
     assert deepspeed(values, WIDE).losses == pytest.approx(alone(WIDE, "fp32"), rel=FP32_TOLERANCE)
 
 
+SGD = {"optimizer": "sgd", "learning_rate": 0.1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", [{"dp": 2, "zero_stage": 1}, {"dp": 2, "zero_stage": 3}, {"pp": 2}], ids=name_of)
+def test_so_does_sgd(values: dict[str, object], deepspeed: Run, torch: Run) -> None:
+    assert deepspeed(values, GROUPED, **SGD).losses == pytest.approx(torch({"micro_batch": 8}, GROUPED, **SGD).losses, rel=FP32_TOLERANCE)
+
+
 BF16 = [{}, {"tp": 2}, {"pp": 2}, {"dp": 2, "pp": 2, "zero_stage": 1}, *({"dp": 2, "zero_stage": stage} for stage in range(4))]
 
 
