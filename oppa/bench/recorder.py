@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from oppa import catalog
 from oppa.bench.tracks import Track
@@ -93,7 +94,8 @@ class Recorder:
 
     def once(self, name: str, made: Path, *words: str) -> None:
         """Run a command of `oppa` unless what it makes is there; what is left of one that failed is removed first."""
-        if (self.work / f"{name}.done").exists() and made.exists():
+        done, recorded = (self.work / f"{name}.done").exists(), made.is_relative_to(self.folder) and name in self._origins()
+        if made.exists() and (done or recorded):
             return
         self._require_job()
         self.tell(f"{name}: {words[0]}")
@@ -132,8 +134,11 @@ class Recorder:
         """Write down where a record comes from."""
         place = self.folder / "runs" / "origins.json"
         with written(place.parent):
-            origins = json.loads(place.read_text()) if place.exists() else {}
-            write_json(place, {**origins, name: {**provenance(), "command": command}})
+            write_json(place, {**self._origins(), name: {**provenance(), "command": command}})
+
+    def _origins(self) -> dict[str, Any]:
+        place = self.folder / "runs" / "origins.json"
+        return dict(json.loads(place.read_text())) if place.exists() else {}
 
 
 def _setting(configuration: Configuration, table: Table) -> str:

@@ -127,6 +127,9 @@ def test_each_variation_is_a_job_that_a_policy_is_checked_and_judged_on(tmp_path
         elsewhere.setattr(variations.catalog, "root", lambda: tmp_path)
         variations.run(tmp_path / "record", tmp_path / "work", range(2), print)
     assert len(asked) == len(variations.VARIATIONS) * 3 * 2
+    explored = [words for name, words in once if "explored" in name]
+    assert len(explored) == 2 * len(variations.VARIATIONS) and not any("--recorded" in words for words in explored), "there is nothing yet"
+    assert all(words.count("--recorded") == 2 for _, variant, _, _, words in asked if variant.endswith(".rl"))
     jobs = {path.stem: load_job(tmp_path / path) for path, *_ in asked if path.stem != "links"}
     assert {name: job.cluster.devices for name, job in jobs.items()} == {
         each.name: each.workers for each in variations.VARIATIONS if not each.hosts
@@ -164,6 +167,16 @@ def test_what_is_made_is_not_made_again(tmp_path, monkeypatch) -> None:
     (tmp_path / "weights").unlink()
     recorder.once("learn", tmp_path / "weights", "learn", "job.toml")
     assert len(done) == 2, "what is gone is made again"
+
+
+def test_what_the_record_holds_is_not_made_again_elsewhere(tmp_path, monkeypatch) -> None:
+    done = []
+    monkeypatch.setattr(Recorder, "_oppa", lambda self, words, log: done.append(words) or (self.folder / "rl").touch() or "oppa learn")
+    for work in (tmp_path / "here", tmp_path / "there"):
+        work.mkdir()
+        recorder = Recorder(job=real.JOB, folder=tmp_path, work=work, tell=lambda _: None)
+        recorder.once("learn", tmp_path / "rl", "learn", "job.toml")
+    assert len(done) == 1
 
 
 @pytest.mark.slow

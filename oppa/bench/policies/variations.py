@@ -71,12 +71,13 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
         recorder = Recorder(job=_written(variation, work / "jobs"), folder=folder, work=work, hosts=variation.hosts, tell=tell)
         weights = _weights(variation, recorder)
         setting = f"dp={variation.workers},micro_batch={LEARNED_FIRST // variation.workers}"
-        learned = ["--policy", LEARNED, "--weights", recorder.typed(weights)]
+        weighed, recorded = ["--weights", recorder.typed(weights)], list[str]()
         for seed in EXPLORED:
             name = f"{variation.name}-explored-{seed}"
-            place, explore = work / name, ["--policy", "explore", *learned[2:], "--samples", str(EXPLORED_SAMPLES), "--seed", str(seed)]
+            place, explore = work / name, ["--policy", "explore", *weighed, "--samples", str(EXPLORED_SAMPLES), "--seed", str(seed)]
             recorder.once(name, place, "train", str(recorder.job), setting, *explore, "--run", recorder.typed(place))
-            learned += ["--recorded", recorder.typed(place)]
+            recorded += ["--recorded", recorder.typed(place)]
+        learned = ["--policy", LEARNED, *weighed, *recorded]
         for seed in seeds:
             for policy, words in ((STATIC, []), (PROPORTIONAL, ["--policy", PROPORTIONAL]), (LEARNED, learned)):
                 recorder.train(f"{variation.name}{OF}{policy}", seed, setting, *words)
