@@ -30,8 +30,8 @@ FILES = {
     STAGE_TIMES: "profiled times of pipeline stages (Qi et al. 2024, table 9)",
     SCHEDULES: "bubble rates of pipeline schedules (Qi et al. 2024, tables 5 and 8)",
 }
-KNOWN_SCHEDULES = {"1F1B": "1f1b", "1F1B-I": "interleaved", "ZB-H1": "zb-h1"}
-LAYERS_AND_ENDS = {"1.5B": 24, "6.2B": 32}
+KNOWN_SCHEDULES = {"1F1B": "1f1b", "1F1B-I": "interleaved", "ZB-H1": "zb-h1", "ZB-H2": "zb-h2"}
+LAYERS_AND_ENDS = {"1.5B": 24, "6.2B": 32, "14.6B": 48, "28.3B": 64}
 """Layers of the Zero Bubble paper's models, embedding and head counted as one each: interleaved, each is a chunk."""
 
 

@@ -25,6 +25,7 @@ from oppa.cli import (
     predict,
     profile,
     report,
+    schedule,
     show,
     space,
     train,
@@ -36,7 +37,18 @@ from oppa.errors import OppaError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 before = (init.init, doctor.doctor, space.space, predict.predict, tune.tune, profile.profile)
-after = (show.show, report.report, why.why, export.export, train.train, control.control, plan.plan, learn.learn, netlab.netlab)
+after = (
+    show.show,
+    report.report,
+    why.why,
+    export.export,
+    train.train,
+    control.control,
+    plan.plan,
+    schedule.schedule,
+    learn.learn,
+    netlab.netlab,
+)
 for command in (*before, *after):
     app.command()(command)
 app.command("import")(import_.import_)

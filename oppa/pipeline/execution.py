@@ -58,9 +58,22 @@ class Execution:
         return tuple(sum(self.durations_s[code] for code in codes) for codes in self.order.codes)
 
     @property
+    def spans_s(self) -> tuple[float, ...]:
+        """From the beginning of each rank's first node to the end of its last, shape (p,)."""
+        begins: dict[int, float] = {}
+        for code, rank, end_s in zip(self.order.sequence.codes, self.order.sequence.ranks, self.ends_s, strict=True):
+            begins.setdefault(rank, end_s - self.durations_s[code])
+        return tuple(end_s - begins[rank] for rank, end_s in enumerate(self.finish_s))
+
+    @property
+    def longest_span_s(self) -> float:
+        """What a step costs where no rank waits for the others at its end (Qi et al. 2024, sections 2.3 and 4)."""
+        return max(self.spans_s)
+
+    @property
     def bubble_rate(self) -> float:
-        """The share of the time in which ranks do not compute (Qi et al. 2024, section 5.3, for equal stages)."""
-        return 1 - sum(self.busy_s) / (len(self.finish_s) * self.makespan_s)
+        """The share of the longest span in which ranks do not compute (Qi et al. 2024, section 5.3, for equal stages)."""
+        return 1 - sum(self.busy_s) / (len(self.finish_s) * self.longest_span_s)
 
     def spans(self) -> Iterator[Span]:
         """Every node with its rank, beginning and end."""

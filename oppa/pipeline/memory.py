@@ -1,5 +1,6 @@
 """What a rank holds of micro-batches in flight: it follows from the order alone, not from how long anything takes."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,19 +9,39 @@ from numpy.typing import NDArray
 from oppa.pipeline.graph import Order
 
 
-def memory_curves(order: Order, held: Sequence[float], for_weights: Sequence[float] = ()) -> list[NDArray[np.float64]]:
-    """What each rank holds after each of its nodes.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Memory of each stage for one micro-batch, shape (S,) each, in bytes or any other unit; empty: nothing."""
 
-    Args:
-        order: What the ranks do.
-        held: What a forward pass of each stage leaves for the backward pass, shape (S,), in bytes or any other unit.
-        for_weights: Of that, what the gradients of the weights still need after the backward pass of a split order, shape (S,).
-    """
-    kept = np.asarray(for_weights if order.split and len(for_weights) else [0.0] * len(held), dtype=np.float64)
-    change = np.concatenate([held, kept - held, -kept])
+    held: Sequence[float]
+    """What a forward pass leaves for the backward pass."""
+    for_weights: Sequence[float] = ()
+    """Of that, what the gradients of the weights still need after the backward pass of a split order."""
+    working: Sequence[float] = ()
+    """What a backward pass needs besides while it runs: activations that it computes again."""
+
+
+def memory_curves(order: Order, footprint: Footprint) -> list[NDArray[np.float64]]:
+    """What each rank holds after each of its nodes."""
+    change = _changes(order, footprint)
     return [np.cumsum(change[codes]) for codes in order.codes]
 
 
-def peak_memory(order: Order, held: Sequence[float], for_weights: Sequence[float] = ()) -> list[float]:
-    """The largest of what each rank holds, shape (p,), as `memory_curves`."""
-    return [float(curve.max(initial=0.0)) for curve in memory_curves(order, held, for_weights)]
+def peak_memory(order: Order, footprint: Footprint) -> list[float]:
+    """The largest of what each rank holds, shape (p,)."""
+    change, stages = _changes(order, footprint), order.shape.stages
+    working = np.zeros(len(change))
+    working[stages : 2 * stages] = footprint.working or 0.0
+    peaks = []
+    for codes in order.codes:
+        after = np.cumsum(change[codes])
+        while_running = after - change[codes] + working[codes]
+        peaks.append(float(max(after.max(initial=0.0), while_running.max(initial=0.0))))
+    return peaks
+
+
+def _changes(order: Order, footprint: Footprint) -> NDArray[np.float64]:
+    """What a node adds, by code."""
+    held = np.asarray(footprint.held, dtype=np.float64)
+    kept = np.asarray(footprint.for_weights, dtype=np.float64) if order.split and len(footprint.for_weights) else np.zeros(len(held))
+    return np.concatenate([held, kept - held, -kept])

@@ -3,17 +3,23 @@
 gpipe            all forward passes, then all backward passes                                  Huang et al. 2019
 1f1b             p-1-r forward passes on rank r, then forward and backward in turn             Narayanan et al. 2019 (PipeDream-Flush)
 interleaved      the same with v chunks, in rounds of p micro-batches                          Narayanan et al. 2021
+memory-minimal   one micro-batch after the other, each through all chunks and back             FlexTrain, section 4.1
 zb-h1            1f1b whose W are late by r on rank r, and fill the bubble                     Qi et al. 2024
-interleaved-zb   the same with v chunks, as torch.distributed.pipelining has it
+zb-h2            the same with twice the forward passes first, and W late by 2 r               Qi et al. 2024
+interleaved-zb   zb-h1 with v chunks, as torch.distributed.pipelining has it
 zb-v             two chunks, folded: the last stage lies beside the first                      Qi et al. 2024, section 6
+dualpipe-v       the same stages; forward passes of one chunk beside backward passes of the other   DeepSeek-AI 2025, cut in half
+
+Those by hand are laid out for equal times; `oppa.pipeline.search` finds an order for times and memory as they are.
 """
 
-import collections
 import functools
 from collections.abc import Callable, Iterable
 
 from oppa.errors import InputError, nearest
+from oppa.pipeline.folded import dualpipe_v, zb_v
 from oppa.pipeline.graph import KINDS, Node, Order, Shape
+from oppa.pipeline.sketch import Sketch
 
 F, B, W = KINDS
 _NodesOf = Callable[[int], Iterable[Node]]
@@ -32,38 +38,58 @@ def order(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> 
     if not least <= chunks <= (most or chunks):
         hint = f"use {least}" if least == most else f"use at least {least}"
         raise InputError(f'`model_chunks = {chunks}` is not possible with `schedule = "{schedule}"`', hint=hint)
-    return SCHEDULES[schedule](Shape(ranks=ranks, micro_batches=micro_batches, chunks=chunks, folded=schedule == "zb-v"))
+    return SCHEDULES[schedule](Shape(ranks=ranks, micro_batches=micro_batches, chunks=chunks, folded=schedule in FOLDED))
 
 
 def _gpipe(shape: Shape) -> Order:
     return _order(shape, lambda rank: [Node(kind, rank, each) for kind in (F, B) for each in range(shape.micro_batches)], split=False)
 
 
+def _memory_minimal(shape: Shape) -> Order:
+    return _order(shape, lambda rank: _one_by_one(shape, rank), split=False)
+
+
 def _one_forward_one_backward(shape: Shape) -> Order:
-    return _order(shape, lambda rank: _alternating(shape, rank, hop=1, split=False), split=False)
+    return _order(shape, lambda rank: _alternating(shape, rank, hop=1), split=False)
 
 
 def _interleaved(shape: Shape) -> Order:
-    return _order(shape, lambda rank: _alternating(shape, rank, hop=2, split=False), split=False)
+    return _order(shape, lambda rank: _alternating(shape, rank, hop=2), split=False)
 
 
 def _zero_bubble(shape: Shape) -> Order:
-    return _order(shape, lambda rank: _alternating(shape, rank, hop=1, split=True), split=True)
+    return _order(shape, lambda rank: _alternating(shape, rank, hop=1, late=rank), split=True)
+
+
+def _zero_bubble_with_memory(shape: Shape) -> Order:
+    return _order(shape, lambda rank: _alternating(shape, rank, hop=2, late=2 * rank), split=True)
 
 
 def _folded_zero_bubble(shape: Shape) -> Order:
-    return _order(shape, lambda rank: [node for node in _folded(shape, rank) if node.micro_batch < shape.micro_batches], split=True)
+    return _order(shape, lambda rank: zb_v(shape, rank), split=True)
+
+
+def _dual_pipe(shape: Shape) -> Order:
+    return _order(shape, lambda rank: dualpipe_v(shape, rank), split=True)
 
 
 SCHEDULES = {
     "gpipe": _gpipe,
     "1f1b": _one_forward_one_backward,
     "interleaved": _interleaved,
+    "memory-minimal": _memory_minimal,
     "zb-h1": _zero_bubble,
+    "zb-h2": _zero_bubble_with_memory,
     "interleaved-zb": _zero_bubble,
     "zb-v": _folded_zero_bubble,
+    "dualpipe-v": _dual_pipe,
 }
-_CHUNKS = {"gpipe": (1, 1), "1f1b": (1, 1), "interleaved": (1, 0), "zb-h1": (1, 1), "interleaved-zb": (1, 0), "zb-v": (2, 2)}
+FOLDED = ("zb-v", "dualpipe-v")
+_CHUNKS = (
+    dict.fromkeys(SCHEDULES, (1, 1))
+    | dict.fromkeys(("interleaved", "interleaved-zb", "memory-minimal"), (1, 0))
+    | dict.fromkeys(FOLDED, (2, 2))
+)
 """The fewest and the most chunks of a rank; 0: any number."""
 
 
@@ -71,23 +97,37 @@ def _order(shape: Shape, nodes_of: _NodesOf, *, split: bool) -> Order:
     return Order(shape=shape, split=split, ranks=tuple(tuple(nodes_of(rank)) for rank in range(shape.ranks)))
 
 
-def _alternating(shape: Shape, rank: int, *, hop: int, split: bool) -> list[Node]:
-    """Forward and backward passes in turn, after so many forward passes that the ranks below are busy: `hop` more for each of them."""
+def _alternating(shape: Shape, rank: int, *, hop: int, late: int | None = None) -> list[Node]:
+    """Forward and backward passes in turn, after so many forward passes that the ranks below are busy: `hop` more for each of them.
+
+    Weights' gradients are `late` by so many backward passes; None: they are not apart.
+    """
     p, v = shape.ranks, shape.chunks
     round_ = _round(shape)
     units = shape.micro_batches * v
     ahead = min((v - 1) * round_ + hop * (p - 1 - rank), units)
-    rank_ = _Rank()
+    rank_ = Sketch()
     for step in range(units + ahead):
         if step < units:
             rank_.do(F, (step // round_ % v) * p + rank)
         if step >= ahead:
             done = step - ahead
             rank_.do(B, (v - 1 - done // round_ % v) * p + rank)
-            if split and done >= rank:
-                rank_.do(W, (v - 1 - (done - rank) // round_ % v) * p + rank)
-    for late in range(max(units - rank, 0), units) if split else ():
-        rank_.do(W, (v - 1 - late // round_ % v) * p + rank)
+            if late is not None and done >= late:
+                rank_.do(W, (v - 1 - (done - late) // round_ % v) * p + rank)
+    for left in range(max(units - late, 0), units) if late is not None else ():
+        rank_.do(W, (v - 1 - left // round_ % v) * p + rank)
+    return rank_.nodes
+
+
+def _one_by_one(shape: Shape, rank: int) -> list[Node]:
+    """Each micro-batch forward through all chunks of a rank, then back."""
+    stages = [chunk * shape.ranks + rank for chunk in range(shape.chunks)]
+    rank_ = Sketch()
+    for _ in range(shape.micro_batches):
+        for kind, way in ((F, stages), (B, reversed(stages))):
+            for stage in way:
+                rank_.do(kind, stage)
     return rank_.nodes
 
 
@@ -99,43 +139,3 @@ def _round(shape: Shape) -> int:
         hint = f"use a multiple of {p}" if m > p else f"use at most {p}"
         raise InputError(f"{m} micro-batches are no whole number of rounds of {p} ranks", hint=hint)
     return m // rounds if v > 1 else m
-
-
-def _folded(shape: Shape, rank: int) -> list[Node]:
-    """One rank of ZB-V, for at least 2 p - 1 micro-batches: with fewer it is the same without the others."""
-    p, down, up, rank_ = shape.ranks, rank, shape.stages - 1 - rank, _Rank()
-    for _ in range(2 * (p - rank) - 1):
-        rank_.do(F, down)
-    for _ in range(rank):
-        rank_.do(F, up).do(F, down)
-    for _ in range(p - rank):
-        rank_.do(F, up).do(B, up).do(W, up)
-    m = max(2 * p - 1, shape.micro_batches)
-    while rank_.count(F, up) < rank_.count(F, down) or rank_.count(F, down) < m:
-        if rank_.count(F, down) < m:
-            rank_.do(F, down)
-        rank_.do(B, down).do(W, down).do(F, up).do(B, up).do(W, up)
-    for _ in range(rank):
-        rank_.do(B, down).do(B, up)
-    for _ in range(p - rank):
-        rank_.do(B, down).do(W, down)
-    for stage in (up, down):
-        while rank_.count(W, stage) < rank_.count(B, stage):
-            rank_.do(W, stage)
-    return rank_.nodes
-
-
-class _Rank:
-    """A rank's nodes as they are written down: each stage takes the micro-batches in turn."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-        self._done: collections.Counter[tuple[int, int]] = collections.Counter()
-
-    def do(self, kind: int, stage: int) -> "_Rank":
-        self.nodes.append(Node(kind, stage, self._done[kind, stage]))
-        self._done[kind, stage] += 1
-        return self
-
-    def count(self, kind: int, stage: int) -> int:
-        return self._done[kind, stage]

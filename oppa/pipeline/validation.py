@@ -2,10 +2,8 @@
 
 from collections import Counter
 
-import numpy as np
-
 from oppa.pipeline.graph import BACKWARD, FORWARD, KINDS, Node, Order, Shape
-from oppa.pipeline.memory import memory_curves
+from oppa.pipeline.memory import Footprint, memory_curves
 
 
 def violations(order: Order) -> list[str]:
@@ -39,7 +37,7 @@ def _deadlock(order: Order) -> list[str]:
 
 def _negative_memory(order: Order) -> list[str]:
     stages = order.shape.stages
-    curves = memory_curves(order, np.ones(stages).tolist(), np.full(stages, 0.5).tolist())
+    curves = memory_curves(order, Footprint(held=[1.0] * stages, for_weights=[0.5] * stages))
     return [f"rank {rank} frees what it does not hold" for rank, curve in enumerate(curves) if curve.min(initial=0.0) < 0]
 
 

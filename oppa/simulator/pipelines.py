@@ -5,7 +5,7 @@ import functools
 
 from oppa.pipeline.execution import Execution, Times, execute
 from oppa.pipeline.graph import Order
-from oppa.pipeline.memory import peak_memory
+from oppa.pipeline.memory import Footprint, peak_memory
 from oppa.pipeline.schedules import order
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -178,7 +178,7 @@ class Pipelines:
         activations = Activations(work=self._work(layout.tp, layout.ep, layout.micro_batch, False))
         held = [stage.layers * activations.layer_bytes(layout.recompute) for stage in self._stages(layout)]
         found, working = _order(layout), activations.working_bytes(layout.recompute)
-        peaks = [peak + working for peak in peak_memory(found, held, held)]
+        peaks = [peak + working for peak in peak_memory(found, Footprint(held=held, for_weights=held))]
         last = found.shape.rank_of(len(held) - 1)
         peaks[last] += max(activations.head_bytes - working, 0.0)
         return peaks

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from oppa.pipeline.execution import Times, execute
-from oppa.pipeline.schedules import SCHEDULES, order
+from oppa.pipeline.schedules import FOLDED, SCHEDULES, order
 
 
 def times(stages, *, split=False, transfer_s=0.0, sender_waits=False):
@@ -21,7 +21,7 @@ def times(stages, *, split=False, transfer_s=0.0, sender_waits=False):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_nothing_begins_before_what_it_needs_has_arrived(name):
-    found = order(name, ranks=4, micro_batches=8, chunks=2 if name == "zb-v" else 1)
+    found = order(name, ranks=4, micro_batches=8, chunks=2 if name in FOLDED else 1)
     executed = {span.node: span for span in execute(found, times(found.shape.stages, split=found.split, transfer_s=0.3)).spans()}
     for node, span in executed.items():
         if need := found.shape.need_of(node):
@@ -31,7 +31,7 @@ def test_nothing_begins_before_what_it_needs_has_arrived(name):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_rank_does_one_thing_at_a_time_and_all_of_its_work(name):
-    found = order(name, ranks=4, micro_batches=8, chunks=2 if name == "zb-v" else 1)
+    found = order(name, ranks=4, micro_batches=8, chunks=2 if name in FOLDED else 1)
     executed = execute(found, times(found.shape.stages, split=found.split))
     for rank, busy_s in enumerate(executed.busy_s):
         spans = sorted((span.start_s, span.end_s) for span in executed.spans() if span.rank == rank)

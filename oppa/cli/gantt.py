@@ -1,0 +1,40 @@
+"""An order in time as lines of letters: F forward, B backward, W weights' gradients, a dot where a rank waits."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from oppa.pipeline.execution import Execution
+
+LETTERS, WAITS = "FBW", "·"
+STYLES = {"F": "blue", "B": "yellow", "W": "green", WAITS: "dim"}
+
+
+def gantt(executed: "Execution", columns: int) -> list["Text"]:
+    """A line for each rank, so many columns wide; a column is what most of its time is. Later model chunks are in small letters."""
+    shape = executed.order.shape
+    label = len(str(shape.ranks - 1))
+    cells = columns - label - 1
+    per_s = cells / executed.makespan_s
+    shares: list[list[dict[str, float]]] = [[{WAITS: 1.0} for _ in range(cells)] for _ in range(shape.ranks)]
+    for span in executed.spans():
+        letter = LETTERS[span.node.kind]
+        letter = letter.lower() if span.node.stage >= shape.ranks else letter
+        first, last = span.start_s * per_s, span.end_s * per_s
+        for column in range(int(first), min(int(last) + 1, cells)):
+            covered = min(last, column + 1) - max(first, column)
+            share = shares[span.rank][column]
+            share[WAITS] -= covered
+            share[letter] = share.get(letter, 0.0) + covered
+    return [_line(f"{rank:>{label}} ", row) for rank, row in enumerate(shares)]
+
+
+def _line(label: str, row: list[dict[str, float]]) -> "Text":
+    from rich.text import Text
+
+    text = Text(label, style="dim", no_wrap=True)
+    for share in row:
+        letter = max(share, key=lambda each: share[each])
+        text.append(letter, STYLES[letter.upper()])
+    return text

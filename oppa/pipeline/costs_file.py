@@ -1,0 +1,130 @@
+"""Profiled times of pipeline stages, from a CSV file.
+
+T_F_ms, T_B_ms, T_W_ms    of a stage for one micro-batch: forward, inputs' gradients, weights' gradients
+T_comm_ms                 of a transfer to the next stage or back; left out: nothing
+pp, microbatches, model   what a row holds for; left out: any
+stage                     a row for each stage, from 0 on; left out: all are alike
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from oppa.errors import InputError, nearest
+from oppa.pipeline.costs import WEIGHT_MEMORY, Costs
+
+SECONDS = {"T_F_ms": "forward_s", "T_B_ms": "backward_s", "T_W_ms": "weight_s"}
+TRANSFER = "T_comm_ms"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """What one model's stages take with so many stages and micro-batches."""
+
+    model: str
+    """Empty: the file names none."""
+    micro_batches: int
+    """0: the file names none."""
+    costs: Costs
+
+
+def read_profiled(path: Path, *, weight_memory: float = WEIGHT_MEMORY) -> list[Profiled]:
+    """All that a file holds, in its order.
+
+    Raises:
+        InputError: no such file, a column that lacks, or a value that is no time; with the line.
+    """
+    try:
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except FileNotFoundError:
+        raise InputError(f"`{path}` is not there", hint="name a CSV file of stage times") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"`{path}` cannot be read as CSV: {error}", hint=f"columns: {', '.join(SECONDS)}") from None
+    for column in SECONDS:
+        if column not in rows:
+            raise InputError(f"`{path}` has no column `{column}`", hint=nearest(column, map(str, rows)))
+    if rows.empty:
+        raise InputError(f"`{path}` has no rows", hint="a row for each model and number of micro-batches")
+    named = [column for column in ("model", "pp", "microbatches") if column in rows]
+    groups = rows.groupby(named, sort=False) if named else [((), rows)]
+    return [_profiled(path, dict(zip(named, map(str, key), strict=True)), group, weight_memory) for key, group in groups]
+
+
+def choose(profiled: list[Profiled], *, stages: int, micro_batches: int, model: str = "") -> Profiled:
+    """The one for so many stages, of the number of micro-batches that is nearest.
+
+    Raises:
+        InputError: there is none, or there are several models to choose from.
+    """
+    models = list(dict.fromkeys(each.model for each in profiled))
+    if model and model not in models:
+        raise InputError(f"no times of `{model}`", hint=nearest(model, models))
+    fitting = [each for each in profiled if each.costs.ranks == stages and model in ("", each.model)]
+    if not fitting:
+        known = sorted({each.costs.ranks for each in profiled if model in ("", each.model)})
+        raise InputError(f"no times of {stages} stages", hint=f"there are some of {', '.join(map(str, known))}")
+    if len({each.model for each in fitting}) > 1:
+        raise InputError(
+            "times of several models", hint=f"name one with --model: {', '.join(dict.fromkeys(each.model for each in fitting))}"
+        )
+    return min(fitting, key=lambda each: abs(each.micro_batches - micro_batches) if each.micro_batches else math.inf)
+
+
+def _profiled(path: Path, names: Mapping[str, str], rows: pd.DataFrame, weight_memory: float) -> Profiled:
+    count = _count(path, names["pp"], rows) if "pp" in names else len(rows)
+    if "stage" in rows:
+        rows = rows.sort_values("stage", key=lambda column: pd.to_numeric(column, errors="coerce"))
+        if [str(each) for each in rows["stage"]] != [str(each) for each in range(count)]:
+            found = ", ".join(rows["stage"])
+            raise InputError(f"`{path}`: stages {found} are not 0 to {count - 1}, each once", hint="a row for each stage, from 0 on")
+        each = {name: [_seconds(path, line, column) for line in _lines(rows)] for column, name in SECONDS.items()}
+    elif len(rows) > 1:
+        raise InputError(f"`{path}`: {len(rows)} rows of one kind", hint="name what they differ in: model, pp, microbatches or stage")
+    else:
+        (line,) = _lines(rows)
+        if "pp" not in names:
+            raise InputError(f"`{path}` does not say of how many stages it is", hint="add a column `pp`, or a row for each `stage`")
+        each = {name: [_seconds(path, line, column)] * count for column, name in SECONDS.items()}
+    transfers = [_seconds(path, line, TRANSFER) for line in _lines(rows)] if TRANSFER in rows else [0.0]
+    micro_batches = _count(path, names["microbatches"], rows) if "microbatches" in names else 0
+    return Profiled(
+        model=names.get("model", ""),
+        micro_batches=micro_batches,
+        costs=Costs(
+            forward_s=each["forward_s"],
+            backward_s=each["backward_s"],
+            weight_s=each["weight_s"],
+            transfer_s=max(transfers),
+            weight_memory=weight_memory,
+        ),
+    )
+
+
+_Line = tuple[int, Mapping[str, str]]
+
+
+def _lines(rows: pd.DataFrame) -> list[_Line]:
+    """Each row with its number in the file."""
+    return [(int(number) + 2, {str(key): str(value) for key, value in row.items()}) for number, row in rows.iterrows()]  # type: ignore[call-overload]
+
+
+def _seconds(path: Path, line: _Line, column: str) -> float:
+    number, row = line
+    try:
+        value = float(row[column])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0 or (value == 0 and column not in (TRANSFER, "T_W_ms")):
+        raise InputError(f"`{path}`, line {number}: `{column} = {row[column]}` is no time", hint="milliseconds, as a positive number")
+    return value / 1e3
+
+
+def _count(path: Path, value: str, rows: pd.DataFrame) -> int:
+    if value.isdecimal() and int(value) > 0:
+        return int(value)
+    raise InputError(
+        f"`{path}`, line {_lines(rows)[0][0]}: `{value}` is no number of stages or micro-batches", hint="a whole number from 1 on"
+    )

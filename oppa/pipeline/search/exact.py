@@ -1,0 +1,155 @@
+"""The least of longest spans, proved by constraint programming (OR-Tools' CP-SAT), for graphs of a hundred nodes or so.
+
+A node is an interval; those of a rank do not overlap, and what they hold is a reservoir. The solver wants whole numbers, and small ones:
+times and memory are counted in their greatest common divisor where they have one, else in steps that are small beside the whole.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from oppa.pipeline.execution import execute
+from oppa.pipeline.graph import BACKWARD, KINDS, WEIGHT
+from oppa.pipeline.search.task import TOLERANCE, Lists, Task
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpModel
+
+STEPS, UNITS = 20_000, 5_000
+"""The most that the busiest rank's work, and the largest limit, are counted as."""
+FINEST = 1000
+"""The largest denominator of what is taken for a fraction."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proof:
+    """What the solver found."""
+
+    lists: list[list[int]]
+    """The shortest order it met; the one it began with where it met none."""
+    least_s: float
+    """No order's longest span is shorter."""
+    proven: bool
+    """There was none left to look at."""
+
+
+def prove(task: Task, lists: Lists, *, seconds: float, workers: int = 1) -> Proof:
+    """Begin with an order, and look for shorter ones until there is none or the time is over.
+
+    The solver may have a rank begin later than it could, and so have a span shorter than the same order has when it is executed.
+
+    Raises:
+        ImportError: OR-Tools is not installed.
+    """
+    from ortools.sat.python import cp_model
+
+    program = _Program(task, cp_model.CpModel())
+    program.hint(lists)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds, solver.parameters.num_workers, solver.parameters.random_seed = seconds, workers, 0
+    status = solver.solve(program.model)
+    least_s = max((solver.best_objective_bound - program.rounding) / program.per_second, max(task.busy_s))
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Proof([list(codes) for codes in lists], least_s, proven=False)
+    found = program.lists(solver)
+    assert all(task.fits(rank, codes) for rank, codes in enumerate(found))
+    return Proof(found, least_s, proven=status == cp_model.OPTIMAL)
+
+
+class _Program:
+    """A task as a model of CP-SAT."""
+
+    def __init__(self, task: Task, model: "CpModel") -> None:
+        self.task, self.model = task, model
+        self.per_second = _per_one([*task.durations_s, *task.lags_s], max(task.busy_s), STEPS)
+        self._durations, self._lags = ([round(seconds * self.per_second) for seconds in each] for each in (task.durations_s, task.lags_s))
+        every = zip([*task.durations_s, *task.lags_s], [*self._durations, *self._lags], strict=True)
+        self.rounding = sum(max(steps - seconds * self.per_second, 0.0) for seconds, steps in every) * task.shape.micro_batches
+        """In steps: by so much an order may be shorter than it is counted, at most."""
+        turns = range(task.shape.micro_batches)
+        horizon = len(turns) * (sum(self._durations) + sum(self._lags)) + 1
+        self._starts = [[model.new_int_var(0, horizon, "") for _ in turns] for _ in self._durations]
+        self._span = model.new_int_var(0, horizon, "span")
+        self._keep_dependencies()
+        for rank in range(task.shape.ranks):
+            self._keep_apart(rank)
+            self._keep_limit(rank)
+        model.minimize(self._span)
+
+    def hint(self, lists: Lists) -> None:
+        """Begin with these lists."""
+        executed = execute(self.task.order(lists), self.task.times)
+        for span in executed.spans():
+            self.model.add_hint(self._starts[self.task.code(span.node)][span.node.micro_batch], round(span.start_s * self.per_second))
+
+    def lists(self, solver: Any) -> list[list[int]]:
+        """What the solver found."""
+        found: list[list[tuple[int, int, int]]] = [[] for _ in range(self.task.shape.ranks)]
+        for code, starts in enumerate(self._starts):
+            for turn, start in enumerate(starts):
+                found[self.task.rank_of[code]].append((solver.value(start), turn, code))
+        return [[code for _, _, code in sorted(nodes)] for nodes in found]
+
+    def _keep_dependencies(self) -> None:
+        for code, starts in enumerate(self._starts):
+            for earlier, later in itertools.pairwise(starts):
+                self.model.add(later >= earlier + self._durations[code])
+            if (need := self.task.needs[code]) >= 0:
+                for mine, theirs in zip(starts, self._starts[need], strict=True):
+                    self.model.add(mine >= theirs + self._durations[need] + self._lags[code])
+
+    def _codes(self, rank: int) -> list[int]:
+        return [code for code, holder in enumerate(self.task.rank_of) if holder == rank]
+
+    def _keep_apart(self, rank: int) -> None:
+        model, codes, stages = self.model, self._codes(rank), self.task.shape.stages
+        intervals = [model.new_fixed_size_interval_var(start, self._durations[code], "") for code in codes for start in self._starts[code]]
+        model.add_no_overlap(intervals)
+        first = self._starts[self.task.stages_of[rank][0]][0]
+        for code in codes:
+            if code >= 2 * stages:
+                model.add(self._span >= self._starts[code][-1] + self._durations[code] - first)
+        model.add(self._span >= sum(self._durations[code] for code in codes) * self.task.shape.micro_batches)
+
+    def _keep_limit(self, rank: int) -> None:
+        task, stages = self.task, self.task.shape.stages
+        units = _per_one([*task.held, *task.changes[2 * stages :], *task.working, *task.limits], max(task.limits), UNITS)
+        held = {stage: _ceil(task.held[stage] * units) for stage in task.stages_of[rank]}
+        working, limit = _ceil(task.working[rank] * units), math.floor((task.limits[rank] + TOLERANCE) * units)
+        times, changes = list[Any](), list[int]()
+        for stage, amount in held.items():
+            kept = min(_ceil(-task.changes[2 * stages + stage] * units), amount)
+            forward, backward, weight = (self._starts[kind * stages + stage] for kind in KINDS)
+            backward_ends, weight_ends = (
+                [start + self._durations[kind * stages + stage] for start in starts]
+                for kind, starts in ((BACKWARD, backward), (WEIGHT, weight))
+            )
+            for begins, amount_then in (
+                (forward, amount),
+                (backward, working),
+                (backward_ends, kept - amount - working),
+                (weight_ends, -kept),
+            ):
+                times += begins
+                changes += [amount_then] * len(begins)
+        if sum(held.values()) * task.shape.micro_batches + working > limit:
+            self.model.add_reservoir_constraint(times, changes, 0, limit)
+
+
+def _per_one(values: Sequence[float], whole: float, most: int) -> float:
+    """How many steps are one: as few as make all values whole numbers, and no more than `most` in `whole`."""
+    fractions = [Fraction(abs(value)).limit_denominator(FINEST) for value in values if value]
+    exact = all(abs(fraction - abs(value)) <= TOLERANCE * whole for fraction, value in zip(fractions, filter(None, values), strict=True))
+    if exact and fractions:
+        denominator = math.lcm(*(fraction.denominator for fraction in fractions))
+        steps = denominator / math.gcd(*(int(fraction * denominator) for fraction in fractions))
+        if steps * whole <= most:
+            return steps
+    return most / whole
+
+
+def _ceil(amount: float) -> int:
+    return math.ceil(amount - TOLERANCE)

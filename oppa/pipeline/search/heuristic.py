@@ -1,0 +1,115 @@
+"""The heuristic search: schedules by name, orders by rules, and the best of them made better.
+
+All of it is reproducible: what it does is counted in orders looked at, not in seconds.
+"""
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from oppa.errors import InputError
+from oppa.pipeline.schedules import SCHEDULES, order
+from oppa.pipeline.search.annealing import anneal
+from oppa.pipeline.search.construction import Rules, construct, in_flight
+from oppa.pipeline.search.lists import Length, length
+from oppa.pipeline.search.task import Task, lists_of
+from oppa.streams import stream
+
+SHARES, MORE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+"""How many passes are in flight (`in_flight`)."""
+PATIENCE, IDLE = (0.25, 0.5, 0.75, 1.0), (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 1.0)
+"""When gaps are filled (`Rules`); how long a rank may be idle, as a share of the busiest one's work."""
+HEATS = (0.01, 0.03, 0.06)
+KEPT = 4
+"""Orders that are varied, and made better."""
+ROUNDS = 8
+"""Of annealing."""
+NODES = 12_000_000
+"""Nodes that are gone through in all: some seconds."""
+TRIES, MOVES = 2_000, 15_000
+"""Rules that are tried, and moves of a round of annealing: at most, for pipelines of which nodes alone would allow more than helps."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """An order as lists of codes."""
+
+    length: Length
+    lists: list[list[int]]
+
+
+def heuristic(task: Task, *, seed: int = 0, nodes: int = NODES) -> Candidate:
+    """The best order found."""
+    looks = nodes // task.size
+    begun = sorted([*_named(task), *_by_rules(task, tries=min(looks // 8, TRIES), draws=stream(seed, "rules"))], key=_length)
+    moves, best = min(looks // 2 // ROUNDS, MOVES), begun[:KEPT]
+    for turn in range(ROUNDS):
+        draws = stream(seed, f"anneal {turn}")
+        best.append(Candidate(*anneal(task, best[turn % KEPT].lists, moves=moves, heat=HEATS[turn % len(HEATS)], draws=draws)))
+    return min(best, key=_length)
+
+
+def _length(candidate: Candidate) -> Length:
+    return candidate.length
+
+
+def _named(task: Task) -> Iterator[Candidate]:
+    """Schedules of the task's shape that keep its limits."""
+    shape = task.shape
+    for name in SCHEDULES:
+        try:
+            found = order(name, ranks=shape.ranks, micro_batches=shape.micro_batches, chunks=shape.chunks)
+        except InputError:
+            continue  # not with so many chunks or micro-batches
+        lists = lists_of(found)
+        if found.shape == shape and all(task.fits(rank, codes) for rank, codes in enumerate(lists)):
+            yield Candidate(length(task, lists), lists)
+
+
+def _by_rules(task: Task, *, tries: int, draws: np.random.Generator) -> list[Candidate]:
+    """Rules for all ranks alike: first how many passes are in flight, then when gaps are filled; then the best, varied rank by rank."""
+    ranks, whole_s, made = task.shape.ranks, max(task.busy_s), _Made(task)
+    for share, more, idle in itertools.product(SHARES, MORE, (0.003, 0.1)):
+        made.add(Rules(in_flight(task, share, more), (0.5,) * ranks, (idle * whole_s,) * ranks))
+    for rules in made.best(KEPT):
+        for patience, idle in itertools.product(PATIENCE, IDLE):
+            made.add(rules._replace(patience=(patience,) * ranks, idle_s=(idle * whole_s,) * ranks))
+    for _ in range(tries - len(made.candidates)):
+        best = made.best(KEPT)
+        made.add(_varied(best[int(draws.integers(len(best)))], whole_s, draws))
+    return [made.candidates[rules] for rules in made.best(2 * KEPT)]
+
+
+class _Made:
+    """What rules have led to."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.candidates = task, dict[Rules, Candidate]()
+        self._ranked: list[Rules] = []
+
+    def add(self, rules: Rules) -> None:
+        if rules in self.candidates:
+            return
+        lists = construct(self.task, rules)
+        self.candidates[rules] = Candidate(length(self.task, lists), lists)
+        bisect.insort(self._ranked, rules, key=lambda each: self.candidates[each].length)
+
+    def best(self, count: int) -> list[Rules]:
+        return self._ranked[:count]
+
+
+def _varied(rules: Rules, whole_s: float, draws: np.random.Generator) -> Rules:
+    """The same but for one or two of the ranks."""
+    ahead, patience, idle_s = list(rules.ahead), list(rules.patience), list(rules.idle_s)
+    for _ in range(int(draws.integers(1, 3))):
+        rank, what = int(draws.integers(len(ahead))), int(draws.integers(3))
+        if what == 0:
+            ahead[rank] = max(1.0, ahead[rank] + (1.0 if draws.random() < 0.5 else -1.0))
+        elif what == 1:
+            patience[rank] = PATIENCE[int(draws.integers(len(PATIENCE)))]
+        else:
+            idle_s[rank] = IDLE[int(draws.integers(len(IDLE)))] * whole_s
+    return Rules(tuple(ahead), tuple(patience), tuple(idle_s), rules.deep)

@@ -1,0 +1,51 @@
+"""An order in time as a figure: a row for each rank, a bar for each pass."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from oppa.pipeline.execution import Execution, Span
+from oppa.pipeline.graph import KINDS
+from oppa.report.svg import STAND_INS, render
+
+NAMES = ("forward", "backward", "weights' gradients")
+COLOURS = ("blue", "orange", "green")
+NUMBERED = 600
+"""Bars up to which each bears its micro-batch."""
+WIDTH, ROW = 9.0, 0.3
+"""Inches."""
+FAINTER = 0.55
+"""Of later chunks."""
+
+
+def gantt(executed: Execution, *, description: str) -> str:
+    """The figure as SVG; later model chunks are fainter."""
+    spans = list(executed.spans())
+    ranks = executed.order.shape.ranks
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for kind in KINDS[: 3 if executed.order.split else 2]:
+            _bars(axes, [span for span in spans if span.node.kind == kind], executed, COLOURS[kind])
+        if len(spans) <= NUMBERED:
+            for span in spans:
+                place = ((span.start_s + span.end_s) / 2 * 1e3, span.rank)
+                axes.annotate(str(span.node.micro_batch), place, ha="center", va="center", fontsize=5.5, color=STAND_INS["paper"])
+        axes.set(xlabel="milliseconds", ylabel="rank", yticks=range(ranks), xlim=(0, executed.makespan_s * 1e3), ylim=(ranks - 0.5, -0.5))
+        axes.grid(visible=False)
+        keys = [Patch(color=STAND_INS[COLOURS[kind]], label=NAMES[kind]) for kind in KINDS[: 3 if executed.order.split else 2]]
+        figure.legend(handles=keys, loc="outside upper left", ncols=len(keys))
+
+    return render(draw, width=WIDTH, height=1.0 + ROW * ranks, description=description)
+
+
+def _bars(axes: Axes, spans: Sequence[Span], executed: Execution, colour: str) -> None:
+    shape = executed.order.shape
+    for chunk in range(shape.chunks):
+        for rank in range(shape.ranks):
+            mine = [span for span in spans if span.rank == rank and span.node.stage // shape.ranks == chunk]
+            widths = [(span.start_s * 1e3, (span.end_s - span.start_s) * 1e3) for span in mine]
+            alpha = 1.0 if chunk == 0 else FAINTER
+            axes.broken_barh(widths, (rank - 0.42, 0.84), color=STAND_INS[colour], alpha=alpha, edgecolor=STAND_INS["paper"], linewidth=0.3)
