@@ -19,7 +19,7 @@ from oppa.pipeline.graph import Shape
 from oppa.pipeline.memory import Footprint
 from oppa.pipeline.search.exact import prove
 from oppa.pipeline.search.heuristic import heuristic
-from oppa.pipeline.search.joint import search
+from oppa.pipeline.search.joint import search, shapes
 from oppa.pipeline.search.lists import length
 from oppa.pipeline.search.task import Task
 from oppa.report.record import Section
@@ -94,9 +94,10 @@ def _named(profiled: Profiled, tell: Callable[[str], None]) -> Iterator[Row]:
 
 def _searched(profiled: Profiled, limit: float) -> Row:
     begun = time.perf_counter()
-    found = search(profiled.costs, micro_batches=profiled.micro_batches, limit=limit * profiled.costs.ranks)
+    costs = profiled.costs
+    found = search(costs, shapes(ranks=costs.ranks, micro_batches=profiled.micro_batches, chunks=[1]), limit=limit * costs.ranks)
     seconds = time.perf_counter() - begun
-    return _row(profiled, SEARCH, limit, profiled.costs.bubble_rate(found.execution), max(found.peak_memory), seconds)
+    return _row(profiled, SEARCH, limit, costs.bubble_rate(found.execution), max(found.peak_memory), seconds)
 
 
 def _row(profiled: Profiled, name: str, limit: float | None, bubble_rate: float, peak: float, seconds: float) -> Row:

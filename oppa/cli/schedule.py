@@ -48,10 +48,11 @@ def schedule(
         style.err().print(f"times are those of {profiled.micro_batches} micro-batches, the nearest that the file has")
     limit = float(stages) if memory_limit is None else memory_limit
     if schedule == SEARCH:
-        from oppa.pipeline.search.joint import search
+        from oppa.pipeline.search.joint import search, shapes
 
         with style.err().status(f"searching {3 * stages * microbatches} passes"):
-            found = search(profiled.costs, micro_batches=microbatches, limit=limit, chunks=sizes, recompute=recompute)
+            choices = shapes(ranks=stages, micro_batches=microbatches, chunks=sizes)
+            found = search(profiled.costs, choices, limit=limit, recompute=recompute)
     else:
         found = _named(schedule, profiled.costs, microbatches, sizes, memory_limit)
     if out:

@@ -162,14 +162,15 @@ def layout_of(columns: Mapping[str, NDArray[Any]], *, balanced: bool) -> Layout:
     numbers = {name: np.asarray(columns[name], dtype=np.float64) for name in _LAYOUT}
     pp, chunks, count = numbers["pp"], numbers["model_chunks"], numbers["num_microbatches"]
     schedule = np.asarray(columns.get("schedule", "1f1b"))
-    zero_bubble = np.isin(schedule, ("interleaved-zb", "zb-v"))
+    zero_bubble = np.isin(schedule, ("interleaved-zb", "zb-v", "search"))
     chunks_in_flight = np.minimum(count, pp) * (1 + np.where(chunks > 1, (pp - 1) / (pp * chunks), 0))
+    most_in_flight = np.where(np.isin(schedule, ("zb-v", "search")), pp, count)
     overlap_zero = np.asarray(columns.get("overlap_zero_comm", False), dtype=np.float64)
     facts = {
         **numbers,
         "recompute": _codes(columns["recompute"]),
         "bubble": (pp - 1) / chunks / np.where(zero_bubble, 3, 1),
-        "in_flight": np.where(schedule == "gpipe", count, np.minimum(chunks_in_flight, np.where(schedule == "zb-v", pp, count))),
+        "in_flight": np.where(schedule == "gpipe", count, np.minimum(chunks_in_flight, most_in_flight)),
         "overlap_exchange": np.where((numbers["zero_stage"] == 0) & (pp == 1), 1.0, overlap_zero),
         "overlap_gather": np.asarray(columns.get("overlap_zero_allgather", False), dtype=np.float64),
         "overlap_p2p": np.asarray(columns.get("overlap_p2p", False), dtype=np.float64),

@@ -20,7 +20,12 @@ _CELL = re.compile(r"(\d+)([FIBW])(\d+)")
 
 def write_order(order: Order) -> str:
     """The text of the file."""
-    return "".join(",".join(_cells(nodes, split=order.split)) + "\n" for nodes in order.ranks)
+    return "".join(",".join(row) + "\n" for row in cells(order))
+
+
+def cells(order: Order) -> list[list[str]]:
+    """Its cells, for each rank."""
+    return [_cells(nodes, split=order.split) for nodes in order.ranks]
 
 
 def read_order(path: Path) -> Order:
@@ -33,11 +38,11 @@ def read_order(path: Path) -> Order:
         lines = [[cell.strip() for cell in line.split(",") if cell.strip()] for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"`{path}` cannot be read: {error}", hint="name the CSV file of an order") from None
-    ranks = [[node for cell in cells for node in _nodes(cell, f"`{path}`, line {number}")] for number, cells in enumerate(lines, start=1)]
+    ranks = [[node for cell in row for node in _nodes(cell, f"`{path}`, line {number}")] for number, row in enumerate(lines, start=1)]
     if not ranks or not all(ranks):
         raise InputError(f"`{path}`: a rank has nothing to do", hint="a line for each rank, a cell for each pass")
     order = Order(
-        shape=_shape(ranks), split=any("I" in cell or "W" in cell for cells in lines for cell in cells), ranks=tuple(map(tuple, ranks))
+        shape=_shape(ranks), split=any("I" in cell or "W" in cell for row in lines for cell in row), ranks=tuple(map(tuple, ranks))
     )
     whole = order if order.split else Order(shape=order.shape, ranks=tuple(tuple(n for n in nodes if n.kind != WEIGHT) for nodes in ranks))
     if wrong := violations(whole):
@@ -46,14 +51,14 @@ def read_order(path: Path) -> Order:
 
 
 def _cells(nodes: tuple[Node, ...], *, split: bool) -> list[str]:
-    cells: list[str] = []
+    row: list[str] = []
     for node, behind in zip(nodes, (*nodes[1:], None), strict=True):
         place = (node.stage, node.micro_batch)
         if node.kind == BACKWARD and (not split or behind == Node(WEIGHT, *place)):
-            cells.append(f"{node.stage}{WHOLE}{node.micro_batch}")
-        elif node.kind != WEIGHT or cells[-1] != f"{node.stage}{WHOLE}{node.micro_batch}":
-            cells.append(f"{node.stage}{LETTERS[node.kind]}{node.micro_batch}")
-    return cells
+            row.append(f"{node.stage}{WHOLE}{node.micro_batch}")
+        elif node.kind != WEIGHT or row[-1] != f"{node.stage}{WHOLE}{node.micro_batch}":
+            row.append(f"{node.stage}{LETTERS[node.kind]}{node.micro_batch}")
+    return row
 
 
 def _nodes(cell: str, where: str) -> list[Node]:

@@ -34,7 +34,7 @@ def order(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> 
     """
     if schedule not in SCHEDULES:
         raise InputError(f'`schedule = "{schedule}"` is not known', hint=nearest(schedule, SCHEDULES))
-    least, most = _CHUNKS[schedule]
+    least, most = CHUNKS[schedule]
     if not least <= chunks <= (most or chunks):
         hint = f"use {least}" if least == most else f"use at least {least}"
         raise InputError(f'`model_chunks = {chunks}` is not possible with `schedule = "{schedule}"`', hint=hint)
@@ -85,7 +85,9 @@ SCHEDULES = {
     "dualpipe-v": _dual_pipe,
 }
 FOLDED = ("zb-v", "dualpipe-v")
-_CHUNKS = (
+SPLIT = ("zb-h1", "zb-h2", "interleaved-zb", "zb-v", "dualpipe-v")
+"""Those in which weights' gradients are nodes of their own."""
+CHUNKS = (
     dict.fromkeys(SCHEDULES, (1, 1))
     | dict.fromkeys(("interleaved", "interleaved-zb", "memory-minimal"), (1, 0))
     | dict.fromkeys(FOLDED, (2, 2))

@@ -8,12 +8,14 @@ from matplotlib.patches import Patch
 
 from oppa.pipeline.execution import Execution, Span
 from oppa.pipeline.graph import KINDS
-from oppa.report.svg import STAND_INS, render
+from oppa.report.svg import POINTS_PER_INCH, STAND_INS, render
 
 NAMES = ("forward", "backward", "weights' gradients")
 COLOURS = ("blue", "orange", "green")
 NUMBERED = 600
-"""Bars up to which each bears its micro-batch."""
+"""Bars up to which each that is wide enough bears its micro-batch."""
+DIGIT = 3.4
+"""Points across."""
 WIDTH, ROW = 9.0, 0.3
 """Inches."""
 FAINTER = 0.55
@@ -29,10 +31,11 @@ def gantt(executed: Execution, *, description: str) -> str:
         axes = figure.subplots()
         for kind in KINDS[: 3 if executed.order.split else 2]:
             _bars(axes, [span for span in spans if span.node.kind == kind], executed, COLOURS[kind])
-        if len(spans) <= NUMBERED:
-            for span in spans:
+        for span in spans if len(spans) <= NUMBERED else ():
+            text = str(span.node.micro_batch)
+            if (span.end_s - span.start_s) / executed.makespan_s * WIDTH * POINTS_PER_INCH >= DIGIT * (len(text) + 1):
                 place = ((span.start_s + span.end_s) / 2 * 1e3, span.rank)
-                axes.annotate(str(span.node.micro_batch), place, ha="center", va="center", fontsize=5.5, color=STAND_INS["paper"])
+                axes.annotate(text, place, ha="center", va="center", fontsize=5.5, color=STAND_INS["paper"])
         axes.set(xlabel="milliseconds", ylabel="rank", yticks=range(ranks), xlim=(0, executed.makespan_s * 1e3), ylim=(ranks - 0.5, -0.5))
         axes.grid(visible=False)
         keys = [Patch(color=STAND_INS[COLOURS[kind]], label=NAMES[kind]) for kind in KINDS[: 3 if executed.order.split else 2]]

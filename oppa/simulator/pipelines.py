@@ -6,7 +6,7 @@ import functools
 from oppa.pipeline.execution import Execution, Times, execute
 from oppa.pipeline.graph import Order
 from oppa.pipeline.memory import Footprint, peak_memory
-from oppa.pipeline.schedules import order
+from oppa.pipeline.orders import order
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.simulator.collectives import all_gather_s, reduce_scatter_s, send_s

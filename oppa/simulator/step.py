@@ -1,5 +1,6 @@
 """One optimizer step of a configuration: micro-batches through the pipeline, gradients, optimizer; and the bytes that it needs."""
 
+from oppa.pipeline.orders import folded
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.simulator.collectives import all_reduce_s
@@ -49,7 +50,7 @@ class Steps:
     def _tied_s(self, configuration: Configuration) -> float:
         """The first and the last stage of a pipeline add up the gradients of an embedding that both have."""
         pc = configuration
-        if not self.model.tied or pc.pp == 1 or pc.schedule == "zb-v":
+        if not self.model.tied or pc.pp == 1 or folded(pc.schedule, pc.model_chunks):
             return 0.0
         group = self.topology.group(2, (pc.pp - 1) * pc.dp * pc.tp)
         return all_reduce_s(group, self.model.vocab * self.model.hidden / pc.tp * self.data_parallel(pc).gradient_bytes)

@@ -1,40 +1,31 @@
 """Pipeline parallelism: which blocks a rank holds, and the schedule that runs micro-batches through its stages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleZBVZeroBubble,
-)
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle, _Action, _PipelineScheduleRuntime
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
+from oppa.pipeline.graph import Order
+from oppa.pipeline.order_file import cells
+from oppa.pipeline.orders import folded, order
 from oppa.problem.configuration import Configuration
 from oppa.training.batches import Batch
 from oppa.training.family import Family
 from oppa.training.mesh import Mesh
 from oppa.trials.wire import TrialSpec
 
-SCHEDULES: dict[str, Any] = {
-    "gpipe": ScheduleGPipe,
-    "1f1b": Schedule1F1B,
-    "interleaved": ScheduleInterleaved1F1B,
-    "interleaved-zb": ScheduleInterleavedZeroBubble,
-    "zb-v": ScheduleZBVZeroBubble,
-}
+OF_TORCH: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+"""Schedules that torch runs itself, with a stage for each rank; all others are orders that its runtime goes through."""
 
 
 def stages_of(configuration: Configuration, pp_index: int) -> tuple[int, ...]:
-    """The global numbers of the stages on this rank: round and round, or there and back (`zb-v`)."""
+    """The global numbers of the stages on this rank: round and round, or there and back."""
     pp, chunks = configuration.pp, configuration.model_chunks
-    if configuration.schedule == "zb-v" and pp > 1:
+    if _folded(configuration):
         return pp_index, 2 * pp - 1 - pp_index
     return tuple(pp_index + chunk * pp for chunk in range(chunks))
 
@@ -42,9 +33,11 @@ def stages_of(configuration: Configuration, pp_index: int) -> tuple[int, ...]:
 def rank_of(stage: int, configuration: Configuration) -> int:
     """Which rank of a pipeline holds a stage: the inverse of `stages_of`."""
     pp = configuration.pp
-    if configuration.schedule == "zb-v" and pp > 1:
-        return min(stage, 2 * pp - 1 - stage)
-    return stage % pp
+    return min(stage, 2 * pp - 1 - stage) if _folded(configuration) else stage % pp
+
+
+def _folded(configuration: Configuration) -> bool:
+    return configuration.pp > 1 and folded(configuration.schedule, configuration.model_chunks)
 
 
 def blocks_of(stage: int, configuration: Configuration, layers: int) -> range:
@@ -71,11 +64,13 @@ class Pipeline:
         def loss(output: Tensor, targets: Tensor) -> Tensor:
             return family.loss(output, targets) / configuration.num_microbatches
 
-        several = issubclass(SCHEDULES[configuration.schedule], PipelineScheduleMulti)
         # The loss is already divided by the number of micro-batches: nothing to scale afterwards.
-        self._schedule: PipelineScheduleSingle | PipelineScheduleMulti = SCHEDULES[configuration.schedule](
-            stages if several else stages[0], configuration.num_microbatches, loss_fn=loss, scale_grads=False
-        )
+        self._schedule: PipelineScheduleSingle | _PipelineScheduleRuntime
+        if configuration.schedule in OF_TORCH:
+            count = configuration.num_microbatches
+            self._schedule = OF_TORCH[configuration.schedule](stages[0], count, loss_fn=loss, scale_grads=False)
+        else:
+            self._schedule = _runtime(_order(configuration), stages, loss)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         """Accumulate gradients of this replica's share of the batch; its mean loss, on the rank of the last stage."""
@@ -83,3 +78,15 @@ class Pipeline:
         inputs = (batch.inputs,) if self._first else ()
         self._schedule.step(*inputs, target=batch.targets if self._last else None, losses=losses, return_outputs=False)
         return torch.stack([loss.detach() for loss in losses]).sum() if self._last else None
+
+
+def _order(configuration: Configuration) -> Order:
+    shape = {"ranks": configuration.pp, "micro_batches": configuration.num_microbatches, "chunks": configuration.model_chunks}
+    return order(configuration.schedule, **shape)
+
+
+def _runtime(order: Order, stages: list[_PipelineStageBase], loss: Callable[[Tensor, Tensor], Tensor]) -> _PipelineScheduleRuntime:
+    """Torch's runtime with an order of ours, to which it adds what is sent and received."""
+    runtime = _PipelineScheduleRuntime(stages, order.shape.micro_batches, loss_fn=loss, scale_grads=False)
+    runtime._prepare_schedule_with_comms({rank: [_Action.from_str(cell) for cell in row] for rank, row in enumerate(cells(order))})
+    return runtime

@@ -7,10 +7,9 @@ import math
 from collections.abc import Sequence
 
 from oppa.errors import InputError, nearest
+from oppa.pipeline.orders import CHUNKS, SCHEDULES, SPLIT
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "interleaved-zb", "zb-v")
 
 
 def require_supported(model: Model, tp: int = 1) -> None:
@@ -106,18 +105,16 @@ def _batch_rules(configuration: Configuration, layers: int) -> dict[str, bool]:
 
 def _schedule_rules(configuration: Configuration) -> dict[str, bool]:
     pp, chunks, count, schedule = configuration.pp, configuration.model_chunks, configuration.num_microbatches, configuration.schedule
+    least, most = CHUNKS[schedule]
+    fewest, rounds = (2, True) if schedule.startswith("interleaved") else (least, False)
     rules = {
-        "gpipe": {"gpipe needs model_chunks == 1": chunks == 1},
-        "1f1b": {"1f1b needs model_chunks == 1 and num_microbatches >= pp": chunks == 1 and count >= pp},
-        "zb-v": {"zb-v needs model_chunks == 2": chunks == 2},
-    }
-    looped = {
-        f"{schedule} needs model_chunks >= 2": chunks >= 2,
-        f"{schedule} needs num_microbatches to be a multiple of num_microbatches // pp": count % max(1, count // pp) == 0,
+        f"{schedule} needs model_chunks {f'== {most}' if fewest == most else f'>= {fewest}'}": fewest <= chunks <= (most or chunks),
+        "1f1b needs num_microbatches >= pp": schedule != "1f1b" or count >= pp,
+        f"{schedule} needs num_microbatches to be a multiple of num_microbatches // pp": not rounds or count % max(1, count // pp) == 0,
     }
     # FSDP2 that reshards behind the forward pass, under a split backward pass: it runs, but losses are off by 8e-3 after 5 steps.
     whole = {f"{schedule} needs zero_stage <= 2": configuration.zero_stage <= 2 or not splits_backward(configuration)}
-    return {**rules.get(schedule, looped), **whole}
+    return {**rules, **whole}
 
 
 def require_runnable(model: Model, configuration: Configuration, local_batches: Sequence[int] = ()) -> None:
@@ -150,4 +147,4 @@ def require_shareable(model: Model, configuration: Configuration, local_batches:
 
 def splits_backward(configuration: Configuration) -> bool:
     """Whether the schedule computes weight gradients apart (zero bubble), where DDP's hooks would not see them."""
-    return configuration.pp > 1 and configuration.schedule in ("interleaved-zb", "zb-v")
+    return configuration.pp > 1 and configuration.schedule in SPLIT

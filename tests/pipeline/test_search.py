@@ -13,7 +13,7 @@ from oppa.pipeline.schedules import SCHEDULES, order
 from oppa.pipeline.search.construction import Rules, construct
 from oppa.pipeline.search.exact import prove
 from oppa.pipeline.search.heuristic import heuristic
-from oppa.pipeline.search.joint import search
+from oppa.pipeline.search.joint import search, shapes
 from oppa.pipeline.search.lists import ENDLESS, length
 from oppa.pipeline.search.task import Task, lists_of
 from oppa.pipeline.validation import violations
@@ -105,7 +105,7 @@ def test_on_small_pipelines_it_is_within_a_percent_of_what_is_proved(seed):
 def test_it_is_as_good_as_published(costs, limit, published):
     """ZB-1p and ZB-2p of the 1.5B model with 24 micro-batches, Qi et al. 2024, table 5; to 0.05 percentage points."""
     eight = costs(8)
-    found = search(eight, micro_batches=24, limit=limit * 8)
+    found = search(eight, shapes(ranks=8, micro_batches=24, chunks=[1]), limit=limit * 8)
     assert eight.bubble_rate(found.execution) <= published + 0.0005
     assert max(found.peak_memory) <= limit * 8
 
@@ -114,12 +114,12 @@ def test_it_is_as_good_as_published(costs, limit, published):
 def test_chunks_and_recomputation_are_chosen_where_they_help(costs):
     four = costs(4)
     plain, chunked, little = (
-        search(four, micro_batches=8, limit=limit, chunks=chunks, nodes=NODES, proving_s=0)
-        for limit, chunks in ((4, (1,)), (4, (1, 2)), (2, (1,)))
+        search(four, shapes(ranks=4, micro_batches=8, chunks=chunks), limit=limit, nodes=NODES, proving_s=0)
+        for limit, chunks in ((4, [1]), (4, [1, 2]), (2, [1]))
     )
     assert plain.variant.shape.chunks == 1 and chunked.variant.shape.chunks == 2
     assert chunked.execution.longest_span_s < plain.execution.longest_span_s
-    kept = search(four, micro_batches=8, limit=2, recompute=False, nodes=NODES, proving_s=0)
+    kept = search(four, shapes(ranks=4, micro_batches=8, chunks=[1]), limit=2, recompute=False, nodes=NODES, proving_s=0)
     assert little.variant.recomputed and not plain.variant.recomputed and not kept.variant.recomputed
     assert little.execution.longest_span_s < kept.execution.longest_span_s
     for found, limit in ((plain, 4), (chunked, 4), (little, 2), (kept, 2)):
@@ -127,7 +127,7 @@ def test_chunks_and_recomputation_are_chosen_where_they_help(costs):
 
 
 def test_ranks_that_recompute_have_weights_gradients_with_their_backward_passes(costs):
-    found = search(costs(2), micro_batches=4, limit=1.2, nodes=NODES, proving_s=0)
+    found = search(costs(2), shapes(ranks=2, micro_batches=4, chunks=[1]), limit=1.2, nodes=NODES, proving_s=0)
     assert found.variant.recomputed
     for rank in found.variant.recomputed:
         kinds = "".join("FBW"[node.kind] for node in found.order.ranks[rank])
@@ -136,5 +136,5 @@ def test_ranks_that_recompute_have_weights_gradients_with_their_backward_passes(
 
 def test_a_limit_that_nothing_keeps_is_refused(costs):
     with pytest.raises(InputError, match=r"rank 0 within a memory limit of 0\.5") as caught:
-        search(costs(2), micro_batches=4, limit=0.5)
+        search(costs(2), shapes(ranks=2, micro_batches=4, chunks=[1]), limit=0.5)
     assert "one micro-batch at a time needs 1" in caught.value.hint

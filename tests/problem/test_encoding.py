@@ -38,7 +38,7 @@ def test_schedules_are_equally_far_apart(framework_space: MakeSpace) -> None:
     candidates = enumerate_candidates(framework_space("torch"))
     columns = [column for column, name in enumerate(column_names(candidates)) if name.startswith("schedule=")]
     corners = np.unique(encode(candidates)[:, columns], axis=0)
-    assert np.array_equal(corners, np.eye(5)[::-1])
+    assert np.array_equal(corners, np.eye(6)[::-1])
 
 
 def test_what_never_varies_has_no_column(framework_space: MakeSpace) -> None:

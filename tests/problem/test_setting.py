@@ -45,7 +45,7 @@ def test_an_id_spells_out_what_it_leaves_out() -> None:
         ("dp=4,tp=2,recompute=full", ["dp * tp * pp == devices"], "pp = 1 or 2 or 4"),
         ("dp=1,zero_stage=2", ["dp > 1"], "dp = 1"),
         ("pp=4,zero_stage=2", ["dp > 1"], "dp = 1"),
-        ("zero_stage=3,schedule=zb-v", ["zero_stage <= 2 or schedule not in ['interleaved-zb', 'zb-v']"], "zero_stage = 3"),
+        ("zero_stage=3,schedule=zb-v", ["zero_stage <= 2 or schedule not in ['interleaved-zb', 'zb-v', 'search']"], "zero_stage = 3"),
         (
             "pp=2,schedule=interleaved,model_chunks=1",
             ["model_chunks >= 2 or schedule not in ['interleaved', 'interleaved-zb']"],

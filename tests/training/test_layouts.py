@@ -36,7 +36,9 @@ def same(losses: list[float], reference: list[float]) -> bool:
 DATA = [{"dp": dp, "zero_stage": stage} for dp in (2, 4) for stage in range(4)]
 TENSOR = [{"tp": 2}, {"tp": 4, "micro_batch": 8}]
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved-zb", 2), ("zb-v", 2)]
-PIPELINE = [{"pp": pp, "schedule": name, "model_chunks": chunks} for pp in (2, 4) for name, chunks in SCHEDULES]
+ORDERS = [("memory-minimal", 1), ("zb-h1", 1), ("zb-h2", 1), ("dualpipe-v", 2), ("search", 1), ("search", 2)]
+"""Those that torch has none of."""
+PIPELINE = [{"pp": pp, "schedule": name, "model_chunks": chunks} for pp in (2, 4) for name, chunks in SCHEDULES + ORDERS]
 ACCUMULATED = [{"micro_batch": 1}, {"dp": 2, "micro_batch": 4}, {"dp": 2, "micro_batch": 1, "zero_stage": 2}, {"dp": 4, "micro_batch": 1}]
 
 
@@ -77,6 +79,17 @@ THREE = [
 @pytest.mark.parametrize("values", THREE, ids=name_of)
 def test_all_kinds_of_parallelism_compose(values: dict[str, object], trials: Trials, grouped_alone: list[float]) -> None:
     assert same(trials(configured(**values), GROUPED).losses, grouped_alone)
+
+
+REPLICATED = [("memory-minimal", 1, 0), ("search", 1, 1), ("search", 2, 2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("schedule", "chunks", "stage"), REPLICATED)
+def test_orders_of_ours_train_the_same_model_on_replicas(
+    schedule: str, chunks: int, stage: int, trials: Trials, alone: list[float]
+) -> None:
+    assert same(trials(configured(dp=2, pp=2, zero_stage=stage, schedule=schedule, model_chunks=chunks)).losses, alone)
 
 
 RECOMPUTED = [{}, {"pp": 2}, {"pp": 2, "schedule": "zb-v", "model_chunks": 2}, {"dp": 2, "zero_stage": 3}]

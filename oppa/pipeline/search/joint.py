@@ -50,12 +50,17 @@ class Found:
         return self.execution.longest_span_s / self.least_s - 1
 
 
+def shapes(*, ranks: int, micro_batches: int, chunks: Sequence[int]) -> list[Shape]:
+    """A pipeline cut into each of these numbers of model chunks; into two, both ways: again and again, and as a V."""
+    ways = [(count, folded) for count in chunks for folded in ((False, True) if count == 2 and ranks > 1 else (False,))]
+    return [Shape(ranks=ranks, micro_batches=micro_batches, chunks=count, folded=folded) for count, folded in ways]
+
+
 def search(
     costs: Costs,
+    shapes: Sequence[Shape],
     *,
-    micro_batches: int,
     limit: float | Sequence[float],
-    chunks: Sequence[int] = (1,),
     recompute: bool = True,
     nodes: int = NODES,
     proving_s: float = PROVING_S,
@@ -65,9 +70,8 @@ def search(
 
     Args:
         costs: Of each rank.
-        micro_batches: m.
+        shapes: What to choose from.
         limit: What each rank may hold, in what a forward pass leaves on a rank; one for all, or shape (p,).
-        chunks: The numbers of model chunks to choose from; of two, the stages are laid out both ways, looped and as a V.
         recompute: Ranks may compute activations again, where that is faster than keeping so few of them.
         nodes: How far to search: nodes visited, by each variant that is looked at closely.
         proving_s: How long to look for a proof, for small graphs.
@@ -77,8 +81,7 @@ def search(
         InputError: no order keeps the limit.
     """
     limits = [float(limit)] * costs.ranks if isinstance(limit, int | float) else list(limit)
-    variants = _variants(costs, micro_batches, limits, chunks, recompute=recompute)
-    tasks = _tasks(costs, variants, limits)
+    tasks = _tasks(costs, _variants(shapes, limits, recompute=recompute), limits)
     glances: dict[Variant, Candidate] = {}
     for variant, task in sorted(tasks.items(), key=lambda each: max(each[1].busy_s)):
         if len(tasks) == 1 or max(task.busy_s) < min((each.length.span_s for each in glances.values()), default=float("inf")):
@@ -93,14 +96,13 @@ def search(
     return min(founds, key=lambda each: each.execution.longest_span_s)
 
 
-def _variants(costs: Costs, micro_batches: int, limits: Sequence[float], chunks: Sequence[int], *, recompute: bool) -> Iterator[Variant]:
-    """Chunks both ways, each with activations computed again on the ranks that want for room most: none, one, two, up to all."""
-    wanting = sorted(range(costs.ranks), key=lambda rank: limits[rank] / (costs.ranks - rank))
-    for count in chunks:
-        for folded in (False, True) if count == 2 and costs.ranks > 1 else (False,):
-            shape = Shape(ranks=costs.ranks, micro_batches=micro_batches, chunks=count, folded=folded)
-            for again in range(costs.ranks + 1) if recompute else (0,):
-                yield Variant(shape, frozenset(wanting[:again]))
+def _variants(shapes: Sequence[Shape], limits: Sequence[float], *, recompute: bool) -> Iterator[Variant]:
+    """Each with activations computed again on the ranks that want for room most: none, one, two, up to all."""
+    ranks = len(limits)
+    wanting = sorted(range(ranks), key=lambda rank: limits[rank] / (ranks - rank))
+    for shape in shapes:
+        for again in range(ranks + 1) if recompute else (0,):
+            yield Variant(shape, frozenset(wanting[:again]))
 
 
 def _tasks(costs: Costs, variants: Iterator[Variant], limits: Sequence[float]) -> dict[Variant, Task]:

@@ -10,6 +10,9 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from oppa.pipeline.graph import Order
+from oppa.pipeline.order_file import write_order
+from oppa.pipeline.orders import SEARCH, order
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
@@ -18,7 +21,8 @@ from oppa.tuning.formats.format import Files, Reading, inexpressible, only
 
 NAME = "torchtitan"
 RECIPE = "oppa_recipe.py"
-FILES = (RECIPE, launch.SCRIPT)
+ORDER = "schedule.csv"
+FILES = (RECIPE, ORDER, launch.SCRIPT)
 EXPRESSES = ["pp", "ep", "zero_stage", "schedule", "model_chunks", "recompute"]
 
 SCHEDULES = {
@@ -28,6 +32,9 @@ SCHEDULES = {
     "interleaved-zb": "InterleavedZeroBubble",
     "zb-v": "ZBVZeroBubble",
 }
+SEARCHED = {1: "PipelineScheduleSingle", 2: "ZBVZeroBubble"}
+"""What lays the stages as an order that was searched for has them, by model chunks; of any other number: `PipelineScheduleMulti`."""
+ORDER_PATH = "parallelism.pipeline_parallel_schedule_csv"
 RESHARD = {2: "never", 3: "always"}
 CHECKPOINTING = {"none": None, "selective": "<SelectiveAC.Config()>", "full": "<FullAC.Config()>"}
 
@@ -72,7 +79,13 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     base = ': "${BASE:?a configuration, such as torchtitan.models.llama3.config_registry:llama3_8b}"\nexport BASE'
     body = f'{base}\nexport PYTHONPATH="$here${{PYTHONPATH:+:$PYTHONPATH}}"\n{start}'
     usage = "       with BASE=, the `module:function` of a configuration of the model"
-    return {RECIPE: text, launch.SCRIPT: launch.script(problem, c, usage=usage, body=body)}
+    found = {RECIPE: text, launch.SCRIPT: launch.script(problem, c, usage=usage, body=body)}
+    return found | ({ORDER: write_order(_order(c))} if c.pp > 1 and c.schedule == SEARCH else {})
+
+
+def _order(configuration: Configuration) -> Order:
+    c = configuration
+    return order(c.schedule, ranks=c.pp, micro_batches=c.num_microbatches, chunks=c.model_chunks)
 
 
 def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
@@ -91,8 +104,12 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
     if c.ep > 1:
         found["training.disable_cuda_graphs"] = True  # most ways to dispatch tokens talk to the CPU, and are refused with them
     if c.pp > 1:
+        searched = c.schedule == SEARCH
         found |= {
-            "parallelism.pipeline_parallel_schedule": SCHEDULES[c.schedule],
+            "parallelism.pipeline_parallel_schedule": SEARCHED.get(c.model_chunks, "PipelineScheduleMulti")
+            if searched
+            else SCHEDULES[c.schedule],
+            **({ORDER_PATH: f'<os.path.join(os.path.dirname(__file__), "{ORDER}")>'} if searched else {}),
             "parallelism.pipeline_parallel_layers_per_stage": problem.model.layers // (c.pp * c.model_chunks),
             "parallelism.pipeline_parallel_first_stage_less_layers": 0,
             "parallelism.pipeline_parallel_last_stage_less_layers": 0,
@@ -138,7 +155,7 @@ def parse(problem: Problem, files: Files) -> Reading:
     settings |= _batch(given, tokens=problem.model.seq_len)
     if settings["pp"] != 1:
         named = {theirs: ours for ours, theirs in SCHEDULES.items()}
-        settings["schedule"] = named[given.get("parallelism.pipeline_parallel_schedule", "1F1B")]
+        settings["schedule"] = SEARCH if given.get(ORDER_PATH) else named[given.get("parallelism.pipeline_parallel_schedule", "1F1B")]
         if layers := given.get("parallelism.pipeline_parallel_layers_per_stage"):
             settings["model_chunks"] = problem.model.layers // (degrees["pipeline_parallel_degree"] * layers)
     return Reading(settings=settings)

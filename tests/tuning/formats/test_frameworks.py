@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from oppa.pipeline.order_file import read_order
 from oppa.tuning.formats import colossalai, export, megatron_bridge, torchtitan
 from tests.tuning.formats.conftest import ask
 from tests.tuning.formats.test_formats import at
@@ -95,7 +96,7 @@ TORCHTITAN_NAMES = {
         """data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward tensor_parallel_degree
         pipeline_parallel_degree pipeline_parallel_schedule pipeline_parallel_layers_per_stage num_pp_microbatches
         pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers context_parallel_degree
-        expert_parallel_degree""",
+        expert_parallel_degree pipeline_parallel_schedule_csv""",
     ),
     "training": ["num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step", "max_context_length", "disable_cuda_graphs"],
 }
@@ -215,9 +216,21 @@ def test_a_mixture_under_tensor_parallelism_has_the_sequence_parallelism_that_me
         assert megatron_bridge.values(problem, chosen)["model.sequence_parallel"] is demanded
 
 
+@pytest.mark.parametrize(("chunks", "schedule"), [(1, "PipelineScheduleSingle"), (2, "ZBVZeroBubble"), (4, "PipelineScheduleMulti")])
+def test_torchtitan_reads_an_order_that_was_searched_for(chunks, schedule, problem_of, tmp_path) -> None:
+    chosen = at(dp=2, tp=2, pp=2, schedule="search", model_chunks=chunks)
+    files = export("torchtitan", problem_of("torch"), chosen)
+    (tmp_path / torchtitan.ORDER).write_text(files[torchtitan.ORDER])
+    found = read_order(tmp_path / torchtitan.ORDER)
+    assert (found.shape.ranks, found.shape.chunks, found.shape.micro_batches) == (2, chunks, chosen.num_microbatches)
+    assert found.shape.folded is (chunks == 2), "laid out as torchtitan lays the stages of that schedule"
+    assert schedule in files[torchtitan.RECIPE] and "schedule.csv" in files[torchtitan.RECIPE]
+
+
 def test_torchtitan_documents_every_name_of_what_came_after_its_release(problem_of) -> None:
     problem = problem_of("torch")
-    for values in ({"dp": 4, "pp": 2, "schedule": "zb-v", "model_chunks": 2}, {"ep": 2, "zero_stage": 3}):
+    pipelines = ({"dp": 4, "pp": 2, "schedule": "zb-v", "model_chunks": 2}, {"dp": 4, "pp": 2, "schedule": "search"})
+    for values in (*pipelines, {"ep": 2, "zero_stage": 3}):
         for path in torchtitan.values(problem, at(**values)) | torchtitan.in_tokens(problem, at(**values)):
             part, _, name = path.partition(".")
             assert part == "activation_checkpoint" or name in TORCHTITAN_NAMES[part], path
