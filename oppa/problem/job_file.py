@@ -213,6 +213,7 @@ class TrainingTable(Table):
     learning_rate: Positive | None = None
     momentum: float | None = Field(default=None, ge=0, lt=1)
     adam_beta2: float | None = Field(default=None, ge=0, lt=1)
+    gradient_clipping: float | None = Field(default=None, ge=0)
     seed: int | None = Field(default=None, ge=0)
     corpus: str | None = None
 

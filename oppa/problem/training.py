@@ -26,6 +26,8 @@ class Training:
     """Of SGD."""
     adam_beta2: float = 0.999
     """How much of the second moment AdamW keeps from step to step. Where the batch grows, the moment must follow: 0.95 does in 20 steps."""
+    gradient_clipping: float = 0.0
+    """The largest norm of a step's gradient; 0: whatever it is."""
     seed: int = 0
     corpus: str = ""
     """A folder of text to train on; empty: the sources of Python's standard library."""

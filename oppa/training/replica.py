@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Over
 from oppa.training.batches import Batch
+from oppa.training.clipping import Clipping
 from oppa.training.data_parallel import accumulating, average_rest, optimizers_for, replicate
 from oppa.training.experts import Mixture
 from oppa.training.family import Family, Transformer
@@ -43,6 +44,8 @@ class Replica:
         self._modules = [replicate(stage, spec.configuration, mesh) for stage in stages]
         self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training)
         self._tied = TiedWeights(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
+        most, tied = spec.training.gradient_clipping, spec.model.tied
+        self._clipping = Clipping(self._modules, mesh, tied=tied, most=most) if most else None
         self._statistics: GradientStatistics | None = None
         self._answered: Answered | None = None
         self._family = family
@@ -132,6 +135,7 @@ class Replica:
         """The second half: new weights, unless gradients are not finite."""
         if finite and self._tied is not None:
             self._tied.sum_gradients()
+        finite = finite and (self._clipping is None or self._clipping.clip())
         for optimizer in self._optimizers if finite else ():
             optimizer.step()
         for optimizer in self._optimizers:

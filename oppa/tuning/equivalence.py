@@ -20,7 +20,10 @@ from oppa.trials.wire import MeasurementReader
 if TYPE_CHECKING:
     from oppa.tuning.result import Finding
 
-LEARNED = ("global_batch", "precision", "optimizer", "learning_rate", "momentum", "adam_beta2", "seq_len", "seed", "corpus")
+LEARNED = (
+    *("global_batch", "precision", "optimizer", "learning_rate", "momentum", "adam_beta2", "gradient_clipping"),
+    *("seq_len", "seed", "corpus"),
+)
 """What a problem fixes because it may change what is learned."""
 
 TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2}

@@ -100,4 +100,5 @@ def plugin_for(spec):
         pp_style=configuration.schedule,
         num_model_chunks=configuration.model_chunks,
         overlap_p2p=configuration.overlap_p2p,
+        max_norm=spec.training.gradient_clipping,
     )

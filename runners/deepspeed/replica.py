@@ -27,7 +27,7 @@ _WHOLE = Slice()
 def build(spec, mesh):
     """This rank's part of the model; raises InputError for what DeepSpeed or this runner cannot do."""
     require_supported(spec.model, spec.configuration.tp)
-    require_runnable(spec.configuration, spec.model.layers)
+    require_runnable(spec.configuration, spec.model.layers, spec.training.gradient_clipping)
     return Pipelined(spec, mesh) if spec.configuration.pp > 1 else Accumulated(spec, mesh)
 
 
@@ -62,7 +62,7 @@ class Accumulated:
     def _placed(self, part, spec):
         """A part where DeepSpeed takes it up, so that no device ever holds the whole model: in shards (ZeRO 3), on the host (AutoTP)."""
         if self._configuration.zero_stage == 3:
-            deepspeed.zero.Init(module=part, config_dict_or_path=settings(spec.configuration, spec.training.precision))
+            deepspeed.zero.Init(module=part, config_dict_or_path=settings(spec.configuration, spec.training))
         elif self._configuration.tp > 1:
             part.cpu()
         return part
@@ -86,7 +86,7 @@ class Pipelined:
 def engine_for(module, spec):
     """DeepSpeed around a module, ready to train."""
     optimizer = functools.partial(_optimizer, training=spec.training)
-    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings(spec.configuration, spec.training.precision))
+    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings(spec.configuration, spec.training))
     # For bf16 without ZeRO, DeepSpeed makes the optimizer's state by a step on zero gradients, which would count as the first.
     for state in engine.basic_optimizer.state.values():
         if "step" in state:

@@ -15,15 +15,15 @@ _CUTS = [
 ]
 
 
-def settings(configuration, precision):
+def settings(configuration, training):
     """DeepSpeed's configuration. It multiplies up the global batch itself, which is wrong with AutoTP, but used for nothing."""
     parallel = {"tensor_parallel": _tensor_parallel(configuration.tp)} if configuration.tp > 1 else {}
     return {
         "train_micro_batch_size_per_gpu": configuration.micro_batch,
         "gradient_accumulation_steps": configuration.num_microbatches,
-        "zero_optimization": _zero(configuration, precision),
-        "bf16": {"enabled": precision == "bf16"},
-        "gradient_clipping": 0.0,  # its default is 1
+        "zero_optimization": _zero(configuration, training.precision),
+        "bf16": {"enabled": training.precision == "bf16"},
+        "gradient_clipping": training.gradient_clipping,  # its default is 1
         # torch's own AdamW, as under every other runner; DeepSpeed's would be compiled when the trial starts.
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
@@ -46,7 +46,7 @@ def _tensor_parallel(size):
     return {"autotp_size": size, "partition_config": {"use_default_specs": False, "layer_specs": _CUTS}}
 
 
-def require_runnable(configuration, layers):
+def require_runnable(configuration, layers, clipping=0.0):
     """Refuse a configuration that DeepSpeed or this runner cannot run; raises InputError with the rule that is broken."""
     pp, replicas = configuration.pp, configuration.dp * configuration.micro_batch
     rules = {
@@ -58,6 +58,7 @@ def require_runnable(configuration, layers):
         "a rank has one stage: model_chunks is 1": configuration.model_chunks == 1,
         "experts are not distributed: ep is 1": configuration.ep == 1,
         "recompute is none or full": configuration.recompute in ("none", "full"),
+        "PipelineModule clips by the norm of its first stage alone: gradient_clipping is 0": pp == 1 or not clipping,
     }
     for rule, holds in rules.items():
         if not holds:

@@ -65,8 +65,8 @@ def test_every_layout_trains_torch_s_model(model: Model, values: dict[str, objec
 
 
 @pytest.mark.parametrize("values", [{"dp": 2}, {"tp": 2, "pp": 2}], ids=name_of)
-def test_so_does_sgd(values: dict[str, object], colossalai: Run, torch: Run) -> None:
-    sgd = {"optimizer": "sgd", "learning_rate": 0.1}
+def test_so_does_sgd_with_clipped_gradients(values: dict[str, object], colossalai: Run, torch: Run) -> None:
+    sgd = {"optimizer": "sgd", "learning_rate": 0.1, "gradient_clipping": 0.5}
     assert colossalai(values, TINY, **sgd).losses == pytest.approx(torch({"micro_batch": 8}, TINY, **sgd).losses, rel=FP32_TOLERANCE)
 
 

@@ -13,6 +13,7 @@ from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.job import load_job
 from oppa.problem.model import Model
+from oppa.problem.training import Training
 from tests.runners.conftest import TINY, Run, configured, name_of, running
 
 GROUPED = dataclasses.replace(TINY, layers=5, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=259)
@@ -90,8 +91,10 @@ SGD = {"optimizer": "sgd", "learning_rate": 0.1}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", [{"dp": 2, "zero_stage": 1}, {"dp": 2, "zero_stage": 3}, {"pp": 2}], ids=name_of)
-def test_so_does_sgd(values: dict[str, object], deepspeed: Run, torch: Run) -> None:
-    assert deepspeed(values, GROUPED, **SGD).losses == pytest.approx(torch({"micro_batch": 8}, GROUPED, **SGD).losses, rel=FP32_TOLERANCE)
+def test_so_does_sgd_with_clipped_gradients_but_in_pipelines(values: dict[str, object], deepspeed: Run, torch: Run) -> None:
+    training = {**SGD, "gradient_clipping": 0.0 if "pp" in values else 0.5}
+    expected = torch({"micro_batch": 8}, GROUPED, **training).losses
+    assert deepspeed(values, GROUPED, **training).losses == pytest.approx(expected, rel=FP32_TOLERANCE)
 
 
 BF16 = [{}, {"tp": 2}, {"pp": 2}, {"dp": 2, "pp": 2, "zero_stage": 1}, *({"dp": 2, "zero_stage": stage} for stage in range(4))]
@@ -142,7 +145,7 @@ def settings() -> ModuleType:
 
 @pytest.mark.parametrize(("precision", "elements"), [("fp32", 1 << 20), ("bf16", 2 << 20)])
 def test_a_bucket_is_told_in_elements(precision: str, elements: int, settings: ModuleType) -> None:
-    told = settings.settings(configured(dp=2, zero_stage=1, zero_bucket_mb=4), precision)
+    told = settings.settings(configured(dp=2, zero_stage=1, zero_bucket_mb=4), Training(precision=precision, gradient_clipping=0.5))
     assert told["zero_optimization"] == {
         "stage": 1,
         "reduce_bucket_size": elements,
@@ -150,6 +153,7 @@ def test_a_bucket_is_told_in_elements(precision: str, elements: int, settings: M
         "overlap_comm": False,
     }
     assert told["bf16"] == {"enabled": precision == "bf16"} and "tensor_parallel" not in told
+    assert told["gradient_clipping"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -169,6 +173,11 @@ def test_a_bucket_is_told_in_elements(precision: str, elements: int, settings: M
 def test_a_rule_is_told_by_name(values: dict[str, object], settings: ModuleType) -> None:
     with pytest.raises(InputError, match=name_of(values)):
         settings.require_runnable(configured(**values), layers=8)
+
+
+def test_a_pipeline_clips_nothing(settings: ModuleType) -> None:
+    with pytest.raises(InputError, match="the norm of its first stage alone"):
+        settings.require_runnable(configured(pp=2), layers=8, clipping=1.0)
 
 
 def test_whatever_the_search_space_holds_is_let_pass(settings: ModuleType) -> None:

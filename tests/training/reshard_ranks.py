@@ -2,10 +2,13 @@
 
 Started as `python -P reshard_ranks.py ORDERS.json`: a list, and each order says `model`, `layouts`, and the `steps` to take in each, and
 `training` where it is not the usual.
-Writes `LOSSES-<number>.json` of each. With `checkpoint`, a folder, ranks go on from there if it exists, and else save there at their end.
+Writes `LOSSES-<number>.json` of each. With `checkpoint`, a folder, ranks go on from there if it exists, and else save there at their end;
+with `saved` they save there in any case.
+With `digest`, what all ranks hold at their end follows the losses, as a hash of its bits.
 """
 
 import dataclasses
+import hashlib
 import json
 import os
 import sys
@@ -54,7 +57,7 @@ def stepped(replica: Replica, mesh: Mesh, spec: TrialSpec, source: Source, step:
     return float(mean)
 
 
-def run(order: dict, rendezvous: Path, rank: int) -> list[float]:
+def run(order: dict, rendezvous: Path, rank: int) -> list[float | str]:
     """Losses of all steps."""
     model = Model(**order["model"])
     first, *others = (Configuration(**values) for values in order["layouts"])
@@ -95,7 +98,19 @@ def run(order: dict, rendezvous: Path, rank: int) -> list[float]:
             assert all(torch.equal(before[key], after[key]) for key in shapes), configuration.id
         if "checkpoint" in order and not checkpoint.exists():
             save(checkpoint, replica, spec, mesh, {"losses": losses})
+        if "saved" in order:
+            save(Path(order["saved"]), replica, spec, mesh, {"losses": losses})
+        if order.get("digest"):
+            losses.append(digest(whole(stage(replica, spec, mesh).state, shapes)))
     return losses
+
+
+def digest(state: dict[Key, torch.Tensor]) -> str:
+    """Of every bit, whatever the order it is held in."""
+    told = hashlib.sha256()
+    for key in sorted(state, key=repr):
+        told.update(repr(key).encode() + state[key].numpy().tobytes())
+    return told.hexdigest()
 
 
 def whole_weights(replica: Replica, spec: TrialSpec, mesh: Mesh, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, torch.Tensor]:

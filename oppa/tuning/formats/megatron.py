@@ -139,7 +139,14 @@ def training_options(problem: Problem) -> list[str]:
     data = ["--train-iters 100", "--mock-data", "--tokenizer-type NullTokenizer", f"--vocab-size {vocab}"]
     sgd = ["--optimizer sgd", f"--sgd-momentum {training.momentum:g}"]
     optimizer = sgd if training.optimizer == "sgd" else [f"--adam-beta2 {training.adam_beta2:g}"]
-    return [*half, f"--lr {training.learning_rate:g}", *optimizer, f"--seed {training.seed}", *data]
+    return [
+        *half,
+        f"--lr {training.learning_rate:g}",
+        *optimizer,
+        f"--clip-grad {training.gradient_clipping:g}",
+        f"--seed {training.seed}",
+        *data,
+    ]
 
 
 def parse(problem: Problem, files: Files) -> Reading:

@@ -108,7 +108,7 @@ MEGATRON_LM = """
     --hidden-size --ffn-hidden-size --num-attention-heads --group-query-attention --num-query-groups --seq-length
     --max-position-embeddings --position-embedding-type --normalization --swiglu --disable-bias-linear --add-qkv-bias
     --untie-embeddings-and-output-weights --num-experts --moe-router-topk --bf16 --lr --adam-beta2 --seed --train-iters --mock-data
-    --tokenizer-type --vocab-size --optimizer --sgd-momentum
+    --tokenizer-type --vocab-size --optimizer --sgd-momentum --clip-grad
 """
 """Names of options as Megatron-LM's examples and users' launch scripts have them; its parser comes with no package that could be asked."""
 INTERLEAVED = {"dp": 2, "pp": 2, "tp": 2, "schedule": "interleaved", "model_chunks": 2, "overlap_p2p": True}
