@@ -11,12 +11,12 @@ from oppa.cost.workload import Workload
 
 
 def layers_per_stage(work: Workload) -> Tensor:
-    """Layers of the first stage, shape (n,)."""
+    """Layers of the first stage, or of the longest where they cannot be equally long, shape (n,)."""
     shape, layout = work.shape, work.layout
     projection = shape.head_parameters / shape.layer_matmul_parameters
     balanced = torch.minimum(((shape.layers + projection) / layout.pp).ceil(), shape.layers)
     counts = (layout.balanced > 0) & (layout.pp > 1) & (projection >= 1)
-    return torch.where(counts, balanced, shape.layers / layout.pp)
+    return torch.where(counts, balanced, (shape.layers / layout.pp).ceil())
 
 
 def first_ends(work: Workload) -> Tensor:

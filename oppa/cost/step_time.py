@@ -54,9 +54,9 @@ def head_time(work: Workload, c: Coefficients) -> Tensor:
 def stage_time(work: Workload, c: Coefficients) -> Tensor:
     """Seconds of the slowest stage on one micro-batch: the last, with the output projection, or as even as whole layers allow."""
     layer, head, layout = layer_time(work, c), head_time(work, c), work.layout
-    share = work.shape.layers / layout.pp * layer
-    even = torch.maximum(share + head / layout.pp, torch.maximum(layer, head))
-    return torch.where((layout.pp == 1) | (layout.balanced == 0), share + head, even)
+    layers = work.shape.layers / layout.pp
+    even = torch.maximum(layers * layer + head / layout.pp, torch.maximum(layer, head))
+    return torch.where((layout.pp == 1) | (layout.balanced == 0), layers.ceil() * layer + head, even)
 
 
 def replica_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:

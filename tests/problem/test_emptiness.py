@@ -13,17 +13,19 @@ from oppa.problem.space_file import read_space
 
 WriteJob = Callable[..., Path]
 SPACE, PRESET, DEVICES = "[space.parameters]\n", 'preset = "tiny-16m"', "devices_per_host = 4"
+EVEN = f'[space]\nname = "megatron"\n\n{SPACE}'
+"""Whose stages hold equally many layers."""
 
 
 @pytest.mark.parametrize(
     ("replacements", "message", "hint"),
     [
         (
-            [(SPACE, SPACE + "pp = 5\n"), (DEVICES, "devices_per_host = 5"), (PRESET, PRESET + "\nlayers = 24")],
+            [(SPACE, EVEN + "pp = 5\n"), (DEVICES, "devices_per_host = 5"), (PRESET, PRESET + "\nlayers = 24")],
             "`pp = 5` does not divide `layers = 24`",
             "make `layers` a multiple of 5",
         ),
-        ([(SPACE, SPACE + "pp = 4\n"), (PRESET, PRESET + "\nlayers = 6")], "`pp = 4` does not divide `layers = 6`", "use `pp` of 1, 2"),
+        ([(SPACE, EVEN + "pp = 4\n"), (PRESET, PRESET + "\nlayers = 6")], "`pp = 4` does not divide `layers = 6`", "use `pp` of 1, 2"),
         ([(SPACE, SPACE + "tp = 4\n"), (PRESET, PRESET + "\nheads = 6\nkv_heads = 6")], "`tp = 4` does not divide", "use `tp` of 1, 2"),
         (
             [(SPACE, SPACE + "dp = 4\n"), ("= 32", "= 2"), ("[1, 2, 4, 8]", "[1]")],
@@ -36,11 +38,15 @@ SPACE, PRESET, DEVICES = "[space.parameters]\n", 'preset = "tiny-16m"', "devices
             "use `dp` of 1 or `tp` of 1 or `pp` of 1",
         ),
         (
-            [(SPACE, SPACE + "pp = 2\ntp = 3\n"), (DEVICES, "devices_per_host = 6"), (PRESET, PRESET + "\nlayers = 7")],
+            [(SPACE, EVEN + "pp = 2\ntp = 3\n"), (DEVICES, "devices_per_host = 6"), (PRESET, PRESET + "\nlayers = 7")],
             "no configuration is valid; in the way:\n  `pp = 2` does not divide `layers = 7`\n  `tp = 3` does not divide `heads = 8`",
             "make `layers` a multiple of 2 and make `heads` a multiple of 3",
         ),
-        ([(DEVICES, "devices_per_host = 5")], "`global_batch % (dp * micro_batch) == 0` never holds", "change `global_batch` or `layers`"),
+        (
+            [(SPACE, EVEN), (DEVICES, "devices_per_host = 5")],
+            "`global_batch % (dp * micro_batch) == 0` never holds",
+            "change `global_batch` or `layers`",
+        ),
     ],
     ids=["layers", "stages", "heads", "batch", "product", "two at once", "devices"],
 )
@@ -49,6 +55,11 @@ def test_the_blame_and_the_remedy(replacements: list[tuple[str, str]], message: 
         load_job(write_job(*replacements))
     assert message in raised.value.message
     assert hint in raised.value.hint
+
+
+def test_stages_of_the_built_in_runner_need_not_be_equally_long(write_job: WriteJob) -> None:
+    job = load_job(write_job((SPACE, SPACE + "pp = 4\n"), (PRESET, PRESET + "\nlayers = 6")))
+    assert len(job.candidates()) > 0
 
 
 def test_where_no_constraint_is_to_blame_alone_removals_are_counted(make_facts: Callable[..., Facts]) -> None:

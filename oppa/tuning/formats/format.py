@@ -88,6 +88,12 @@ def inexpressible(target: str, configuration: Configuration, name: str, *, hint:
     return InputError(f"{target} cannot express `{name} = {spell(getattr(configuration, name))}`{other}", hint=hint)
 
 
+def require_equal_stages(target: str, problem: Problem, configuration: Configuration) -> None:
+    """Raise InputError for layers that stages cannot have equally many of, in a format that knows no others."""
+    if problem.model.layers % (configuration.pp * configuration.model_chunks):
+        raise inexpressible(target, configuration, "pp", hint=f"stages of {problem.model.layers} layers would not be equally long")
+
+
 def element_bytes(problem: Problem) -> int:
     """Bytes of a gradient's element as it is communicated."""
     return {"fp32": 4, "bf16": 2}[problem.training.precision]

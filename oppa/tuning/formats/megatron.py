@@ -13,7 +13,7 @@ from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
 from oppa.tuning.formats import launch
-from oppa.tuning.formats.format import Files, Reading, elements, inexpressible, is_chosen, is_knob, mebibytes, only
+from oppa.tuning.formats.format import Files, Reading, elements, inexpressible, is_chosen, is_knob, mebibytes, only, require_equal_stages
 
 NAME = "Megatron-LM"
 ARGUMENTS = "megatron_args.sh"
@@ -73,6 +73,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 def check(problem: Problem, configuration: Configuration, *, target: str = NAME) -> None:
     """Raise InputError for a value that Megatron-LM has no option for."""
     c = configuration
+    require_equal_stages(target, problem, c)
     if c.schedule not in ("1f1b", "interleaved"):
         raise inexpressible(target, c, "schedule", hint='it has "1f1b" and "interleaved"')
     if c.zero_stage > 1:

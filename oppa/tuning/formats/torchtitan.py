@@ -17,7 +17,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
 from oppa.tuning.formats import launch, source
-from oppa.tuning.formats.format import Files, Reading, inexpressible, only
+from oppa.tuning.formats.format import Files, Reading, inexpressible, only, require_equal_stages
 
 NAME = "torchtitan"
 RECIPE = "oppa_recipe.py"
@@ -64,6 +64,7 @@ def fastest() -> Trainer.Config:
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     """The files; raises InputError for ZeRO 1, and for experts beside replicas."""
     c = configuration
+    require_equal_stages(NAME, problem, c)
     if c.zero_stage == 1:
         raise inexpressible(NAME, c, "zero_stage", hint="it replicates (0) or shards by FSDP2 (2 and 3)")
     if c.ep > 1 and c.dp > 1 and c.zero_stage == 0:
