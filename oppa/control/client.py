@@ -4,19 +4,20 @@ A thread of its own connects, sends and listens. What was not acknowledged is se
 away, training goes on as it is. An answer counts only while the job is in what the answer was meant for.
 """
 
+import asyncio
 import collections
+import contextlib
 import dataclasses
 import itertools
 import logging
-import socket
 import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketException
-from websockets.sync.client import ClientConnection, connect
 
 from oppa.errors import ProtocolError
 from oppa.problem.configuration import Configuration
@@ -27,8 +28,8 @@ KEPT = 10_000
 """Messages that wait for a service that is away; older steps are let go of."""
 FIRST_S, LONGEST_S = 0.2, 10.0
 """Between attempts to connect: at first, and at most."""
-ANSWER_S = 10.0
-"""In which the service must answer a hello."""
+ANSWER_S, CLOSING_S = 10.0, 1.0
+"""In which the service must answer a hello, and a farewell."""
 _UNNUMBERED = 1
 """Until a message is sent."""
 
@@ -67,7 +68,8 @@ class ControlClient:
         self._decided: Decided | None = None
         self._newest = 0
         """Of the messages that decisions answered: what is told again does not count again."""
-        self._lock, self._news, self._closed = threading.Lock(), threading.Event(), threading.Event()
+        self._lock, self._news = threading.Lock(), asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._next: int | None = None
         self.blocked_s = 0.0
         """That calls have taken in all."""
@@ -75,16 +77,17 @@ class ControlClient:
         self._thread = threading.Thread(target=self._run, name="oppa control", daemon=True)
 
     def __enter__(self) -> "ControlClient":
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Give what is left a moment to get through."""
+        assert self._loop is not None
         deadline = time.monotonic() + 1.0
         while self._waiting and time.monotonic() < deadline:
             time.sleep(0.01)
-        self._closed.set()
-        self._news.set()
+        self._loop.call_soon_threadsafe(self._close)
         self._thread.join(timeout=2.0)
 
     def step(self, **facts: Any) -> None:
@@ -123,52 +126,72 @@ class ControlClient:
             if len(self._waiting) >= KEPT:
                 self._waiting.popleft()
             self._waiting.append(_Outgoing(message))
-        self._news.set()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._news.set)
         self.blocked_s += time.perf_counter() - begin_s
 
     def _run(self) -> None:
+        assert self._loop is not None
+        self._speaking = self._loop.create_task(self._speak())
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._speaking)
+        self._loop.close()
+
+    def _close(self) -> None:
+        """Say no more; in the client's own thread."""
+        self._speaking.cancel()
+
+    async def _speak(self) -> None:
+        """Be connected, again and again."""
         wait_s = FIRST_S
-        while not self._closed.is_set():
+        while True:
             begin_s = time.monotonic()
             try:
-                with self._connected() as line:
-                    self._talk(line)
+                async with self._connected() as line:
+                    await self._talk(line)
             except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, WebSocketException, ProtocolError) as error:
                 _log.info("the control service is away: %s", error)
             wait_s = FIRST_S if time.monotonic() - begin_s > LONGEST_S else min(2 * wait_s, LONGEST_S)
-            self._closed.wait(wait_s)
+            await asyncio.sleep(wait_s)
 
-    def _connected(self) -> ClientConnection:
-        headers = {"Authorization": f"Bearer {self._token}"}
-        way = socket.create_connection((self._host, self._port), timeout=ANSWER_S)
+    def _connected(self) -> connect:
         return connect(
-            self._url, sock=way, additional_headers=headers, max_size=MAX_BYTES, compression=None, open_timeout=ANSWER_S, proxy=None
+            self._url,
+            host=self._host,
+            port=self._port,
+            additional_headers={"Authorization": f"Bearer {self._token}"},
+            max_size=MAX_BYTES,
+            compression=None,
+            open_timeout=ANSWER_S,
+            close_timeout=CLOSING_S,
+            proxy=None,
         )
 
-    def _talk(self, line: ClientConnection) -> None:
+    async def _talk(self, line: ClientConnection) -> None:
         """Send what waits and hear what is said, until the line breaks."""
-        line.send(self._hello.to_json())
-        welcome = from_service(line.recv(timeout=ANSWER_S))
+        await line.send(self._hello.to_json())
+        async with asyncio.timeout(ANSWER_S):
+            welcome = from_service(await line.recv())
         if not isinstance(welcome, Welcome):
             raise ProtocolError(f"the service does not welcome the job: {welcome}")
         self.connections += 1
         self._acknowledged(welcome.number)
         self._next = max(self._next or 0, welcome.number + 1)
         unsent = self._again()
-        listener = threading.Thread(target=self._listen, args=(line,), name="oppa control, listening", daemon=True)
-        listener.start()
-        while not self._closed.is_set() and listener.is_alive():
-            for outgoing in unsent:
-                line.send(outgoing)
-            self._news.wait(timeout=0.5)
-            self._news.clear()
-            unsent = self._new()
-        line.close()
-        listener.join(timeout=2.0)
-
-    def _listen(self, line: ClientConnection) -> None:
+        listening = asyncio.create_task(self._listen(line))
         try:
-            for text in line:
+            while not listening.done():
+                for outgoing in unsent:
+                    await line.send(outgoing)
+                await self._news.wait()
+                self._news.clear()
+                unsent = self._new()
+        finally:
+            listening.cancel()
+
+    async def _listen(self, line: ClientConnection) -> None:
+        try:
+            async for text in line:
                 said = from_service(text)
                 if isinstance(said, Ack):
                     self._acknowledged(said.number)
@@ -179,7 +202,6 @@ class ControlClient:
                     _log.warning("the control service refuses: %s", said.reason)
         except (ConnectionClosed, ProtocolError, OSError) as error:
             _log.info("the line to the control service: %s", error)
-            line.close()
         finally:
             self._news.set()
 

@@ -83,7 +83,7 @@ def _shared_out(configuration: Configuration, local_batches: Sequence[int]) -> C
 def _worker(values: object) -> WorkerState:
     if isinstance(values, WorkerState):
         return values
-    return WorkerState(**_WorkerFields.model_validate(values).model_dump())
+    return WorkerState(**vars(_WorkerFields.model_validate(values)))
 
 
 Setting = Annotated[Configuration, PlainValidator(_even), PlainSerializer(Configuration.to_dict)]

@@ -1,10 +1,12 @@
 """A job's line to the service: nothing is lost, nothing waits, and nobody else's answer counts."""
 
+import asyncio
 import contextlib
 import dataclasses
 import logging
 import threading
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -150,11 +152,18 @@ def test_what_is_told_again_is_done_once() -> None:
     client, larger = ControlClient("127.0.0.1:1", "token", hello()), dataclasses.replace(PRESENT, global_batch=128)
     once = Decided(number=7, command="roll_back", before=PRESENT, configuration=PRESENT, before_step=3, reason="").to_json()
     later = Decided(number=8, command="scale_bs", before=PRESENT, configuration=larger, reason="").to_json()
-    client._listen([once])
+
+    def hear(text: str) -> None:
+        async def line() -> AsyncIterator[str]:
+            yield text
+
+        asyncio.run(client._listen(line()))
+
+    hear(once)
     assert client.wanted(PRESENT).before_step == 3
-    client._listen([once])
+    hear(once)
     assert client.wanted(PRESENT) is None
-    client._listen([later])
+    hear(later)
     assert client.wanted(PRESENT).configuration == larger
 
 

@@ -1,9 +1,15 @@
 """What it costs to decide, and how exact a gradient of uneven workers is: measured now."""
 
+import contextlib
+import multiprocessing
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -53,22 +59,60 @@ def weighted_gradient_error() -> float:
 def decision_ms() -> float:
     """What a window's collection, round trip and inference take, for each of its steps: median over decisions, in milliseconds.
 
+    Processors do not sleep meanwhile, as they do not in training: waking one up takes as long as what is measured.
+
     Raises:
         EnvironmentLackingError: if the service does not answer.
     """
     present = Configuration(dp=WORKERS, global_batch=WORKERS * BATCH, micro_batch=64)
-    times_s = list[float]()
+    hello = Hello(job="bench", configuration=present, total_samples=None)
     worker = Worker(nn.Linear(2, 2), torch.device("cpu"))
-    with tempfile.TemporaryDirectory() as folder:
-        service = Service(Path(folder), controllers(None, policy_of("rl", _growing())))
-        try:
-            with in_background(service) as port:
-                hello = Hello(job="bench", configuration=present, total_samples=None)
-                with ControlClient(f"{LOOPBACK}:{port}", service.tokens.of_job("bench"), hello) as client:
-                    times_s = [_one(worker, client, present, number) for number in range(DECISIONS)]
-        finally:
-            service.close()
+    with _awake(), _served() as (address, token), ControlClient(address, token, hello) as client:
+        times_s = [_one(worker, client, present, number) for number in range(DECISIONS)]
     return statistics.median(times_s) / WINDOW * 1e3
+
+
+@contextlib.contextmanager
+def _awake() -> Iterator[None]:
+    """Every core has something to do that gives way to everything else; where the kernel knows no such thing, nothing."""
+    idle: int | None = getattr(os, "SCHED_IDLE", None)
+    with contextlib.ExitStack() as stack:
+        for _ in range((os.cpu_count() or 1) if idle is not None else 0):
+            turning = subprocess.Popen(
+                [sys.executable, "-c", f"import os; os.sched_setscheduler(0, {idle}, os.sched_param(0))\nwhile True: pass"]
+            )
+            stack.callback(turning.wait)
+            stack.callback(turning.kill)
+        yield
+
+
+@contextlib.contextmanager
+def _served() -> Iterator[tuple[str, str]]:
+    """The service under a learned policy in a process of its own, as it stands beside rank 0: its address, and the job's token."""
+    fresh = multiprocessing.get_context("spawn")
+    here, there = fresh.Pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        process = fresh.Process(target=_serve, args=(Path(folder), there), daemon=True)
+        process.start()
+        there.close()
+        try:
+            yield here.recv()
+        except EOFError:
+            raise EnvironmentLackingError("the control service has not started", hint="what it said stands above") from None
+        finally:
+            here.close()
+            process.join()
+
+
+def _serve(folder: Path, line: Connection) -> None:
+    """Until the other end of the line is gone."""
+    service = Service(folder, controllers(None, policy_of("rl", _growing())))
+    try:
+        with in_background(service) as port, contextlib.suppress(EOFError):
+            line.send((f"{LOOPBACK}:{port}", service.tokens.of_job("bench")))
+            line.recv()
+    finally:
+        service.close()
 
 
 def _one(worker: Worker, client: ControlClient, present: Configuration, number: int) -> float:

@@ -30,6 +30,11 @@ OWN = (
 )
 SHARED = ("gradient_variance", "gradient_deviation", "loss", "loss_trend", "validation_accuracy", "mean_size", "slowest_time")
 NAMES = (*OWN, *SHARED)
+_SAID = (
+    *("throughput_bytes_per_s", "retransmissions", "cpu_ratio", "memory_share", "wait_s", "step_s"),
+    *("accuracy", "accuracy_deviation", "accuracy_gain"),
+)
+"""What of a worker's own account is taken as it stands, or nearly so."""
 
 
 def observations(situation: Situation, actions: Actions) -> Array:
@@ -40,23 +45,12 @@ def observations(situation: Situation, actions: Actions) -> Array:
     relative_time, relative_speed = _against_mean(compute), _against_mean(np.array(batches) / compute)
     sizes = actions.size(batches)
     variance = max(0.0, situation.variance_ratio or 0.0) / sum(batches)
-    own = np.array(
-        [
-            (
-                np.log10(1 + worker.throughput_bytes_per_s),
-                np.log1p(worker.retransmissions),
-                worker.cpu_ratio,
-                worker.memory_share,
-                relative_time[i],
-                relative_speed[i],
-                worker.wait_s / max(worker.step_s, 1e-9),
-                worker.accuracy,
-                worker.accuracy_deviation,
-                worker.accuracy_gain,
-                np.log10(max(worker.step_s, 1e-9)),
-            )
-            for i, worker in enumerate(workers)
-        ]
+    said = np.array([[getattr(worker, name) for name in _SAID] for worker in workers]).T
+    throughput, retransmissions, cpu_ratio, memory_share, wait_s, step_s, *accuracies = said
+    step_s = np.maximum(step_s, 1e-9)
+    own = (
+        *(np.log10(1 + throughput), np.log1p(retransmissions), cpu_ratio, memory_share),
+        *(relative_time, relative_speed, wait_s / step_s, *accuracies, np.log10(step_s)),
     )
     shared = (
         np.log1p(variance),
@@ -67,7 +61,7 @@ def observations(situation: Situation, actions: Actions) -> Array:
         sizes.mean(),
         relative_time.max(),
     )
-    return np.column_stack((sizes, own, np.tile(shared, (len(workers), 1))))
+    return np.column_stack((sizes, *own, np.tile(shared, (len(workers), 1))))
 
 
 def _against_mean(values: Array) -> Array:
