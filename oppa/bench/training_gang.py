@@ -27,10 +27,13 @@ ORDER, BEGIN = "order.json", "begin"
 class Order:
     """What the ranks are to do: a program of `training_ranks`, the layouts that it goes through, and what else it needs."""
 
-    program: Literal["alternate", "rebatch", "change", "restart", "share"]
+    program: Literal["alternate", "rebatch", "change", "restart", "share", "pipeline"]
     model: Model
     layouts: tuple[Configuration, ...]
     pairs: int = 0
+    """Or steps, of a pipeline."""
+    groups: tuple[str, ...] = ()
+    """Control groups that ranks go into, one each."""
     local_batches: tuple[int, ...] = ()
     """Of each worker, where they differ."""
     checkpoint: str = ""

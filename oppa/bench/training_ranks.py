@@ -30,7 +30,10 @@ from oppa.training.checkpoint import sha256_of
 from oppa.training.exchange import find
 from oppa.training.family import Transformer
 from oppa.training.holdings import layout_of
+from oppa.training.memory import PeakMemory, exact_pages
 from oppa.training.mesh import Mesh, open_mesh, regrouped
+from oppa.training.pipeline_parallel import order_of
+from oppa.training.profiling import Profiling
 from oppa.training.replica import Replica
 from oppa.training.run import open_run
 from oppa.training.saving import resume, save
@@ -141,6 +144,44 @@ def share(order: Order, folder: Path, rank: int) -> float:
         return _astray(spec, mesh, order.local_batches, source_of(spec).batch(0, range(spec.configuration.global_batch)))
 
 
+def pipeline(order: Order, folder: Path, rank: int) -> dict[str, Any]:
+    """Peak memory of a step, the seconds of more, and a profile of them all; one replica goes through all layouts in turn."""
+    first = order.spec(0)
+    with joined(first, folder, rank) as mesh:
+        peak, steps_s = PeakMemory(mesh.device), []
+        with exact_pages(mesh.device), peak.watch():
+            replica = Replica(first, mesh)
+            profiling = Profiling(replica, first, mesh, order_of(first.configuration))
+            profiling.watch(peak)
+            replica.step(share_of(first, mesh))
+        profiling.took(0.0)
+        for number in range(len(order.layouts)):
+            spec = order.spec(number)
+            if number:
+                replica.rebatch(spec.configuration)
+                other = PeakMemory(mesh.device)
+                with exact_pages(mesh.device), other.watch():
+                    profiling.watch(other)
+                    replica.step(share_of(spec, mesh))
+                profiling.took(0.0)
+            replica.step(share_of(spec, mesh))
+            profiling.skip()
+            steps_s.append([_timed(replica, share_of(spec, mesh), profiling) for _ in range(order.pairs)])
+        profile = profiling.profile()
+        return {"steps_s": steps_s, "peak_bytes": peak.bytes(), "profile": profile.to_dict() if rank == 0 else None}
+
+
+def _timed(replica: Replica, batch: Batch, profiling: Profiling) -> float:
+    """Seconds of a step, which ends for all alike."""
+    dist.barrier()
+    begin_s = time.monotonic()
+    replica.step(batch)
+    dist.barrier()
+    step_s = time.monotonic() - begin_s
+    profiling.took(step_s)
+    return step_s
+
+
 def _astray(spec: TrialSpec, mesh: Mesh, local_batches: Sequence[int], batch: Batch) -> float:
     replica, start = Replica(spec, mesh, local_batches=local_batches), sum(local_batches[: mesh.dp.index])
     stop = start + local_batches[mesh.dp.index]
@@ -153,7 +194,7 @@ def _astray(spec: TrialSpec, mesh: Mesh, local_batches: Sequence[int], batch: Ba
     return float((wrong / sum(float(each.square().sum()) for each in right)) ** 0.5)
 
 
-PROGRAMS = {"share": share, "alternate": alternate, "rebatch": rebatch, "change": change, "restart": restart}
+PROGRAMS = {"pipeline": pipeline, "share": share, "alternate": alternate, "rebatch": rebatch, "change": change, "restart": restart}
 
 
 @contextlib.contextmanager
@@ -205,6 +246,8 @@ def forked(folder: Path, rank: int) -> int:
     code = 1
     try:
         os.dup2(2, 1)
+        if groups := Order.read(folder).groups:
+            Path(groups[rank], "cgroup.procs").write_text(str(os.getpid()))
         code = run(folder, rank)
     finally:
         if code:

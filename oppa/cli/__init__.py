@@ -25,6 +25,7 @@ from oppa.cli import (
     predict,
     profile,
     report,
+    scale_table,
     schedule,
     show,
     space,
@@ -46,6 +47,7 @@ after = (
     control.control,
     plan.plan,
     schedule.schedule,
+    scale_table.scale_table,
     learn.learn,
     netlab.netlab,
 )

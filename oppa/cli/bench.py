@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oppa.bench.suites import SUITES
-from oppa.cli import bench_ci, bench_control, bench_goodput, bench_norm_test, bench_policies, bench_schedule, bench_search, bench_service
+from oppa.cli import (
+    bench_ci,
+    bench_control,
+    bench_goodput,
+    bench_norm_test,
+    bench_pipelines,
+    bench_policies,
+    bench_schedule,
+    bench_search,
+    bench_service,
+)
 
 if TYPE_CHECKING:
     from oppa.report.record import Section
@@ -24,6 +34,7 @@ bench.command("goodput")(bench_goodput.goodput)
 bench.command("norm-test")(bench_norm_test.norm_test)
 bench.command("policies")(bench_policies.policies)
 bench.command("schedule")(bench_schedule.schedule)
+bench.command("pipelines")(bench_pipelines.pipelines)
 
 
 @bench.callback()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ WINDOW = "Steps between two decisions."
 SETTING = "With --weights: the configuration that the job runs in, `dp=4,micro_batch=16`."
 WEIGHTS = "Learn on from these, on real runs of the job: each episode is one, below runs/."
 SAMPLES = "With --weights: where an episode ends, instead of the job file's [train]."
-OUT = "Where the policy is written; policies/JOB.safetensors unless given."
+OUT = "Where the policy is written; policies/JOB.safetensors unless given, with --weights policies/JOB-runs.safetensors."
 
 
 def learn(
@@ -63,7 +64,8 @@ def learn(
     if algorithm not in ALGORITHMS:
         raise InputError(f"`--algorithm {algorithm}` is unknown", hint=nearest(algorithm, ALGORITHMS))
     problem = load_job(job)
-    path = out or Path("policies", f"{problem.name}.safetensors")
+    path = out or Path("policies", f"{problem.name}{'-runs' if weights else ''}.safetensors")
+    _require_writable(path)
     if weights or setting or samples:
         found_on = _real(context, job, setting, weights, episodes=episodes, samples=samples, seed=seed, out=path)
         if as_json:
@@ -85,11 +87,21 @@ def learn(
 
         new = learned(task, algorithm, episodes=episodes, seed=seed, provenance=told, told=ended)
         found = scores(task, new, seed=seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
     new.save(path)
     _print(path, found)
     if as_json:
         typer.echo(json.dumps({"policy": str(path), "scores": [dataclasses.asdict(each) for each in found]}, indent=1))
+
+
+def _require_writable(path: Path) -> None:
+    """Raise InputError where a policy could not be written, before hours are spent on it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writable = not path.is_dir() and os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
+    except OSError:
+        writable = False
+    if not writable:
+        raise InputError(f"`{path}` cannot be written", hint="name another file: `--out FILE`")
 
 
 def _real(context: typer.Context, job: Path, setting: str, weights: Path | None, **how: Any) -> list[dict[str, object]]:

@@ -41,6 +41,7 @@ def learn_on(
     if samples is not None:
         problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
     learner, found = RunLearner(Weights.load(weights)), list[dict[str, object]]()
+    _require_teaching(problem, configuration, learner.weights.window)
     for number in range(episodes):
         folder, own = new_folder(problem.name, among="runs"), seed + number
         episode = dataclasses.replace(problem, training=dataclasses.replace(problem.training, seed=own))
@@ -49,12 +50,25 @@ def learn_on(
             style.err().print(f"learned from {number} of {episodes} episodes" + (f": {out}" if number else ""), markup=False)
             raise typer.Exit(code)
         lines = ledger.standing(ledger.read(folder))
-        worth = learner.taught(lines)
-        out.parent.mkdir(parents=True, exist_ok=True)
+        worth = learner.taught(lines, drawing(None).drawn)
         learner.weights.save(out)
         found.append({"run": str(folder), "worth": worth, **_course(lines)})
         style.err().print(f"episode {number + 1} of {episodes}: a window is worth {worth:+.3f}; written: {out}", markup=False)
     return found
+
+
+def _require_teaching(problem: "Problem", configuration: "Configuration", window: int) -> None:
+    """Raise InputError for episodes that would teach nothing: too short ones, or whose workers cannot have batches of their own."""
+    from oppa.control.learned.from_runs import LEAST_WINDOWS
+    from oppa.training.rules import require_runnable
+
+    share = configuration.global_batch // configuration.dp
+    require_runnable(problem.model, configuration, [share] * configuration.dp)
+    samples, least = problem.recipe.samples, (LEAST_WINDOWS + 1) * window * configuration.global_batch
+    if configuration.dp == 1 or (samples is not None and samples < least):
+        what = f"`samples = {samples}`" if configuration.dp > 1 else "`dp = 1`"
+        hint = f"use several workers, and at least {least} samples in each episode"
+        raise InputError(f"an episode with {what} teaches nothing", hint=hint)
 
 
 def require_alone(given: Sequence[str]) -> None:

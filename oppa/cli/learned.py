@@ -46,6 +46,8 @@ def _require_not_worse(weights: "Weights", recorded: Sequence[Path], in_force: s
         raise InputError("`--policy rl` acts only where recorded runs say that it is not worse than what is in force", hint=hint)
     if needs_table(in_force) and in_force != "static":
         raise InputError(f"`--in-force {in_force}` chooses from a table, which gives workers no batches of their own", hint="use static")
+    if len({folder.resolve() for folder in recorded}) < len(recorded):
+        raise InputError("a run is named twice with `--recorded`", hint="a copy tells nothing new: name each once")
     found = verdict([_recorded(folder, weights, problem) for folder in recorded], weights, policy_of(in_force)(None))
     if not found.passed:
         raise InputError(f"the learned policy would be worse than `{in_force}`: {found.words}", hint="learn longer, or train without it")
@@ -54,6 +56,8 @@ def _require_not_worse(weights: "Weights", recorded: Sequence[Path], in_force: s
 
 def _recorded(folder: Path, weights: "Weights", problem: "Problem") -> "list[Recorded]":
     from oppa.control.learned.check import recorded
+    from oppa.control.learned.policy import ExploringPolicy
+    from oppa.control.policies import policy_of
     from oppa.table.origin import decisive
     from oppa.training import ledger
     from oppa.training.run_folder import RunSpec
@@ -64,4 +68,9 @@ def _recorded(folder: Path, weights: "Weights", problem: "Problem") -> "list[Rec
         raise InputError(f"`{folder}` was recorded under {who}", hint="only what is drawn by lot, `--policy explore`, tells of other steps")
     if decisive(run.problem)["model"] != decisive(problem)["model"]:
         raise InputError(f"`{folder}` is a run of another model", hint="record one of this job")
-    return recorded(ledger.standing(ledger.read(folder)), weights.actions, weights.reward)
+    explored = policy_of(run.policy, weights)(None)
+    assert isinstance(explored, ExploringPolicy)
+    try:
+        return recorded(ledger.standing(ledger.read(folder)), weights.actions, weights.reward, explored.drawn)
+    except InputError as error:
+        raise InputError(f"`{folder}`: {error.message}", hint=error.hint) from None

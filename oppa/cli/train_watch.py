@@ -206,6 +206,9 @@ def _event(line: Line) -> str:
         case ledger.VALIDATED:
             right = f", accuracy {line['accuracy']:.1%}" if line.get("accuracy") is not None else ""
             return f"{where} held-out loss {style.number(line['loss'])}{right}, after {format_seconds(line['seconds'])}"
+        case "reordered":
+            times = f"{format_seconds(line['from_step_s'])} to {format_seconds(line['step_s'])} a step, predicted"
+            return f"{where} [cyan]the pipeline goes in another order, {escape(line['name'])}[/]: {times}"
         case "saved":
             return f"{where} saved in {format_seconds(line['seconds'])}"
         case _:

@@ -229,7 +229,15 @@ class Controller:
             wanted, weights = before, f"back to batch {before.global_batch} from {present.global_batch}, and to the weights from before"
             self._too_large = present.global_batch, 2 * seen.samples
         reason = f"{told}: {weights}"
-        back = Decision(command=Command.ROLL_BACK, configuration=wanted, reason=reason, limits=(Limit.SPIKE,), before_step=began)
+        shares = next((each.local_batches for each in reversed(self._stretches) if each.configuration == wanted), ())
+        back = Decision(
+            command=Command.ROLL_BACK,
+            configuration=wanted,
+            local_batches=shares,
+            reason=reason,
+            limits=(Limit.SPIKE,),
+            before_step=began,
+        )
         return self._weighed(back, self._situation(seen, stretch))
 
     def _undone(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:

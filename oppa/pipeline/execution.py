@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from oppa.pipeline.graph import Node, Order
+from oppa.pipeline.graph import BACKWARD, Node, Order
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,8 @@ class Times:
     """Of inputs and weights; of inputs alone where the order is split."""
     weight_s: Sequence[float] = ()
     """Of the weights' gradients; only where the order is split."""
+    whole_s: Sequence[float] = ()
+    """Of a backward pass of a split order whose weights' gradients follow at once, both computed in one go; empty: as long as both."""
     transfer_s: Sequence[float] = ()
     """Between stage i and i + 1, either way, shape (S - 1,); empty: nothing."""
     sender_waits: bool = False
@@ -41,7 +43,7 @@ class Execution:
 
     order: Order
     durations_s: tuple[float, ...]
-    """By code."""
+    """By position in the order's sequence."""
     ends_s: tuple[float, ...]
     """By position in the order's sequence."""
     finish_s: tuple[float, ...]
@@ -55,14 +57,17 @@ class Execution:
     @property
     def busy_s(self) -> tuple[float, ...]:
         """What each rank computed for, shape (p,)."""
-        return tuple(sum(self.durations_s[code] for code in codes) for codes in self.order.codes)
+        busy_s = [0.0] * len(self.finish_s)
+        for rank, duration_s in zip(self.order.sequence.ranks, self.durations_s, strict=True):
+            busy_s[rank] += duration_s
+        return tuple(busy_s)
 
     @property
     def spans_s(self) -> tuple[float, ...]:
         """From the beginning of each rank's first node to the end of its last, shape (p,)."""
         begins: dict[int, float] = {}
-        for code, rank, end_s in zip(self.order.sequence.codes, self.order.sequence.ranks, self.ends_s, strict=True):
-            begins.setdefault(rank, end_s - self.durations_s[code])
+        for rank, duration_s, end_s in zip(self.order.sequence.ranks, self.durations_s, self.ends_s, strict=True):
+            begins.setdefault(rank, end_s - duration_s)
         return tuple(end_s - begins[rank] for rank, end_s in enumerate(self.finish_s))
 
     @property
@@ -78,14 +83,14 @@ class Execution:
     def spans(self) -> Iterator[Span]:
         """Every node with its rank, beginning and end."""
         sequence = self.order.sequence
-        for node, code, rank, end_s in zip(sequence.nodes, sequence.codes, sequence.ranks, self.ends_s, strict=True):
-            yield Span(node, rank, end_s - self.durations_s[code], end_s)
+        for node, rank, duration_s, end_s in zip(sequence.nodes, sequence.ranks, self.durations_s, self.ends_s, strict=True):
+            yield Span(node, rank, end_s - duration_s, end_s)
 
 
 def execute(order: Order, times: Times) -> Execution:
     """When every node of an order ends. The order has no deadlock (`oppa.pipeline.validation`)."""
     shape, sequence = order.shape, order.sequence
-    durations = (*times.forward_s, *times.backward_s, *(times.weight_s or [0.0] * shape.stages))
+    durations = _durations(order, times)
     lags = _lags(order, times)
     sending = lags if times.sender_waits else [0.0] * len(lags)
     count = len(sequence.nodes)
@@ -95,9 +100,22 @@ def execute(order: Order, times: Times) -> Execution:
     for position, (code, rank, need, edge) in enumerate(sequence):
         arrived = ends[need] + lags[edge]
         start = free[rank] if free[rank] > arrived else arrived
-        ends[position] = end = start + durations[code]
+        ends[position] = end = start + durations[position]
         free[rank] = end + sending[code]
     return Execution(order=order, durations_s=durations, ends_s=tuple(ends[:count]), finish_s=tuple(free))
+
+
+def _durations(order: Order, times: Times) -> tuple[float, ...]:
+    """Of each node, by its position."""
+    of_code = (*times.forward_s, *times.backward_s, *(times.weight_s or [0.0] * order.shape.stages))
+    durations = tuple(map(of_code.__getitem__, order.sequence.codes))
+    if not (order.split and times.whole_s):
+        return durations
+    together = order.together
+    return tuple(
+        duration if node not in together else times.whole_s[node.stage] if node.kind is BACKWARD else 0.0
+        for node, duration in zip(order.sequence.nodes, durations, strict=True)
+    )
 
 
 def _lags(order: Order, times: Times) -> list[float]:

@@ -12,6 +12,7 @@ next is an edge with a duration, not a node: it has one sender and one receiver,
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -68,6 +69,8 @@ class Order:
     shape: Shape
     split: bool = False
     """The gradients of the weights are nodes of their own."""
+    apart: bool = False
+    """They are computed by themselves even right behind their backward pass."""
     ranks: tuple[tuple[Node, ...], ...]
 
     @functools.cached_property
@@ -76,10 +79,24 @@ class Order:
         return Sequence.of(self)
 
     @functools.cached_property
+    def together(self) -> frozenset[Node]:
+        """Backward passes right behind which the same stage computes the gradients of the weights, and these; both are one computation."""
+        if self.apart:
+            return frozenset()
+        pairs = (pair for nodes in self.ranks for pair in itertools.pairwise(nodes))
+        return frozenset(node for one, other in pairs if one.kind == BACKWARD and other == Node(WEIGHT, *one[1:]) for node in (one, other))
+
+    @functools.cached_property
     def codes(self) -> tuple[NDArray[np.intp], ...]:
         """For each rank the codes of its nodes, in its order."""
         stages = self.shape.stages
         return tuple(np.array([node.kind * stages + node.stage for node in nodes], np.intp) for nodes in self.ranks)
+
+
+def whole(order: Order) -> Order:
+    """The same order of forward and backward passes, with the gradients of the weights in each backward pass."""
+    ranks = tuple(tuple(node for node in nodes if node.kind != WEIGHT) for nodes in order.ranks)
+    return Order(shape=order.shape, ranks=ranks)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,11 @@ Weights' gradients right behind their backward pass are one cell with it, which 
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from oppa.errors import InputError
-from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Node, Order, Shape
+from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Node, Order, Shape, whole
 from oppa.pipeline.validation import violations
 
 LETTERS = {FORWARD: "F", BACKWARD: "I", WEIGHT: "W"}
@@ -25,7 +26,7 @@ def write_order(order: Order) -> str:
 
 def cells(order: Order) -> list[list[str]]:
     """Its cells, for each rank."""
-    return [_cells(nodes, split=order.split) for nodes in order.ranks]
+    return [list(_cells(order, nodes)) for nodes in order.ranks]
 
 
 def read_order(path: Path) -> Order:
@@ -35,30 +36,32 @@ def read_order(path: Path) -> Order:
         InputError: what is no order, and where; or one that does not hold (`oppa.pipeline.validation`).
     """
     try:
-        lines = [[cell.strip() for cell in line.split(",") if cell.strip()] for line in path.read_text().splitlines()]
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"`{path}` cannot be read: {error}", hint="name the CSV file of an order") from None
-    ranks = [[node for cell in row for node in _nodes(cell, f"`{path}`, line {number}")] for number, row in enumerate(lines, start=1)]
+    return order_of(text, f"`{path}`")
+
+
+def order_of(text: str, where: str) -> Order:
+    """The order that a text tells, which comes from `where`; raises InputError as `read_order`."""
+    lines = [[cell.strip() for cell in line.split(",") if cell.strip()] for line in text.splitlines()]
+    ranks = [[node for cell in row for node in _nodes(cell, f"{where}, line {number}")] for number, row in enumerate(lines, start=1)]
     if not ranks or not all(ranks):
-        raise InputError(f"`{path}`: a rank has nothing to do", hint="a line for each rank, a cell for each pass")
+        raise InputError(f"{where}: a rank has nothing to do", hint="a line for each rank, a cell for each pass")
     order = Order(
         shape=_shape(ranks), split=any("I" in cell or "W" in cell for row in lines for cell in row), ranks=tuple(map(tuple, ranks))
     )
-    whole = order if order.split else Order(shape=order.shape, ranks=tuple(tuple(n for n in nodes if n.kind != WEIGHT) for nodes in ranks))
-    if wrong := violations(whole):
-        raise InputError(f"`{path}` is no order: {wrong[0]}", hint=f"{len(wrong)} such in all" if len(wrong) > 1 else "")
-    return whole
+    found = order if order.split else whole(order)
+    if wrong := violations(found):
+        raise InputError(f"{where} is no order: {wrong[0]}", hint=f"{len(wrong)} such in all" if len(wrong) > 1 else "")
+    return found
 
 
-def _cells(nodes: tuple[Node, ...], *, split: bool) -> list[str]:
-    row: list[str] = []
-    for node, behind in zip(nodes, (*nodes[1:], None), strict=True):
-        place = (node.stage, node.micro_batch)
-        if node.kind == BACKWARD and (not split or behind == Node(WEIGHT, *place)):
-            row.append(f"{node.stage}{WHOLE}{node.micro_batch}")
-        elif node.kind != WEIGHT or row[-1] != f"{node.stage}{WHOLE}{node.micro_batch}":
-            row.append(f"{node.stage}{LETTERS[node.kind]}{node.micro_batch}")
-    return row
+def _cells(order: Order, nodes: Iterable[Node]) -> Iterator[str]:
+    for node in nodes:
+        both = node.kind == BACKWARD and (not order.split or node in order.together)
+        if node.kind != WEIGHT or node not in order.together:
+            yield f"{node.stage}{WHOLE if both else LETTERS[node.kind]}{node.micro_batch}"
 
 
 def _nodes(cell: str, where: str) -> list[Node]:

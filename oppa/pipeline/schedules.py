@@ -73,6 +73,12 @@ def _dual_pipe(shape: Shape) -> Order:
     return _order(shape, lambda rank: dualpipe_v(shape, rank), split=True)
 
 
+def one_by_one(shape: Shape, *, split: bool) -> Order:
+    """A micro-batch at a time, which needs the least memory; both halves of its backward passes are computed apart, or neither is."""
+    ranks = tuple(tuple(_one_by_one(shape, rank, split=split)) for rank in range(shape.ranks))
+    return Order(shape=shape, split=split, apart=split, ranks=ranks)
+
+
 SCHEDULES = {
     "gpipe": _gpipe,
     "1f1b": _one_forward_one_backward,
@@ -122,14 +128,17 @@ def _alternating(shape: Shape, rank: int, *, hop: int, late: int | None = None) 
     return rank_.nodes
 
 
-def _one_by_one(shape: Shape, rank: int) -> list[Node]:
+def _one_by_one(shape: Shape, rank: int, *, split: bool = False) -> list[Node]:
     """Each micro-batch forward through all chunks of a rank, then back."""
-    stages = [chunk * shape.ranks + rank for chunk in range(shape.chunks)]
+    stages = [stage for stage in range(shape.stages) if shape.rank_of(stage) == rank]
     rank_ = Sketch()
     for _ in range(shape.micro_batches):
-        for kind, way in ((F, stages), (B, reversed(stages))):
-            for stage in way:
-                rank_.do(kind, stage)
+        for stage in stages:
+            rank_.do(F, stage)
+        for stage in reversed(stages):
+            rank_.do(B, stage)
+            if split:
+                rank_.do(W, stage)
     return rank_.nodes
 
 

@@ -264,6 +264,7 @@ class TrainTable(Table):
     damping: int | None = Field(default=None, ge=0)
     statistics: Over | None = None
     statistics_every: Count | None = None
+    profile_steps: int | None = Field(default=None, ge=0)
     workers_every: Count | None = None
     validation: Count | None = None
     validate_every: Count | None = None

@@ -99,6 +99,8 @@ class Recipe:
     """What gradient statistics compare."""
     statistics_every: int = 1
     """Steps from one that is measured to the next; nothing is measured in between."""
+    profile_steps: int = 3
+    """Steps at the beginning of a run whose passes are timed, part by part; the memory of one before them is looked at, too. 0: none."""
     workers_every: int | None = None
     """Steps over which each data-parallel worker sums itself up; None: it does not."""
     validation: int = 0

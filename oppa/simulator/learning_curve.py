@@ -134,7 +134,7 @@ class _Seen:
         for line in lines:
             if line["event"] == "step":
                 batches.add(line["global_batch"])
-                losses.append(line["loss"])
+                losses += [line["loss"]] if line["loss"] is not None else []  # it was not finite
                 noise += [line["noise_scale"]] if line.get("health") == "healthy" else []
                 variances += [math.log(ratio)] if (ratio := line.get("variance_ratio") or 0.0) > 0 else []
             elif line["event"] == "validated" and line.get("accuracy") is not None and losses:

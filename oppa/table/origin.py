@@ -15,7 +15,7 @@ from oppa.problem.problem import Problem
 
 SCHEMA_VERSION = 1
 
-Method = Literal["active", "exhaustive"]
+Method = Literal["active", "exhaustive", "predicted"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Origin:
     study: str
     """The uuid of the study whose trials it rests on."""
     method: Method
-    """Every candidate was tried, or those that could change a decision."""
+    """Every candidate was tried, those that could change a decision, or none: all is predicted from a run."""
     complete: bool
     """The profile came to its end; else it was interrupted, or its budget was spent."""
     loss_bound: float | None = None

@@ -26,8 +26,8 @@ class NormTest:
     Args:
         model: Behind DDP, behind FSDP2, or on one process; or the layout of something else.
         global_batch: Samples of the first step, of all workers together.
-        maximum: Samples that no batch has more than; from then on nothing is measured any more.
-        micro_batch: Samples that a worker can take at once.
+        maximum: Samples that no batch has more than, but for rounding up under `paper`; from then on nothing is measured any more.
+        micro_batch: Samples that a worker can take at once. A single worker runs two micro-batches at least: one cannot be compared.
         eta: Smaller ones ask for larger batches; that of the form unless given (`ETA`).
         form: `paper`: eq. 5, and Algorithm 1, as written; micro-batches then grow, and stay as many.
         interval: Steps from one test to the next; between two nothing is measured.
@@ -62,7 +62,9 @@ class NormTest:
                 f"`maximum = {maximum}`",
                 hint="give each worker a sample, and a maximum that is not smaller",
             )
-        self._sized: Callable[[int], Sizes] = functools.partial(sized, workers=layout.replicas, micro_batch=micro_batch, maximum=maximum)
+        self._sized: Callable[[int], Sizes] = functools.partial(
+            sized, workers=layout.replicas, micro_batch=micro_batch, maximum=maximum, least=2 if layout.replicas == 1 else 1
+        )
         self.sizes = self._sized(global_batch)
         """Of the next step."""
         if form == "paper":
@@ -88,7 +90,8 @@ class NormTest:
             self.ratio = variance_ratio(self.statistics.norms, self._form)
             if self.ratio is not None and (wanted := asked_for(self.ratio, self._eta)) > self.sizes.global_batch:
                 present = self.sizes.global_batch
-                self.sizes = self._sized(int(min(wanted, self._maximum, max(self._growth * present, present + 1))))
+                larger = self._sized(int(min(wanted, self._maximum, max(self._growth * present, present + 1))))
+                self.sizes = max(self.sizes, larger, key=lambda sizes: sizes.global_batch)
         self._steps += 1
         if self._steps % self._interval or self.sizes.global_batch >= self._largest:
             self.statistics.pause()

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from oppa.errors import CheckpointError, InputError, TrainingError
+from oppa.errors import CheckpointError, InputError, OppaError, TrainingError
+from oppa.pipeline.order_file import order_of
+from oppa.pipeline.profile import Profile
 from oppa.problem.configuration import Configuration
 from oppa.training import ledger
 from oppa.training.adviser import Advice, Adviser
@@ -17,11 +19,13 @@ from oppa.training.ledger import Ledger
 from oppa.training.manifest import Manifest
 from oppa.training.noise_scale import Health
 from oppa.training.norm_test import variance_ratio
+from oppa.training.profiled_start import searches, shape_of
 from oppa.training.reconfiguration import Change, Phase
 from oppa.training.run import TrainingRun, open_run
 from oppa.training.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
+from oppa.training.searching import ORDER, PROFILE, Searching
 from oppa.training.step import Order, Step
-from oppa.trials.wire import TrialSpec
+from oppa.trials.wire import TrialSpec, write_json
 
 LOOKS = 20
 """At the loss of held-out samples, in a whole run."""
@@ -60,6 +64,8 @@ class Attempt:
         self._accuracy: float | None = None
         """Of held-out samples, when they were last looked at."""
         self._refused: tuple[Configuration, tuple[int, ...]] | None = None
+        self._searching: Searching | None = None
+        """For an order of the pipeline, on rank 0."""
         self._advice: Advice | None = None
         """Of what is wanted now; rank 0 alone knows it."""
 
@@ -76,6 +82,8 @@ class Attempt:
                 step = run.step(self._wishes(run) if rank == 0 else None)
                 if rank == 0:
                     self._note(step, run)
+                if step.profile is not None and rank == 0:
+                    self._profiled(step.profile, run)
                 self._require_finite(step)
                 self._validate(step, run)
                 if step.order is not None:
@@ -111,6 +119,8 @@ class Attempt:
             finally:
                 if self._ledger is not None:
                     self._ledger.close()
+                if self._searching is not None:
+                    self._searching.close()
 
     def _begin(self, run: TrainingRun, checkpoint: Path | None) -> None:
         self._ledger = Ledger(self.folder)
@@ -132,9 +142,38 @@ class Attempt:
         back_to = self._back_to(run, advice.before_step) if advice and advice.before_step is not None else ""
         save = time.monotonic() - self._saved_s >= self.spec.problem.recipe.checkpoint_s
         stop = self._stop_requested()
-        if not (change or back_to or save or stop):
+        passes = self._found(run)
+        if not (change or back_to or save or passes or stop):
             return None
-        return Order(configuration=change, local_batches=local_batches, back_to=back_to, save=save, stop=stop)
+        return Order(configuration=change, local_batches=local_batches, back_to=back_to, save=save, passes=passes, stop=stop)
+
+    def _profiled(self, profile: Profile, run: TrainingRun) -> None:
+        """Keep the profile of the run's first steps, and search for an order, where that is wanted."""
+        assert self._ledger is not None
+        write_json(self.folder / PROFILE, profile.to_dict())
+        self._ledger.write("profiled", time=time.time(), step=run.steps, samples=run.samples, step_s=profile.step_s)
+        if searches(run.configuration):
+            self._searching = Searching(self.folder, run.configuration)
+
+    def _found(self, run: TrainingRun) -> str:
+        """The order that has been found since the last step; empty if none has."""
+        if self._searching is None:
+            return ""
+        try:
+            found = self._searching.found()
+        except OppaError as error:
+            _log.warning("%s; the order stays as it is", error.message)
+            self._searching = None
+            return ""
+        if found is None:
+            return ""
+        self._searching = None
+        passes: str = found.pop("order")
+        if order_of(passes, ORDER).shape != shape_of(run.configuration):  # the batch has changed meanwhile
+            return ""
+        assert self._ledger is not None
+        self._ledger.write("reordered", time=time.time(), step=run.steps, samples=run.samples, **found)
+        return passes
 
     def _planned(self, run: TrainingRun) -> Advice:
         return Advice(configuration=self.spec.planned(run.samples + run.configuration.global_batch))
@@ -229,16 +268,19 @@ class Attempt:
 
     def _obey(self, order: Order, run: TrainingRun) -> None:
         if order.back_to:
-            self._roll_back(self.folder / CHECKPOINTS / order.back_to, order.configuration or run.configuration, run)
+            shares = order.local_batches if order.configuration else run.local_batches
+            self._roll_back(self.folder / CHECKPOINTS / order.back_to, order.configuration or run.configuration, shares, run)
         elif order.configuration is not None:
             self._change(order.configuration, order.local_batches, run)
+        elif order.passes:
+            run.reorder(order_of(order.passes, ORDER))
         if order.save or order.back_to:  # an attempt that follows must not begin with the weights that were left
             self._save(run)
 
-    def _roll_back(self, checkpoint: Path, configuration: Configuration, run: TrainingRun) -> None:
+    def _roll_back(self, checkpoint: Path, configuration: Configuration, local_batches: tuple[int, ...], run: TrainingRun) -> None:
         """Go on with earlier weights, and write that down."""
         before, begin_s = run.configuration, time.monotonic()
-        run.roll_back(checkpoint, configuration)
+        run.roll_back(checkpoint, configuration, local_batches)
         seconds = time.monotonic() - begin_s
         if self._adviser is not None and run.mesh.rank == 0:
             self._adviser.changed(before=before, after=configuration, seconds=seconds, failure="")

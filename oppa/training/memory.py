@@ -39,6 +39,7 @@ _SLACK, _SLACK_BYTES = 0.25, 64 << 20
 # While the profiler runs, its records need room too; only what is far beyond the limit fails already then.
 
 _PAUSES, _PAUSE_S = 4, 0.005
+_MARK = "oppa mark"
 
 
 class PeakMemory:
@@ -49,6 +50,16 @@ class PeakMemory:
         self._peak_bytes = 0
         self.held_bytes = 0
         """What the watched block left behind: tensors, and room that malloc keeps for more; 0 on CUDA, which counts by itself."""
+        self.marks: list[tuple[int, int]] = []
+        """At each mark, bytes that were alive, and the most since the mark before; on a CPU once watching has ended."""
+
+    def mark(self) -> None:
+        """Note a moment of what is watched."""
+        if self._device.type != "cuda":
+            with torch.profiler.record_function(_MARK):
+                return
+        self.marks.append((torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device)))
+        torch.cuda.reset_peak_memory_stats(self._device)
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
@@ -69,7 +80,7 @@ class PeakMemory:
             _let_threads_settle()
             results = _disable_profiler()
         events = [(event.start_ns(), event.name(), event.nbytes()) for event in results.events()]  # type: ignore[attr-defined]
-        self._peak_bytes = _peak(events)
+        self._peak_bytes, self.marks = _peak(events), _marks(events)
         alive_bytes = sum(size for _, name, size in events if name == "[memory]")
         del events, results
         self.held_bytes = alive_bytes + max(0, _free_bytes() - free_bytes)
@@ -101,9 +112,25 @@ def _peak(events: list[tuple[int, str, int]]) -> int:
             peak = max(peak, alive)
         elif name.startswith("Optimizer."):
             marks.setdefault(name.partition("#")[0], (alive, peak))
+    if "Optimizer.step" not in marks:  # gradients were not finite
+        return peak
     alive_before, peak_before = marks["Optimizer.step"]
     alive_behind, _ = marks["Optimizer.zero_grad"]
     return max(peak, peak_before + alive_behind - alive_before)
+
+
+def _marks(events: list[tuple[int, str, int]]) -> list[tuple[int, int]]:
+    """Bytes alive at each mark, and the most since the mark before."""
+    alive = peak = 0
+    found = []
+    for _, name, size in sorted(events, key=lambda event: event[0]):
+        if name == "[memory]":
+            alive += size
+            peak = max(peak, alive)
+        elif name == _MARK:
+            found.append((alive, peak))
+            peak = alive
+    return found
 
 
 @contextlib.contextmanager

@@ -31,6 +31,8 @@ from oppa.training.noise_scale import Norms, estimate_of, telling
 Form = Literal["unbiased", "paper"]
 ETA: Mapping[Form, float] = {"unbiased": 0.58, "paper": 0.05}
 """Of each form its own; the paper's experiments have 0.05 to 0.275."""
+LARGEST = 2.0**53
+"""Samples that are asked for."""
 
 
 def variance_ratio(groups: Sequence[Norms], form: Form = "unbiased", *, sample_tokens: float = 1.0) -> float | None:
@@ -56,11 +58,11 @@ def asked_for(ratio: float, eta: float) -> int:
         ratio: V / |g|^2 (`variance_ratio`).
 
     Raises:
-        InputError: for an eta that is not positive.
+        InputError: for an eta that is not positive, or so small that nothing passes.
     """
-    if eta <= 0 or not eta**2 > 0:
+    if not eta > 0 or not eta**2 * LARGEST > 1:
         raise InputError(f"`eta = {eta}` is not positive", hint=f"the default is {ETA['unbiased']}; smaller ones ask for larger batches")
-    return max(1, math.ceil(ratio / eta**2))
+    return max(1, math.ceil(min(ratio / eta**2, LARGEST)))
 
 
 def groups_of(form: Form, workers: int) -> Over:
@@ -84,22 +86,28 @@ class Sizes:
         return self.workers * self.accumulation * self.micro_batch
 
 
-def sized(wanted: int, *, workers: int, micro_batch: int, maximum: int) -> Sizes:
+def sized(wanted: int, *, workers: int, micro_batch: int, maximum: int, least: int = 1) -> Sizes:
     """At least so many samples, in the fewest micro-batches of at most `micro_batch`, all alike, and no larger than they must be.
 
-    Where that is beyond the maximum: whole micro-batches, as many as it has room for.
+    Where that is beyond the maximum: as many micro-batches of as many samples as it has room for, or whole ones, whichever are more.
+
+    Args:
+        least: Micro-batches that each worker runs, at least.
 
     Raises:
-        InputError: if the maximum has no sample for each worker.
+        InputError: if the maximum has no sample for each of them.
     """
-    if maximum < workers:
-        raise InputError(f"`maximum = {maximum}` samples for {workers} workers", hint="give each at least one")
-    accumulation = math.ceil(min(wanted, maximum) / (workers * micro_batch))
-    sizes = Sizes(workers=workers, accumulation=accumulation, micro_batch=math.ceil(wanted / (workers * accumulation)))
+    if maximum < workers * least:
+        given = f"{workers} workers" + (f" with {least} micro-batches each" if least > 1 else "")
+        raise InputError(f"`maximum = {maximum}` samples for {given}", hint="give each at least one")
+    fewest = max(least, math.ceil(min(wanted, maximum) / (workers * micro_batch)))
+    sizes = Sizes(workers=workers, accumulation=fewest, micro_batch=math.ceil(wanted / (workers * fewest)))
     if sizes.global_batch <= maximum:
         return sizes
-    whole = min(micro_batch, maximum // workers)
-    return Sizes(workers=workers, accumulation=maximum // (workers * whole), micro_batch=whole)
+    whole = min(micro_batch, maximum // (workers * least))
+    ways = ((maximum // (workers * whole), whole), (fewest, maximum // (workers * fewest)))
+    accumulation, size = max(ways, key=lambda way: way[0] * way[1])
+    return Sizes(workers=workers, accumulation=accumulation, micro_batch=size)
 
 
 def sized_as_written(wanted: int, *, workers: int, accumulation: int) -> Sizes:

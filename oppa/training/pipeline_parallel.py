@@ -1,5 +1,6 @@
 """Pipeline parallelism: which blocks a rank holds, and the schedule that runs micro-batches through its stages."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,13 +10,14 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, _Action, _PipelineScheduleRuntime
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
-from oppa.pipeline.graph import Order
+from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Order
 from oppa.pipeline.order_file import cells
 from oppa.pipeline.orders import folded, order
 from oppa.problem.configuration import Configuration
 from oppa.training.batches import Batch
 from oppa.training.family import Family
 from oppa.training.mesh import Mesh
+from oppa.training.recorder import LOSS, Recorder
 from oppa.trials.wire import TrialSpec
 
 OF_TORCH: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -46,31 +48,64 @@ def blocks_of(stage: int, configuration: Configuration, layers: int) -> range:
     return range(layers * stage // count, layers * (stage + 1) // count)
 
 
+class _Recorded(PipelineStage):
+    """A stage that tells a recorder of its passes, while there is one."""
+
+    recorder: Recorder | None = None
+
+    def _recorded(self, kind: int, micro_batch: int) -> contextlib.AbstractContextManager[None]:
+        return self.recorder.node(kind, self.stage_index, micro_batch) if self.recorder else contextlib.nullcontext()
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        with self._recorded(FORWARD, fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        with self._recorded(BACKWARD, bwd_chunk_id):
+            super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        with self._recorded(WEIGHT, bwd_chunk_id):
+            super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+
 class Pipeline:
     """The stages of this rank under their schedule."""
 
-    def __init__(self, modules: Sequence[nn.Module], spec: TrialSpec, mesh: Mesh, family: Family) -> None:
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        spec: TrialSpec,
+        mesh: Mesh,
+        family: Family,
+        *,
+        passes: Order | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`passes`: in this order; the schedule's own unless given. `recorder`: hears of them."""
         configuration = spec.configuration
         numbers = stages_of(configuration, mesh.pp.index)
         total = configuration.pp * configuration.model_chunks
         self._first, self._last = 0 in numbers, total - 1 in numbers
-        stages: list[_PipelineStageBase] = []
+        stages: list[_Recorded] = []
         for number, module in zip(numbers, modules, strict=True):
             blocks = blocks_of(number, configuration, spec.model.layers)
             # Told, so that no micro-batch is spent on finding out.
             inputs, outputs = family.boundary(blocks.start), family.boundary(blocks.stop)
-            stages.append(PipelineStage(module, number, total, mesh.device, inputs, outputs, group=mesh.pp.group))
+            stages.append(_Recorded(module, number, total, mesh.device, inputs, outputs, group=mesh.pp.group))
+            stages[-1].recorder = recorder
 
         def loss(output: Tensor, targets: Tensor) -> Tensor:
-            return family.loss(output, targets) / configuration.num_microbatches
+            with recorder.node(LOSS, total - 1, 0) if recorder else contextlib.nullcontext():
+                return family.loss(output, targets) / configuration.num_microbatches
 
         # The loss is already divided by the number of micro-batches: nothing to scale afterwards.
         self._schedule: PipelineScheduleSingle | _PipelineScheduleRuntime
-        if configuration.schedule in OF_TORCH:
+        if passes is None and configuration.schedule in OF_TORCH:
             count = configuration.num_microbatches
             self._schedule = OF_TORCH[configuration.schedule](stages[0], count, loss_fn=loss, scale_grads=False)
         else:
-            self._schedule = _runtime(_order(configuration), stages, loss)
+            self._schedule = _runtime(passes or order_of(configuration), stages, loss)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         """Accumulate gradients of this replica's share of the batch; its mean loss, on the rank of the last stage."""
@@ -80,13 +115,14 @@ class Pipeline:
         return torch.stack([loss.detach() for loss in losses]).sum() if self._last else None
 
 
-def _order(configuration: Configuration) -> Order:
+def order_of(configuration: Configuration) -> Order:
+    """Of the passes of a configuration's schedule; where there is no pipeline, one micro-batch after the other."""
     shape = {"ranks": configuration.pp, "micro_batches": configuration.num_microbatches, "chunks": configuration.model_chunks}
-    return order(configuration.schedule, **shape)
+    return order(configuration.schedule if configuration.pp > 1 else "memory-minimal", **shape)
 
 
-def _runtime(order: Order, stages: list[_PipelineStageBase], loss: Callable[[Tensor, Tensor], Tensor]) -> _PipelineScheduleRuntime:
+def _runtime(order: Order, stages: Sequence[_PipelineStageBase], loss: Callable[[Tensor, Tensor], Tensor]) -> _PipelineScheduleRuntime:
     """Torch's runtime with an order of ours, to which it adds what is sent and received."""
-    runtime = _PipelineScheduleRuntime(stages, order.shape.micro_batches, loss_fn=loss, scale_grads=False)
+    runtime = _PipelineScheduleRuntime(list(stages), order.shape.micro_batches, loss_fn=loss, scale_grads=False)
     runtime._prepare_schedule_with_comms({rank: [_Action.from_str(cell) for cell in row] for rank, row in enumerate(cells(order))})
     return runtime

@@ -1,5 +1,6 @@
 """What one rank holds of the model, ready to take optimizer steps: its stages, their optimizers, and how micro-batches run."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from oppa.pipeline.graph import BACKWARD, FORWARD, Order
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Over
 from oppa.training.batches import Batch
@@ -20,7 +22,8 @@ from oppa.training.mesh import Mesh
 from oppa.training.noise_scale import NoiseScale
 from oppa.training.own_module import OwnModule
 from oppa.training.pipeline_parallel import Pipeline, blocks_of, stages_of
-from oppa.training.rules import require_buildable, require_runnable
+from oppa.training.recorder import LOSS, Recorder
+from oppa.training.rules import require_buildable, require_runnable, splits_backward
 from oppa.training.tied import TiedWeights
 from oppa.training.validation import losses
 from oppa.trials.wire import TrialSpec
@@ -48,6 +51,8 @@ class Replica:
         self._clipping = Clipping(self._modules, mesh, tied=tied, most=most) if most else None
         self._statistics: GradientStatistics | None = None
         self._answered: Answered | None = None
+        self._recorder: Recorder | None = None
+        self._order: Order | None = None
         self._family = family
         self._passes = self._passes_of(family)
 
@@ -61,6 +66,10 @@ class Replica:
         """What updates them."""
         return self._optimizers
 
+    def boundary(self, block: int) -> Tensor:
+        """What a block of a micro-batch gets, on the meta device."""
+        return self._family.boundary(block)
+
     def rebatch(self, configuration: Configuration, local_batches: Sequence[int] = ()) -> None:
         """Take batches of other sizes from the next step on; the layout stays, and all ranks do so behind the same step.
 
@@ -72,6 +81,8 @@ class Replica:
         assert same_layout(configuration, self._spec.configuration)
         require_runnable(self._spec.model, configuration, local_batches)
         self._local_batches = tuple(local_batches)
+        if self._order is not None and self._order.shape.micro_batches != configuration.num_microbatches:
+            self._order = None
         self._spec = spec = dataclasses.replace(self._spec, configuration=configuration)
         for module in (module for stage in self.stages for module in stage.modules()):
             if isinstance(module, Mixture):
@@ -82,6 +93,20 @@ class Replica:
     def listen(self, answered: Answered) -> None:
         """Call this with the model's outputs and the targets of each micro-batch, on a rank that holds all layers."""
         self._answered = answered
+        self._passes = self._passes_of(self._family)
+
+    def reorder(self, order: Order) -> None:
+        """Go through the pipeline in this order from the next step on, as long as there are as many micro-batches.
+
+        A replica whose schedule splits the backward pass can go in any order of its stages; else one that does not split it either.
+        """
+        assert splits_backward(self._spec.configuration) or not order.split or self._mesh.dp.size == 1
+        self._order = order
+        self._passes = self._passes_of(self._family)
+
+    def record(self, recorder: Recorder | None) -> None:
+        """Tell it of all passes and updates from now on; nobody, if None."""
+        self._recorder = recorder
         self._passes = self._passes_of(self._family)
 
     def set_learning_rate(self, learning_rate: float) -> None:
@@ -136,16 +161,17 @@ class Replica:
         if finite and self._tied is not None:
             self._tied.sum_gradients()
         finite = finite and (self._clipping is None or self._clipping.clip())
-        for optimizer in self._optimizers if finite else ():
-            optimizer.step()
-        for optimizer in self._optimizers:
-            optimizer.zero_grad()
+        with self._recorder.update() if self._recorder else contextlib.nullcontext():
+            for optimizer in self._optimizers if finite else ():
+                optimizer.step()
+            for optimizer in self._optimizers:
+                optimizer.zero_grad()
 
     def _passes_of(self, family: Family) -> "Pipeline | _Accumulation":
         """What runs the micro-batches of a step."""
         if self._spec.configuration.pp > 1:
-            return Pipeline(self._modules, self._spec, self._mesh, family)
-        return _Accumulation(self._modules[0], self._spec.configuration, family, self._answered)
+            return Pipeline(self._modules, self._spec, self._mesh, family, passes=self._order, recorder=self._recorder)
+        return _Accumulation(self._modules[0], self._spec.configuration, family, self._answered, self._recorder)
 
     def _micro_batches(self) -> list[float]:
         """Tokens of each of this replica's."""
@@ -157,8 +183,10 @@ class Replica:
 
 
 def same_layout(one: Configuration, other: Configuration) -> bool:
-    """Whether they differ in batch sizes alone."""
-    return dataclasses.replace(one, global_batch=other.global_batch, micro_batch=other.micro_batch) == other
+    """Whether one becomes the other while all state stays where it is: they differ in batch sizes, and in the order of passes."""
+    alike = dataclasses.replace(one, global_batch=other.global_batch, micro_batch=other.micro_batch, schedule=other.schedule) == other
+    averaged_alike = one.dp == 1 or splits_backward(one) == splits_backward(other)
+    return alike and averaged_alike and stages_of(one, 0) == stages_of(other, 0)
 
 
 def _family(spec: TrialSpec, mesh: Mesh) -> Family:
@@ -168,8 +196,11 @@ def _family(spec: TrialSpec, mesh: Mesh) -> Family:
 class _Accumulation:
     """Micro-batches one after the other on a rank that holds all layers."""
 
-    def __init__(self, module: nn.Module, configuration: Configuration, family: Family, answered: Answered | None) -> None:
+    def __init__(
+        self, module: nn.Module, configuration: Configuration, family: Family, answered: Answered | None, recorder: Recorder | None
+    ) -> None:
         self._module, self._configuration, self._family, self._answered = module, configuration, family, answered
+        self._recorder = recorder
 
     def forward_backward(self, batch: Batch) -> Tensor:
         """Accumulate gradients of this replica's share of the batch; its mean loss."""
@@ -180,10 +211,17 @@ class _Accumulation:
             with accumulating(self._module, self._configuration, last=start + size >= len(batch.inputs)):
                 # Divided, so that gradients and losses of micro-batches add up to the mean over samples, whatever a replica has of them.
                 equal = self._configuration.global_batch / (self._configuration.dp * len(inputs))  # so many such micro-batches on each
-                output = self._module(inputs)
-                loss = self._family.loss(output, targets) / equal
-                loss.backward()
+                number = start // size
+                with self._recorded(FORWARD, number):
+                    output = self._module(inputs)
+                with self._recorded(LOSS, number):
+                    loss = self._family.loss(output, targets) / equal
+                with self._recorded(BACKWARD, number):
+                    loss.backward()
             total += loss.detach()
             if self._answered is not None:
                 self._answered(output.detach(), targets)
         return total
+
+    def _recorded(self, kind: int, micro_batch: int) -> contextlib.AbstractContextManager[None]:
+        return self._recorder.node(kind, 0, micro_batch) if self._recorder else contextlib.nullcontext()

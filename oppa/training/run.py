@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from oppa.errors import CheckpointError, InputError
+from oppa.pipeline.graph import Order as Passes
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Recipe
 from oppa.protocol.worker import WorkerState
@@ -34,6 +35,7 @@ from oppa.training.manifest import Manifest
 from oppa.training.memory import keep_pages
 from oppa.training.mesh import Mesh, open_mesh, regrouped
 from oppa.training.noise_scale import NoiseScale, Smoothing
+from oppa.training.profiled_start import ProfiledStart, searches
 from oppa.training.reconfiguration import Change, Phase, reconfigured
 from oppa.training.replica import Replica, same_layout
 from oppa.training.rules import require_buildable, require_runnable
@@ -86,6 +88,7 @@ class TrainingRun:
         self._source = source_of(spec, recipe.validation)
         self._earlier_s, self._since_s = 0.0, time.monotonic()
         self._worker: Worker | None = None
+        self._start: ProfiledStart | None = None
         self._replica: Replica | None = None
         """Made when it is first needed: with initial weights, or to be filled from a checkpoint."""
 
@@ -128,11 +131,15 @@ class TrainingRun:
             self._worker.begin()
         shown = self._source.samples(share)
         self._measure()
-        loss = replica.accumulate(shown.to(self.mesh.device))
-        mean_loss, shares, order, workers = self._agree(loss, share, shown, order, replica.measured(), ended)
-        finite = math.isfinite(mean_loss) and self.statistics.finite
-        replica.update(finite)
+        with self._start.step() if self._start else contextlib.nullcontext():
+            loss = replica.accumulate(shown.to(self.mesh.device))
+            mean_loss, shares, order, workers = self._agree(loss, share, shown, order, replica.measured(), ended)
+            finite = math.isfinite(mean_loss) and self.statistics.finite
+            replica.update(finite)
         step_time_s = time.monotonic() - begin_s
+        profile = self._start.took(step_time_s) if self._start else None
+        if profile is not None:
+            self._start = None
         if self._worker is not None:
             self._worker.end(step_time_s)
         step = Step(
@@ -148,6 +155,7 @@ class TrainingRun:
             norms=self.statistics.norms,
             workers=workers,
             updated=finite,
+            profile=profile,
             order=order,
         )
         self.steps, self.samples = self.steps + 1, batch.stop
@@ -194,6 +202,10 @@ class TrainingRun:
                 self._worker.restart()
         return change
 
+    def reorder(self, order: Passes) -> None:
+        """Go through the pipeline in this order from the next step on."""
+        self._made().reorder(order)
+
     def save(self, folder: Path) -> None:
         """Save all that is needed to go on, in a folder that all ranks see.
 
@@ -216,7 +228,7 @@ class TrainingRun:
         self._followed = Followed(**notes["followed"])
         self._followed = self._followed_by(notes["configuration"]["global_batch"], configuration.global_batch)
 
-    def roll_back(self, folder: Path, configuration: Configuration) -> None:
+    def roll_back(self, folder: Path, configuration: Configuration, local_batches: Sequence[int] = ()) -> None:
         """Take weights and moments of a checkpoint, and no more: steps are counted on, and samples go on, so that none comes again.
 
         What was learned since is lost. A loss that has risen may have risen by what it was shown: PaLM goes back and passes over it, too
@@ -226,13 +238,13 @@ class TrainingRun:
             CheckpointError: as `resume`.
         """
         followed = self._followed_by(self.configuration.global_batch, configuration.global_batch)
-        if configuration != self.configuration:
-            self.local_batches = ()
+        self.local_batches = tuple(local_batches)
         self._restored(folder, configuration)
         self._followed = followed
 
     def close(self) -> None:
         """Let go of the model, before the process groups go."""
+        self._stop_profiling()
         if self._replica is not None:
             self._replica.close()
         self._replica = self._worker = None
@@ -251,6 +263,8 @@ class TrainingRun:
             )
         self.noise_scale = _noise_scale(notes["noise_scale"])
         self._watch(replica)
+        if searches(configuration):
+            self._profile(replica)
         return notes
 
     def _made(self) -> Replica:
@@ -258,7 +272,18 @@ class TrainingRun:
         if self._replica is None:
             self._replica = Replica(self.spec, self.mesh, local_batches=self.local_batches)
             self._watch(self._replica)
+            self._profile(self._replica)
         return self._replica
+
+    def _profile(self, replica: Replica) -> None:
+        """Profile the steps that follow, unless a worker's batch is cut up otherwise than a profile takes it to be."""
+        if self.recipe.profile_steps and not self.local_batches:
+            self._start = ProfiledStart(replica, self.spec, self.mesh, self.recipe.profile_steps)
+
+    def _stop_profiling(self) -> None:
+        if self._start is not None:
+            self._start.stop()
+            self._start = None
 
     def _watch(self, replica: Replica) -> None:
         """Watch the gradients of a replica, and what its worker does where that holds the whole model."""
@@ -292,6 +317,7 @@ class TrainingRun:
 
     def _rebatched(self, configuration: Configuration, local_batches: Sequence[int]) -> Change:
         before, begin_s = self.configuration, time.monotonic()
+        self._stop_profiling()
         self._made().rebatch(configuration, local_batches)
         self.spec = dataclasses.replace(self.spec, configuration=configuration)
         return Change(before=before, after=configuration, seconds={"rebatch": time.monotonic() - begin_s})
@@ -299,6 +325,7 @@ class TrainingRun:
     def _reconfigured(self, configuration: Configuration) -> Change:
         if self.local_batches:
             raise InputError("another layout while workers have local batches of their own", hint="share the batch out evenly first")
+        self._stop_profiling()
         alone, self._replica = [self._made()], None  # nobody else may hold it
         alone[0].close()
         replica, self.mesh, change = reconfigured(alone, self.spec, self.mesh, configuration, self._on_phase)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from typing import Self
 
+from oppa.pipeline.profile import Profile
 from oppa.problem.configuration import Configuration
 from oppa.protocol.worker import WorkerState
 from oppa.training.noise_scale import NoiseScale, Norms
@@ -19,6 +20,8 @@ class Order:
     back_to: str = ""
     """A checkpoint, by its name, whose weights to go back to."""
     save: bool = False
+    passes: str = ""
+    """An order to go through the pipeline in, as `oppa.pipeline.order_file` writes it."""
     stop: bool = False
 
     def to_json(self) -> str:
@@ -55,4 +58,6 @@ class Step:
     """What workers say of the window that ended with the step before; none where none did."""
     updated: bool
     """Gradients were finite: else nothing has learned from these samples."""
+    profile: Profile | None
+    """Of the run's first steps, behind the last of them."""
     order: Order | None

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from oppa.protocol.worker import WorkerState, accuracy_gain
 from oppa.training.accuracy import hits
+from oppa.training.clocks import Reading, clock_of
 
 FIELDS = tuple(field.name for field in dataclasses.fields(WorkerState))
 WHOLE = ("local_batch", "retransmissions")
@@ -29,14 +30,15 @@ class Worker:
     """Keeps account of this process, step by step.
 
     Args:
-        stage: The whole model, whose first parameters are the last to get their gradients.
+        stage: The whole model; when the last of its parameters has got its gradient, a worker's own part of a step is over.
         device: That it is on.
     """
 
     def __init__(self, stage: nn.Module, device: torch.device) -> None:
-        self._clock = _cuda_clock if device.type == "cuda" else _cpu_clock
+        self._clock = clock_of(device)
         self._process, self._memory_bytes = psutil.Process(), psutil.virtual_memory().total
-        self._hook = next(stage.parameters()).register_post_accumulate_grad_hook(self._arrived)
+        learning = (parameter for parameter in stage.parameters() if parameter.requires_grad)
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrived) for parameter in learning]
         self.restart()
 
     def restart(self) -> None:
@@ -44,7 +46,7 @@ class Worker:
         self._begin(_counters())
 
     def _begin(self, counters: tuple[float, ...]) -> None:
-        self._paces: list[Callable[[], float]] = []
+        self._paces: list[Reading] = []
         self._steps_s: list[float] = []
         self._hits: list[list[Tensor]] = []
         self._counters = counters
@@ -96,7 +98,8 @@ class Worker:
 
     def close(self) -> None:
         """Let go of the model."""
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
 
     def _arrived(self, _: Tensor) -> None:
         self._reached = self._pace()
@@ -111,30 +114,6 @@ def decoded(values: Sequence[float]) -> WorkerState:
     """The inverse of `encoded`."""
     named: dict[str, Any] = {name: int(value) if name in WHOLE else value for name, value in zip(FIELDS, values, strict=True)}
     return WorkerState.from_dict(named)
-
-
-def _cpu_clock() -> Callable[[], Callable[[], float]]:
-    """Begins now. Called, what it returns is what has passed by then, to be asked for later."""
-    begin_s = time.perf_counter()
-
-    def reached() -> Callable[[], float]:
-        passed_s = time.perf_counter() - begin_s
-        return lambda: passed_s
-
-    return reached
-
-
-def _cuda_clock() -> Callable[[], Callable[[], float]]:
-    """The same on the device's own clock: its work is only begun when a hook runs."""
-    begin = torch.cuda.Event(enable_timing=True)
-    begin.record()
-
-    def reached() -> Callable[[], float]:
-        end = torch.cuda.Event(enable_timing=True)
-        end.record()
-        return lambda: float(begin.elapsed_time(end)) / 1000
-
-    return reached
 
 
 def _shares(hits: Sequence[Tensor]) -> list[float]:

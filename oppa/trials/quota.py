@@ -19,9 +19,9 @@ _REMOVAL_S = 1.0
 
 
 class CpuGroups:
-    """A group for each rank, of so many cores; raises OSError where groups cannot be made."""
+    """A group for each rank, of so many cores, which are granted anew each period; raises OSError where groups cannot be made."""
 
-    def __init__(self, study: str, cpus: Sequence[float]) -> None:
+    def __init__(self, study: str, cpus: Sequence[float], *, period_us: int = PERIOD_US) -> None:
         self.folder = _home() / claims.name(study)
         self.ranks = [self.folder / f"rank{rank}" for rank in range(len(cpus))]
         self.folder.mkdir()
@@ -30,7 +30,7 @@ class CpuGroups:
                 (self.folder / "cgroup.subtree_control").write_text("+cpu")
             for rank, cores in zip(self.ranks, cpus, strict=True):
                 rank.mkdir()
-                _limit(rank, cores)
+                _limit(rank, cores, period_us)
         except OSError:
             self.close()
             raise
@@ -68,12 +68,12 @@ def _home() -> Path:
     raise PermissionError(f"no group from `{group}` upwards is writable and hands down the `cpu` controller")
 
 
-def _limit(group: Path, cpus: float) -> None:
-    quota_us = max(1000, round(cpus * PERIOD_US))
+def _limit(group: Path, cpus: float, period_us: int) -> None:
+    quota_us = max(1000, round(cpus * period_us))
     if (group / "cpu.max").exists():
-        (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+        (group / "cpu.max").write_text(f"{quota_us} {period_us}")
     else:
-        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (group / "cpu.cfs_period_us").write_text(str(period_us))
         (group / "cpu.cfs_quota_us").write_text(str(quota_us))
 
 

@@ -11,6 +11,7 @@ from oppa.control.decision import Command, Limit
 from oppa.control.goodput_policy import GoodputPolicy
 from oppa.control.norm_test_policy import NormTestPolicy
 from oppa.control.offers import Offers
+from oppa.control.proportional import ProportionalPolicy
 from oppa.control.stagewise import StagewisePolicy
 from oppa.control.static import StaticPolicy
 from oppa.problem.configuration import Configuration
@@ -90,6 +91,21 @@ def job(table):
         return Job(controller=Controller(Offers(table), policy, **options), configuration=configuration, **facts)
 
     return make
+
+
+def test_a_roll_back_keeps_workers_batches_of_their_own(tmp_path) -> None:
+    """Else no answer could be made of it: their sum is shared out evenly by nothing."""
+    present = Configuration(dp=4, global_batch=67, micro_batch=16)
+    found = Controller(None, ProportionalPolicy, total_samples=None)
+    decisions = []
+    for number in range(60):
+        loss = 3.0 if number < 40 else 30.0
+        facts = {"noise_scale": None, "health": "no_signal", "loss": loss, "learning_rate": 1e-3, "local_batches": [20, 17, 15, 15]}
+        where = {"number": number + 1, "step": number, "samples": 67 * (number + 1), "step_time_s": 0.1, "elapsed_s": number / 10}
+        seen = StepTaken(configuration=present, **where, **facts)
+        decisions += [each for each in [found.step(seen)] if each]
+    (back,) = [each for each in decisions if each.command == Command.ROLL_BACK]
+    assert back.configuration == present and back.local_batches == (20, 17, 15, 15)
 
 
 def test_the_job_arrives_at_the_best_and_stays(job) -> None:

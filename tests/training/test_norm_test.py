@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from oppa.errors import InputError
 from oppa.training import NormTest
 from oppa.training.noise_scale import Norms
-from oppa.training.norm_test import ETA, Form, asked_for, groups_of, sized, sized_as_written, variance_ratio
+from oppa.training.norm_test import ETA, Form, Sizes, asked_for, groups_of, sized, sized_as_written, variance_ratio
 from oppa.training.per_sample import per_sample_norms
 
 SAMPLES, GROUPS = 12, 4
@@ -145,10 +145,17 @@ def test_what_is_asked_for_is_rounded_to_what_can_be_run(wanted: int, workers: i
 
 @pytest.mark.parametrize(
     ("workers", "micro_batch", "maximum", "largest"),
-    [(1, 2, 1001, 1000), (3, 2, 1000, 996), (4, 8, 1000, 992), (4, 8, 31, 28), (5, 8, 7, 5)],
+    [(1, 2, 1001, 1000), (3, 2, 1000, 996), (4, 8, 1000, 992), (4, 8, 31, 28), (5, 8, 7, 5), (2, 32, 101, 100), (1, 32, 63, 62)],
 )
 def test_little_of_the_maximum_is_lost(workers: int, micro_batch: int, maximum: int, largest: int) -> None:
     assert sized(10**6, workers=workers, micro_batch=micro_batch, maximum=maximum).global_batch == largest
+
+
+def test_a_worker_alone_can_be_made_to_have_two_micro_batches() -> None:
+    assert sized(8, workers=1, micro_batch=8, maximum=64, least=2) == Sizes(workers=1, accumulation=2, micro_batch=4)
+    assert sized(1, workers=1, micro_batch=8, maximum=2, least=2).global_batch == 2
+    with pytest.raises(InputError, match="2 micro-batches each"):
+        sized(1, workers=1, micro_batch=8, maximum=1, least=2)
 
 
 def test_as_written_micro_batches_grow_without_bound() -> None:
@@ -206,6 +213,22 @@ def test_as_written_a_loop_keeps_its_number_of_micro_batches() -> None:
     steps(test, model, 1)
     assert test.ratio is not None and test.sizes.accumulation == 3
     assert test.sizes.global_batch == 3 * math.ceil(math.ceil(test.ratio / 0.01) / 3) > 24, "more than twice at once"
+
+
+@pytest.mark.parametrize("form", ["unbiased", "paper"])
+def test_a_process_alone_is_tested_whatever_its_micro_batch_has_room_for(form: Form) -> None:
+    model, (inputs, targets) = small_model(), data()
+    test = NormTest(model, global_batch=8, micro_batch=8, maximum=512, eta=0.01, form=form)
+    assert (test.sizes.accumulation, test.sizes.micro_batch) == (2, 4)
+    for start in (0, 4):
+        nn.functional.cross_entropy(model(inputs[start : start + 4]), targets[start : start + 4]).div(2).backward()
+    assert test.step([4, 4]).global_batch > 8 and test.ratio is not None
+
+
+def test_no_batch_becomes_smaller() -> None:
+    model = small_model()
+    test = NormTest(model, global_batch=96, micro_batch=32, maximum=101, eta=1e-3)
+    assert steps(test, model, 3)[-1] >= 96
 
 
 def test_a_batch_that_passes_stays() -> None:

@@ -69,6 +69,15 @@ def test_who_is_closed_hears_of_no_gradient_any_more() -> None:
     assert worker._reached is reached
 
 
+def test_a_model_whose_first_layer_does_not_learn_has_a_pace_too() -> None:
+    stage = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    stage[0].requires_grad_(False)
+    worker = window(stage, 2, pause_s=0.02)
+    state = worker.state(4)
+    assert 0 < state.compute_s < 0.02 <= state.wait_s
+    worker.close()
+
+
 def test_outputs_that_are_no_classes_have_no_accuracy() -> None:
     stage = nn.Linear(4, 4)
     worker = Worker(stage, torch.device("cpu"))

@@ -122,7 +122,8 @@ def _policies(results: Results) -> Section:
 def _variations(rows: Sequence[Sequence[object]]) -> Section:
     text = (
         f"The same with some of the job changed, until {VARIED_TARGET:.0%} are told, all from a batch of {LEARNED_FIRST}; sooner: "
-        "than that batch shared out evenly. `rl` was learned on the simulated job, but for the policy that is carried over."
+        "than that batch shared out evenly. `rl` was learned on the simulated job, but for the policy that is carried over; it runs only "
+        "where exploring runs speak for it."
     )
     return Section(title="Optimizers, workers, and a policy carried over", text=text, columns=("job", "policy", *COLUMNS), rows=rows)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from oppa.control.decision import Decision, Policy, Situation
-from oppa.control.learned.check import recorded, ridge
+from oppa.control.learned.check import Drawn, recorded, ridge
 from oppa.control.learned.learner import Learner, cumulative, layers_of, module_of
 from oppa.control.learned.observation import observations
 from oppa.control.learned.policy import silent, taken
@@ -40,10 +40,13 @@ class DrawingPolicy(Policy):
         """Other batches for some."""
         if not situation.workers:
             return silent(situation)
-        actions = self._weights.actions
-        likely = self._weights.probabilities(observations(situation, actions))
+        return taken(situation, self._weights.actions, self.drawn(situation), "the policy that learns")
+
+    def drawn(self, situation: Situation) -> list[int]:
+        """The number of a step for each worker."""
+        likely = self._weights.probabilities(observations(situation, self._weights.actions))
         lot = stream(self._seed, f"actions at {situation.samples}").random((len(likely), 1))
-        return taken(situation, actions, (likely.cumsum(1) > lot).argmax(1).tolist(), "the policy that learns")
+        return [int(number) for number in (likely.cumsum(1) > lot).argmax(1)]
 
 
 class RunLearner:
@@ -58,18 +61,18 @@ class RunLearner:
         learned = {"runs": self._begun.provenance.get("runs", 0) + self._runs}
         return dataclasses.replace(self._begun, layers=layers_of(self._learner.module), provenance={**self._begun.provenance, **learned})
 
-    def taught(self, lines: Iterable[Line]) -> float:
-        """Take in a run that was under `DrawingPolicy`; what a worker's window was worth, in the mean.
+    def taught(self, lines: Iterable[Line], drawn: Drawn) -> float:
+        """Take in a run whose steps were `drawn` by a `DrawingPolicy`; what a worker's window was worth, in the mean.
 
         Raises:
-            InputError: if it has fewer windows than LEAST_WINDOWS.
+            InputError: if it has fewer windows than LEAST_WINDOWS, or most did not go as was drawn.
         """
-        windows = recorded(lines, self._begun.actions, self._begun.reward)
+        windows = recorded(lines, self._begun.actions, self._begun.reward, drawn)
         if len(windows) < LEAST_WINDOWS:
             hint = f"train for more `--samples`, or with a shorter window than {self._begun.window} steps"
             raise InputError(f"an episode of {len(windows)} windows teaches nothing", hint=hint)
         rows = np.concatenate([self._begun.normalised(observations(each.situation, self._begun.actions)) for each in windows])
-        chosen = [step for each in windows for step in each.chosen]
+        chosen = [step for each in windows for step in each.drawn]
         rewards = np.array([each.rewards for each in windows])
         worth, seen = cumulative(rewards).ravel(), np.column_stack((np.ones(len(rows)), rows))
         self._learner.update(rows, chosen, worth - seen @ ridge(seen, worth))

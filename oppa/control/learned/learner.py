@@ -4,8 +4,8 @@ The paper's simplification of PPO uses the cumulative reward of an episode direc
 
     theta  +=  rate * mean of G grad log pi(a | s)        G = sum over windows u >= t of gamma^(u - t) r_u
 
-`advantages` subtracts from each G the mean of its window's number over episodes and workers, so that actions are told apart by what they
-add, not by how well the run goes anyway; the paper does not.
+Whoever calls `update` may subtract a baseline from each G first, so that actions are told apart by what they add, not by how well the run
+goes anyway; the paper does not.
 """
 
 import itertools

@@ -91,9 +91,12 @@ class ExploringPolicy(Policy):
         """Other batches for some."""
         if not situation.workers:
             return silent(situation)
+        return taken(situation, self._actions, self.drawn(situation), "the lot")
+
+    def drawn(self, situation: Situation) -> list[int]:
+        """The number of a step for each worker."""
         random = stream(self._seed, f"actions at {situation.samples}")
-        drawn = random.integers(len(self._actions.steps), size=len(situation.workers)).tolist()
-        return taken(situation, self._actions, drawn, "the lot")
+        return [int(number) for number in random.integers(len(self._actions.steps), size=len(situation.workers))]
 
 
 def taken(situation: Situation, actions: Actions, chosen: Sequence[int], who: str) -> Decision:

@@ -62,7 +62,11 @@ class Weights:
         return [int(number) for number in self.preferences(observations).argmax(1)]
 
     def save(self, path: Path) -> None:
-        """Write it; a file that is there is replaced as a whole."""
+        """Write it; a file that is there is replaced as a whole.
+
+        Raises:
+            InputError: it cannot be written.
+        """
         arrays = {"observation.mean": self.mean, "observation.deviation": self.deviation}
         for number, (weight, bias) in enumerate(self.layers):
             arrays |= {f"layers.{number}.weight": weight, f"layers.{number}.bias": bias}
@@ -75,8 +79,12 @@ class Weights:
             "provenance": self.provenance,
         }
         draft = path.with_name(f".{path.name}.draft")
-        save_file({name: np.ascontiguousarray(value, np.float64) for name, value in arrays.items()}, draft, {"oppa": json.dumps(notes)})
-        draft.replace(path)
+        try:
+            save_file({name: np.ascontiguousarray(value, np.float64) for name, value in arrays.items()}, draft, {"oppa": json.dumps(notes)})
+            draft.replace(path)
+        except (OSError, SafetensorError) as error:
+            draft.unlink(missing_ok=True)
+            raise InputError(f"`{path}` cannot be written: {error}", hint="name another file: `--out FILE`") from None
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -22,12 +22,14 @@ def explored(task, weights, windows: int, seed: int = 0) -> list[Recorded]:  # n
     episode, policy, found = Episode(task, task.hosts(seed), seed=seed), ExploringPolicy(weights=weights, seed=seed), []
     for _ in range(windows):
         before, early = episode.situation, (found[-1].rewards if found else (0.0,) * task.workers)
+        drawn = tuple(policy.drawn(before))
         after = policy.decide(before).local_batches or episode.local_batches
         rewards = episode.step(after)
         batches, actions = [each.local_batch for each in before.workers], weights.actions
         chosen = actions.chosen(batches, after)
         likely = tuple(actions.alike(batch, number) / 5 for batch, number in zip(batches, chosen, strict=True))
-        found.append(Recorded(situation=before, chosen=tuple(chosen), probabilities=likely, rewards=tuple(rewards), before=early))
+        told = {"drawn": drawn, "chosen": tuple(chosen), "probabilities": likely}
+        found.append(Recorded(situation=before, rewards=tuple(rewards), before=early, **told))
     return found
 
 
@@ -62,10 +64,13 @@ def test_too_little_says_nothing(task, small) -> None:
 
 
 def test_how_often_a_good_policy_is_refused_and_a_bad_one_let_through(task, small) -> None:
-    """Steps that are worth as much: almost none is refused; worth half a deviation less: none is let through."""
+    """Steps that are worth half a deviation more: almost none is refused; half a deviation less: none is let through.
+
+    Rewards are what all workers share, and the others' steps are noise, so what is as good as before needs more windows than these.
+    """
     rng = np.random.default_rng(0)
     windows = explored(task, small, 200)
-    passed = {0.0: 0, -0.5: 0}
+    passed = {0.5: 0, -0.5: 0}
     for gain in passed:
         for _ in range(10):
             noisy = [
@@ -73,7 +78,17 @@ def test_how_often_a_good_policy_is_refused_and_a_bad_one_let_through(task, smal
                 for each in windows
             ]
             passed[gain] += verdict([noisy], biased(small, 3), StaticPolicy()).passed
-    assert passed[-0.5] == 0 and passed[0.0] >= 3, passed
+    assert passed[-0.5] == 0 and passed[0.5] >= 9, passed
+
+
+def test_what_workers_do_together_is_valued_together(task, small) -> None:
+    """A reward that all share, a tenth for each worker that took a step: 0.4 in all, however many decide."""
+    shared = [
+        dataclasses.replace(each, rewards=(0.1 * sum(step == 3 for step in each.chosen),) * len(each.chosen))
+        for each in explored(task, small, 300)
+    ]
+    found = verdict([shared], biased(small, 3), StaticPolicy())
+    assert found.low > 0.3 and found.gain == pytest.approx(0.4, abs=0.05) and found.passed
 
 
 def test_a_ledger_is_read_as_it_was(task, small) -> None:
@@ -86,15 +101,24 @@ def test_a_ledger_is_read_as_it_was(task, small) -> None:
         samples += 100
         told = {"workers": [json.loads(json.dumps(worker.to_dict())) for worker in now.workers]}
         lines.append({"event": "validated", "accuracy": now.accuracy})
-        lines.append({**line(step, None, now.configuration, samples), **told, "variance_ratio": now.variance_ratio})
+        lines.append(
+            {
+                **line(step, None, now.configuration, now.samples - now.configuration.global_batch),
+                **told,
+                "variance_ratio": now.variance_ratio,
+            }
+        )
         seen.append(now)
         episode.step(policy.decide(now).local_batches or episode.local_batches)
-    found = recorded(lines, small.actions, Reward())
+    found = recorded(lines, small.actions, Reward(), policy.drawn)
     assert len(found) == 39 and [each.situation.workers for each in found] == [each.workers for each in seen[:-1]]
     assert [each.situation.losses for each in found] == [each.losses for each in seen[:-1]]
     for each, behind in zip(found, seen[1:], strict=True):
         assert small.actions.after([one.local_batch for one in each.situation.workers], each.chosen) == behind.local_batches
-    assert recorded([], small.actions, Reward()) == []
+        assert each.drawn == tuple(policy.drawn(each.situation))
+    assert recorded([], small.actions, Reward(), policy.drawn) == []
+    with pytest.raises(InputError, match="went as was drawn"):
+        recorded(lines, small.actions, Reward(), ExploringPolicy(weights=small, seed=4).drawn)
 
 
 def line(step: int, loss: float | None, configuration: Configuration, samples: int) -> dict:

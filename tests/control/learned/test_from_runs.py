@@ -14,9 +14,9 @@ from tests.control.learned.test_weights import weights  # noqa: F401 - a fixture
 
 def test_a_step_that_pays_is_drawn_more_often(task, small, monkeypatch) -> None:  # noqa: F811
     runs = [paid(explored(task, small, 60, seed), best=3) for seed in range(10)]
-    monkeypatch.setattr(from_runs, "recorded", lambda lines, actions, reward: lines)
+    monkeypatch.setattr(from_runs, "recorded", lambda lines, actions, reward, drawn: lines)
     learner, seen = RunLearner(small), observations(runs[0][0].situation, small.actions)
-    worth = [learner.taught(run) for run in runs]
+    worth = [learner.taught(run, list) for run in runs]
     assert 0.1 < np.mean(worth) < 0.4, "one of five steps pays, and bounds make some alike"
     before, after = (each.probabilities(seen)[:, 3] for each in (small, learner.weights))
     assert (after > before).all()
@@ -24,9 +24,9 @@ def test_a_step_that_pays_is_drawn_more_often(task, small, monkeypatch) -> None:
 
 
 def test_too_short_a_run_teaches_nothing(task, small, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr(from_runs, "recorded", lambda lines, actions, reward: lines)
+    monkeypatch.setattr(from_runs, "recorded", lambda lines, actions, reward, drawn: lines)
     with pytest.raises(InputError, match="teaches nothing"):
-        RunLearner(small).taught(explored(task, small, LEAST_WINDOWS - 1))
+        RunLearner(small).taught(explored(task, small, LEAST_WINDOWS - 1), list)
 
 
 def test_steps_are_drawn_by_their_probabilities(task, small) -> None:  # noqa: F811

@@ -1,0 +1,186 @@
+"""Pipelines run for real beside what a profile of one of them predicts: orders of one, and others (FlexTrain, sections 4.4 and 7.2).
+
+Each rank is a device: it has a CPU quota, granted anew so often that a rank which waits saves up next to nothing. A machine's speed drifts
+by ten percent within minutes, so that all is run in rounds: what is predicted in a round is predicted from its own profile.
+"""
+
+import contextlib
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from scipy.stats import spearmanr
+
+from oppa.bench.training_gang import Order, TrainingGang
+from oppa.errors import EnvironmentLackingError, InputError
+from oppa.pipeline.prediction import Prediction, predict
+from oppa.pipeline.profile import Profile
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.training.pipeline_parallel import order_of
+from oppa.trials.quota import CpuGroups
+from oppa.trials.wire import write_json
+
+MODEL = Model(name="small", layers=8, hidden=192, heads=4, kv_heads=4, ffn=512, vocab=512, seq_len=128)
+CPUS, PERIOD_US, RANKS = 0.45, 5_000, 4
+STEPS = 3
+"""That are timed, behind two that are not."""
+FILE = "measured.json"
+
+
+def _configuration(dp: int, pp: int, schedule: str = "1f1b", chunks: int = 1) -> Configuration:
+    return Configuration(dp=dp, pp=pp, schedule=schedule, model_chunks=chunks, global_batch=32, micro_batch=4)
+
+
+PROFILED = (_configuration(1, 2), _configuration(1, 2, "zb-h1"))
+"""One run, through an order whose backward passes are whole, and one that splits them."""
+LAYOUTS = tuple(_configuration(dp, pp) for dp, pp in ((1, 1), (1, 3), (1, 4), (2, 1), (2, 2), (4, 1)))
+ORDERS = tuple(
+    _configuration(1, RANKS, name, chunks)
+    for name, chunks in (
+        *(("memory-minimal", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 2)),
+        *(("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2), ("dualpipe-v", 2), ("search", 1), ("search", 2)),
+    )
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One pipeline in one round."""
+
+    configuration: Configuration
+    steps_s: tuple[float, ...]
+    peak_bytes: int
+    """Of the rank that held most."""
+
+    @property
+    def step_s(self) -> float:
+        """Median."""
+        return statistics.median(self.steps_s)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A profile, and what ran behind it."""
+
+    profile: Profile
+    ran: tuple[Ran, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"profile": self.profile.to_dict(), "ran": [dataclasses.asdict(each) for each in self.ran]}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse."""
+        ran = (
+            Ran(configuration=Configuration(**each["configuration"]), steps_s=tuple(each["steps_s"]), peak_bytes=each["peak_bytes"])
+            for each in values["ran"]
+        )
+        return cls(profile=Profile.from_dict(values["profile"]), ran=tuple(ran))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One pipeline over all rounds: medians."""
+
+    configuration: Configuration
+    measured_s: float
+    predicted_s: float
+    error: float
+    """Of the predicted time, as a share of the measured one, signed."""
+    errors: tuple[float, ...]
+    """Of each round."""
+    measured_bytes: int
+    predicted_bytes: float
+
+    @property
+    def memory_error(self) -> float:
+        """Signed, as a share of what was measured."""
+        return self.predicted_bytes / self.measured_bytes - 1
+
+
+def measure(rounds: int, tell: Callable[[str], None]) -> list[Round]:
+    """Run all of it so many times.
+
+    Raises:
+        EnvironmentLackingError: ranks cannot be given CPU quotas here, or fail.
+    """
+    with _groups() as groups, TrainingGang() as gang:
+
+        def run(layouts: Sequence[Configuration]) -> Sequence[Any]:
+            own = tuple(str(group) for group in groups.ranks[: layouts[0].devices])
+            return gang.run(Order(program="pipeline", model=MODEL, layouts=tuple(layouts), pairs=STEPS, groups=own)).answers
+
+        found = []
+        for number in range(rounds):
+            tell(f"round {number + 1} of {rounds}: the profile")
+            profile = Profile.from_dict(run(PROFILED)[0]["profile"])
+            ran = []
+            for configuration in (*LAYOUTS, *ORDERS):
+                tell(f"round {number + 1} of {rounds}: {configuration.id}")
+                answers = run([configuration])
+                peak = max(each["peak_bytes"] for each in answers)
+                ran.append(Ran(configuration=configuration, steps_s=tuple(answers[0]["steps_s"][0]), peak_bytes=peak))
+            found.append(Round(profile=profile, ran=tuple(ran)))
+        return found
+
+
+def write(folder: Path, rounds: Sequence[Round]) -> None:
+    """Keep what was measured."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / FILE, {"rounds": [each.to_dict() for each in rounds]})
+
+
+def read(folder: Path) -> list[Round]:
+    """What `write` has kept; raises InputError for anything else."""
+    try:
+        return [Round.from_dict(each) for each in json.loads((folder / FILE).read_text())["rounds"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"`{folder / FILE}` cannot be read: {error}", hint="`oppa bench pipelines --run` makes it") from None
+
+
+def compared(rounds: Sequence[Round], configurations: Sequence[Configuration]) -> list[Compared]:
+    """Predictions beside what was measured."""
+    return [_compared(rounds, configuration) for configuration in configurations]
+
+
+def rank_correlation(rows: Sequence[Compared]) -> float:
+    """Spearman's, of predicted and measured times."""
+    return float(spearmanr([row.predicted_s for row in rows], [row.measured_s for row in rows]).statistic)
+
+
+def predicted(profile: Profile, configuration: Configuration) -> Prediction:
+    """A step in a configuration."""
+    return predict(profile, order_of(configuration), dp=configuration.dp, zero_stage=configuration.zero_stage)
+
+
+def _compared(rounds: Sequence[Round], configuration: Configuration) -> Compared:
+    pairs = [(predicted(each.profile, configuration), ran) for each in rounds for ran in each.ran if ran.configuration == configuration]
+    errors = [one.step_s / ran.step_s - 1 for one, ran in pairs]
+    return Compared(
+        configuration=configuration,
+        measured_s=statistics.median(ran.step_s for _, ran in pairs),
+        predicted_s=statistics.median(one.step_s for one, _ in pairs),
+        error=statistics.median(errors),
+        errors=tuple(errors),
+        measured_bytes=max(ran.peak_bytes for _, ran in pairs),
+        predicted_bytes=statistics.median(one.peak_bytes for one, _ in pairs),
+    )
+
+
+@contextlib.contextmanager
+def _groups() -> Iterator[CpuGroups]:
+    try:
+        groups = CpuGroups("pipelines", [CPUS] * RANKS, period_us=PERIOD_US)
+    except OSError as error:
+        raise EnvironmentLackingError(
+            f"ranks cannot be given CPU quotas: {error}", hint="run it where control groups can be made"
+        ) from None
+    try:
+        yield groups
+    finally:
+        groups.close()

@@ -1,0 +1,194 @@
+"""The page of pipelines that were run beside what was predicted of them: tables, and FlexTrain's figures 7 to 9 at our size."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from oppa.bench.pipelines import CPUS, LAYOUTS, MODEL, ORDERS, PERIOD_US, PROFILED, STEPS, Compared, Round, compared, rank_correlation
+from oppa.pipeline.execution import execute
+from oppa.pipeline.prediction import modelled_s, passes_as_written_s, predict, times
+from oppa.pipeline.profile import even
+from oppa.pipeline.scaling import Candidate, Job, candidates, fastest
+from oppa.problem.configuration import Configuration
+from oppa.report.figures import Axis, Series, lines, standalone
+from oppa.report.record import Section, write_record
+from oppa.training.pipeline_parallel import order_of
+
+TITLE = "Pipelines, predicted and run"
+DEVICES, SPEEDUP = Axis(label="devices"), Axis(label="speed-up over the profiled run")
+MOST = 32
+"""Devices that predictions are drawn for."""
+SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v")
+
+
+def to_json(rounds: Sequence[Round]) -> dict[str, Any]:
+    """As `oppa bench pipelines --json` prints it."""
+    layouts, orders = compared(rounds, LAYOUTS), compared(rounds, ORDERS)
+    return {
+        "rounds": len(rounds),
+        "step_time_error": _median_error(layouts),
+        "memory_error": max(abs(row.memory_error) for row in (*layouts, *orders)),
+        "rank_correlation": rank_correlation(orders),
+        "layouts": [_plain(row) for row in layouts],
+        "orders": [_plain(row) for row in orders],
+    }
+
+
+def sections(rounds: Sequence[Round]) -> list[Section]:
+    """Other pipelines, orders of one, and the paper's formulas as written."""
+    return [_layouts(rounds), _orders(rounds), _as_written(rounds)]
+
+
+def write_page(folder: Path, rounds: Sequence[Round]) -> Path:
+    """Write tables and figures; raises InputError where the disk refuses."""
+    return write_record(folder, TITLE, sections(rounds), figures={name: standalone(svg) for name, svg in _figures(rounds).items()})
+
+
+def _layouts(rounds: Sequence[Round]) -> Section:
+    rows = compared(rounds, LAYOUTS)
+    return Section(
+        title="Other pipelines, from one profile",
+        text=f"Seconds of a step, of a model of {MODEL.layers} layers in batches of {LAYOUTS[0].global_batch}, on ranks with "
+        f"{CPUS:g} cores each, granted anew every {PERIOD_US / 1000:g} ms. Predicted from the first steps of `{PROFILED[0].id}`; "
+        f"{len(rounds)} rounds, each with a profile of its own, medians of {STEPS} steps. Median of all errors: "
+        f"{_median_error(rows):.1%}; largest of memory: {max(abs(row.memory_error) for row in rows):.1%}.",
+        columns=("configuration", ">measured", ">predicted", ">error", ">in rounds", ">memory", ">predicted", ">error"),
+        rows=[_cells(row) for row in rows],
+    )
+
+
+def _orders(rounds: Sequence[Round]) -> Section:
+    rows = sorted(compared(rounds, ORDERS), key=lambda row: row.predicted_s)
+    return Section(
+        title="Orders of one pipeline, from the same profile",
+        text=f"{ORDERS[0].pp} stages, {ORDERS[0].num_microbatches} micro-batches. Rank correlation (Spearman) of predicted and measured "
+        f"times: {rank_correlation(rows):.2f}.",
+        columns=("configuration", ">measured", ">predicted", ">error", ">in rounds", ">memory", ">predicted", ">error"),
+        rows=[_cells(row) for row in rows],
+    )
+
+
+def _as_written(rounds: Sequence[Round]) -> Section:
+    """Of the newest profile."""
+    profile, rows = rounds[-1].profile, []
+    for configuration in LAYOUTS:
+        order = order_of(configuration)
+        executed = execute(order, times(profile, even(profile.layers, order.shape.stages), split=order.split))
+        rows.append(
+            (
+                configuration.id,
+                f"{predict(profile, order, dp=configuration.dp).passes_s:.2f} s",
+                f"{modelled_s(profile, pp=configuration.pp, micro_batches=configuration.num_microbatches):.2f} s",
+                f"{passes_as_written_s(executed):.1f} s",
+            )
+        )
+    return Section(
+        title="The paper's formulas",
+        text="Passes of a step. Propagated: each pass ends its duration after the last end of what it depends on. Equation 5 has chunks of "
+        "a layer each. Equations 7 and 8 as written sum up absolute end times.",
+        columns=("configuration", ">propagated", ">equation 5", ">equations 7 and 8 as written"),
+        rows=rows,
+    )
+
+
+def _cells(row: Compared) -> list[object]:
+    low, high = min(row.errors), max(row.errors)
+    mebi = 2**20
+    return [
+        row.configuration.id,
+        f"{row.measured_s:.2f} s",
+        f"{row.predicted_s:.2f} s",
+        f"{row.error:+.1%}",
+        f"{low:+.0%} to {high:+.0%}",
+        f"{row.measured_bytes / mebi:.1f} MiB",
+        f"{row.predicted_bytes / mebi:.1f} MiB",
+        f"{row.memory_error:+.1%}",
+    ]
+
+
+def _plain(row: Compared) -> dict[str, Any]:
+    return {
+        "configuration": row.configuration.id,
+        "measured_s": row.measured_s,
+        "predicted_s": row.predicted_s,
+        "error": row.error,
+        "memory_error": row.memory_error,
+    }
+
+
+def _median_error(rows: Sequence[Compared]) -> float:
+    return statistics.median(abs(error) for row in rows for error in row.errors)
+
+
+def _figures(rounds: Sequence[Round]) -> dict[str, str]:
+    """As SVG by file name."""
+    return {"speedups.svg": _speedups(rounds), "methods.svg": _methods(rounds), "configurations.svg": _configurations(rounds)}
+
+
+def _speedups(rounds: Sequence[Round]) -> str:
+    """Predicted and measured speed-ups of stages alone, and of replicas and stages (figure 7)."""
+    rows = {row.configuration: row for row in compared(rounds, LAYOUTS)}
+    base = PROFILED[0]
+    measured_s = statistics.median(each.profile.step_s for each in rounds)
+    predicted_s = statistics.median(predict(each.profile, order_of(base)).step_s for each in rounds)
+    known = {base: (measured_s, predicted_s)} | {configuration: (row.measured_s, row.predicted_s) for configuration, row in rows.items()}
+    panels = {}
+    for title, those in (
+        ("stages alone", [each for each in known if each.dp == 1]),
+        ("replicas and stages", _best(known)),
+    ):
+        drawn = sorted(those, key=lambda each: each.devices)
+        panels[title] = [
+            Series(name=name, x=[each.devices for each in drawn], y=[of[at] / known[each][at] for each in drawn])
+            for name, at, of in (("measured", 0, (measured_s, predicted_s)), ("predicted", 1, (measured_s, predicted_s)))
+        ]
+    return lines(panels, x=DEVICES, y=SPEEDUP, description="Speed-ups of more devices, predicted and measured")
+
+
+def _best(known: dict[Configuration, tuple[float, float]]) -> list[Configuration]:
+    """Of each number of devices the one that is predicted to be fastest."""
+    counts = sorted({each.devices for each in known})
+    return [min((each for each in known if each.devices == count), key=lambda each: known[each][1]) for count in counts]
+
+
+def _methods(rounds: Sequence[Round]) -> str:
+    """Speed-ups by the profile and by the model (figure 8)."""
+    job = _job(rounds)
+    panels = {}
+    for title, replicas in (("stages alone", [1]), ("replicas and stages", None)):
+        best = [(count, way) for count in range(1, MOST + 1) if (way := fastest(job, _ways(job, count, replicas))) is not None]
+        now = next(way for count, way in best if count == PROFILED[0].devices)
+        panels[title] = [
+            Series(name="by the profile", x=[count for count, _ in best], y=[_over(now, way) for _, way in best]),
+            Series(name="by equation 5", x=[count for count, _ in best], y=[now.modelled_s / way.modelled_s for _, way in best]),
+        ]
+    return lines(panels, x=DEVICES, y=SPEEDUP, description="Predicted speed-ups by the profile and by the model")
+
+
+def _configurations(rounds: Sequence[Round]) -> str:
+    """All configurations that could be run (figure 9)."""
+    job = _job(rounds)
+    ways = [(count, way) for count in range(1, MOST + 1) for way in _ways(job, count, None)]
+    now = fastest(job, [way for _, way in ways if (way.dp, way.pp) == (1, PROFILED[0].pp)])
+    assert now is not None
+    drawn = []
+    for dp in sorted({way.dp for _, way in ways}):
+        best: dict[int, float] = {}
+        for count, way in ways:
+            if way.dp == dp:
+                best[count] = max(best.get(count, 0.0), _over(now, way))
+        drawn.append(Series(name=f"dp = {dp}", x=list(best), y=list(best.values())))
+    return lines({"": drawn}, x=DEVICES, y=SPEEDUP, description="Predicted speed-ups of all configurations, the best schedule of each")
+
+
+def _job(rounds: Sequence[Round]) -> Job:
+    return Job(profile=rounds[-1].profile, global_batch=PROFILED[0].global_batch)
+
+
+def _ways(job: Job, devices: int, replicas: Sequence[int] | None) -> list[Candidate]:
+    return list(candidates(job, devices, replicas=replicas, schedules=SCHEDULES))
+
+
+def _over(now: Candidate, way: Candidate) -> float:
+    return now.prediction.step_s / way.prediction.step_s

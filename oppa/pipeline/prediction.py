@@ -1,0 +1,167 @@
+"""How long a step takes, and how much it holds, in a pipeline that was never run: from a profile of another (FlexTrain, section 4.4).
+
+Notation:
+    L   layers, and all else that is computed as one; p pipeline stages; v model chunks of each; m micro-batches of a replica
+    t   seconds of one layer's forward and backward pass for one micro-batch
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from oppa.pipeline.execution import Execution, Times, execute
+from oppa.pipeline.graph import Order, Shape
+from oppa.pipeline.memory import Footprint, peak_memory
+from oppa.pipeline.profile import Part, Profile, even
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Of one step."""
+
+    step_s: float
+    peak_bytes: float
+    """Of the rank that holds most."""
+    passes_s: float
+    """Of `step_s`, from the first pass to the last."""
+
+
+def predict(profile: Profile, order: Order, *, dp: int = 1, zero_stage: int = 0, stages: Sequence[range] = ()) -> Prediction:
+    """A step through a pipeline that goes in this order.
+
+    Args:
+        dp: Data-parallel replicas.
+        stages: The parts of each; shared out evenly unless given.
+    """
+    stages = stages or even(profile.layers, order.shape.stages)
+    executed = execute(order, times(profile, stages, split=order.split))
+    peaks = peak_memory(order, footprint(profile, stages, split=order.split, dp=dp, zero_stage=zero_stage))
+    static = static_bytes(profile, order.shape, stages, dp=dp, zero_stage=zero_stage)
+    after_s = _after_passes_s(profile, order, stages, dp, zero_stage)
+    return Prediction(
+        step_s=executed.makespan_s + after_s + _rest_s(profile),
+        peak_bytes=max(map(sum, zip(peaks, static, strict=True))),
+        passes_s=executed.makespan_s,
+    )
+
+
+def between_s(profile: Profile, order: Order) -> float:
+    """By how much each of a rank's passes was later, on average, than passes and messages account for in the order they went in."""
+    accounted_s = execute(order, times(profile, even(profile.layers, order.shape.stages), split=order.split)).makespan_s
+    return max(0.0, profile.passes_s - accounted_s) / max(len(nodes) for nodes in order.ranks)
+
+
+def times(profile: Profile, stages: Sequence[range], *, split: bool) -> Times:
+    """Of each stage for one micro-batch.
+
+    Where a backward pass is split, torch computes all of the first stage's in its second half: its inputs have no gradients.
+    """
+    forward, backward, weight, whole = [], [], [], []
+    between_s = profile.between_s
+    for number, parts in enumerate(_parts(profile, stages)):
+        whole_s = sum(part.backward_s for part in parts)
+        inputs_s, weights_s = map(sum, zip((0.0, 0.0), *map(profile.split_s, parts), strict=True))
+        forward.append(sum(part.forward_s for part in parts) + between_s)
+        backward.append((whole_s if not split else inputs_s if number else 0.0) + between_s)
+        weight.append((weights_s if number else whole_s) + between_s)
+        whole.append(whole_s + between_s)
+    transfers = [profile.point_to_point.seconds(profile.boundary_bytes)] * (len(stages) - 1)
+    return Times(forward_s=forward, backward_s=backward, weight_s=weight if split else (), whole_s=whole, transfer_s=transfers)
+
+
+def footprint(profile: Profile, stages: Sequence[range], *, split: bool, dp: int = 1, zero_stage: int = 0) -> Footprint:
+    """Bytes of each stage for one micro-batch (eq. 11)."""
+    parts = _parts(profile, stages)
+    held = [sum(part.held_bytes for part in stage) for stage in parts]
+    kept = [sum(map(profile.kept_bytes, stage)) for stage in parts]
+    return Footprint(
+        held=held,
+        for_weights=[each if number else held[0] for number, each in enumerate(kept)] if split else (),
+        working=[_backward_working(stage) for stage in parts],
+        forward_working=[_forward_working(stage) for stage in parts],
+        gradients=[sum(part.weight_bytes for part in stage) / (dp if zero_stage >= 2 else 1) for stage in parts],
+    )
+
+
+def static_bytes(profile: Profile, shape: Shape, stages: Sequence[range], *, dp: int = 1, zero_stage: int = 0) -> list[float]:
+    """What each rank holds through a whole step, in whatever order: state, and room for messages; gradients come with the first passes."""
+    states = [_state_bytes(parts, dp, zero_stage) for parts in _parts(profile, stages)]
+    return sum_of_ranks(shape, list(map(sum, zip(states, _message_bytes(profile, shape), strict=True))))
+
+
+def modelled_s(profile: Profile, *, pp: int, micro_batches: int) -> float:
+    """Equation 5 of FlexTrain: passes through chunks of one layer each, communication aside."""
+    layers = sum(part.forward_s + part.backward_s > 0 for part in profile.parts)
+    layer_s = sum(part.forward_s + part.backward_s for part in profile.parts) / layers
+    chunks = -(-layers // pp)
+    if micro_batches >= pp:
+        return (micro_batches * chunks + pp - 1) * layer_s
+    return (pp * chunks + micro_batches - 1) * layer_s
+
+
+def passes_as_written_s(executed: Execution) -> float:
+    """Equations 7 and 8 of FlexTrain: for each node its duration and the end of what it depends on, summed over a rank; the largest sum.
+
+    Ends are absolute, so that the sum grows with the square of the number of nodes. The right form is `Execution.makespan_s`: a node ends
+    its duration after the last end of what it depends on, the rank's node before it included.
+    """
+    sums = [0.0] * executed.order.shape.ranks
+    ends = (*executed.ends_s, 0.0)
+    for duration_s, (_, rank, need, _) in zip(executed.durations_s, executed.order.sequence, strict=True):
+        sums[rank] += duration_s + ends[need]
+    return max(sums)
+
+
+def _parts(profile: Profile, stages: Sequence[range]) -> list[tuple[Part, ...]]:
+    return [profile.parts[stage.start : stage.stop] for stage in stages]
+
+
+def sum_of_ranks(shape: Shape, of_stages: Sequence[float]) -> list[float]:
+    """Sums over the stages of each rank."""
+    sums = [0.0] * shape.ranks
+    for stage, value in enumerate(of_stages):
+        sums[shape.rank_of(stage)] += value
+    return sums
+
+
+def _forward_working(parts: Sequence[Part]) -> float:
+    """Parts are added one to the other as a forward pass goes through them."""
+    before = [0.0, *itertools.accumulate(part.held_bytes for part in parts)]
+    return max((start + part.forward_working_bytes for start, part in zip(before, parts, strict=False)), default=0.0)
+
+
+def _backward_working(parts: Sequence[Part]) -> float:
+    """What is behind a part has been released when a backward pass comes to it."""
+    released = [0.0, *itertools.accumulate(part.held_bytes for part in reversed(parts))]
+    return max((part.backward_working_bytes - gone for gone, part in zip(released, reversed(parts), strict=False)), default=0.0)
+
+
+def _state_bytes(parts: Sequence[Part], dp: int, zero_stage: int) -> float:
+    """Weights, the optimizer's state, and the buckets that gradients are exchanged in (eqs. 12 and 13, with ZeRO)."""
+    weights = sum(part.weight_bytes for part in parts)
+    buckets = weights if dp > 1 and zero_stage <= 1 else 0.0
+    return weights / (dp if zero_stage >= 3 else 1) + buckets + sum(part.optimizer_bytes for part in parts) / (dp if zero_stage >= 1 else 1)
+
+
+def _message_bytes(profile: Profile, shape: Shape) -> list[float]:
+    """Of each stage: torch keeps room for what every micro-batch receives, and the gradient of its input until the step ends."""
+    last, each = shape.stages - 1, float(shape.micro_batches * profile.boundary_bytes)
+    return [each * (2 * (stage > 0) + (stage < last)) for stage in range(last + 1)]
+
+
+def _after_passes_s(profile: Profile, order: Order, stages: Sequence[range], dp: int, zero_stage: int) -> float:
+    """What replicas exchange, and the update."""
+    weights = sum_of_ranks(order.shape, [sum(part.weight_bytes for part in stage) for stage in _parts(profile, stages)])
+    return max(profile.update_byte_s * size / (dp if zero_stage else 1) + _exchange_s(profile, size, dp) for size in weights)
+
+
+def _exchange_s(profile: Profile, size_bytes: float, dp: int) -> float:
+    """An all-reduce of so many bytes: 2 (dp - 1) messages of a dp-th each."""
+    return (dp - 1) * profile.all_reduce.latency_s + 2 * (dp - 1) / dp * size_bytes * profile.all_reduce.byte_s
+
+
+def _rest_s(profile: Profile) -> float:
+    """What a step takes beside passes, exchange and update, whatever the layout is."""
+    weights = max(sum(part.weight_bytes for part in profile.parts) / profile.pp, 1)
+    known_s = profile.passes_s + profile.update_byte_s * weights + _exchange_s(profile, weights, profile.dp)
+    return max(0.0, profile.step_s - known_s)

@@ -1,0 +1,126 @@
+"""How a job scales: for each number of devices the fastest pipeline that fits, as a profile predicts it (FlexTrain, section 4.4).
+
+Layers, heads and experts stay split as they are: what changes is how many replicas and stages there are.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from oppa.errors import InputError
+from oppa.pipeline.graph import Order
+from oppa.pipeline.orders import CHUNKS, order
+from oppa.pipeline.prediction import Prediction, modelled_s, predict
+from oppa.pipeline.profile import Profile
+
+DISCREPANCY = 0.3
+"""By how much the two predictions of a speed-up may differ, as a share of the smaller."""
+SIGNIFICANT = 0.05
+"""By how much more devices must be faster than fewer, at least."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What stays the same whatever it runs on."""
+
+    profile: Profile
+    global_batch: int
+    tp: int = 1
+    """Devices of a stage that split its layers."""
+    ep: int = 1
+    zero_stage: int = 0
+    limit_bytes: float | None = None
+    """Of a device's memory; None: not known."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One way to run the job, and what is predicted of it."""
+
+    dp: int
+    pp: int
+    chunks: int
+    schedule: str
+    prediction: Prediction
+    modelled_s: float
+    """Seconds of a step by FlexTrain's equation 5."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Of one number of devices."""
+
+    devices: int
+    best: Candidate
+    speedup: float
+    """Over the job as it was profiled, both predicted."""
+    modelled_speedup: float
+    left_out: str = ""
+    """Why it is not in the scale table; empty: it is."""
+
+
+def candidates(job: Job, devices: int, *, replicas: Sequence[int] | None, schedules: Sequence[str]) -> Iterator[Candidate]:
+    """All ways to run a job on so many devices, whether they fit in memory or not.
+
+    Args:
+        replicas: What dp may be; None: anything.
+        schedules: By name. Where no pipeline is, there is but one.
+    """
+    for dp in range(1, devices // job.tp + 1):
+        micro_batches, uneven = divmod(job.global_batch, dp * job.profile.micro_batch)
+        pp, left = divmod(devices, dp * job.tp)
+        if left or uneven or (replicas is not None and dp not in replicas) or pp > job.profile.layers or dp % job.ep:
+            continue
+        for schedule in schedules if pp > 1 else ("1f1b",):
+            for chunks, each in _orders(schedule, pp, micro_batches, job.profile.layers):
+                yield Candidate(
+                    dp=dp,
+                    pp=pp,
+                    chunks=chunks,
+                    schedule=schedule,
+                    prediction=predict(job.profile, each, dp=dp, zero_stage=job.zero_stage),
+                    modelled_s=modelled_s(job.profile, pp=pp, micro_batches=micro_batches),
+                )
+
+
+def fastest(job: Job, ways: Sequence[Candidate]) -> Candidate | None:
+    """Of those that fit; None where none does."""
+    fitting = [way for way in ways if job.limit_bytes is None or way.prediction.peak_bytes <= job.limit_bytes]
+    return min(fitting, key=lambda way: way.prediction.step_s, default=None)
+
+
+def scale_table(job: Job, best: Sequence[tuple[int, Candidate]], present: Candidate) -> list[Entry]:
+    """The fastest of each number of devices, in ascending order, filtered (section 4.4.4).
+
+    A number is left out where the two predictions do not go up or down together, where their speed-ups differ by too much, or where it
+    is hardly faster than the last one that stays.
+
+    Args:
+        best: The fastest of each number of devices.
+        present: What the job was profiled in.
+    """
+    entries: list[Entry] = []
+    kept: float | None = None
+    for devices, way in sorted(best, key=lambda each: each[0]):
+        speedup, modelled = present.prediction.step_s / way.prediction.step_s, present.modelled_s / way.modelled_s
+        reason = ""
+        if entries and (speedup - entries[-1].speedup) * (modelled - entries[-1].modelled_speedup) < 0:
+            reason = "predictions disagree on the trend"
+        elif abs(speedup - modelled) > DISCREPANCY * min(speedup, modelled):
+            reason = f"predictions differ: {speedup:.2f} and {modelled:.2f}"
+        elif kept is not None and speedup < kept * (1 + SIGNIFICANT):
+            reason = f"hardly faster than {kept:.2f}"
+        entries.append(Entry(devices=devices, best=way, speedup=speedup, modelled_speedup=modelled, left_out=reason))
+        kept = kept if reason else speedup
+    return entries
+
+
+def _orders(schedule: str, pp: int, micro_batches: int, layers: int) -> Iterator[tuple[int, Order]]:
+    """A schedule cut into each number of chunks that it can have, down to a layer each."""
+    least, most = CHUNKS[schedule] if pp > 1 else (1, 1)
+    if schedule.startswith("interleaved"):
+        least = 2
+    for chunks in range(least, min(most or layers, layers // pp) + 1):
+        try:
+            yield chunks, order(schedule, ranks=pp, micro_batches=micro_batches, chunks=chunks)
+        except InputError:  # not with so many micro-batches
+            continue

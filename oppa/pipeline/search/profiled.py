@@ -1,0 +1,85 @@
+"""The order for a pipeline that has been profiled: of the schedules by name and the one that is searched for, the fastest that fits."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+from oppa.errors import InputError
+from oppa.pipeline import schedules
+from oppa.pipeline.graph import Order, Shape, whole
+from oppa.pipeline.prediction import Prediction, footprint, predict, static_bytes, sum_of_ranks, times
+from oppa.pipeline.profile import Profile, even
+from oppa.pipeline.search.heuristic import NODES, heuristic
+from oppa.pipeline.search.task import Task
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """An order, and what is predicted of a step in it."""
+
+    order: Order
+    name: str
+    """Of the schedule; `search` for what was searched for."""
+    prediction: Prediction
+
+
+def choose(
+    profile: Profile,
+    shape: Shape,
+    *,
+    dp: int = 1,
+    zero_stage: int = 0,
+    limit_bytes: float | None = None,
+    stages: Sequence[range] = (),
+    nodes: int = NODES,
+) -> Chosen:
+    """The order in which a step is predicted to end soonest, of those that fit.
+
+    Args:
+        limit_bytes: Of a device's memory; None: whatever it takes.
+        stages: The parts of each; shared out evenly unless given.
+        nodes: How far to search.
+
+    Raises:
+        InputError: none is predicted to fit.
+    """
+    stages = stages or even(profile.layers, shape.stages)
+    found = []
+    for name, order in (*_named(shape), *_searched(profile, shape, stages, dp, zero_stage, limit_bytes, nodes)):
+        prediction = predict(profile, order, dp=dp, zero_stage=zero_stage, stages=stages)
+        if limit_bytes is None or prediction.peak_bytes <= limit_bytes:
+            found.append(Chosen(order=order, name=name, prediction=prediction))
+    if not found:
+        raise InputError("no order of this pipeline is predicted to fit", hint="use more stages, smaller micro-batches, or recompute")
+    return min(found, key=lambda each: each.prediction.step_s)
+
+
+def _named(shape: Shape) -> Iterator[tuple[str, Order]]:
+    for name, (least, most) in schedules.CHUNKS.items():
+        if least <= shape.chunks <= (most or shape.chunks) and shape.folded == (name in schedules.FOLDED):
+            try:
+                yield name, schedules.order(name, ranks=shape.ranks, micro_batches=shape.micro_batches, chunks=shape.chunks)
+            except InputError:  # not with so many micro-batches
+                continue
+
+
+def _searched(
+    profile: Profile, shape: Shape, stages: Sequence[range], dp: int, zero_stage: int, limit_bytes: float | None, nodes: int
+) -> Iterator[tuple[str, Order]]:
+    """What the heuristic finds in the memory that state leaves, with whole backward passes and with split ones.
+
+    Nothing, where that memory is not enough for one micro-batch.
+    """
+    fixed = static_bytes(profile, shape, stages, dp=dp, zero_stage=zero_stage)
+    for split in (False, True):
+        held = footprint(profile, stages, split=split, dp=dp, zero_stage=zero_stage)
+        gradients = sum_of_ranks(shape, held.gradients)
+        left = [math.inf if limit_bytes is None else limit_bytes - one - other for one, other in zip(fixed, gradients, strict=True)]
+        each = times(profile, stages, split=split)
+        each = each if split else dataclasses.replace(each, weight_s=[0.0] * shape.stages)
+        try:
+            task = Task(shape=shape, times=each, footprint=held, limits=left)
+        except InputError:
+            continue
+        found = task.order(task.tidy(heuristic(task, nodes=nodes // 2).lists))
+        yield "search", found if split else whole(found)

@@ -1,0 +1,81 @@
+"""The first steps of a run, whose passes are profiled (FlexTrain, section 4.1).
+
+A run whose order is searched for begins with a micro-batch at a time, as it is not known what else fits: for some steps with whole backward
+passes, for some with both halves apart, so that both are known.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from oppa.pipeline.graph import Order, Shape
+from oppa.pipeline.orders import SEARCH, folded
+from oppa.pipeline.profile import Profile
+from oppa.pipeline.schedules import one_by_one
+from oppa.problem.configuration import Configuration
+from oppa.training.memory import PeakMemory
+from oppa.training.mesh import Mesh
+from oppa.training.pipeline_parallel import order_of
+from oppa.training.profiling import Profiling
+from oppa.training.replica import Replica
+from oppa.trials.wire import TrialSpec
+
+
+def searches(configuration: Configuration) -> bool:
+    """Whether the order of its passes is to be searched for while it runs."""
+    return configuration.pp > 1 and configuration.schedule == SEARCH
+
+
+def shape_of(configuration: Configuration) -> Shape:
+    """Of its pipeline."""
+    schedule, chunks = configuration.schedule, configuration.model_chunks
+    count, lies_folded = configuration.num_microbatches, folded(schedule, chunks)
+    return Shape(ranks=configuration.pp, micro_batches=count, chunks=chunks, folded=lies_folded)
+
+
+class ProfiledStart:
+    """Of one rank; all ranks go through it together.
+
+    Args:
+        steps: That are timed, in each order; the one before them is watched for its memory.
+    """
+
+    def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, steps: int) -> None:
+        self._replica, self._mesh, self._steps = replica, mesh, steps
+        configuration = spec.configuration
+        self._orders: list[Order] = []
+        if searches(configuration):
+            self._orders = [one_by_one(shape_of(configuration), split=split) for split in (False, True)]
+        self._profiling = Profiling(replica, spec, mesh, self._orders[0] if self._orders else order_of(configuration))
+        self._left = 0
+        self._begin()
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Around a step."""
+        if self._left <= self._steps:
+            yield
+            return
+        peak = PeakMemory(self._mesh.device)
+        with peak.watch():
+            self._profiling.watch(peak)
+            yield
+
+    def took(self, step_s: float) -> Profile | None:
+        """A step has taken so long; the profile, if it was the last one."""
+        self._profiling.took(step_s)
+        self._left -= 1
+        if self._left:
+            return None
+        if self._orders:
+            self._begin()
+            return None
+        return self._profiling.profile()
+
+    def stop(self) -> None:
+        """Profile no more."""
+        self._profiling.stop()
+
+    def _begin(self) -> None:
+        self._left = self._steps + 1
+        if self._orders:
+            self._replica.reorder(self._orders.pop(0))

@@ -1,0 +1,181 @@
+"""A profile of a replica's steps, from what the recorders of all ranks have seen, and how fast messages are between them."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from oppa.pipeline.graph import Order
+from oppa.pipeline.prediction import between_s
+from oppa.pipeline.profile import Link, Part, Profile
+from oppa.training.memory import PeakMemory
+from oppa.training.mesh import Mesh
+from oppa.training.pipeline_parallel import stages_of
+from oppa.training.recorder import Recorder, Seen, Sum, part_of
+from oppa.training.replica import Replica
+from oppa.trials.wire import TrialSpec
+
+REPEATS = 5
+SMALL_BYTES, LARGE_BYTES = 1 << 10, 1 << 22
+"""Of messages that are timed."""
+
+
+class Profiling:
+    """Of one rank, from now on until `profile`; all ranks do the same.
+
+    Between steps it takes in what they have shown; in one step, memory can be watched.
+
+    Args:
+        order: Of the passes of its first steps.
+    """
+
+    def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, order: Order) -> None:
+        self._replica, self._spec, self._mesh, self._order = replica, spec, mesh, order
+        configuration = spec.configuration
+        stages = dict(zip(stages_of(configuration, mesh.pp.index), replica.stages, strict=True))
+        last = configuration.pp * configuration.model_chunks - 1
+        self._recorder = Recorder(stages, spec.model.layers, last, mesh.device)
+        self._seen: Seen = {}
+        self._steps_s: list[tuple[float, float, float]] = []
+        """A whole step, its passes, and its update."""
+        replica.record(self._recorder)
+
+    def watch(self, peak: PeakMemory) -> None:
+        """The step that follows is watched by this, and counts for memory alone."""
+        self._recorder.memory = peak
+
+    def took(self, step_s: float) -> None:
+        """A step has ended, which took so long."""
+        watched = self._recorder.memory is not None
+        seen = self._recorder.step()
+        if not watched and self._recorder.split == self._order.split:
+            self._steps_s.append((step_s, self._recorder.passes_s, self._recorder.updated_s))
+        for (part, field), found in seen.items():
+            if watched == field.endswith("_bytes"):
+                before = self._seen.get((part, field), Sum(0.0, 0))
+                self._seen[part, field] = Sum(before.total + found.total, before.values + found.values)
+
+    def skip(self) -> None:
+        """A step has ended that does not count."""
+        self._recorder.step()
+
+    def stop(self) -> None:
+        """Record no more."""
+        self._recorder.close()
+        self._replica.record(None)
+
+    def profile(self) -> Profile:
+        """What was seen on all ranks. The replica is not recorded any more."""
+        self.stop()
+        spec, configuration = self._spec, self._spec.configuration
+        weights: dict[int, int] = {}
+        for stage in self._replica.stages:
+            for name, parameter in stage.named_parameters():
+                part = part_of(name, spec.model.layers)
+                weights[part] = weights.get(part, 0) + parameter.numel() * parameter.element_size()
+        updated = sum(weights.values()) / (configuration.dp if configuration.zero_stage else 1)
+        step_s, passes_s, update_s = map(statistics.median, zip(*self._steps_s or [(0.0, 0.0, 0.0)], strict=True))
+        mine = {
+            "seen": self._seen,
+            "weights": weights,
+            "passes_s": passes_s,
+            "update_byte_s": update_s / updated if updated else 0.0,
+        }
+        everyones: list[Any] = [None] * self._mesh.world
+        dist.all_gather_object(everyones, mine)
+        found = Profile(
+            parts=_parts(everyones, spec.model.layers, len(spec.training.moments)),
+            micro_batch=configuration.micro_batch,
+            pp=configuration.pp,
+            dp=configuration.dp,
+            zero_stage=configuration.zero_stage,
+            step_s=step_s,
+            passes_s=max(each["passes_s"] for each in everyones),
+            update_byte_s=max(each["update_byte_s"] for each in everyones),
+            boundary_bytes=self._boundary_bytes(),
+            point_to_point=self._point_to_point(),
+            all_reduce=self._all_reduce(),
+        )
+        return dataclasses.replace(found, between_s=between_s(found, self._order))
+
+    def _boundary_bytes(self) -> int:
+        """Of what goes from one layer to the next."""
+        between = self._replica.boundary(min(1, self._spec.model.layers - 1))
+        return between.numel() * between.element_size()
+
+    def _point_to_point(self) -> Link:
+        """Between the first two ranks of this pipeline."""
+        axis = self._mesh.pp
+        if axis.group is None:
+            return Link()
+        ranks = dist.get_process_group_ranks(axis.group)
+
+        def there_and_back(size: int) -> Callable[[], None]:
+            message = torch.zeros(size, dtype=torch.uint8, device=self._mesh.device)
+
+            def once() -> None:
+                if axis.index == 0:
+                    dist.send(message, ranks[1], group=axis.group)
+                    dist.recv(message, ranks[1], group=axis.group)
+                elif axis.index == 1:
+                    dist.recv(message, ranks[0], group=axis.group)
+                    dist.send(message, ranks[0], group=axis.group)
+
+            return once
+
+        return self._link(there_and_back, 2.0, 2.0)
+
+    def _all_reduce(self) -> Link:
+        """Of two ranks, by what it takes all of them: 2 (n - 1) messages, each of an n-th of what is summed."""
+        world = self._mesh.world
+        if world == 1:
+            return Link()
+
+        def summed(size: int) -> Callable[[], None]:
+            values = torch.zeros(size // 4, device=self._mesh.device)
+            return lambda: dist.all_reduce(values) and None
+
+        return self._link(summed, float(world - 1), 2 * (world - 1) / world)
+
+    def _link(self, of_size: Callable[[int], Callable[[], None]], messages: float, shares: float) -> Link:
+        """From what a small and a large message take, which consist of so many, and go so many times over the line."""
+        small_s, large_s = (self._agreed(self._timed(of_size(size))) for size in (SMALL_BYTES, LARGE_BYTES))
+        byte_s = max(0.0, large_s - small_s) / (LARGE_BYTES - SMALL_BYTES)
+        return Link(latency_s=small_s / messages, byte_s=byte_s / shares)
+
+    def _timed(self, once: Callable[[], None]) -> float:
+        times_s = []
+        for _ in range(REPEATS):
+            dist.barrier()
+            begin_s = time.perf_counter()
+            once()
+            if self._mesh.device.type == "cuda":
+                torch.cuda.synchronize(self._mesh.device)
+            times_s.append(time.perf_counter() - begin_s)
+        return statistics.median(times_s)
+
+    def _agreed(self, seconds: float) -> float:
+        """The most of any rank."""
+        most = torch.tensor([seconds], dtype=torch.float64, device=self._mesh.device)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        return float(most)
+
+
+def _parts(everyones: Iterable[dict[str, Any]], layers: int, moments: int) -> tuple[Part, ...]:
+    """Means over all passes on all ranks."""
+    sums: dict[tuple[int, str], Sum] = {}
+    weights: dict[int, int] = {}
+    for each in everyones:
+        weights |= each["weights"]
+        for key, found in each["seen"].items():
+            before = sums.get(key, Sum(0.0, 0))
+            sums[key] = Sum(before.total + found[0], before.values + found[1])
+    fields: list[dict[str, float]] = [{} for _ in range(layers + 2)]
+    for (part, field), (total, values) in sums.items():
+        fields[part][field] = total / values
+    sizes = [weights.get(part, 0) for part in range(layers + 2)]
+    return tuple(Part(**found, weight_bytes=size, optimizer_bytes=moments * size) for found, size in zip(fields, sizes, strict=True))

@@ -1,0 +1,228 @@
+"""Times each pass of a pipeline on one rank, and each part of the model in it, while it is on (FlexTrain, sections 4.1 and 4.4).
+
+Marks are set where a pass begins and ends, and where it comes from one block to the next: on its way forward by hooks of the blocks, on its
+way back by hooks of what goes from block to block. From mark to mark is one part's time, and in a step whose memory is watched, one part's
+memory. Parts are numbered as in `oppa.pipeline.profile`: 0 before the layers, i + 1 layer i, L + 1 behind them.
+"""
+
+import collections
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from oppa.pipeline.graph import FORWARD, WEIGHT
+from oppa.training.clocks import Reading, clock_of
+from oppa.training.memory import PeakMemory
+
+LOSS = 3
+"""A pass beside the graph's: the loss of a micro-batch, behind the last stage's forward pass."""
+BEGIN, END = "begin", "end"
+INPUT = -1
+"""In place of a block, whose output has been reached: the input of a stage's first."""
+
+
+class Sum(NamedTuple):
+    """Of so many values."""
+
+    total: float
+    values: int
+
+
+Seen = dict[tuple[int, str], Sum]
+"""What passes have shown, by part and field of `oppa.pipeline.profile.Part`."""
+
+
+class _Mark(NamedTuple):
+    """A moment: a pass begins or ends, or has reached the output of a block."""
+
+    kind: int
+    stage: int
+    micro_batch: int
+    where: str | int
+    reading: Reading
+
+
+class _Segment(NamedTuple):
+    """A pass between two marks, all of it in one part: seconds, and bytes as it began, at the most, and as it ended."""
+
+    part: int
+    seconds: float
+    before: int = 0
+    peak: int = 0
+    after: int = 0
+
+
+class Recorder:
+    """Of one rank. Hooks are on its blocks until `close`.
+
+    Args:
+        stages: Modules by the number of their stage, with `blocks` by their number in the model.
+        layers: Of the whole model.
+        last: The last stage of all.
+    """
+
+    def __init__(self, stages: Mapping[int, nn.Module], layers: int, last: int, device: torch.device) -> None:
+        self._behind, self._last = layers + 1, last
+        self._stages = {number: _Stage(module, layers) for number, module in stages.items()}
+        self._clock = clock_of(device)
+        self._reached = self._clock()
+        self._marks: list[_Mark] = []
+        self._pass: tuple[int, int, int] | None = None
+        self._handles = [handle for module in stages.values() for handle in self._hooked(module)]
+        self._updates: list[tuple[Reading, Reading]] = []
+        self.memory: PeakMemory | None = None
+        """Watches the step that is under way."""
+        self.passes_s = 0.0
+        """Of the last step, from its first pass to its last."""
+        self.updated_s = 0.0
+        """Of the last update."""
+        self.split = False
+        """Backward passes of the last step were."""
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    @contextlib.contextmanager
+    def node(self, kind: int, stage: int, micro_batch: int) -> Iterator[None]:
+        """A pass while it is made."""
+        self._pass = kind, stage, micro_batch
+        self._mark(BEGIN)
+        try:
+            yield
+        finally:
+            self._mark(END)
+            self._pass = None
+
+    @contextlib.contextmanager
+    def update(self) -> Iterator[None]:
+        """The optimizer's update while it is made."""
+        begin = self._reached()
+        yield
+        self._updates.append((begin, self._reached()))
+
+    def step(self) -> Seen:
+        """What the step that has ended has shown; the next one begins."""
+        marks, self._marks = self._marks, []
+        memory, self.memory = self.memory.marks if self.memory else [], None
+        times = [mark.reading() for mark in marks]
+        self.updated_s = sum(end() - begin() for begin, end in self._updates)
+        self._updates = []
+        self._reached = self._clock()
+        self.passes_s = times[-1] - times[0] if marks else 0.0
+        self.split = any(mark.kind == WEIGHT for mark in marks)
+        seen: Seen = collections.defaultdict(lambda: Sum(0.0, 0))
+        for node in _nodes(marks):
+            begin = marks[node[0]]
+            for part, field, value in self._fields(begin, list(self._segments(node, marks, times, memory))):
+                total, values = seen[part, field]
+                counts = begin.kind != LOSS  # it belongs to a forward pass, which has been counted
+                seen[part, field] = Sum(total + value, values + counts)
+        return dict(seen)
+
+    def _mark(self, where: str | int) -> None:
+        if self._pass is not None:
+            self._marks.append(_Mark(*self._pass, where, self._reached()))
+            if self.memory is not None:
+                self.memory.mark()
+
+    def _hooked(self, module: nn.Module) -> Iterator[RemovableHandle]:
+        for position, (name, block) in enumerate(_blocks(module)):
+            if position == 0:
+                yield block.register_forward_pre_hook(lambda _, inputs: self._came(inputs[0], INPUT))
+            yield block.register_forward_hook(self._hook(int(name)))
+
+    def _hook(self, block: int) -> Callable[[nn.Module, object, Tensor], None]:
+        return lambda _, inputs, output: self._came(output, block)
+
+    def _came(self, x: Tensor, block: int) -> None:
+        """A forward pass has come to the output of a block; one that is made again in a backward pass is part of that."""
+        if self._pass is None or self._pass[0] != FORWARD:
+            return
+        self._mark(block)
+        if x.requires_grad:
+            x.register_hook(lambda _: self._mark(block))
+
+    def _segments(
+        self, node: range, marks: Sequence[_Mark], times: Sequence[float], memory: Sequence[tuple[int, int]]
+    ) -> Iterator[_Segment]:
+        """A pass part by part; what a stage does for no part of its own goes to its nearest block."""
+        kind, number = marks[node[0]].kind, marks[node[0]].stage
+        stage = self._stages[number]
+        first = stage.blocks[0] + 1 if stage.blocks and number > 0 else 0
+        last = stage.blocks[-1] + 1 if stage.blocks and number < self._last else self._behind
+        if not stage.blocks and 0 < number < self._last:
+            return
+        part = self._behind if kind == LOSS or (not stage.blocks and number) else first if kind == FORWARD else last
+        for here, there in itertools.pairwise(node):
+            bytes_ = (memory[here][0], memory[there][1], memory[there][0]) if memory else ()
+            yield _Segment(part, times[there] - times[here], *bytes_)
+            where = marks[there].where
+            if isinstance(where, int) and kind == FORWARD:
+                part = stage.blocks[0] + 1 if where == INPUT else last if where == stage.blocks[-1] else where + 2
+            elif isinstance(where, int):
+                part = first if where == INPUT else where + 1
+
+    def _fields(self, node: _Mark, segments: Sequence[_Segment]) -> Iterator[tuple[int, str, float]]:
+        """A pass as fields of parts.
+
+        Torch computes all of the first stage's backward pass as the second half of a split one: it has no inputs' gradients to send.
+        """
+        seconds, held = collections.defaultdict[int, float](float), collections.defaultdict[int, float](float)
+        for segment in segments:
+            seconds[segment.part] += segment.seconds
+            held[segment.part] += segment.after - segment.before
+        working = {segment.part: segment.peak - segment.before for segment in segments if segment.peak}
+        if node.kind in (FORWARD, LOSS):
+            yield from ((part, "forward_s", each) for part, each in seconds.items())
+            if working:
+                yield from ((part, "held_bytes", each) for part, each in held.items())
+                yield from ((part, "forward_working_bytes", each) for part, each in working.items())
+        elif node.kind == WEIGHT and node.stage > 0:
+            sizes = self._stages[node.stage].sizes
+            yield from ((part, "weight_s", sum(seconds.values()) * size / sum(sizes.values())) for part, size in sizes.items())
+            if working and node.micro_batch:
+                yield from ((part, "for_weights_bytes", -sum(held.values()) * size / sum(sizes.values())) for part, size in sizes.items())
+        elif node.stage > 0 or not self.split or node.kind == WEIGHT:
+            name = "input_s" if self.split and node.stage > 0 else "backward_s"
+            yield from ((part, name, each) for part, each in seconds.items())
+            if working and node.micro_batch:  # the first one leaves gradients
+                yield from ((part, "backward_working_bytes", each) for part, each in working.items())
+
+
+class _Stage:
+    """What a module holds: its blocks by number, and how many numbers each part's weights are."""
+
+    def __init__(self, module: nn.Module, layers: int) -> None:
+        self.blocks = [int(name) for name, _ in _blocks(module)]
+        self.sizes = collections.Counter[int]()
+        for name, parameter in module.named_parameters():
+            self.sizes[part_of(name, layers)] += parameter.numel()
+
+
+def part_of(name: str, layers: int) -> int:
+    """The part of the model that a parameter belongs to, by its name in a stage."""
+    first, _, rest = name.partition(".")
+    if first == "blocks":
+        return int(rest.partition(".")[0]) + 1
+    return 0 if first == "embedding" else layers + 1
+
+
+def _blocks(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return list(module.get_submodule("blocks").named_children())
+
+
+def _nodes(marks: Sequence[_Mark]) -> Iterator[range]:
+    """The marks of each pass, by position."""
+    start = 0
+    for position, mark in enumerate(marks):
+        if mark.where == END:
+            yield range(start, position + 1)
+            start = position + 1

@@ -1,0 +1,83 @@
+"""The search for a run's order, beside the run: a process of its own that gives way to training; started as a program.
+
+    python -P -m oppa.training.searching FOLDER CONFIGURATION
+
+It reads the run's profile and writes `order.csv`, then `order.json` with what is predicted of it, and of the order that the search is for.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from oppa.errors import OppaError
+from oppa.pipeline.order_file import write_order
+from oppa.pipeline.prediction import predict
+from oppa.pipeline.profile import Profile
+from oppa.pipeline.schedules import one_by_one
+from oppa.pipeline.search.profiled import choose
+from oppa.problem.configuration import Configuration
+from oppa.training.profiled_start import shape_of
+from oppa.training.run_folder import RunSpec
+from oppa.trials.wire import write_json
+
+PROFILE, ORDER, FOUND, LOG = "profile.json", "order.csv", "order.json", "search.log"
+NICE = 19
+
+
+class Searching:
+    """A search that is under way. End it with `close`.
+
+    Args:
+        folder: The run's, with its profile.
+        configuration: Whose order is searched for.
+    """
+
+    def __init__(self, folder: Path, configuration: Configuration) -> None:
+        self._folder = folder
+        for name in (ORDER, FOUND):
+            (folder / name).unlink(missing_ok=True)
+        command = [sys.executable, "-P", "-m", "oppa.training.searching", str(folder), json.dumps(configuration.to_dict())]
+        with (folder / LOG).open("wb") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+    def found(self) -> dict[str, Any] | None:
+        """What has been found, once: `order`, the text of `order.csv`, and what `order.json` says. None while it lasts.
+
+        Raises:
+            OppaError: it has ended without.
+        """
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code:
+            said = (self._folder / LOG).read_text(errors="replace").strip().splitlines()
+            raise OppaError(f"the search for an order has failed: {said[-1] if said else f'exit code {code}'}")
+        return {**json.loads((self._folder / FOUND).read_text()), "order": (self._folder / ORDER).read_text()}
+
+    def close(self) -> None:
+        """End it, if it has not."""
+        self._process.kill()
+        self._process.wait()
+
+
+def main(folder: Path, configuration: Configuration) -> None:
+    """Search, and write what is found."""
+    os.nice(NICE)
+    problem = RunSpec.read(folder).problem
+    profile = Profile.from_dict(json.loads((folder / PROFILE).read_text()))
+    dp, zero_stage, shape = configuration.dp, configuration.zero_stage, shape_of(configuration)
+    chosen = choose(profile, shape, dp=dp, zero_stage=zero_stage, limit_bytes=problem.cluster.memory_limit_bytes)
+    begun = predict(profile, one_by_one(shape, split=False), dp=dp, zero_stage=zero_stage)
+    (folder / ORDER).write_text(write_order(chosen.order))
+    facts = {"name": chosen.name, "step_s": chosen.prediction.step_s, "peak_bytes": round(chosen.prediction.peak_bytes)}
+    write_json(folder / FOUND, {**facts, "from_step_s": begun.step_s})
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), Configuration.from_dict(json.loads(sys.argv[2])))
+    except OppaError as error:
+        sys.exit(error.message)

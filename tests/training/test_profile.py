@@ -1,0 +1,97 @@
+"""What a profile of a run's first steps says is what was there; and a run whose order is searched for goes over to it as it trains."""
+
+import json
+
+import pytest
+
+from oppa.pipeline.profile import Profile
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Configuration
+from oppa.problem.training import Training
+from oppa.training.mesh import open_mesh
+from oppa.training.pipeline_parallel import order_of
+from oppa.training.profiling import Profiling
+from oppa.training.replica import Replica
+from oppa.training.sources import source_of
+from oppa.trials.wire import TrialSpec
+from tests.training.conftest import TINY
+from tests.training.runs import Runs, configured, events, losses, runs, steps_of
+
+made = pytest.fixture(scope="module", name="made")(runs)
+STEPS = 2
+LAYOUTS = [configured(dp=2, pp=2), configured(dp=4, micro_batch=1), configured(dp=2, zero_stage=3)]
+
+
+def spec_of(configuration: Configuration) -> TrialSpec:
+    cluster = Cluster(devices_per_host=1, memory_limit_bytes=4 << 30)
+    return TrialSpec(study="s", trial=0, configuration=configuration, model=TINY, cluster=cluster, training=Training(), steps=1)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile, list[float], list[float]]:
+    """One process's profile, and its losses with a recorder and without."""
+    folder = tmp_path_factory.mktemp("meet")
+    spec = spec_of(configured(global_batch=8, micro_batch=2))
+    with open_mesh(spec.configuration, spec.cluster, rank=0, world=1, rendezvous=f"file://{folder}/rendezvous") as mesh:
+        found = []
+        for recorded in (True, False):
+            replica = Replica(spec, mesh)
+            profiling = Profiling(replica, spec, mesh, order_of(spec.configuration)) if recorded else None
+            seen = []
+            for step in range(STEPS):
+                loss = replica.step(source_of(spec).batch(step, range(8)))
+                assert loss is not None
+                seen.append(float(loss))
+                if profiling:
+                    profiling.took(1.0)
+            found.append(seen)
+            if profiling:
+                profile = profiling.profile()
+                assert not any(module._forward_hooks or module._forward_pre_hooks for each in replica.stages for module in each.modules())
+            del replica
+    return profile, *found
+
+
+def test_all_parts_are_seen(alone: tuple[Profile, list[float], list[float]]) -> None:
+    profile, _, _ = alone
+    assert profile.layers == TINY.layers and all(part.forward_s > 0 and part.backward_s > 0 for part in profile.parts)
+    layers = profile.parts[1:-1]
+    assert len({part.weight_bytes for part in layers}) == 1 and all(part.optimizer_bytes == 2 * part.weight_bytes for part in profile.parts)
+    per_step_s = 4 * sum(part.forward_s + part.backward_s for part in profile.parts)
+    assert 0.5 * profile.passes_s < per_step_s <= profile.passes_s * 1.0001
+    assert profile.between_s == pytest.approx((profile.passes_s - per_step_s) / 8, abs=1e-4)
+
+
+def test_recording_changes_no_bit(alone: tuple[Profile, list[float], list[float]]) -> None:
+    _, recorded, free = alone
+    assert recorded == free
+
+
+@pytest.mark.slow
+def test_a_searched_run_begins_with_a_micro_batch_at_a_time_and_goes_over_to_a_better_order(made: Runs) -> None:
+    folder = made.new(configured(pp=4, micro_batch=1, schedule="search"), samples=8 * 250, profile_steps=2)
+    assert made.train(folder).ending.value == "finished"
+    profiled, reordered = events(folder, "profiled", "reordered")
+    assert profiled["step"] == 2 * (1 + 2) and profiled["step"] < reordered["step"] < 250
+    assert reordered["step_s"] < reordered["from_step_s"] and len((folder / "order.csv").read_text().splitlines()) == 4
+    profile = Profile.from_dict(json.loads((folder / "profile.json").read_text()))
+    late = profile.parts[3:-1]  # not on the first stage, whose backward pass is never split
+    assert all(part.input_s and part.weight_s and part.for_weights_bytes and part.held_bytes for part in late)
+    other = made.trained(configured(pp=1, micro_batch=1), samples=8 * 250, profile_steps=0)
+    assert losses(steps_of(folder)) == pytest.approx(losses(other), rel=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "configuration", [configured(dp=2, pp=2), configured(dp=4, micro_batch=1), configured(dp=2, zero_stage=3)], ids=lambda c: c.id
+)
+def test_runs_are_profiled_in_every_layout(configuration: Configuration, made: Runs) -> None:
+    folder = made.new(configuration)
+    assert made.train(folder).ending.value == "finished"
+    profile = Profile.from_dict(json.loads((folder / "profile.json").read_text()))
+    assert (profile.dp, profile.pp) == (configuration.dp, configuration.pp)
+    assert all(part.forward_s > 0 and part.backward_s > 0 and part.weight_bytes > 0 for part in profile.parts)
+    held = {round(part.held_bytes) for part in profile.parts[1:-1]}
+    assert all(size > 0 for size in held)
+    without = made.trained(configuration, profile_steps=0)
+    assert losses(steps_of(folder)) == losses(without)
