@@ -119,7 +119,17 @@ def _figures(found: "Found", costs: "Costs", schedule: str, model: str, limit: f
         "chunks": shape.chunks,
         "folded": shape.folded,
         "recomputed": sorted(found.variant.recomputed),
+        "critical_path": {name: round(share, 4) for name, share in _critical(found, costs).items()},
     }
+
+
+def _critical(found: "Found", costs: "Costs") -> dict[str, float]:
+    """What the step waits for, by kind of pass or transfer."""
+    from oppa.pipeline.dag import Dag, shares
+
+    order, recomputed = found.order, found.variant.recomputed
+    times = costs.times(order.shape, split=order.split, recomputed=recomputed)
+    return shares(Dag.of(order, times, costs.footprint(order.shape, recomputed=recomputed)).critical_path())
 
 
 def _print(found: "Found", figures: dict[str, Any]) -> None:
@@ -135,6 +145,7 @@ def _print(found: "Found", figures: dict[str, Any]) -> None:
     made.show_header = False
     made.add_row("bubble rate", f"{figures['bubble_rate']:.2%}")
     made.add_row("longest span", f"{format_seconds(found.execution.longest_span_s)}{_known(found, figures)}")
+    made.add_row("it waits for", ", ".join(f"{name} {share:.0%}" for name, share in figures["critical_path"].items()))
     made.add_row("peak memory", " ".join(f"{each:g}" for each in figures["peak_memory"]) + f", of {figures['memory_limit']:g}")
     if shape.chunks > 1:
         made.add_row("model chunks", f"{shape.chunks}{', as a V' if shape.folded else ''}")

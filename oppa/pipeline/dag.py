@@ -1,0 +1,128 @@
+"""The graph of one iteration, with what goes from rank to rank as nodes of its own (FlexTrain, section 4.2).
+
+Compute nodes are passes; communication nodes send and receive what passes between stages on two ranks make. An edge says that one node
+begins behind another: because it works on its result, or because its rank does one after the other.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from oppa.pipeline.execution import Times
+from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Node, Order
+from oppa.pipeline.memory import Footprint
+
+SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD = range(3, 7)
+NAMES = {
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    WEIGHT: "weight gradient",
+    SEND_FORWARD: "send forward",
+    RECEIVE_FORWARD: "receive forward",
+    SEND_BACKWARD: "send backward",
+    RECEIVE_BACKWARD: "receive backward",
+}
+_MESSAGES = {FORWARD: (SEND_FORWARD, RECEIVE_FORWARD), BACKWARD: (SEND_BACKWARD, RECEIVE_BACKWARD)}
+
+
+class DagNode(NamedTuple):
+    """A computation, or one end of a transfer."""
+
+    kind: int
+    stage: int
+    micro_batch: int
+    rank: int
+    seconds: float
+    memory: float
+    """What it adds to what its rank holds, in the footprint's unit."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Dag:
+    """Nodes in a topological order, and for each the positions of those that it begins behind."""
+
+    nodes: tuple[DagNode, ...]
+    needs: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, order: Order, times: Times, footprint: Footprint) -> Self:
+        """Of an order without a deadlock."""
+        made = _Making(order, times, footprint)
+        for node, rank in zip(order.sequence.nodes, order.sequence.ranks, strict=True):
+            made.compute(node, rank)
+        return cls(nodes=tuple(made.nodes), needs=tuple(made.needs))
+
+    def ends_s(self) -> list[float]:
+        """When each node ends: its own time behind the last of those that it begins behind (FlexTrain, equation 8, put right)."""
+        ends: list[float] = []
+        for node, needs in zip(self.nodes, self.needs, strict=True):
+            ends.append(node.seconds + max((ends[need] for need in needs), default=0.0))
+        return ends
+
+    def critical_path(self) -> list[DagNode]:
+        """The nodes that decide how long all of it takes, from the first on: were one of them shorter, something would end sooner."""
+        ends = self.ends_s()
+        at: int | None = max(range(len(ends)), key=ends.__getitem__) if ends else None
+        path: list[DagNode] = []
+        while at is not None:
+            path.append(self.nodes[at])
+            at = max(self.needs[at], key=ends.__getitem__, default=None)
+        return path[::-1]
+
+
+def shares(path: Sequence[DagNode]) -> dict[str, float]:
+    """What a path consists of, by kind of node, as shares of its time; the longest first."""
+    whole = sum(node.seconds for node in path)
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for node in path:
+        seconds[NAMES[node.kind]] += node.seconds
+    return {name: each / whole for name, each in sorted(seconds.items(), key=lambda item: -item[1]) if each}
+
+
+class _Making:
+    """A graph while it is made, pass by pass."""
+
+    def __init__(self, order: Order, times: Times, footprint: Footprint) -> None:
+        self.nodes: list[DagNode] = []
+        self.needs: list[tuple[int, ...]] = []
+        self._order, self._times, self._footprint = order, times, footprint
+        self._computed: dict[Node, int] = {}
+        self._last: dict[int, int] = {}
+        """What each rank has done last."""
+
+    def compute(self, node: Node, rank: int) -> None:
+        """A pass, behind what it works on and behind what its rank did before; and the way of what it works on, if that is elsewhere."""
+        need = self._order.shape.need_of(node)
+        behind = [self._last[rank]] if rank in self._last else []
+        if need is not None:
+            source = self._computed[need]
+            elsewhere = self.nodes[source].rank != rank
+            behind.append(self._received(need, node, rank, source) if elsewhere else source)
+        self._computed[node] = self._last[rank] = self._add(DagNode(*node, rank, self._seconds(node), self._memory(node)), behind)
+
+    def _received(self, need: Node, node: Node, rank: int, source: int) -> int:
+        """The position of the node that receives a result."""
+        send, receive = _MESSAGES[need.kind]
+        between = min(need.stage, node.stage)
+        seconds = self._times.transfer_s[between] if self._times.transfer_s else 0.0
+        sent = self._add(DagNode(send, need.stage, need.micro_batch, self.nodes[source].rank, seconds, 0.0), [source])
+        return self._add(DagNode(receive, node.stage, node.micro_batch, rank, 0.0, 0.0), [sent])
+
+    def _add(self, node: DagNode, behind: list[int]) -> int:
+        self.nodes.append(node)
+        self.needs.append(tuple(behind))
+        return len(self.nodes) - 1
+
+    def _seconds(self, node: Node) -> float:
+        times = self._times
+        together = node in self._order.together and bool(times.whole_s)
+        if node.kind == WEIGHT:
+            return 0.0 if together else times.weight_s[node.stage]
+        return (times.forward_s if node.kind == FORWARD else times.whole_s if together else times.backward_s)[node.stage]
+
+    def _memory(self, node: Node) -> float:
+        held = self._footprint.held[node.stage]
+        split = self._order.split and len(self._footprint.for_weights) > 0
+        kept = self._footprint.for_weights[node.stage] if split else 0.0
+        return {FORWARD: held, BACKWARD: kept - held, WEIGHT: -kept}[node.kind]

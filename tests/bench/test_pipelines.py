@@ -1,0 +1,51 @@
+"""What is made of pipelines that were run."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from oppa.bench.pipelines import LAYOUTS, ORDERS, Ran, Round, compared, predicted, rank_correlation, read, write
+from oppa.bench.pipelines_page import sections, to_json, write_page
+from oppa.errors import InputError
+from tests.pipeline.test_prediction import profile
+
+
+def rounds(*factors: float) -> list[Round]:
+    """Rounds in which everything took so many times as long as predicted, and needed as much memory."""
+    seen = dataclasses.replace(profile(micro_batch=4), step_s=100.0)
+    found = []
+    for factor in factors:
+        ran = []
+        for configuration in (*LAYOUTS, *ORDERS):
+            each = predicted(seen, configuration)
+            steps_s = (0.5 * each.step_s, factor * each.step_s, 1e3 * each.step_s)
+            ran.append(Ran(configuration=configuration, steps_s=steps_s, peak_bytes=round(each.peak_bytes)))
+        found.append(Round(profile=seen, ran=tuple(ran)))
+    return found
+
+
+def test_predictions_stand_beside_medians() -> None:
+    rows = compared(rounds(1.25, 1.0, 0.8), LAYOUTS)
+    assert [row.configuration for row in rows] == list(LAYOUTS)
+    assert all(row.error == pytest.approx(0.0) and sorted(set(row.errors))[0] == pytest.approx(-0.2) for row in rows)
+    assert all(row.memory_error == pytest.approx(0.0, abs=0.01) for row in rows)
+    assert rank_correlation(compared(rounds(1.1), ORDERS)) == pytest.approx(1.0)
+
+
+def test_what_was_measured_is_kept_as_it_is(tmp_path: Path) -> None:
+    kept = rounds(1.0, 1.1)
+    write(tmp_path / "new", kept)
+    assert read(tmp_path / "new") == kept
+    with pytest.raises(InputError, match="cannot be read"):
+        read(tmp_path)
+
+
+def test_the_page_has_errors_orders_and_figures(tmp_path: Path) -> None:
+    kept = rounds(1.1, 1.1)
+    assert [len(section.rows) for section in sections(kept)] == [len(LAYOUTS), len(ORDERS), len(LAYOUTS)]
+    text = write_page(tmp_path, kept).read_text()
+    assert "Median of all errors: 9.1%" in text and "(Spearman) of predicted and measured times: 1.00" in text
+    for name in ("speedups.svg", "methods.svg", "configurations.svg"):
+        assert f"]({name})" in text and "<svg" in (tmp_path / name).read_text()
+    assert to_json(kept)["step_time_error"] == pytest.approx(1 - 1 / 1.1)

@@ -1,0 +1,93 @@
+"""`oppa scale-table`, on a run whose profile we wrote."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from oppa import catalog
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.problem.space import SearchSpace
+from oppa.problem.training import Limits, Training
+from oppa.table import Table
+from oppa.training.run_folder import RunSpec
+from tests.cli.conftest import Oppa
+from tests.pipeline.test_prediction import profile
+from tests.training.conftest import TINY
+
+PRESENT = Configuration(dp=1, pp=2, global_batch=8, micro_batch=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of eight layers on two stages, on devices with room for 500 bytes."""
+    problem = Problem(
+        name="test",
+        model=TINY,
+        global_batch=8,
+        cluster=Cluster(devices_per_host=2, memory_limit_bytes=500),
+        runner=catalog.root() / "runners" / "torch",
+        training=Training(),
+        space=SearchSpace(name="torch", parameters=(), constraints=(), facts={}),
+        limits=Limits(),
+    )
+    RunSpec(uuid="a-run", problem=problem, configuration=PRESENT).write(tmp_path / "run")
+    (tmp_path / "run" / "profile.json").write_text(json.dumps(profile().to_dict()))
+    return tmp_path / "run"
+
+
+def test_a_scale_table_is_one_of_the_project_s_tables(oppa: Oppa, folder: Path) -> None:
+    done = oppa("scale-table", folder, "--devices", "2..8", "--json")
+    entries = json.loads(done.stdout)["entries"]
+    assert [entry["devices"] for entry in entries] == [2, 3, 4, 5, 6, 7, 8]
+    assert entries[0]["speedup"] == pytest.approx(1.0, rel=0.2) and entries[-1]["speedup"] > 2
+    table = Table.read(folder / "scale-table")
+    kept = [entry for entry in entries if not entry["left_out"]]
+    assert [row.configuration.devices for row in table.rows] == [entry["devices"] for entry in kept]
+    assert all(row.source == "predicted" and row.memory_bytes <= 500 and not row.trials for row in table.rows)
+    assert table.origin.method == "predicted" and table.origin.study == "a-run"
+
+
+def test_stages_alone(oppa: Oppa, folder: Path) -> None:
+    done = oppa("scale-table", folder, "--devices", "1..9", "--same-replicas", "--out", folder / "other", "--json")
+    assert {entry["dp"] for entry in json.loads(done.stdout)["entries"]} == {1}
+    assert {row.configuration.dp for row in Table.read(folder / "other").rows} == {1}
+
+
+def test_for_people(oppa: Oppa, folder: Path) -> None:
+    done = oppa("scale-table", folder, "--devices", "4")
+    assert "Scale table" in done.stdout and "eq. 5" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--devices", "9..2"], "`--devices 9..2` is no range"),
+        (["--devices", "0..2"], "is no range"),
+        (["--devices", "two"], "is no range"),
+        (["--devices", "2..4", "--schedules", "1f1b,fast"], "`--schedules fast` is not known"),
+        (["--devices", "2..4", "--schedules", ","], "names none"),
+    ],
+)
+def test_bad_input(words: list[str], message: str, oppa: Oppa, folder: Path) -> None:
+    done = oppa("scale-table", folder, *words, code=2)
+    assert message in done.stderr and "hint" in done.stderr
+    assert not (folder / "scale-table").exists()
+
+
+def test_runs_without_a_profile(oppa: Oppa, folder: Path) -> None:
+    (folder / "profile.json").write_text("{}")
+    assert "is damaged" in oppa("scale-table", folder, "--devices", "2", code=2).stderr
+    (folder / "profile.json").unlink()
+    assert "no profile" in oppa("scale-table", folder, "--devices", "2", code=2).stderr
+
+
+def test_nothing_fits(oppa: Oppa, folder: Path) -> None:
+    spec = RunSpec.read(folder)
+    cluster = dataclasses.replace(spec.problem.cluster, memory_limit_bytes=1)
+    dataclasses.replace(spec, problem=dataclasses.replace(spec.problem, cluster=cluster)).write(folder)
+    done = oppa("scale-table", folder, "--devices", "2..4", code=1)
+    assert "fits into memory" in done.stderr and not (folder / "scale-table").exists()
