@@ -8,12 +8,13 @@ import contextlib
 import dataclasses
 import json
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from scipy.stats import spearmanr
 
+from oppa.bench.elastic import Chain
 from oppa.bench.training_gang import Order, TrainingGang
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.pipeline.prediction import Prediction, predict
@@ -129,16 +130,19 @@ def measure(rounds: int, tell: Callable[[str], None]) -> list[Round]:
         return found
 
 
-def write(folder: Path, rounds: Sequence[Round]) -> None:
+def write(folder: Path, rounds: Sequence[Round], elastic: Mapping[str, Chain]) -> None:
     """Keep what was measured."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / FILE, {"rounds": [each.to_dict() for each in rounds]})
+    chains = {name: dataclasses.asdict(chain) for name, chain in elastic.items()}
+    write_json(folder / FILE, {"rounds": [each.to_dict() for each in rounds], "elastic": chains})
 
 
-def read(folder: Path) -> list[Round]:
+def read(folder: Path) -> tuple[list[Round], dict[str, Chain]]:
     """What `write` has kept; raises InputError for anything else."""
     try:
-        return [Round.from_dict(each) for each in json.loads((folder / FILE).read_text())["rounds"]]
+        values = json.loads((folder / FILE).read_text())
+        rounds = [Round.from_dict(each) for each in values["rounds"]]
+        return rounds, {name: Chain.from_dict(each) for name, each in values["elastic"].items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"`{folder / FILE}` cannot be read: {error}", hint="`oppa bench pipelines --run` makes it") from None
 

@@ -1,10 +1,13 @@
-"""The page of pipelines that were run beside what was predicted of them: tables, and FlexTrain's figures 7 to 9 at our size."""
+"""The page of pipelines that were run beside what was predicted of them: tables, and FlexTrain's figures 6 to 10 at our size."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppa.bench.elastic import CHAINS, NEVER, REPLICAS, STAGES, Chain, differences, phases
+from oppa.bench.elastic import MODEL as ELASTIC
+from oppa.bench.elastic import STEPS as CHANGED_AFTER
 from oppa.bench.pipelines import CPUS, LAYOUTS, MODEL, ORDERS, PERIOD_US, PROFILED, STEPS, Compared, Round, compared, rank_correlation
 from oppa.pipeline.execution import execute
 from oppa.pipeline.prediction import modelled_s, passes_as_written_s, predict, times
@@ -22,7 +25,7 @@ MOST = 32
 SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v")
 
 
-def to_json(rounds: Sequence[Round]) -> dict[str, Any]:
+def to_json(rounds: Sequence[Round], elastic: Mapping[str, Chain]) -> dict[str, Any]:
     """As `oppa bench pipelines --json` prints it."""
     layouts, orders = compared(rounds, LAYOUTS), compared(rounds, ORDERS)
     return {
@@ -32,17 +35,19 @@ def to_json(rounds: Sequence[Round]) -> dict[str, Any]:
         "rank_correlation": rank_correlation(orders),
         "layouts": [_plain(row) for row in layouts],
         "orders": [_plain(row) for row in orders],
+        "elastic": {name: {"loss_difference": _largest(chain, elastic), **phases(chain)} for name, chain in elastic.items()},
     }
 
 
-def sections(rounds: Sequence[Round]) -> list[Section]:
-    """Other pipelines, orders of one, and the paper's formulas as written."""
-    return [_layouts(rounds), _orders(rounds), _as_written(rounds)]
+def sections(rounds: Sequence[Round], elastic: Mapping[str, Chain]) -> list[Section]:
+    """Other pipelines, orders of one, the paper's formulas as written, and a job whose devices change."""
+    return [_layouts(rounds), _orders(rounds), _as_written(rounds), _elastic(elastic)]
 
 
-def write_page(folder: Path, rounds: Sequence[Round]) -> Path:
+def write_page(folder: Path, rounds: Sequence[Round], elastic: Mapping[str, Chain]) -> Path:
     """Write tables and figures; raises InputError where the disk refuses."""
-    return write_record(folder, TITLE, sections(rounds), figures={name: standalone(svg) for name, svg in _figures(rounds).items()})
+    figures = {name: standalone(svg) for name, svg in _figures(rounds, elastic).items()}
+    return write_record(folder, TITLE, sections(rounds, elastic), figures=figures)
 
 
 def _layouts(rounds: Sequence[Round]) -> Section:
@@ -121,9 +126,52 @@ def _median_error(rows: Sequence[Compared]) -> float:
     return statistics.median(abs(error) for row in rows for error in row.errors)
 
 
-def _figures(rounds: Sequence[Round]) -> dict[str, str]:
+def _elastic(elastic: Mapping[str, Chain]) -> Section:
+    names = list(phases(elastic[NEVER]))
+    rows = []
+    for name, chain in elastic.items():
+        took = phases(chain)
+        way = " ".join(f"{dp * pp}" for dp, pp in CHAINS[name])
+        rows.append(
+            (name, way, f"{_largest(chain, elastic):.1e}", *(f"{took[each]:.2f} s" for each in names), f"{sum(took.values()):.2f} s")
+        )
+    return Section(
+        title="A job whose devices change",
+        text=f"A model of {ELASTIC.layers} layers, {CHANGED_AFTER} steps on each number of devices, each time from a checkpoint in new "
+        "processes. Losses: the largest difference from the job that never changed, as a share. Seconds: medians over the changes.",
+        columns=("what changes", "devices", ">losses", *(f">{name}" for name in names), ">in all"),
+        rows=rows,
+    )
+
+
+def _largest(chain: Chain, elastic: Mapping[str, Chain]) -> float:
+    return max(map(abs, differences(chain, elastic[NEVER])))
+
+
+def _accuracy(elastic: Mapping[str, Chain]) -> str:
+    """Losses beside those of the job that never changed (figure 6)."""
+    drawn = [
+        Series(name=f"{name} change", x=list(range(len(chain.losses))), y=differences(chain, elastic[NEVER]))
+        for name, chain in elastic.items()
+        if name != NEVER
+    ]
+    return lines({"": drawn}, x=Axis(label="step"), y=Axis(label="loss over the unchanged job's, less 1"), description="Loss differences")
+
+
+def _overhead(elastic: Mapping[str, Chain]) -> str:
+    """Seconds that a job stands still, change by change (figure 10)."""
+    panels = {}
+    for name in (STAGES, REPLICAS):
+        counts = list(range(1, len(CHAINS[name])))
+        standing = elastic[name].standing_s
+        panels[f"{name} change"] = [Series(name=phase, x=counts, y=[change[phase] for change in standing]) for phase in standing[0]]
+    return lines(panels, x=Axis(label="change"), y=Axis(label="seconds"), description="Seconds that a job stands still at each change")
+
+
+def _figures(rounds: Sequence[Round], elastic: Mapping[str, Chain]) -> dict[str, str]:
     """As SVG by file name."""
-    return {"speedups.svg": _speedups(rounds), "methods.svg": _methods(rounds), "configurations.svg": _configurations(rounds)}
+    of_elastic = {"accuracy.svg": _accuracy(elastic), "overhead.svg": _overhead(elastic)}
+    return {**of_elastic, "speedups.svg": _speedups(rounds), "methods.svg": _methods(rounds), "configurations.svg": _configurations(rounds)}
 
 
 def _speedups(rounds: Sequence[Round]) -> str:

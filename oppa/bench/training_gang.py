@@ -27,7 +27,7 @@ ORDER, BEGIN = "order.json", "begin"
 class Order:
     """What the ranks are to do: a program of `training_ranks`, the layouts that it goes through, and what else it needs."""
 
-    program: Literal["alternate", "rebatch", "change", "restart", "share", "pipeline"]
+    program: Literal["alternate", "rebatch", "change", "restart", "share", "pipeline", "stretch"]
     model: Model
     layouts: tuple[Configuration, ...]
     pairs: int = 0
@@ -37,6 +37,8 @@ class Order:
     local_batches: tuple[int, ...] = ()
     """Of each worker, where they differ."""
     checkpoint: str = ""
+    saved: str = ""
+    """Where the state is saved at the end."""
     cold: bool = False
     """Ranks are new interpreters, not forks."""
     device: str = "CPU"

@@ -171,6 +171,21 @@ def pipeline(order: Order, folder: Path, rank: int) -> dict[str, Any]:
         return {"steps_s": steps_s, "peak_bytes": peak.bytes(), "profile": profile.to_dict() if rank == 0 else None}
 
 
+def stretch(order: Order, folder: Path, rank: int) -> dict[str, Any]:
+    """So many steps of a run, from a checkpoint on if there is one: their losses, and when each phase ended."""
+    spec, marks = order.spec(0), Marks()
+    with open_run(spec, Recipe(profile_steps=0), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
+        marks["start"] = time.monotonic()
+        if order.checkpoint:
+            run.resume(Path(order.checkpoint), spec.configuration)
+        marks["load"] = time.monotonic()
+        losses = [run.step().loss for _ in range(order.pairs)]
+        marks["train"] = time.monotonic()
+        run.save(Path(order.saved))
+        marks["save"] = time.monotonic()
+    return {"losses": losses, "marks": marks}
+
+
 def _timed(replica: Replica, batch: Batch, profiling: Profiling) -> float:
     """Seconds of a step, which ends for all alike."""
     dist.barrier()
@@ -194,7 +209,7 @@ def _astray(spec: TrialSpec, mesh: Mesh, local_batches: Sequence[int], batch: Ba
     return float((wrong / sum(float(each.square().sum()) for each in right)) ** 0.5)
 
 
-PROGRAMS = {"pipeline": pipeline, "share": share, "alternate": alternate, "rebatch": rebatch, "change": change, "restart": restart}
+PROGRAMS = {each.__name__: each for each in (alternate, rebatch, change, restart, share, pipeline, stretch)}
 
 
 @contextlib.contextmanager

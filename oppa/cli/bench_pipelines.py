@@ -17,6 +17,7 @@ def pipelines(
 ) -> None:
     """Step times and memory of other pipelines and orders, predicted from the first steps of one: of the newest recorded rounds."""
     from oppa import catalog
+    from oppa.bench import elastic
     from oppa.bench.pipelines import measure, read, write
     from oppa.bench.pipelines_page import sections, to_json, write_page
     from oppa.cli import style
@@ -25,14 +26,14 @@ def pipelines(
     folder = (out or catalog.root() / "results" / "pipelines").resolve()
     if run:
         with telling() as tell:
-            found = measure(rounds, tell)
-        write(folder, found)
-        style.err().print(f"written: {write_page(folder, found)}", markup=False)
+            found = measure(rounds, tell), elastic.measure(tell)
+        write(folder, *found)
+        style.err().print(f"written: {write_page(folder, *found)}", markup=False)
     found = read(folder)
     if as_json:
         import json
 
-        typer.echo(json.dumps(to_json(found), indent=1))
+        typer.echo(json.dumps(to_json(*found), indent=1))
         return
-    for section in sections(found):
+    for section in sections(*found):
         style.print_section(section)

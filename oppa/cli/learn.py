@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -59,13 +58,13 @@ def learn(
     from oppa.cli.progress import Counted
     from oppa.control.learned.algorithms import ALGORITHMS, learned
     from oppa.control.learned.judgement import scores
+    from oppa.control.learned.weights import require_writable
     from oppa.problem.job import load_job
 
     if algorithm not in ALGORITHMS:
         raise InputError(f"`--algorithm {algorithm}` is unknown", hint=nearest(algorithm, ALGORITHMS))
     problem = load_job(job)
     path = out or Path("policies", f"{problem.name}{'-runs' if weights else ''}.safetensors")
-    _require_writable(path)
     if weights or setting or samples:
         found_on = _real(context, job, setting, weights, episodes=episodes, samples=samples, seed=seed, out=path)
         if as_json:
@@ -79,6 +78,7 @@ def learn(
         "job": problem.name,
         "curve": [*map(str, run or [])] or curve,
     }
+    require_writable(path)
     with Counted("episodes", episodes) as progress:
 
         def ended(number: int, reward: float) -> None:
@@ -91,17 +91,6 @@ def learn(
     _print(path, found)
     if as_json:
         typer.echo(json.dumps({"policy": str(path), "scores": [dataclasses.asdict(each) for each in found]}, indent=1))
-
-
-def _require_writable(path: Path) -> None:
-    """Raise InputError where a policy could not be written, before hours are spent on it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        writable = not path.is_dir() and os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))
-    except OSError:
-        writable = False
-    if not writable:
-        raise InputError(f"`{path}` cannot be written", hint="name another file: `--out FILE`")
 
 
 def _real(context: typer.Context, job: Path, setting: str, weights: Path | None, **how: Any) -> list[dict[str, object]]:

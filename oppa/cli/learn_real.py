@@ -35,13 +35,14 @@ def learn_on(
     from oppa.cli.summary import new_folder
     from oppa.cli.train import train_under
     from oppa.control.learned.from_runs import DrawingPolicy, RunLearner
-    from oppa.control.learned.weights import Weights
+    from oppa.control.learned.weights import Weights, require_writable
     from oppa.training import ledger
 
     if samples is not None:
         problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
     learner, found = RunLearner(Weights.load(weights)), list[dict[str, object]]()
     _require_teaching(problem, configuration, learner.weights.window)
+    require_writable(out)
     for number in range(episodes):
         folder, own = new_folder(problem.name, among="runs"), seed + number
         episode = dataclasses.replace(problem, training=dataclasses.replace(problem.training, seed=own))

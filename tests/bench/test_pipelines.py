@@ -5,10 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from oppa.bench.elastic import NEVER, REPLICAS, STAGES, Chain
 from oppa.bench.pipelines import LAYOUTS, ORDERS, Ran, Round, compared, predicted, rank_correlation, read, write
 from oppa.bench.pipelines_page import sections, to_json, write_page
 from oppa.errors import InputError
 from tests.pipeline.test_prediction import profile
+
+PHASES = tuple({"save": seconds, "start and meet": 2.0} for seconds in (0.5, 1.0, 1.0, 1.5))
+"""Of four changes."""
+CHAINS = {
+    name: Chain(losses=(4.0, 3.0 * (1 + difference)), standing_s=PHASES)
+    for name, difference in ((NEVER, 0.0), (STAGES, 0.0), (REPLICAS, 1e-6))
+}
 
 
 def rounds(*factors: float) -> list[Round]:
@@ -35,17 +43,18 @@ def test_predictions_stand_beside_medians() -> None:
 
 def test_what_was_measured_is_kept_as_it_is(tmp_path: Path) -> None:
     kept = rounds(1.0, 1.1)
-    write(tmp_path / "new", kept)
-    assert read(tmp_path / "new") == kept
+    write(tmp_path / "new", kept, CHAINS)
+    assert read(tmp_path / "new") == (kept, CHAINS)
     with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path)
 
 
 def test_the_page_has_errors_orders_and_figures(tmp_path: Path) -> None:
     kept = rounds(1.1, 1.1)
-    assert [len(section.rows) for section in sections(kept)] == [len(LAYOUTS), len(ORDERS), len(LAYOUTS)]
-    text = write_page(tmp_path, kept).read_text()
+    assert [len(section.rows) for section in sections(kept, CHAINS)] == [len(LAYOUTS), len(ORDERS), len(LAYOUTS), 3]
+    text = write_page(tmp_path, kept, CHAINS).read_text()
     assert "Median of all errors: 9.1%" in text and "(Spearman) of predicted and measured times: 1.00" in text
-    for name in ("speedups.svg", "methods.svg", "configurations.svg"):
+    assert "1.0e-06" in text and "3.00 s" in text
+    for name in ("accuracy.svg", "overhead.svg", "speedups.svg", "methods.svg", "configurations.svg"):
         assert f"]({name})" in text and "<svg" in (tmp_path / name).read_text()
-    assert to_json(kept)["step_time_error"] == pytest.approx(1 - 1 / 1.1)
+    assert to_json(kept, CHAINS)["step_time_error"] == pytest.approx(1 - 1 / 1.1)

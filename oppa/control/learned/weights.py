@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -124,6 +125,17 @@ class Weights:
             raise ValueError("the normalisation of its observations")
         if not all(np.isfinite(array).all() for layer in self.layers for array in layer) or self.window < 1:
             raise ValueError("a number that is none")
+
+
+def require_writable(path: Path) -> None:
+    """Raise InputError where a policy could not be written, before hours are spent on it; its folder is made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writable = not path.is_dir() and os.access(path.parent, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise InputError(f"`{path}` cannot be written", hint="name another file: `--out FILE`")
 
 
 def normalisation(seen: Sequence[Array]) -> tuple[Array, Array]:
