@@ -17,11 +17,11 @@ from scipy.stats import spearmanr
 from oppa.bench.elastic import Chain
 from oppa.bench.training_gang import Order, TrainingGang
 from oppa.errors import EnvironmentLackingError, InputError
+from oppa.pipeline.configured import order_of
 from oppa.pipeline.prediction import Prediction, predict
 from oppa.pipeline.profile import Profile
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.training.pipeline_parallel import order_of
 from oppa.trials.quota import CpuGroups
 from oppa.trials.wire import write_json
 

@@ -9,14 +9,14 @@ from oppa.bench.elastic import CHAINS, NEVER, REPLICAS, STAGES, Chain, differenc
 from oppa.bench.elastic import MODEL as ELASTIC
 from oppa.bench.elastic import STEPS as CHANGED_AFTER
 from oppa.bench.pipelines import CPUS, LAYOUTS, MODEL, ORDERS, PERIOD_US, PROFILED, STEPS, Compared, Round, compared, rank_correlation
+from oppa.pipeline.configured import order_of
 from oppa.pipeline.execution import execute
 from oppa.pipeline.prediction import modelled_s, passes_as_written_s, predict, times
-from oppa.pipeline.profile import even
 from oppa.pipeline.scaling import Candidate, Job, candidates, fastest
+from oppa.pipeline.stage_layout import even
 from oppa.problem.configuration import Configuration
 from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.record import Section, write_record
-from oppa.training.pipeline_parallel import order_of
 
 TITLE = "Pipelines, predicted and run"
 DEVICES, SPEEDUP = Axis(label="devices"), Axis(label="speed-up over the profiled run")

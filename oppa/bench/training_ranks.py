@@ -22,6 +22,7 @@ import torch.distributed as dist
 from oppa.bench.paired import in_turn
 from oppa.bench.stopwatch import Stopwatch
 from oppa.bench.training_gang import BEGIN, Order
+from oppa.pipeline.configured import order_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Recipe
 from oppa.training.batches import Batch
@@ -32,7 +33,6 @@ from oppa.training.family import Transformer
 from oppa.training.holdings import layout_of
 from oppa.training.memory import PeakMemory, exact_pages
 from oppa.training.mesh import Mesh, open_mesh, regrouped
-from oppa.training.pipeline_parallel import order_of
 from oppa.training.profiling import Profiling
 from oppa.training.replica import Replica
 from oppa.training.run import open_run

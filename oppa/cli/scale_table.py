@@ -12,6 +12,7 @@ from oppa.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from oppa.pipeline.scaling import Candidate, Entry, Job
+    from oppa.problem.configuration import Configuration
     from oppa.report.record import Section
     from oppa.training.run_folder import RunSpec
 
@@ -95,13 +96,18 @@ def _job(spec: "RunSpec", run: Path) -> "Job":
 
 def _present(job: "Job", spec: "RunSpec") -> "Candidate":
     """The configuration that was profiled, as it is predicted itself."""
-    from oppa.pipeline.orders import SEARCH
-    from oppa.pipeline.scaling import candidates
+    from oppa.pipeline.configured import order_of, stages_of
+    from oppa.pipeline.scaling import candidate
 
-    configuration = spec.configuration
-    schedule = "1f1b" if configuration.schedule == SEARCH else configuration.schedule
-    ways = candidates(job, configuration.devices, replicas=[configuration.dp], schedules=[schedule])
-    return next(way for way in ways if way.pp == 1 or way.chunks == configuration.model_chunks or configuration.schedule == SEARCH)
+    present = spec.configuration
+    return candidate(
+        job,
+        order_of(present),
+        dp=present.dp,
+        schedule=present.schedule,
+        stage_layout=present.stage_layout,
+        stages=stages_of(present, spec.problem.model),
+    )
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -127,15 +133,13 @@ def _schedules(text: str) -> list[str]:
 
 def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
     """The entries that are worth it, as rows of the project's table."""
-    import dataclasses
     import time
 
     from oppa.table import Origin, Row, Table
 
-    present = spec.configuration
     rows = tuple(
         Row(
-            configuration=dataclasses.replace(present, dp=way.dp, pp=way.pp, model_chunks=way.chunks, schedule=way.schedule),
+            configuration=_configuration(spec, way),
             steps_per_s=1 / way.prediction.step_s,
             log_stddev=SPREAD,
             memory_bytes=round(way.prediction.peak_bytes),
@@ -157,6 +161,14 @@ def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
     Table(rows=rows, origin=origin).write(folder)
 
 
+def _configuration(spec: "RunSpec", way: "Candidate") -> "Configuration":
+    """As the run would be started in."""
+    import dataclasses
+
+    present = spec.configuration
+    return dataclasses.replace(present, dp=way.dp, pp=way.pp, model_chunks=way.chunks, schedule=way.schedule, stage_layout=way.stage_layout)
+
+
 def _plain(entry: "Entry") -> dict[str, Any]:
     import dataclasses
 
@@ -175,6 +187,7 @@ def _section(entries: "Sequence[Entry]", job: "Job", spec: "RunSpec") -> "Sectio
             entry.best.pp,
             entry.best.chunks,
             entry.best.schedule,
+            entry.best.stage_layout,
             format_seconds(entry.best.prediction.step_s),
             f"{entry.speedup:.2f}",
             f"{entry.modelled_speedup:.2f}",
@@ -187,6 +200,6 @@ def _section(entries: "Sequence[Entry]", job: "Job", spec: "RunSpec") -> "Sectio
         title="Scale table",
         text=f"Predicted from the first steps of `{spec.configuration.id}`, batch {job.global_batch}; speed-ups are over it, "
         "by the profile, and by FlexTrain's equation 5.",
-        columns=(">devices", ">dp", ">pp", ">chunks", "schedule", ">step", ">speed-up", ">eq. 5", ">memory", "left out"),
+        columns=(">devices", ">dp", ">pp", ">chunks", "schedule", "stages", ">step", ">speed-up", ">eq. 5", ">memory", "left out"),
         rows=rows,
     )

@@ -20,7 +20,9 @@ from oppa.problem.problem import Problem
 from oppa.units import MIB
 
 RECOMPUTE = ("none", "selective", "full")
-_CHOICES = ("schedule", "recompute", "dp_bucket_mb", "zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p", "ep")
+_BUCKETS = ("dp_bucket_mb", "zero_bucket_mb")
+_OVERLAPS = ("overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p")
+_CHOICES = ("schedule", "recompute", *_BUCKETS, *_OVERLAPS, "ep", "stage_layout")
 AT_REST_MB = 25
 """Where a bucket that a space does not vary stands."""
 _LAYOUT = ("dp", "tp", "pp", "model_chunks", "zero_stage", "micro_batch", "num_microbatches")
@@ -175,7 +177,7 @@ def layout_of(columns: Mapping[str, NDArray[Any]], *, balanced: bool) -> Layout:
         "overlap_gather": np.asarray(columns.get("overlap_zero_allgather", False), dtype=np.float64),
         "overlap_p2p": np.asarray(columns.get("overlap_p2p", False), dtype=np.float64),
         "ep": np.asarray(columns.get("ep", 1), dtype=np.float64),
-        "balanced": np.array(float(balanced)),
+        "balanced": np.asarray((np.asarray(columns.get("stage_layout", "even")) != "even") | balanced, dtype=np.float64),
         "bucket_bytes": _bucket_mb(columns, numbers["zero_stage"]) * MIB,
     }
     return Layout(**{name: _tensor(np.broadcast_to(values, pp.shape)) for name, values in facts.items()})

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from oppa.pipeline.execution import Execution, Times, execute
 from oppa.pipeline.graph import Order, Shape
 from oppa.pipeline.memory import Footprint, peak_memory
-from oppa.pipeline.profile import Part, Profile, even
+from oppa.pipeline.profile import Part, Profile
+from oppa.pipeline.stage_layout import even
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,9 @@ def predict(profile: Profile, order: Order, *, dp: int = 1, zero_stage: int = 0,
     )
 
 
-def between_s(profile: Profile, order: Order) -> float:
+def between_s(profile: Profile, order: Order, stages: Sequence[range]) -> float:
     """By how much each of a rank's passes was later, on average, than passes and messages account for in the order they went in."""
-    accounted_s = execute(order, times(profile, even(profile.layers, order.shape.stages), split=order.split)).makespan_s
+    accounted_s = execute(order, times(profile, stages, split=order.split)).makespan_s
     return max(0.0, profile.passes_s - accounted_s) / max(len(nodes) for nodes in order.ranks)
 
 

@@ -6,7 +6,6 @@ so what one pipeline's passes took tells what any other's will.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -81,6 +80,11 @@ class Profile:
         """For JSON."""
         return dataclasses.asdict(self)
 
+    @property
+    def costs(self) -> list[float]:
+        """Seconds of both passes of each part, shape (L + 2,)."""
+        return [part.forward_s + part.backward_s for part in self.parts]
+
     @functools.cached_property
     def halves(self) -> tuple[float, float]:
         """What the halves of a split backward pass take, as shares of a whole one; of parts that were not seen to be split.
@@ -119,9 +123,3 @@ class Profile:
         if len(parts) < 3:
             raise ValueError(f"{len(parts)} parts")
         return cls(**{**values, **links, "parts": parts})
-
-
-def even(layers: int, stages: int) -> tuple[range, ...]:
-    """The parts of each stage where layers are shared out evenly: what comes before them is the first's, what comes behind the last's."""
-    cuts = [0, *(1 + layers * stage // stages for stage in range(1, stages)), layers + 2]
-    return tuple(range(start, stop) for start, stop in itertools.pairwise(cuts))

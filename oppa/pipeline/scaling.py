@@ -11,6 +11,7 @@ from oppa.pipeline.graph import Order
 from oppa.pipeline.orders import CHUNKS, order
 from oppa.pipeline.prediction import Prediction, modelled_s, predict
 from oppa.pipeline.profile import Profile
+from oppa.pipeline.stage_layout import EVEN, balanced, even, written
 
 DISCREPANCY = 0.3
 """By how much the two predictions of a speed-up may differ, as a share of the smaller."""
@@ -40,6 +41,7 @@ class Candidate:
     pp: int
     chunks: int
     schedule: str
+    stage_layout: str
     prediction: Prediction
     modelled_s: float
     """Seconds of a step by FlexTrain's equation 5."""
@@ -59,7 +61,7 @@ class Entry:
 
 
 def candidates(job: Job, devices: int, *, replicas: Sequence[int] | None, schedules: Sequence[str]) -> Iterator[Candidate]:
-    """All ways to run a job on so many devices, whether they fit in memory or not.
+    """All ways to run a job on so many devices, whether they fit in memory or not: with layers shared out evenly, and by measured cost.
 
     Args:
         replicas: What dp may be; None: anything.
@@ -71,15 +73,25 @@ def candidates(job: Job, devices: int, *, replicas: Sequence[int] | None, schedu
         if left or uneven or (replicas is not None and dp not in replicas) or pp > job.profile.layers or dp % job.ep:
             continue
         for schedule in schedules if pp > 1 else ("1f1b",):
-            for chunks, each in _orders(schedule, pp, micro_batches, job.profile.layers):
-                yield Candidate(
-                    dp=dp,
-                    pp=pp,
-                    chunks=chunks,
-                    schedule=schedule,
-                    prediction=predict(job.profile, each, dp=dp, zero_stage=job.zero_stage),
-                    modelled_s=modelled_s(job.profile, pp=pp, micro_batches=micro_batches),
-                )
+            for each in _orders(schedule, pp, micro_batches, job.profile.layers):
+                evenly, by_cost = even(job.profile.layers, each.shape.stages), balanced(job.profile.costs, each.shape)
+                yield candidate(job, each, dp=dp, schedule=schedule, stage_layout=EVEN, stages=evenly)
+                if by_cost != evenly:
+                    yield candidate(job, each, dp=dp, schedule=schedule, stage_layout=written(by_cost), stages=by_cost)
+
+
+def candidate(job: Job, order: Order, *, dp: int, schedule: str, stage_layout: str, stages: Sequence[range]) -> Candidate:
+    """One way to run a job: replicas of a pipeline that goes in this order through these stages."""
+    shape = order.shape
+    return Candidate(
+        dp=dp,
+        pp=shape.ranks,
+        chunks=shape.chunks,
+        schedule=schedule,
+        stage_layout=stage_layout,
+        prediction=predict(job.profile, order, dp=dp, zero_stage=job.zero_stage, stages=stages),
+        modelled_s=modelled_s(job.profile, pp=shape.ranks, micro_batches=shape.micro_batches),
+    )
 
 
 def fastest(job: Job, ways: Sequence[Candidate]) -> Candidate | None:
@@ -114,13 +126,13 @@ def scale_table(job: Job, best: Sequence[tuple[int, Candidate]], present: Candid
     return entries
 
 
-def _orders(schedule: str, pp: int, micro_batches: int, layers: int) -> Iterator[tuple[int, Order]]:
-    """A schedule cut into each number of chunks that it can have, down to a layer each."""
+def _orders(schedule: str, pp: int, micro_batches: int, layers: int) -> Iterator[Order]:
+    """A schedule with each number of chunks that it can have, up to what leaves a layer for each stage, or nothing for some."""
     least, most = CHUNKS[schedule] if pp > 1 else (1, 1)
     if schedule.startswith("interleaved"):
         least = 2
-    for chunks in range(least, min(most or layers, layers // pp) + 1):
+    for chunks in range(least, min(most or layers, -(-layers // pp)) + 1):
         try:
-            yield chunks, order(schedule, ranks=pp, micro_batches=micro_batches, chunks=chunks)
+            yield order(schedule, ranks=pp, micro_batches=micro_batches, chunks=chunks)
         except InputError:  # not with so many micro-batches
             continue

@@ -28,6 +28,8 @@ class Configuration:
     overlap_p2p: bool = False
     schedule: str = "1f1b"
     recompute: str = "none"
+    stage_layout: str = "even"
+    """Which parts of the model each pipeline stage has: `even`, `balanced`, or stage by stage (`oppa.pipeline.stage_layout`)."""
 
     @property
     def devices(self) -> int:
@@ -48,7 +50,8 @@ class Configuration:
         parts += [f"mc{self.model_chunks}"] if self.model_chunks > 1 else []
         parts += [self.schedule] if self.schedule != "1f1b" else []
         parts += [f"rc{self.recompute}"] if self.recompute != "none" else []
-        rest = {name: getattr(self, name) for name in _HASHED if getattr(self, name) != _DEFAULTS[name]}
+        parts += [f"sl{self.stage_layout}"] if self.stage_layout == "balanced" else []
+        rest = {name: getattr(self, name) for name in _HASHED if getattr(self, name) not in (_DEFAULTS[name], "balanced")}
         parts += [f"{zlib.crc32(repr(sorted(rest.items())).encode()):08x}"[:6]] if rest else []
         return "_".join(parts)
 
@@ -62,7 +65,7 @@ class Configuration:
         return cls(**values)
 
 
-_HASHED = ("dp_bucket_mb", "zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p")
+_HASHED = ("dp_bucket_mb", "zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p", "stage_layout")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Configuration)}
 PARAMETERS = tuple(_DEFAULTS)
 _SHORT = {"dp": "dp", "tp": "tp", "pp": "pp", "ep": "ep", "z": "zero_stage", "mbs": "micro_batch", "mc": "model_chunks"}
@@ -70,13 +73,15 @@ _SHORT = {"dp": "dp", "tp": "tp", "pp": "pp", "ep": "ep", "z": "zero_stage", "mb
 
 def spelled_out(id: str) -> dict[str, int | str] | None:
     """The parameters that an id tells, those that it leaves out at their defaults; None for what is no id. A hash tells nothing."""
-    found: dict[str, int | str] = {"ep": 1, "model_chunks": 1, "schedule": "1f1b", "recompute": "none"}
+    found: dict[str, int | str] = {"ep": 1, "model_chunks": 1, "schedule": "1f1b", "recompute": "none", "stage_layout": "even"}
     for part in id.split("_"):
         match = re.fullmatch(r"([a-z]+)([0-9]+)", part)
         if match and match[1] in _SHORT:
             found[_SHORT[match[1]]] = int(match[2])
         elif part.startswith("rc"):
             found["recompute"] = part.removeprefix("rc")
+        elif part.startswith("sl"):
+            found["stage_layout"] = part.removeprefix("sl")
         elif not re.fullmatch(r"[0-9a-f]{6}", part):
             found["schedule"] = part
     return found if found.keys() >= {"dp", "tp", "pp", "zero_stage", "micro_batch"} else None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from oppa.problem.candidates import Candidates
 from oppa.problem.space import Parameter
 
-ONE_HOT = ("schedule",)
+ONE_HOT = ("schedule", "stage_layout")
 ORDINAL = ("zero_stage", "recompute")
 
 

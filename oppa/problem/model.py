@@ -121,6 +121,12 @@ class Model:
         return patches + self.layers * self.layer_flops_per_sequence + self.head_flops_per_sequence
 
     @property
+    def part_flops(self) -> tuple[int, ...]:
+        """Operations of a forward pass over one sequence, part by part: before the layers, each layer, behind them; shape (L + 2,)."""
+        before = self.forward_flops_per_sequence - self.layers * self.layer_flops_per_sequence - self.head_flops_per_sequence
+        return before, *[self.layer_flops_per_sequence] * self.layers, self.head_flops_per_sequence
+
+    @property
     def flops_per_token(self) -> float:
         """Operations of a forward pass, averaged over the tokens of a sequence."""
         return self.forward_flops_per_sequence / self.seq_len

@@ -31,13 +31,15 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 LARGEST = 2**31
 """Of a configuration's numbers."""
+LONGEST = 400
+"""Of a layout of stages, in characters."""
 LEAST_S = 1e-9
 """Of an optimizer step."""
 _fields: dict[str, Any] = {
     name: (
         Annotated[field, Field(ge=0, le=LARGEST)]
         if field in (int, float)
-        else Annotated[field, Field(max_length=40)]
+        else Annotated[field, Field(max_length=LONGEST if name == "stage_layout" else 40)]
         if field is str
         else field,
         ...,

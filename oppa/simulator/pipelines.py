@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+from oppa.pipeline import stage_layout
 from oppa.pipeline.execution import Execution, Times, execute
 from oppa.pipeline.graph import Order
 from oppa.pipeline.memory import Footprint, peak_memory
@@ -13,7 +14,7 @@ from oppa.simulator.collectives import all_gather_s, reduce_scatter_s, send_s
 from oppa.simulator.framework import Framework
 from oppa.simulator.kernels import Kernels
 from oppa.simulator.memory import Activations
-from oppa.simulator.stages import Stage, cut
+from oppa.simulator.stages import Stage, cut, of_parts
 from oppa.simulator.topology import Topology
 from oppa.simulator.work import Cost, Passes, Work
 
@@ -31,6 +32,7 @@ class Layout:
     chunks: int
     schedule: str
     recompute: str
+    stage_layout: str
     sender_waits: bool
     gathered: bool
     """The weights are gathered for every pass (ZeRO 3)."""
@@ -50,6 +52,7 @@ class Layout:
             chunks=pc.model_chunks if pc.pp > 1 else 1,
             schedule=pc.schedule if pc.pp > 1 else "1f1b",
             recompute=pc.recompute,
+            stage_layout=pc.stage_layout,
             sender_waits=waits if waits is not None else not (pc.schedule == "interleaved" and pc.overlap_p2p),
             gathered=pc.zero_stage == 3,
         )
@@ -105,6 +108,8 @@ class Pipelines:
         return ranks
 
     def _stages(self, layout: Layout) -> tuple[Stage, ...]:
+        if layout.stage_layout != stage_layout.EVEN:
+            return of_parts(self.model, stage_layout.cut(layout.stage_layout, _order(layout).shape, self.model.part_flops))
         return cut(self.model, layout.pp * layout.chunks, balanced=self.balanced)
 
     def _times(self, layout: Layout) -> Times:

@@ -1,11 +1,12 @@
 """How layers are cut into pipeline stages, and what each rank holds of the model.
 
 Frameworks cut either evenly, the layers left over in the middle (ColossalAI's `distribute_layers`), or by cost, with the output projection
-counted (nanotron's `get_block_compute_costs`, which counts a layer's weights and the head's).
+counted (nanotron's `get_block_compute_costs`, which counts a layer's weights and the head's). A configuration may have a layout of its own.
 """
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 from oppa.problem.model import Model
 
@@ -35,6 +36,12 @@ def cut(model: Model, stages: int, *, balanced: bool) -> tuple[Stage, ...]:
     """The stages of a model, in order."""
     counts = _balanced(model, stages) if balanced and stages > 1 else _even(model.layers, stages)
     return tuple(Stage(layers=count, embedding=i == 0, head=i == stages - 1) for i, count in enumerate(counts))
+
+
+def of_parts(model: Model, stages: Sequence[range]) -> tuple[Stage, ...]:
+    """Stages by their parts, as `oppa.pipeline.stage_layout` numbers them."""
+    behind = model.layers + 1
+    return tuple(Stage(layers=sum(0 < part < behind for part in parts), embedding=0 in parts, head=behind in parts) for parts in stages)
 
 
 def _even(layers: int, stages: int) -> list[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.errors import CheckpointError, InputError, OppaError, TrainingError
+from oppa.pipeline.configured import shape_of
 from oppa.pipeline.order_file import order_of
 from oppa.pipeline.profile import Profile
 from oppa.problem.configuration import Configuration
@@ -19,7 +20,7 @@ from oppa.training.ledger import Ledger
 from oppa.training.manifest import Manifest
 from oppa.training.noise_scale import Health
 from oppa.training.norm_test import variance_ratio
-from oppa.training.profiled_start import searches, shape_of
+from oppa.training.profiled_start import searches
 from oppa.training.reconfiguration import Change, Phase
 from oppa.training.run import TrainingRun, open_run
 from oppa.training.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of

@@ -55,7 +55,8 @@ def _fully_shard(module: nn.Module, configuration: Configuration, replicas: Axis
 
 def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh) -> nn.Module:
     """A stage with its weights, whose backward pass averages gradients over the replicas, but for experts that are spread."""
-    if configuration.zero_stage >= 2 or mesh.dp.group is None or splits_backward(configuration):
+    trained = any(parameter.requires_grad for parameter in stage.parameters())
+    if configuration.zero_stage >= 2 or mesh.dp.group is None or splits_backward(configuration) or not trained:
         return stage
     spread = [name for name, _ in stage.named_parameters() if mesh.ep.size > 1 and of_expert(name)]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, spread)
@@ -99,8 +100,9 @@ def _replicated(stages: Iterable[nn.Module], mesh: Mesh) -> list[tuple[list[nn.P
     named = [(name, parameter) for stage in stages for name, parameter in stage.named_parameters()]
     if mesh.ep.size == 1:
         return [([parameter for _, parameter in named], mesh.dp)]
+    spread = [parameter for name, parameter in named if of_expert(name)]
     dense = [parameter for name, parameter in named if not of_expert(name)]
-    return [(dense, mesh.dp), ([parameter for name, parameter in named if of_expert(name)], mesh.expert_dp)]
+    return [(parameters, replicas) for parameters, replicas in ((dense, mesh.dp), (spread, mesh.expert_dp)) if parameters]
 
 
 def of_expert(name: str) -> bool:

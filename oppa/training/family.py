@@ -17,17 +17,17 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Family(Protocol):
-    """A model that is a list of blocks, with something before the first and behind the last."""
+    """A model that is a chain of parts: something before the first block, each block, and something behind the last."""
 
-    def stage(self, blocks: range, *, weights: bool = True) -> nn.Module:
-        """These consecutive blocks with their initial weights, sharded over the replicas where the ZeRO stage asks for it.
+    def stage(self, parts: range, *, weights: bool = True) -> nn.Module:
+        """These consecutive parts with their initial weights, sharded over the replicas where the ZeRO stage asks for it.
 
         Without `weights` they may be anything: whoever asks will fill them.
         """
         ...
 
-    def boundary(self, block: int) -> Tensor:
-        """What block number `block` of a micro-batch gets, on the meta device; 0 is the input, the number of blocks the output."""
+    def boundary(self, part: int) -> Tensor:
+        """What part number `part` gets of a micro-batch, on the meta device; 0 is the input, the number of parts the output."""
         ...
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
@@ -42,13 +42,13 @@ class Transformer:
         self._spec, self._mesh, self._tp = spec, mesh, _slice(mesh.tp)
         self._dtype = DTYPES[spec.training.precision]
 
-    def stage(self, blocks: range, *, weights: bool = True) -> Stage:
-        """These blocks, sharded over the replicas where the ZeRO stage asks for it; without `weights`, in memory as it is found."""
+    def stage(self, parts: range, *, weights: bool = True) -> Stage:
+        """These parts, sharded over the replicas where the ZeRO stage asks for it; without `weights`, in memory as it is found."""
         spec, configuration, mesh = self._spec, self._spec.configuration, self._mesh
         with torch.device("meta"):
             stage = Stage(
                 spec.model,
-                blocks,
+                parts,
                 self._tp,
                 recompute=configuration.recompute,
                 dtype=self._dtype,
@@ -62,15 +62,15 @@ class Transformer:
             stage.to_empty(device=mesh.device)
         return stage
 
-    def boundary(self, block: int) -> Tensor:
+    def boundary(self, part: int) -> Tensor:
         """Tokens or images, the residual stream, or this rank's logits; no micro-batch is spent on finding out."""
         model, size = self._spec.model, self._spec.configuration.micro_batch
-        if block == 0 and model.patch:
+        if part == 0 and model.patch:
             return torch.empty(size, 3, side_of(model), side_of(model), device="meta")
-        if block == 0:
+        if part == 0:
             return torch.empty(size, model.seq_len, dtype=torch.long, device="meta")
-        width = model.hidden if block < model.layers else len(self._tp.of(model.vocab))
-        rows = (size,) if model.patch and block == model.layers else (size, model.seq_len)
+        width = model.hidden if part < model.layers + 2 else len(self._tp.of(model.vocab))
+        rows = (size,) if model.patch and part == model.layers + 2 else (size, model.seq_len)
         return torch.empty(*rows, width, dtype=self._dtype, device="meta", requires_grad=True)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:

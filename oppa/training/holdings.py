@@ -4,7 +4,7 @@ Known without a process group, from the model, the configuration and the rank al
 number), so that two layouts speak of the same. Buffers are no state: a module of one's own makes them as it made them first.
 
     tensor parallel   a part of one dimension, where the module says so (`pieces`); all of it elsewhere
-    pipeline          the blocks of the rank's stages; both end stages hold an embedding that is also the head
+    pipeline          the parts of the rank's stages; both end stages hold an embedding that is also the head
     experts           those of the rank's place among its `ep` ranks
     zero_stage 1      moments of the parameters that ZeroRedundancyOptimizer gives to the rank; all weights
     zero_stage 2, 3   an equal share of every parameter's rows, and of its moments, as FSDP2 cuts them
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
+from oppa.pipeline.configured import stages_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.training.boxes import Box, Piece, elements
@@ -25,7 +26,7 @@ from oppa.training.mesh import peers
 from oppa.training.model import Stage
 from oppa.training.own_module import OwnStage
 from oppa.training.parts import parts_of
-from oppa.training.pipeline_parallel import blocks_of, stages_of
+from oppa.training.pipeline_parallel import numbers_of
 from oppa.training.tensor_parallel import Slice
 from oppa.training.weights import pieces_of
 
@@ -69,10 +70,10 @@ def layout_of(model: Model, configuration: Configuration, moments: tuple[str, ..
 
 def held_by(model: Model, configuration: Configuration, rank: int, moments: tuple[str, ...] = ADAM) -> tuple[Holding, ...]:
     """What a rank holds."""
-    replicas, parts, stages = (ranks.index(rank) for ranks in peers(configuration, rank))
-    tp, ep = Slice(parts, configuration.tp), Slice(replicas % configuration.ep, configuration.ep)
-    blocks = [blocks_of(stage, configuration, model.layers) for stage in stages_of(configuration, stages)]
-    parameters = [parameter for part in blocks for parameter in _parameters(model, part, tp, ep)]
+    replicas, slices, stages = (ranks.index(rank) for ranks in peers(configuration, rank))
+    tp, ep = Slice(slices, configuration.tp), Slice(replicas % configuration.ep, configuration.ep)
+    parts = stages_of(configuration, model)
+    parameters = [parameter for stage in numbers_of(configuration, stages) for parameter in _parameters(model, parts[stage], tp, ep)]
     dense = [parameter for parameter in parameters if configuration.ep == 1 or not of_expert(parameter.name)]
     spread = [parameter for parameter in parameters if configuration.ep > 1 and of_expert(parameter.name)]
     shares = (dense, Slice(replicas, configuration.dp)), (spread, Slice(replicas // configuration.ep, configuration.dp // configuration.ep))
@@ -98,16 +99,16 @@ class _Parameter:
 
 
 @functools.lru_cache(1024)
-def _parameters(model: Model, blocks: range, tp: Slice, ep: Slice) -> tuple[_Parameter, ...]:
-    """Of the stage with these blocks, in the order in which an optimizer is given them."""
+def _parameters(model: Model, parts: range, tp: Slice, ep: Slice) -> tuple[_Parameter, ...]:
+    """Of the stage with these parts, in the order in which an optimizer is given them."""
     with torch.device("meta"):
-        stage = _own_stage(model, blocks) if model.entry_point else Stage(model, blocks, tp, ep=ep)
+        stage = _own_stage(model, parts) if model.entry_point else Stage(model, parts, tp, ep=ep)
     return tuple(_Parameter(name, parameter.dtype, tuple(pieces_of(stage, name))) for name, parameter in stage.named_parameters())
 
 
-def _own_stage(model: Model, blocks: range) -> nn.Module:
-    parts = parts_of(model)
-    return OwnStage(blocks, model.layers, lambda part, *index: getattr(parts, part)(*index))
+def _own_stage(model: Model, parts: range) -> nn.Module:
+    made = parts_of(model)
+    return OwnStage(parts, model.layers, lambda part, *index: getattr(made, part)(*index))
 
 
 def _share(parameters: Sequence[_Parameter], share: Slice, zero_stage: int, moments: tuple[str, ...]) -> Iterator[Holding]:

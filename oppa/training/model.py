@@ -23,7 +23,7 @@ _WHOLE = Slice()
 
 
 class Stage(nn.Module):
-    """Consecutive blocks: the first stage embeds the inputs, the last one ends in this rank's slice of the logits.
+    """Consecutive parts: the first embeds the inputs, the last ends in this rank's slice of the logits; a stage without any does nothing.
 
     Without a `head` of its own the last stage multiplies with the embedding that it holds, too. Experts are spread over `ep`, and
     `micro_batches` make a step.
@@ -32,7 +32,7 @@ class Stage(nn.Module):
     def __init__(
         self,
         model: Model,
-        blocks: range,
+        parts: range,
         tp: Slice,
         *,
         recompute: str = "none",
@@ -43,9 +43,10 @@ class Stage(nn.Module):
         super().__init__()
         self.head_dim, self.dtype, self.tp = model.head_dim, dtype, tp
         self.rotary, self.classifies = not model.learned_positions, model.patch > 0
-        first, last = blocks.start == 0, blocks.stop == model.layers
+        first, last = 0 in parts, model.layers + 1 in parts
         self.embedding = _embedding(model, tp) if first else None
-        self.blocks = nn.ModuleDict({str(index): Block(model, tp, recompute, ep, micro_batches) for index in blocks})
+        layers = [part - 1 for part in parts if 1 <= part <= model.layers]
+        self.blocks = nn.ModuleDict({str(index): Block(model, tp, recompute, ep, micro_batches) for index in layers})
         self.norm = norm_of(model) if last else None
         self.head = _head(model, tp, first=first) if last else None
 

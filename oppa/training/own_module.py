@@ -16,16 +16,16 @@ from oppa.trials.wire import TrialSpec
 
 
 class OwnStage(nn.Module):
-    """Consecutive blocks, and what stands before or behind them, as `made` makes them; inputs become `dtype` between stages."""
+    """Consecutive parts, as `made` makes them; inputs become `dtype` between stages."""
 
     def __init__(
-        self, blocks: range, layers: int, made: Callable[..., nn.Module], *, recompute: str = "none", dtype: torch.dtype = torch.float32
+        self, parts: range, layers: int, made: Callable[..., nn.Module], *, recompute: str = "none", dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__()
         self.recompute, self.dtype = recompute, dtype
-        self.embedding = made("embed") if blocks.start == 0 else None
-        self.blocks = nn.ModuleDict({str(index): made("block", index) for index in blocks})
-        self.head = made("head") if blocks.stop == layers else None
+        self.embedding = made("embed") if 0 in parts else None
+        self.blocks = nn.ModuleDict({str(index): made("block", index) for index in (part - 1 for part in parts if 1 <= part <= layers)})
+        self.head = made("head") if layers + 1 in parts else None
 
     def forward(self, x: Tensor) -> Tensor:
         """What the embedding or a block takes, to what a block or the head returns."""
@@ -45,28 +45,28 @@ class OwnModule:
         self._dtype = DTYPES[spec.training.precision]
         self.loss = self._parts.loss
 
-    def stage(self, blocks: range, *, weights: bool = True) -> OwnStage:
-        """These consecutive blocks, sharded one by one: no more than one whole block exists at a time.
+    def stage(self, parts: range, *, weights: bool = True) -> OwnStage:
+        """These consecutive parts, sharded one by one: no more than one whole block exists at a time.
 
         Always with weights, as nobody knows what else their constructors make.
         """
         recompute, layers = self._spec.configuration.recompute, self._spec.model.layers
-        stage = OwnStage(blocks, layers, self._made, recompute=recompute, dtype=self._dtype)
+        stage = OwnStage(parts, layers, self._made, recompute=recompute, dtype=self._dtype)
         shard_module(stage, self._spec.configuration, self._mesh)
         return stage
 
-    def boundary(self, block: int) -> Tensor:
+    def boundary(self, part: int) -> Tensor:
         """What the parts before it make of a batch, found out without computing it."""
         size, layers = self._spec.configuration.micro_batch, self._spec.model.layers
         x = source_of(self._spec).batch(0, range(size)).inputs.to("meta")
         with torch.device("meta"), torch.no_grad():
-            if block > 0:
+            if part > 0:
                 x = self._parts.embed()(x)
-            for index in range(min(block, layers)):
+            for index in range(min(part - 1, layers)):
                 x = self._parts.block(index)(x)
-            if block == layers:
+            if part == layers + 2:
                 x = self._parts.head()(x)
-        return x.to(self._dtype).requires_grad_() if block > 0 else x
+        return x.to(self._dtype).requires_grad_() if part > 0 else x
 
     def _made(self, part: str, *index: int) -> nn.Module:
         torch.manual_seed(zlib.crc32(f"{self._spec.training.seed}/{part}{index}".encode()))

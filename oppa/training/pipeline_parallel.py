@@ -1,4 +1,4 @@
-"""Pipeline parallelism: which blocks a rank holds, and the schedule that runs micro-batches through its stages."""
+"""Pipeline parallelism: which parts of the model a rank holds, and the schedule that runs micro-batches through its stages."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -10,9 +10,9 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, _Action, _PipelineScheduleRuntime
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
+from oppa.pipeline.configured import order_of, shape_of, stages_of
 from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Order
 from oppa.pipeline.order_file import cells
-from oppa.pipeline.orders import folded, order
 from oppa.problem.configuration import Configuration
 from oppa.training.batches import Batch
 from oppa.training.family import Family
@@ -24,28 +24,10 @@ OF_TORCH: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 """Schedules that torch runs itself, with a stage for each rank; all others are orders that its runtime goes through."""
 
 
-def stages_of(configuration: Configuration, pp_index: int) -> tuple[int, ...]:
+def numbers_of(configuration: Configuration, pp_index: int) -> tuple[int, ...]:
     """The global numbers of the stages on this rank: round and round, or there and back."""
-    pp, chunks = configuration.pp, configuration.model_chunks
-    if _folded(configuration):
-        return pp_index, 2 * pp - 1 - pp_index
-    return tuple(pp_index + chunk * pp for chunk in range(chunks))
-
-
-def rank_of(stage: int, configuration: Configuration) -> int:
-    """Which rank of a pipeline holds a stage: the inverse of `stages_of`."""
-    pp = configuration.pp
-    return min(stage, 2 * pp - 1 - stage) if _folded(configuration) else stage % pp
-
-
-def _folded(configuration: Configuration) -> bool:
-    return configuration.pp > 1 and folded(configuration.schedule, configuration.model_chunks)
-
-
-def blocks_of(stage: int, configuration: Configuration, layers: int) -> range:
-    """The blocks of a stage; stages differ by at most one block."""
-    count = configuration.pp * configuration.model_chunks
-    return range(layers * stage // count, layers * (stage + 1) // count)
+    shape = shape_of(configuration)
+    return tuple(stage for stage in range(shape.stages) if shape.rank_of(stage) == pp_index)
 
 
 class _Recorded(PipelineStage):
@@ -84,14 +66,14 @@ class Pipeline:
     ) -> None:
         """`passes`: in this order; the schedule's own unless given. `recorder`: hears of them."""
         configuration = spec.configuration
-        numbers = stages_of(configuration, mesh.pp.index)
-        total = configuration.pp * configuration.model_chunks
+        numbers = numbers_of(configuration, mesh.pp.index)
+        parts = stages_of(configuration, spec.model)
+        total = len(parts)
         self._first, self._last = 0 in numbers, total - 1 in numbers
         stages: list[_Recorded] = []
         for number, module in zip(numbers, modules, strict=True):
-            blocks = blocks_of(number, configuration, spec.model.layers)
             # Told, so that no micro-batch is spent on finding out.
-            inputs, outputs = family.boundary(blocks.start), family.boundary(blocks.stop)
+            inputs, outputs = family.boundary(parts[number].start), family.boundary(parts[number].stop)
             stages.append(_Recorded(module, number, total, mesh.device, inputs, outputs, group=mesh.pp.group))
             stages[-1].recorder = recorder
 
@@ -113,12 +95,6 @@ class Pipeline:
         inputs = (batch.inputs,) if self._first else ()
         self._schedule.step(*inputs, target=batch.targets if self._last else None, losses=losses, return_outputs=False)
         return torch.stack([loss.detach() for loss in losses]).sum() if self._last else None
-
-
-def order_of(configuration: Configuration) -> Order:
-    """Of the passes of a configuration's schedule; where there is no pipeline, one micro-batch after the other."""
-    shape = {"ranks": configuration.pp, "micro_batches": configuration.num_microbatches, "chunks": configuration.model_chunks}
-    return order(configuration.schedule if configuration.pp > 1 else "memory-minimal", **shape)
 
 
 def _runtime(order: Order, stages: Sequence[_PipelineStageBase], loss: Callable[[Tensor, Tensor], Tensor]) -> _PipelineScheduleRuntime:

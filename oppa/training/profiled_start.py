@@ -7,14 +7,14 @@ passes, for some with both halves apart, so that both are known.
 import contextlib
 from collections.abc import Iterator
 
-from oppa.pipeline.graph import Order, Shape
-from oppa.pipeline.orders import SEARCH, folded
+from oppa.pipeline.configured import order_of, shape_of
+from oppa.pipeline.graph import Order
+from oppa.pipeline.orders import SEARCH
 from oppa.pipeline.profile import Profile
 from oppa.pipeline.schedules import one_by_one
 from oppa.problem.configuration import Configuration
 from oppa.training.memory import PeakMemory
 from oppa.training.mesh import Mesh
-from oppa.training.pipeline_parallel import order_of
 from oppa.training.profiling import Profiling
 from oppa.training.replica import Replica
 from oppa.trials.wire import TrialSpec
@@ -23,13 +23,6 @@ from oppa.trials.wire import TrialSpec
 def searches(configuration: Configuration) -> bool:
     """Whether the order of its passes is to be searched for while it runs."""
     return configuration.pp > 1 and configuration.schedule == SEARCH
-
-
-def shape_of(configuration: Configuration) -> Shape:
-    """Of its pipeline."""
-    schedule, chunks = configuration.schedule, configuration.model_chunks
-    count, lies_folded = configuration.num_microbatches, folded(schedule, chunks)
-    return Shape(ranks=configuration.pp, micro_batches=count, chunks=chunks, folded=lies_folded)
 
 
 class ProfiledStart:

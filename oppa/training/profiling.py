@@ -9,12 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from oppa.pipeline.configured import stages_of
 from oppa.pipeline.graph import Order
 from oppa.pipeline.prediction import between_s
 from oppa.pipeline.profile import Link, Part, Profile
 from oppa.training.memory import PeakMemory
 from oppa.training.mesh import Mesh
-from oppa.training.pipeline_parallel import stages_of
+from oppa.training.pipeline_parallel import numbers_of
 from oppa.training.recorder import Recorder, Seen, Sum, part_of
 from oppa.training.replica import Replica
 from oppa.trials.wire import TrialSpec
@@ -36,9 +37,9 @@ class Profiling:
     def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, order: Order) -> None:
         self._replica, self._spec, self._mesh, self._order = replica, spec, mesh, order
         configuration = spec.configuration
-        stages = dict(zip(stages_of(configuration, mesh.pp.index), replica.stages, strict=True))
-        last = configuration.pp * configuration.model_chunks - 1
-        self._recorder = Recorder(stages, spec.model.layers, last, mesh.device)
+        stages = dict(zip(numbers_of(configuration, mesh.pp.index), replica.stages, strict=True))
+        self._parts = stages_of(configuration, spec.model)
+        self._recorder = Recorder(stages, self._parts, mesh.device)
         self._seen: Seen = {}
         self._steps_s: list[tuple[float, float, float]] = []
         """A whole step, its passes, and its update."""
@@ -100,11 +101,11 @@ class Profiling:
             point_to_point=self._point_to_point(),
             all_reduce=self._all_reduce(),
         )
-        return dataclasses.replace(found, between_s=between_s(found, self._order))
+        return dataclasses.replace(found, between_s=between_s(found, self._order, self._parts))
 
     def _boundary_bytes(self) -> int:
         """Of what goes from one layer to the next."""
-        between = self._replica.boundary(min(1, self._spec.model.layers - 1))
+        between = self._replica.boundary(1)
         return between.numel() * between.element_size()
 
     def _point_to_point(self) -> Link:

@@ -62,13 +62,12 @@ class Recorder:
 
     Args:
         stages: Modules by the number of their stage, with `blocks` by their number in the model.
-        layers: Of the whole model.
-        last: The last stage of all.
+        parts: Of each of all stages.
     """
 
-    def __init__(self, stages: Mapping[int, nn.Module], layers: int, last: int, device: torch.device) -> None:
-        self._behind, self._last = layers + 1, last
-        self._stages = {number: _Stage(module, layers) for number, module in stages.items()}
+    def __init__(self, stages: Mapping[int, nn.Module], parts: Sequence[range], device: torch.device) -> None:
+        self._behind = parts[-1].stop - 1
+        self._stages = {number: _Stage(module, parts[number], self._behind) for number, module in stages.items()}
         self._clock = clock_of(device)
         self._reached = self._clock()
         self._marks: list[_Mark] = []
@@ -153,14 +152,12 @@ class Recorder:
     def _segments(
         self, node: range, marks: Sequence[_Mark], times: Sequence[float], memory: Sequence[tuple[int, int]]
     ) -> Iterator[_Segment]:
-        """A pass part by part; what a stage does for no part of its own goes to its nearest block."""
-        kind, number = marks[node[0]].kind, marks[node[0]].stage
-        stage = self._stages[number]
-        first = stage.blocks[0] + 1 if stage.blocks and number > 0 else 0
-        last = stage.blocks[-1] + 1 if stage.blocks and number < self._last else self._behind
-        if not stage.blocks and 0 < number < self._last:
+        """A pass part by part."""
+        kind, stage = marks[node[0]].kind, self._stages[marks[node[0]].stage]
+        if not stage.parts:
             return
-        part = self._behind if kind == LOSS or (not stage.blocks and number) else first if kind == FORWARD else last
+        first, last = stage.parts[0], stage.parts[-1]
+        part = first if kind == FORWARD else last
         for here, there in itertools.pairwise(node):
             bytes_ = (memory[here][0], memory[there][1], memory[there][0]) if memory else ()
             yield _Segment(part, times[there] - times[here], *bytes_)
@@ -198,13 +195,14 @@ class Recorder:
 
 
 class _Stage:
-    """What a module holds: its blocks by number, and how many numbers each part's weights are."""
+    """What a module holds: its parts, its blocks by number, and how many numbers each part's weights are."""
 
-    def __init__(self, module: nn.Module, layers: int) -> None:
+    def __init__(self, module: nn.Module, parts: range, behind: int) -> None:
+        self.parts = parts
         self.blocks = [int(name) for name, _ in _blocks(module)]
         self.sizes = collections.Counter[int]()
         for name, parameter in module.named_parameters():
-            self.sizes[part_of(name, layers)] += parameter.numel()
+            self.sizes[part_of(name, behind - 1)] += parameter.numel()
 
 
 def part_of(name: str, layers: int) -> int:

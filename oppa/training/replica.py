@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from oppa.pipeline.configured import stages_of
 from oppa.pipeline.graph import BACKWARD, FORWARD, Order
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Over
@@ -21,7 +22,7 @@ from oppa.training.gradient_statistics import GradientStatistics
 from oppa.training.mesh import Mesh
 from oppa.training.noise_scale import NoiseScale
 from oppa.training.own_module import OwnModule
-from oppa.training.pipeline_parallel import Pipeline, blocks_of, stages_of
+from oppa.training.pipeline_parallel import Pipeline, numbers_of
 from oppa.training.recorder import LOSS, Recorder
 from oppa.training.rules import require_buildable, require_runnable, splits_backward
 from oppa.training.tied import TiedWeights
@@ -42,8 +43,9 @@ class Replica:
         require_runnable(spec.model, spec.configuration, local_batches)
         self._local_batches = tuple(local_batches)
         family = _family(spec, mesh)
-        numbers = stages_of(spec.configuration, mesh.pp.index)
-        stages = [family.stage(blocks_of(number, spec.configuration, spec.model.layers), weights=weights) for number in numbers]
+        numbers = numbers_of(spec.configuration, mesh.pp.index)
+        parts = stages_of(spec.configuration, spec.model)
+        stages = [family.stage(parts[number], weights=weights) for number in numbers]
         self._modules = [replicate(stage, spec.configuration, mesh) for stage in stages]
         self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training)
         self._tied = TiedWeights(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
@@ -66,9 +68,9 @@ class Replica:
         """What updates them."""
         return self._optimizers
 
-    def boundary(self, block: int) -> Tensor:
-        """What a block of a micro-batch gets, on the meta device."""
-        return self._family.boundary(block)
+    def boundary(self, part: int) -> Tensor:
+        """What a part of the model gets of a micro-batch, on the meta device."""
+        return self._family.boundary(part)
 
     def rebatch(self, configuration: Configuration, local_batches: Sequence[int] = ()) -> None:
         """Take batches of other sizes from the next step on; the layout stays, and all ranks do so behind the same step.
@@ -147,9 +149,9 @@ class Replica:
 
     def evaluate(self, batch: Batch, counting: int) -> Tensor:
         """Of samples that nothing is learned from: losses, targets and hits (`validation.losses`)."""
-        spec, numbers = self._spec, stages_of(self._spec.configuration, self._mesh.pp.index)
+        spec, numbers = self._spec, numbers_of(self._spec.configuration, self._mesh.pp.index)
         stages = dict(zip(numbers, self.stages, strict=True))
-        return losses(stages, self._family, spec.configuration, self._mesh, spec.model.layers, batch, counting)
+        return losses(stages, self._family, spec.configuration, self._mesh, stages_of(spec.configuration, spec.model), batch, counting)
 
     def measured(self) -> Tensor:
         """In between: what this rank has to tell of the gradients that are watched (`GradientStatistics.own`)."""
@@ -186,7 +188,7 @@ def same_layout(one: Configuration, other: Configuration) -> bool:
     """Whether one becomes the other while all state stays where it is: they differ in batch sizes, and in the order of passes."""
     alike = dataclasses.replace(one, global_batch=other.global_batch, micro_batch=other.micro_batch, schedule=other.schedule) == other
     averaged_alike = one.dp == 1 or splits_backward(one) == splits_backward(other)
-    return alike and averaged_alike and stages_of(one, 0) == stages_of(other, 0)
+    return alike and averaged_alike and numbers_of(one, 0) == numbers_of(other, 0)
 
 
 def _family(spec: TrialSpec, mesh: Mesh) -> Family:

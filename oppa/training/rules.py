@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 
 from oppa.errors import InputError, nearest
+from oppa.pipeline.configured import shape_of
 from oppa.pipeline.orders import CHUNKS, SCHEDULES, SPLIT
+from oppa.pipeline.stage_layout import cut
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 
@@ -82,23 +84,23 @@ def require_schedulable(configuration: Configuration, layers: int) -> None:
     """Refuse a configuration that cannot run here.
 
     Raises:
-        InputError: says which rule is broken.
+        InputError: says which rule is broken, or what is wrong with its layout.
     """
     if configuration.pp > 1 and configuration.schedule not in SCHEDULES:
         raise InputError(f"`schedule = {configuration.schedule}` is unknown", hint=nearest(configuration.schedule, SCHEDULES))
-    rules = {**_batch_rules(configuration, layers), **(_schedule_rules(configuration) if configuration.pp > 1 else {})}
+    rules = {**_batch_rules(configuration), **(_schedule_rules(configuration) if configuration.pp > 1 else {})}
     for rule, holds in rules.items():
         if not holds:
             raise InputError(
                 f"`{configuration.id}` cannot run {configuration.num_microbatches} micro-batches through {layers} layers", hint=rule
             )
+    cut(configuration.stage_layout, shape_of(configuration), [1.0] * (layers + 2))
 
 
-def _batch_rules(configuration: Configuration, layers: int) -> dict[str, bool]:
+def _batch_rules(configuration: Configuration) -> dict[str, bool]:
     dp, micro_batch, count = configuration.dp, configuration.micro_batch, configuration.num_microbatches
     return {
         "dp * micro_batch must divide global_batch": configuration.global_batch == dp * micro_batch * count > 0,
-        "every stage needs a layer: pp * model_chunks <= layers": configuration.pp * configuration.model_chunks <= layers,
         "without a pipeline, model_chunks is 1": configuration.pp > 1 or configuration.model_chunks == 1,
     }
 

@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from oppa.pipeline.configured import shape_of
+from oppa.pipeline.stage_layout import Stages
 from oppa.problem.configuration import Configuration
 from oppa.training.accuracy import hits
 from oppa.training.batches import Batch, Source
 from oppa.training.family import Family
 from oppa.training.mesh import Mesh
-from oppa.training.pipeline_parallel import blocks_of, rank_of
 from oppa.training.tensor_parallel import IGNORED
 
 
@@ -52,7 +53,7 @@ def share_of(source: Source, configuration: Configuration, replica: int) -> tupl
 
 @torch.no_grad()
 def losses(
-    stages: Mapping[int, nn.Module], family: Family, configuration: Configuration, mesh: Mesh, layers: int, batch: Batch, counting: int
+    stages: Mapping[int, nn.Module], family: Family, configuration: Configuration, mesh: Mesh, parts: Stages, batch: Batch, counting: int
 ) -> Tensor:
     """Of this replica's samples: the sum of losses over all targets, how many there are, and how many are hit, shape (3,).
 
@@ -60,21 +61,22 @@ def losses(
 
     Args:
         stages: Those of this rank by their number.
+        parts: Of all stages.
         batch: In whole micro-batches.
         counting: The first so many samples count.
     """
     total = torch.zeros(3, dtype=torch.float64, device=mesh.device)
-    last, size = configuration.pp * configuration.model_chunks - 1, configuration.micro_batch
+    last, size, rank_of = len(parts) - 1, configuration.micro_batch, shape_of(configuration).rank_of
     for stage in stages.values():
         stage.eval()
     for start in range(0, len(batch.inputs), size):
         micro_batch = Batch(batch.inputs[start : start + size], batch.targets[start : start + size]).to(mesh.device)
         passing: Tensor | None = micro_batch.inputs
         for number, stage in sorted(stages.items()):
-            if number and rank_of(number - 1, configuration) != mesh.pp.index:
-                shape = family.boundary(blocks_of(number, configuration, layers).start)
-                passing = torch.empty_like(shape, device=mesh.device, requires_grad=False)
-                dist.recv(passing, group=mesh.pp.group, group_src=rank_of(number - 1, configuration))
+            if number and rank_of(number - 1) != mesh.pp.index:
+                given = family.boundary(parts[number].start)
+                passing = torch.empty_like(given, device=mesh.device, requires_grad=False)
+                dist.recv(passing, group=mesh.pp.group, group_src=rank_of(number - 1))
             assert passing is not None
             passing = stage(passing)
             if number == last:
@@ -85,8 +87,8 @@ def losses(
                     hit = found[0] if found is not None else torch.full_like(loss, torch.nan)
                     if mesh.tp.index == 0:
                         total += torch.stack((loss * count, count, hit)).double()
-            elif rank_of(number + 1, configuration) != mesh.pp.index:
-                dist.send(passing.contiguous(), group=mesh.pp.group, group_dst=rank_of(number + 1, configuration))
+            elif rank_of(number + 1) != mesh.pp.index:
+                dist.send(passing.contiguous(), group=mesh.pp.group, group_dst=rank_of(number + 1))
     for stage in stages.values():
         stage.train()
         for module in stage.modules():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from oppa import catalog
 from oppa.bench.elastic import NEVER, REPLICAS, STAGES, Chain
 from oppa.bench.pipelines import LAYOUTS, ORDERS, Ran, Round, compared, predicted, rank_correlation, read, write
 from oppa.bench.pipelines_page import sections, to_json, write_page
@@ -58,3 +59,9 @@ def test_the_page_has_errors_orders_and_figures(tmp_path: Path) -> None:
     for name in ("accuracy.svg", "overhead.svg", "speedups.svg", "methods.svg", "configurations.svg"):
         assert f"]({name})" in text and "<svg" in (tmp_path / name).read_text()
     assert to_json(kept, CHAINS)["step_time_error"] == pytest.approx(1 - 1 / 1.1)
+
+
+def test_the_record_can_be_read_and_stages_alone_change_no_loss() -> None:
+    found, elastic = read(catalog.root() / "results" / "pipelines")
+    assert len(found) >= 3 and {ran.configuration for ran in found[0].ran} == {*LAYOUTS, *ORDERS}
+    assert elastic[STAGES].losses == elastic[NEVER].losses != elastic[REPLICAS].losses

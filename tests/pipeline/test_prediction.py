@@ -10,9 +10,10 @@ from oppa.pipeline.graph import Shape
 from oppa.pipeline.order_file import cells
 from oppa.pipeline.orders import order
 from oppa.pipeline.prediction import between_s, footprint, modelled_s, passes_as_written_s, predict, static_bytes, times
-from oppa.pipeline.profile import Link, Part, Profile, even
+from oppa.pipeline.profile import Link, Part, Profile
 from oppa.pipeline.schedules import one_by_one
 from oppa.pipeline.search.profiled import choose
+from oppa.pipeline.stage_layout import even
 from oppa.pipeline.validation import violations
 
 LAYER = Part(forward_s=1.0, backward_s=2.0, held_bytes=10.0, weight_bytes=4, optimizer_bytes=8)
@@ -27,7 +28,7 @@ def test_parts_are_shared_out_as_layers_are() -> None:
     assert even(8, 4) == (range(3), range(3, 5), range(5, 7), range(7, 10))
     assert even(6, 4) == (range(2), range(2, 4), range(4, 5), range(5, 8))
     assert even(3, 1) == (range(5),)
-    assert even(2, 4) == (range(1), range(1, 2), range(2, 2), range(2, 4))
+    assert even(2, 4) == (range(1), range(1, 2), range(2, 3), range(3, 4))
 
 
 @pytest.mark.parametrize(("pp", "micro_batches"), [(1, 3), (2, 4), (4, 8), (4, 4)])
@@ -63,8 +64,8 @@ def test_what_is_between_passes_is_told_from_the_steps_that_were_seen() -> None:
     passes = order("1f1b", ranks=2, micro_batches=4)
     exact = predict(profile(), passes).passes_s
     late = dataclasses.replace(profile(), passes_s=exact + 8.0)
-    assert between_s(late, passes) == 1.0
-    assert between_s(dataclasses.replace(profile(), passes_s=exact - 8.0), passes) == 0.0
+    assert between_s(late, passes, even(8, 2)) == 1.0
+    assert between_s(dataclasses.replace(profile(), passes_s=exact - 8.0), passes, even(8, 2)) == 0.0
 
 
 def test_the_first_stage_of_a_split_order_computes_its_whole_backward_pass_as_the_second_half() -> None:

@@ -13,7 +13,8 @@ JOB = Job(profile=profile(), global_batch=8)
 
 def way(step_s: float, modelled_s: float, **values: object) -> Candidate:
     prediction = Prediction(step_s=step_s, peak_bytes=1.0, passes_s=step_s)
-    return Candidate(**{"dp": 1, "pp": 1, "chunks": 1, "schedule": "1f1b", "prediction": prediction, "modelled_s": modelled_s, **values})  # type: ignore[arg-type]
+    layout = {"dp": 1, "pp": 1, "chunks": 1, "schedule": "1f1b", "stage_layout": "even"}
+    return Candidate(**{**layout, "prediction": prediction, "modelled_s": modelled_s, **values})  # type: ignore[arg-type]
 
 
 def test_all_ways_are_looked_at_that_can_be_run() -> None:
@@ -28,6 +29,21 @@ def test_all_ways_are_looked_at_that_can_be_run() -> None:
     halved = dataclasses.replace(JOB, tp=2)
     assert {(each.dp, each.pp) for each in candidates(halved, 8, replicas=None, schedules=["1f1b"])} == {(1, 4), (2, 2), (4, 1)}
     assert {each.chunks for each in candidates(JOB, 2, replicas=[1], schedules=["interleaved"])} == {2, 3, 4}
+
+
+def test_stages_are_balanced_by_measured_costs() -> None:
+    slow = dataclasses.replace(profile().parts[-1], forward_s=2.0, backward_s=4.0)
+    job = dataclasses.replace(JOB, profile=dataclasses.replace(profile(), parts=(*profile().parts[:-1], slow)))
+    evenly, by_cost = candidates(job, 4, replicas=[1], schedules=["1f1b"])
+    assert (evenly.stage_layout, by_cost.stage_layout) == ("even", "Ett|tt|t*3|tL")
+    assert by_cost.prediction.step_s < evenly.prediction.step_s
+    assert fastest(job, [evenly, by_cost]) is by_cost
+
+
+def test_more_stages_than_layers_leave_some_without() -> None:
+    job = dataclasses.replace(JOB, profile=profile(6))
+    found = list(candidates(job, 4, replicas=[1], schedules=["interleaved"]))
+    assert {each.chunks for each in found} == {2} and found[0].stage_layout == "even"
 
 
 def test_the_fastest_that_fits_is_taken() -> None:

@@ -28,12 +28,19 @@ def elastic(model: Model, folder: Path, **values: object) -> list[dict[str, obje
     return orders
 
 
-SCHEDULES = [{"schedule": "1f1b"}, {"schedule": "zb-h1"}, {"schedule": "search"}, {"schedule": "memory-minimal"}]
+SCHEDULES = [
+    {"schedule": "1f1b"},
+    {"schedule": "zb-h1"},
+    {"schedule": "search"},
+    {"schedule": "memory-minimal"},
+    {"stage_layout": "balanced"},
+]
+SCHEDULES += [{"stage_layout": "balanced"}, {"schedule": "interleaved", "model_chunks": 2}]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [6, 7])
-@pytest.mark.parametrize("values", SCHEDULES, ids=lambda values: str(values["schedule"]))
+@pytest.mark.parametrize("values", SCHEDULES, ids=lambda values: "-".join(map(str, values.values())))
 def test_weights_moments_and_losses_are_equal_to_the_last_bit(values: dict[str, object], layers: int, tmp_path: Path) -> None:
     model = dataclasses.replace(TINY, layers=layers)
     unchanging = order(model, [pipeline(1)], [sum(STEPS)], training=CLIPPED, digest=True)

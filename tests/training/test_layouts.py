@@ -67,6 +67,26 @@ def test_pipelines_of_replicas_train_the_same_model(stage: int, schedule: str, c
     assert same(trials(configured(dp=2, pp=2, zero_stage=stage, schedule=schedule, model_chunks=chunks)).losses, alone)
 
 
+STAGES = [
+    {"pp": 4, "stage_layout": "balanced"},
+    {"pp": 4, "stage_layout": "E|t*5|t*3|L", "schedule": "zb-h1"},
+    {"pp": 3, "stage_layout": "Et*5|t*3|L"},
+    {"pp": 2, "model_chunks": 3, "schedule": "interleaved"},
+    {"pp": 2, "model_chunks": 4, "schedule": "interleaved-zb", "global_batch": 8},
+    {"pp": 4, "model_chunks": 2, "schedule": "search"},
+    {"dp": 2, "pp": 2, "model_chunks": 2, "schedule": "interleaved", "stage_layout": "E|t*8||L"},
+    {"dp": 2, "pp": 2, "model_chunks": 2, "schedule": "zb-v", "stage_layout": "Et||t*3|t*4L", "zero_stage": 1},
+    {"dp": 2, "pp": 2, "model_chunks": 2, "schedule": "interleaved", "stage_layout": "E|t*8||L", "zero_stage": 3},
+]
+"""Stages with other numbers of layers, with the embedding or the loss alone, and with nothing."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", STAGES, ids=lambda values: f"{name_of(values)} {values.get('stage_layout', '')}")
+def test_stages_of_any_parts_train_the_same_model(values: dict[str, object], trials: Trials, alone: list[float]) -> None:
+    assert same(trials(configured(**values)).losses, alone)
+
+
 THREE = [
     {"tp": 2, "pp": 2, "micro_batch": 4},
     {"dp": 2, "tp": 2, "zero_stage": 1, "micro_batch": 4},

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
+from oppa.pipeline.configured import order_of
 from oppa.pipeline.profile import Profile
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Training
 from oppa.training.mesh import open_mesh
-from oppa.training.pipeline_parallel import order_of
 from oppa.training.profiling import Profiling
 from oppa.training.replica import Replica
 from oppa.training.sources import source_of
@@ -83,7 +83,14 @@ def test_a_searched_run_begins_with_a_micro_batch_at_a_time_and_goes_over_to_a_b
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "configuration", [configured(dp=2, pp=2), configured(dp=4, micro_batch=1), configured(dp=2, zero_stage=3)], ids=lambda c: c.id
+    "configuration",
+    [
+        configured(dp=2, pp=2),
+        configured(dp=4, micro_batch=1),
+        configured(dp=2, zero_stage=3),
+        configured(pp=2, model_chunks=2, schedule="interleaved", stage_layout="E|t*8||L"),
+    ],
+    ids=lambda c: c.id,
 )
 def test_runs_are_profiled_in_every_layout(configuration: Configuration, made: Runs) -> None:
     folder = made.new(configuration)

@@ -87,6 +87,8 @@ def test_a_bad_layout_is_refused_with_its_rule(trials: Trials) -> None:
         {"pp": 2, "micro_batch": 8},
         {"pp": 2, "model_chunks": 2},
         {"pp": 2, "schedule": "zb-v"},
+        {"pp": 2, "stage_layout": "Et|tL"},
+        {"pp": 2, "stage_layout": "fair"},
         {"pp": 2, "schedule": "interleaved"},
         {"pp": 2, "schedule": "round-robin"},
         {"pp": 2, "schedule": "interleaved", "model_chunks": 2, "global_batch": 5, "micro_batch": 1},

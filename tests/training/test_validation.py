@@ -13,7 +13,6 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.training import ledger
 from oppa.training.batches import Source, among_all, held_out_among
-from oppa.training.pipeline_parallel import rank_of, stages_of
 from oppa.training.sources import source_of
 from oppa.training.validation import share_of
 from tests.training.conftest import TINY
@@ -69,16 +68,6 @@ def test_replicas_share_them_out_evenly(model: Model, dp: int, micro_batch: int)
     for name in ("inputs", "targets"):
         parts = [getattr(share, name)[:counting] for share, counting in shares]
         assert torch.equal(torch.cat(parts), getattr(whole, name)) and all(part.dtype == getattr(whole, name).dtype for part in parts)
-
-
-@pytest.mark.parametrize(
-    "configuration",
-    [configured(pp=4), configured(pp=2, model_chunks=2, schedule="interleaved"), configured(pp=4, model_chunks=2, schedule="zb-v")],
-    ids=str,
-)
-def test_it_is_known_which_rank_holds_a_stage(configuration: Configuration) -> None:
-    for rank in range(configuration.pp):
-        assert all(rank_of(stage, configuration) == rank for stage in stages_of(configuration, rank))
 
 
 def test_more_than_half_cannot_be_held_out() -> None:

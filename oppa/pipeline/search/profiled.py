@@ -8,9 +8,10 @@ from oppa.errors import InputError
 from oppa.pipeline import schedules
 from oppa.pipeline.graph import Order, Shape, whole
 from oppa.pipeline.prediction import Prediction, footprint, predict, static_bytes, sum_of_ranks, times
-from oppa.pipeline.profile import Profile, even
+from oppa.pipeline.profile import Profile
 from oppa.pipeline.search.heuristic import NODES, heuristic
 from oppa.pipeline.search.task import Task
+from oppa.pipeline.stage_layout import even
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

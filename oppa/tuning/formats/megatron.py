@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from oppa.errors import InputError
+from oppa.pipeline.configured import stages_of
+from oppa.pipeline.stage_layout import EVEN, letters, recognised
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
@@ -29,7 +31,9 @@ EXPRESSES = [
     "dp_bucket_mb",
     "overlap_zero_comm",
     "overlap_zero_allgather",
+    "stage_layout",
 ]
+STAGES = "--pipeline-model-parallel-layout"
 GRADIENT_BYTES = 4
 """Megatron-LM accumulates gradients in fp32, also where it computes in bf16."""
 
@@ -46,6 +50,7 @@ _KNOWN = {
     *NUMBERS,
     *SWITCHES,
     *["--use-distributed-optimizer", "--no-overlap-p2p-communication", "--ddp-bucket-size", "--num-layers-per-virtual-pipeline-stage"],
+    STAGES,
     *["--recompute-granularity", "--recompute-activations", "--recompute-method", "--recompute-num-layers"],
 }
 MATTER = re.compile(r"--(.*parallel.*|.*overlap.*|recompute.*|.*fsdp.*|.*offload.*|fp8.*|fp16|.*batch-size.*|.*data-parallel.*|.*layout.*)")
@@ -73,7 +78,8 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 def check(problem: Problem, configuration: Configuration, *, target: str = NAME) -> None:
     """Raise InputError for a value that Megatron-LM has no option for."""
     c = configuration
-    require_equal_stages(target, problem, c)
+    if c.stage_layout == EVEN:
+        require_equal_stages(target, problem, c)
     if c.schedule not in ("1f1b", "interleaved"):
         raise inexpressible(target, c, "schedule", hint='it has "1f1b" and "interleaved"')
     if c.zero_stage > 1:
@@ -102,8 +108,10 @@ def parallel_options(problem: Problem, configuration: Configuration) -> list[str
     options += [f"--expert-model-parallel-size {c.ep}"] if c.ep > 1 else []
     options += ["--sequence-parallel"] if needs_sequence_parallel(problem, c) else []
     options += ["--use-distributed-optimizer"] if c.zero_stage else []
+    if c.stage_layout != EVEN:
+        options += [f"{STAGES} {letters(stages_of(c, problem.model))}"]  # which says how many there are; a shell would expand `t*3`
     if c.schedule == "interleaved":
-        options += [f"--num-virtual-stages-per-pipeline-rank {c.model_chunks}"]
+        options += [f"--num-virtual-stages-per-pipeline-rank {c.model_chunks}"] if c.stage_layout == EVEN else []
         options += [] if c.overlap_p2p else ["--no-overlap-p2p-communication"]
     if c.recompute != "none":
         options += [f"--recompute-granularity {c.recompute}"]
@@ -159,6 +167,8 @@ def parse(problem: Problem, files: Files) -> Reading:
     if "--num-layers-per-virtual-pipeline-stage" in options:
         layers = _number("--num-layers-per-virtual-pipeline-stage", options["--num-layers-per-virtual-pipeline-stage"])
         settings["model_chunks"] = problem.model.layers // (int(settings.get("pp", 1)) * layers)
+    if STAGES in options:
+        settings |= layout_of(problem, " ".join(options[STAGES]), int(settings.get("pp", 1)))
     if int(settings.get("model_chunks", 1)) > 1:
         settings |= {"schedule": "interleaved", "overlap_p2p": "--no-overlap-p2p-communication" not in options}
     selective = ["selective"] if "--recompute-activations" in options else ["none"]
@@ -167,6 +177,12 @@ def parse(problem: Problem, files: Files) -> Reading:
         settings["dp_bucket_mb"] = mebibytes(_number("--ddp-bucket-size", options["--ddp-bucket-size"]), size=GRADIENT_BYTES)
     ignored = [" ".join((option, *values)) for option, values in options.items() if option not in _KNOWN and MATTER.fullmatch(option)]
     return Reading(settings=settings, ignored=tuple(ignored))
+
+
+def layout_of(problem: Problem, text: str, pp: int) -> dict[str, Value]:
+    """What a layout of stages sets."""
+    stage_layout, chunks = recognised(text, pp, problem.model.part_flops)
+    return {"stage_layout": stage_layout, "model_chunks": chunks}
 
 
 def _options(text: str) -> dict[str, list[str]]:

@@ -4,6 +4,8 @@ Names: megatron/bridge/training/config.py of megatron-bridge 0.3.1, and ModelPar
 DistributedDataParallelConfig of megatron-core 0.16, which the tests ask.
 """
 
+from oppa.pipeline.configured import stages_of
+from oppa.pipeline.stage_layout import EVEN, letters
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
@@ -67,7 +69,7 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
         "model.overlap_p2p_comm": c.overlap_p2p if interleaved else False,
         "model.batch_p2p_comm": not (c.overlap_p2p and interleaved),  # the two exclude each other
         "model.context_parallel_size": 1,
-        "model.pipeline_model_parallel_layout": None,
+        "model.pipeline_model_parallel_layout": None if c.stage_layout == EVEN else letters(stages_of(c, problem.model)),
         "model.sequence_parallel": megatron.needs_sequence_parallel(problem, c),
         "model.recompute_granularity": None if c.recompute == "none" else c.recompute,
         "model.recompute_method": "uniform" if c.recompute == "full" else None,
@@ -86,6 +88,8 @@ def parse(problem: Problem, files: Files) -> Reading:
     given = source.assigned(only(files, ".py"))
     settings: dict[str, Value] = {name: given[path] for path, name in _NAMES.items() if path in given}
     settings["zero_stage"] = int(given.get("ddp.use_distributed_optimizer", False))
+    if layout := given.get("model.pipeline_model_parallel_layout"):
+        settings |= megatron.layout_of(problem, layout, int(settings.get("pp", 1)))
     if chunks := given.get("model.virtual_pipeline_model_parallel_size"):
         settings |= {"schedule": "interleaved", "model_chunks": chunks, "overlap_p2p": given.get("model.overlap_p2p_comm", False)}
     settings["recompute"] = given.get("model.recompute_granularity") or "none"

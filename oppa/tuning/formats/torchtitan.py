@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from oppa.pipeline.graph import Order
+from oppa.pipeline.configured import order_of
 from oppa.pipeline.order_file import write_order
-from oppa.pipeline.orders import SEARCH, order
+from oppa.pipeline.orders import SEARCH
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
@@ -81,12 +81,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     body = f'{base}\nexport PYTHONPATH="$here${{PYTHONPATH:+:$PYTHONPATH}}"\n{start}'
     usage = "       with BASE=, the `module:function` of a configuration of the model"
     found = {RECIPE: text, launch.SCRIPT: launch.script(problem, c, usage=usage, body=body)}
-    return found | ({ORDER: write_order(_order(c))} if c.pp > 1 and c.schedule == SEARCH else {})
-
-
-def _order(configuration: Configuration) -> Order:
-    c = configuration
-    return order(c.schedule, ranks=c.pp, micro_batches=c.num_microbatches, chunks=c.model_chunks)
+    return found | ({ORDER: write_order(order_of(c))} if c.pp > 1 and c.schedule == SEARCH else {})
 
 
 def values(problem: Problem, configuration: Configuration) -> dict[str, object]:

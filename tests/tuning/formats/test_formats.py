@@ -113,6 +113,8 @@ def test_what_is_written_is_shell_python_and_toml_as_it_says(name, hosts, proble
         ("megatron-bridge", "torch", {"zero_stage": 3}, "zero_stage"),
         ("megatron-bridge", "torch", {"dp": 4, "pp": 2, "schedule": "interleaved", "model_chunks": 2}, "overlap_p2p"),
         ("torchtitan", "torch", {"zero_stage": 1}, "zero_stage"),
+        ("torchtitan", "torch", {"dp": 4, "pp": 2, "stage_layout": "balanced"}, "stage_layout"),
+        ("deepspeed", "torch", {"dp": 4, "pp": 2, "stage_layout": "balanced"}, "stage_layout"),
         ("torchtitan", "torch", {"dp_bucket_mb": 1}, "dp_bucket_mb"),
         ("accelerate", "torch", {"dp": 4, "pp": 2}, "pp"),
         ("accelerate", "torch", {"zero_stage": 1}, "zero_stage"),
@@ -124,6 +126,17 @@ def test_what_a_format_lacks_is_an_error_that_names_the_parameter(name, space, v
     with pytest.raises(InputError, match=f"cannot express `{parameter} = ") as caught:
         export(name, problem_of(space), at(**values))
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["megatron", "megatron-bridge"])
+@pytest.mark.parametrize("layout", ["balanced", "uneven"])
+def test_megatron_has_the_stages_that_were_tuned(name, layout, problem_of) -> None:
+    problem = problem_of("torch")
+    given = layout if layout == "balanced" else f"Et|t*{problem.model.layers - 1}L"
+    chosen = at(dp=4, pp=2, stage_layout=given)
+    files = export(name, problem, chosen)
+    assert "Ettt" in "".join(files.values()) or "Et|ttt" in "".join(files.values())
+    assert FORMATS[name].parse(problem, files).settings["stage_layout"] in (given, "even")
 
 
 def test_what_no_one_chose_is_no_reason_to_refuse(problem_of) -> None:

@@ -31,6 +31,9 @@ TRAIN="--micro-batch-size 4 --global-batch-size 64
     --use-distributed-optimizer --overlap-grad-reduce"
 torchrun --nproc_per_node $GPUS pretrain_gpt.py ${MODEL_PARALLEL_ARGS[@]} $TRAIN --recompute-activations --seq-length 1024
 """
+LAID_OUT = """
+pretrain_gpt.py --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout '{layout}' --micro-batch-size 4 --global-batch-size 64
+"""
 FSDP1 = """
 compute_environment: LOCAL_MACHINE
 distributed_type: FSDP
@@ -106,3 +109,19 @@ def test_source_is_read_and_never_run(problem_of, tmp_path) -> None:
     text = f"open({str(mark)!r}, 'w')\nplugin = HybridParallelPlugin(tp_size=2, pp_size=1, zero_stage=open({str(mark)!r}, 'w'))\n"
     reading = FORMATS["colossalai"].parse(problem_of("colossalai"), {"plugin.py": text})
     assert reading.settings["tp"] == 2 and not mark.exists()
+
+
+def test_a_layout_of_stages_is_recognised(problem_of) -> None:
+    problem = problem_of("torch")
+    layers = problem.model.layers
+    read = {}
+    for layout in (f"Et*{layers // 2}|t*{layers // 2}L", f"Et|t*{layers - 1}|L,", f"Et|(t|)*2t*{layers - 3}L"):
+        script = LAID_OUT.format(layout=layout)
+        try:
+            read[layout] = FORMATS["megatron"].parse(problem, {"pretrain.sh": script}).settings
+        except InputError as error:
+            read[layout] = error
+    evenly, odd, interleaved = read.values()
+    assert evenly["stage_layout"] == "even" and evenly["model_chunks"] == 1
+    assert isinstance(odd, InputError) and "3 stages" in odd.message
+    assert interleaved["stage_layout"] == f"Et|t|t|t*{layers - 3}L" and interleaved["model_chunks"] == 2

@@ -1,0 +1,164 @@
+"""Which parts of a model each stage of a pipeline has (FlexTrain's No-Op layers, section 4.2; the notation is Megatron-LM's).
+
+A model is a chain of parts: 0 is what comes before the layers, i + 1 is layer i, and L + 1 is what comes behind them with the loss. A stage
+has consecutive ones, the first stage the first and the last stage the last; in between one may have none, and passes on what it gets. Where
+FlexTrain fills up with layers that do nothing until all stages hold equally many, and moves embedding and loss to where those are, stages
+here may hold different numbers of parts: the same pipelines, without positions to renumber in a checkpoint.
+
+    even        layers are shared out evenly; with more stages than layers, loss and embedding get stages of their own, then some have none
+    balanced    costs are shared out as evenly over ranks as can be
+    E|t*3|tL    parts stage by stage: E before the layers, t a layer, L behind them; t*3 is ttt, (t|)*3 is t|t|t|
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+
+from oppa.errors import InputError
+from oppa.pipeline.graph import Shape
+
+EVEN, BALANCED = "even", "balanced"
+HINT = f"it is `{EVEN}`, `{BALANCED}`, or the parts of each stage such as `Et|tt|tL`"
+_MOST = 10_000
+"""Letters and bars of what is written down."""
+
+Stages = tuple[range, ...]
+"""The parts of each, by number."""
+
+
+def cut(layout: str, shape: Shape, costs: Sequence[float]) -> Stages:
+    """The parts of each stage.
+
+    Args:
+        costs: Of the parts, in any unit; shape (L + 2,).
+
+    Raises:
+        InputError: for what cannot be read, what does not fit model and pipeline, and ranks that would have nothing to do.
+    """
+    layers = len(costs) - 2
+    if layout == EVEN:
+        stages = even(layers, shape.stages)
+    else:
+        stages = balanced(costs, shape) if layout == BALANCED else _written(layout, shape.stages, layers)
+    busy = {shape.rank_of(stage) for stage, parts in enumerate(stages) if parts}
+    if idle := sorted(set(range(shape.ranks)) - busy):
+        raise InputError(
+            f"{layers} layers in {shape.stages} stages leave nothing for rank {idle[0]} of a pipeline of {shape.ranks}",
+            hint="use fewer ranks, or fewer model chunks",
+        )
+    return stages
+
+
+def even(layers: int, stages: int) -> Stages:
+    """Layers shared out evenly, stages differing by at most one."""
+    if stages <= layers:
+        cuts = [0, *(1 + layers * stage // stages for stage in range(1, stages)), layers + 2]
+    else:
+        ends = min(stages - layers, 2)  # the loss has a stage of its own, then the embedding
+        first = 3 - ends
+        cuts = [0, *(min(first + stage, layers + 1) for stage in range(stages - 1)), layers + 2]
+    return _between(cuts)
+
+
+def balanced(costs: Sequence[float], shape: Shape) -> Stages:
+    """So that the rank that has most has as little as can be found, then the next one; and so of the stages.
+
+    The best there is where each rank has a stage; where it has several, that is improved by moving a part from one stage to another.
+    """
+    return _balanced(tuple(costs), shape)
+
+
+@functools.lru_cache(256)
+def _balanced(costs: tuple[float, ...], shape: Shape) -> Stages:
+    sums = [0.0, *itertools.accumulate(costs)]
+
+    def badness(cuts: Sequence[int]) -> tuple[list[float], list[float]]:
+        of_stages = [sums[stop] - sums[start] for start, stop in itertools.pairwise(cuts)]
+        of_ranks = [0.0] * shape.ranks
+        for stage, cost in enumerate(of_stages):
+            of_ranks[shape.rank_of(stage)] += cost
+        return sorted(of_ranks, reverse=True), sorted(of_stages, reverse=True)
+
+    cuts = _least(sums, shape.stages)
+    while shape.chunks > 1 and badness(better := min(_moved(cuts), key=badness, default=cuts)) < badness(cuts):
+        cuts = better
+    return _between(cuts)
+
+
+def written(stages: Sequence[range]) -> str:
+    """The inverse of reading: `Et*3|t*4|ttL`."""
+    return re.sub(r"t{3,}", lambda run: f"t*{len(run[0])}", letters(stages))
+
+
+def letters(stages: Sequence[range]) -> str:
+    """The same without repetitions: `Ettt|tttt|ttL`."""
+    behind = stages[-1].stop - 1
+    return "|".join("".join("E" if part == 0 else "L" if part == behind else "t" for part in parts) for parts in stages)
+
+
+def recognised(text: str, ranks: int, costs: Sequence[float]) -> tuple[str, int]:
+    """Something written, as `even` or `balanced` where it is that, and how many stages each rank has; raises InputError as `cut` does."""
+    shape = Shape(ranks=ranks, micro_batches=1, chunks=max(1, (_plain(text).count("|") + 1) // ranks))
+    stages = cut(text, shape, costs)
+    names = [name for name in (EVEN, BALANCED) if cut(name, shape, costs) == stages]
+    return (*names, written(stages))[0], shape.chunks
+
+
+def _written(text: str, stages: int, layers: int) -> Stages:
+    found = _plain(text).split("|")
+    hint = f"{HINT}; here {stages} stages of E, {layers} t and L"
+    if "".join(found) != "E" + "t" * layers + "L":
+        raise InputError(f"`stage_layout = {text}` does not have all parts of the model in their order", hint=hint)
+    if len(found) != stages or not found[0] or not found[-1]:
+        raise InputError(f"`stage_layout = {text}` has {len(found)} stages, the first with E and the last with L", hint=hint)
+    return _between([0, *itertools.accumulate(map(len, found))])
+
+
+def _plain(text: str) -> str:
+    """Without spaces and commas, and with what is to be repeated written as often."""
+    text = re.sub(r"[\s,]", "", text)
+    repeated = re.compile(r"(?:\(([^()]*)\)|([EtL|]))(?:\*(\d{1,4}))?")
+    while "(" in text or "*" in text:
+        longer = repeated.sub(lambda found: (found[1] if found[1] is not None else found[2]) * int(found[3] or 1), text)
+        if longer == text or len(longer) > _MOST:
+            raise InputError(f"`stage_layout = {text[:100]}` cannot be read", hint=HINT)
+        text = longer
+    return text
+
+
+def _least(sums: Sequence[float], stages: int) -> list[int]:
+    """Cuts with the least maximum over stages, and of those little variance; where there are parts enough, no stage is empty.
+
+    Args:
+        sums: Costs of the first parts, of none to all of them.
+    """
+    parts = len(sums) - 1
+    least = int(stages <= parts)
+    best: dict[int, tuple[float, float, tuple[int, ...]]] = {stop: (sums[stop], sums[stop] ** 2, (0, stop)) for stop in range(1, parts)}
+    for _ in range(2, stages):
+        best = {
+            stop: min(_longer(best[start], stop, sums) for start in best if start + least <= stop)
+            for stop in range(min(best) + least, parts)
+        }
+    return list(min(_longer(before, parts, sums) for before in best.values())[2]) if stages > 1 else [0, parts]
+
+
+def _longer(before: tuple[float, float, tuple[int, ...]], stop: int, sums: Sequence[float]) -> tuple[float, float, tuple[int, ...]]:
+    """One more stage: the maximum, the sum of squares, and the cuts."""
+    most, squares, cuts = before
+    cost = sums[stop] - sums[cuts[-1]]
+    return max(most, cost), squares + cost**2, (*cuts, stop)
+
+
+def _moved(cuts: Sequence[int]) -> Iterator[list[int]]:
+    """With one part moved from one stage to another, and all between shifted; the ends keep a part."""
+    for start, stop in itertools.combinations(range(1, len(cuts)), 2):
+        for shift in (-1, 1):
+            moved = [*cuts[:start], *(cut + shift for cut in cuts[start:stop]), *cuts[stop:]]
+            if moved[start] >= max(moved[start - 1], 1) and moved[stop - 1] <= min(moved[stop], cuts[-1] - 1):
+                yield moved
+
+
+def _between(cuts: Sequence[int]) -> Stages:
+    return tuple(range(start, stop) for start, stop in itertools.pairwise(cuts))
