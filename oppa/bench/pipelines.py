@@ -17,15 +17,18 @@ from scipy.stats import spearmanr
 from oppa.bench.elastic import Chain
 from oppa.bench.training_gang import Order, TrainingGang
 from oppa.errors import EnvironmentLackingError, InputError
-from oppa.pipeline.configured import order_of
+from oppa.pipeline.configured import order_of, stages_of
 from oppa.pipeline.prediction import Prediction, predict
 from oppa.pipeline.profile import Profile
+from oppa.pipeline.stage_layout import BALANCED
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.trials.quota import CpuGroups
 from oppa.trials.wire import write_json
 
 MODEL = Model(name="small", layers=8, hidden=192, heads=4, kv_heads=4, ffn=512, vocab=512, seq_len=128)
+HEAVY = dataclasses.replace(MODEL, name="heavy-ended", layers=6, vocab=6144)
+"""Whose output projection takes as long as two or three layers."""
 CPUS, PERIOD_US, RANKS = 0.45, 5_000, 4
 STEPS = 3
 """That are timed, behind two that are not."""
@@ -46,6 +49,8 @@ ORDERS = tuple(
         *(("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2), ("dualpipe-v", 2), ("search", 1), ("search", 2)),
     )
 )
+BALANCE = (_configuration(1, RANKS), dataclasses.replace(_configuration(1, RANKS), stage_layout=BALANCED))
+"""Of the heavy-ended model: layers shared out evenly, and operations."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,52 +109,68 @@ class Compared:
         return self.predicted_bytes / self.measured_bytes - 1
 
 
-def measure(rounds: int, tell: Callable[[str], None]) -> list[Round]:
-    """Run all of it so many times.
+def measure(rounds: int, tell: Callable[[str], None]) -> tuple[list[Round], list[Round]]:
+    """Run all of it so many times: layouts and orders, and of the heavy-ended model the two ways to cut it.
 
     Raises:
         EnvironmentLackingError: ranks cannot be given CPU quotas here, or fail.
     """
     with _groups() as groups, TrainingGang() as gang:
 
-        def run(layouts: Sequence[Configuration]) -> Sequence[Any]:
+        def run(model: Model, layouts: Sequence[Configuration]) -> Sequence[Any]:
             own = tuple(str(group) for group in groups.ranks[: layouts[0].devices])
-            return gang.run(Order(program="pipeline", model=MODEL, layouts=tuple(layouts), pairs=STEPS, groups=own)).answers
+            return gang.run(Order(program="pipeline", model=model, layouts=tuple(layouts), pairs=STEPS, groups=own)).answers
 
-        found = []
-        for number in range(rounds):
-            tell(f"round {number + 1} of {rounds}: the profile")
-            profile = Profile.from_dict(run(PROFILED)[0]["profile"])
+        def once(model: Model, configurations: Sequence[Configuration], where: str) -> Round:
+            tell(f"{where}: a profile of the {model.name} model")
+            profile = Profile.from_dict(run(model, PROFILED)[0]["profile"])
             ran = []
-            for configuration in (*LAYOUTS, *ORDERS):
-                tell(f"round {number + 1} of {rounds}: {configuration.id}")
-                answers = run([configuration])
+            for configuration in configurations:
+                tell(f"{where}: {configuration.id}")
+                answers = run(model, [configuration])
                 peak = max(each["peak_bytes"] for each in answers)
                 ran.append(Ran(configuration=configuration, steps_s=tuple(answers[0]["steps_s"][0]), peak_bytes=peak))
-            found.append(Round(profile=profile, ran=tuple(ran)))
-        return found
+            return Round(profile=profile, ran=tuple(ran))
+
+        found, balance = [], []
+        for number in range(rounds):
+            where = f"round {number + 1} of {rounds}"
+            found.append(once(MODEL, (*LAYOUTS, *ORDERS), where))
+            balance.append(once(HEAVY, BALANCE, where))
+        return found, balance
 
 
-def write(folder: Path, rounds: Sequence[Round], elastic: Mapping[str, Chain]) -> None:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """All of it."""
+
+    rounds: Sequence[Round]
+    balance: Sequence[Round]
+    """Of the heavy-ended model."""
+    elastic: Mapping[str, Chain]
+
+
+def write(folder: Path, measured: Measured) -> None:
     """Keep what was measured."""
     folder.mkdir(parents=True, exist_ok=True)
-    chains = {name: dataclasses.asdict(chain) for name, chain in elastic.items()}
-    write_json(folder / FILE, {"rounds": [each.to_dict() for each in rounds], "elastic": chains})
+    rounds, balance = ([each.to_dict() for each in those] for those in (measured.rounds, measured.balance))
+    chains = {name: dataclasses.asdict(chain) for name, chain in measured.elastic.items()}
+    write_json(folder / FILE, {"rounds": rounds, "balance": balance, "elastic": chains})
 
 
-def read(folder: Path) -> tuple[list[Round], dict[str, Chain]]:
+def read(folder: Path) -> Measured:
     """What `write` has kept; raises InputError for anything else."""
     try:
         values = json.loads((folder / FILE).read_text())
-        rounds = [Round.from_dict(each) for each in values["rounds"]]
-        return rounds, {name: Chain.from_dict(each) for name, each in values["elastic"].items()}
+        rounds, balance = ([Round.from_dict(each) for each in values[name]] for name in ("rounds", "balance"))
+        return Measured(rounds=rounds, balance=balance, elastic={name: Chain.from_dict(each) for name, each in values["elastic"].items()})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"`{folder / FILE}` cannot be read: {error}", hint="`oppa bench pipelines --run` makes it") from None
 
 
-def compared(rounds: Sequence[Round], configurations: Sequence[Configuration]) -> list[Compared]:
+def compared(rounds: Sequence[Round], configurations: Sequence[Configuration], model: Model = MODEL) -> list[Compared]:
     """Predictions beside what was measured."""
-    return [_compared(rounds, configuration) for configuration in configurations]
+    return [_compared(rounds, configuration, model) for configuration in configurations]
 
 
 def rank_correlation(rows: Sequence[Compared]) -> float:
@@ -157,13 +178,16 @@ def rank_correlation(rows: Sequence[Compared]) -> float:
     return float(spearmanr([row.predicted_s for row in rows], [row.measured_s for row in rows]).statistic)
 
 
-def predicted(profile: Profile, configuration: Configuration) -> Prediction:
+def predicted(profile: Profile, configuration: Configuration, model: Model = MODEL) -> Prediction:
     """A step in a configuration."""
-    return predict(profile, order_of(configuration), dp=configuration.dp, zero_stage=configuration.zero_stage)
+    order, stages = order_of(configuration), stages_of(configuration, model)
+    return predict(profile, order, dp=configuration.dp, zero_stage=configuration.zero_stage, stages=stages)
 
 
-def _compared(rounds: Sequence[Round], configuration: Configuration) -> Compared:
-    pairs = [(predicted(each.profile, configuration), ran) for each in rounds for ran in each.ran if ran.configuration == configuration]
+def _compared(rounds: Sequence[Round], configuration: Configuration, model: Model) -> Compared:
+    pairs = [
+        (predicted(each.profile, configuration, model), ran) for each in rounds for ran in each.ran if ran.configuration == configuration
+    ]
     errors = [one.step_s / ran.step_s - 1 for one, ran in pairs]
     return Compared(
         configuration=configuration,

@@ -8,12 +8,27 @@ from typing import Any
 from oppa.bench.elastic import CHAINS, NEVER, REPLICAS, STAGES, Chain, differences, phases
 from oppa.bench.elastic import MODEL as ELASTIC
 from oppa.bench.elastic import STEPS as CHANGED_AFTER
-from oppa.bench.pipelines import CPUS, LAYOUTS, MODEL, ORDERS, PERIOD_US, PROFILED, STEPS, Compared, Round, compared, rank_correlation
-from oppa.pipeline.configured import order_of
+from oppa.bench.pipelines import (
+    BALANCE,
+    CPUS,
+    HEAVY,
+    LAYOUTS,
+    MODEL,
+    ORDERS,
+    PERIOD_US,
+    PROFILED,
+    STEPS,
+    Compared,
+    Measured,
+    Round,
+    compared,
+    rank_correlation,
+)
+from oppa.pipeline.configured import order_of, stages_of
 from oppa.pipeline.execution import execute
 from oppa.pipeline.prediction import modelled_s, passes_as_written_s, predict, times
 from oppa.pipeline.scaling import Candidate, Job, candidates, fastest
-from oppa.pipeline.stage_layout import even
+from oppa.pipeline.stage_layout import balanced, even, written
 from oppa.problem.configuration import Configuration
 from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.record import Section, write_record
@@ -25,29 +40,33 @@ MOST = 32
 SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v")
 
 
-def to_json(rounds: Sequence[Round], elastic: Mapping[str, Chain]) -> dict[str, Any]:
+def to_json(measured: Measured) -> dict[str, Any]:
     """As `oppa bench pipelines --json` prints it."""
-    layouts, orders = compared(rounds, LAYOUTS), compared(rounds, ORDERS)
+    elastic, balance = measured.elastic, compared(measured.balance, BALANCE, HEAVY)
+    layouts, orders = compared(measured.rounds, LAYOUTS), compared(measured.rounds, ORDERS)
     return {
-        "rounds": len(rounds),
+        "rounds": len(measured.rounds),
         "step_time_error": _median_error(layouts),
         "memory_error": max(abs(row.memory_error) for row in (*layouts, *orders)),
         "rank_correlation": rank_correlation(orders),
         "layouts": [_plain(row) for row in layouts],
         "orders": [_plain(row) for row in orders],
+        "balance": [_plain(row) for row in balance],
+        "balance_speedup": _speedup(balance),
         "elastic": {name: {"loss_difference": _largest(chain, elastic), **phases(chain)} for name, chain in elastic.items()},
     }
 
 
-def sections(rounds: Sequence[Round], elastic: Mapping[str, Chain]) -> list[Section]:
-    """Other pipelines, orders of one, the paper's formulas as written, and a job whose devices change."""
-    return [_layouts(rounds), _orders(rounds), _as_written(rounds), _elastic(elastic)]
+def sections(measured: Measured) -> list[Section]:
+    """Other pipelines, orders of one, stages of a heavy-ended model, the paper's formulas as written, and a job whose devices change."""
+    rounds = measured.rounds
+    return [_layouts(rounds), _orders(rounds), _balance(measured.balance), _as_written(rounds), _elastic(measured.elastic)]
 
 
-def write_page(folder: Path, rounds: Sequence[Round], elastic: Mapping[str, Chain]) -> Path:
+def write_page(folder: Path, measured: Measured) -> Path:
     """Write tables and figures; raises InputError where the disk refuses."""
-    figures = {name: standalone(svg) for name, svg in _figures(rounds, elastic).items()}
-    return write_record(folder, TITLE, sections(rounds, elastic), figures=figures)
+    figures = {name: standalone(svg) for name, svg in _figures(measured.rounds, measured.elastic).items()}
+    return write_record(folder, TITLE, sections(measured), figures=figures)
 
 
 def _layouts(rounds: Sequence[Round]) -> Section:
@@ -72,6 +91,27 @@ def _orders(rounds: Sequence[Round]) -> Section:
         columns=("configuration", ">measured", ">predicted", ">error", ">in rounds", ">memory", ">predicted", ">error"),
         rows=[_cells(row) for row in rows],
     )
+
+
+def _balance(rounds: Sequence[Round]) -> Section:
+    rows = compared(rounds, BALANCE, HEAVY)
+    profile = rounds[-1].profile
+    in_layers = profile.costs[-1] / statistics.mean(profile.costs[1:-1])
+    stages = [written(stages_of(configuration, HEAVY)) for configuration in BALANCE]
+    by_cost = written(balanced(profile.costs, order_of(BALANCE[0]).shape)).replace("|", " ")
+    return Section(
+        title="Stages of a heavy-ended model",
+        text=f"{HEAVY.layers} layers and an output projection that takes as long as {in_layers:.1f} of them. Balanced stages share out "
+        f"operations; by the newest profile's times they would be {by_cost}. Measured speed-up: {_speedup(rows):.2f}.",
+        columns=("stages", ">measured", ">predicted", ">error", ">in rounds", ">memory", ">predicted", ">error"),
+        rows=[[layout.replace("|", " "), *_cells(row)[1:]] for layout, row in zip(stages, rows, strict=True)],
+    )
+
+
+def _speedup(rows: Sequence[Compared]) -> float:
+    """Of balanced stages over even ones, as it was measured."""
+    evenly, balanced_ones = rows
+    return evenly.measured_s / balanced_ones.measured_s
 
 
 def _as_written(rounds: Sequence[Round]) -> Section:

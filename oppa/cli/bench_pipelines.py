@@ -18,7 +18,7 @@ def pipelines(
     """Step times and memory of other pipelines and orders, predicted from the first steps of one: of the newest recorded rounds."""
     from oppa import catalog
     from oppa.bench import elastic
-    from oppa.bench.pipelines import measure, read, write
+    from oppa.bench.pipelines import Measured, measure, read, write
     from oppa.bench.pipelines_page import sections, to_json, write_page
     from oppa.cli import style
     from oppa.cli.telling import telling
@@ -26,14 +26,15 @@ def pipelines(
     folder = (out or catalog.root() / "results" / "pipelines").resolve()
     if run:
         with telling() as tell:
-            found = measure(rounds, tell), elastic.measure(tell)
-        write(folder, *found)
-        style.err().print(f"written: {write_page(folder, *found)}", markup=False)
+            layouts, balance = measure(rounds, tell)
+            found = Measured(rounds=layouts, balance=balance, elastic=elastic.measure(tell))
+        write(folder, found)
+        style.err().print(f"written: {write_page(folder, found)}", markup=False)
     found = read(folder)
     if as_json:
         import json
 
-        typer.echo(json.dumps(to_json(*found), indent=1))
+        typer.echo(json.dumps(to_json(found), indent=1))
         return
-    for section in sections(*found):
+    for section in sections(found):
         style.print_section(section)

@@ -66,15 +66,27 @@ def _study_around(file: Path) -> Path:
 
 def _meant(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
     """The configuration of a setting, or of a JSON file; raises InputError that names what it violates."""
+    from oppa.pipeline.configured import stages_of
+
+    configuration = _legal(setting, problem, batches)
+    if configuration.stage_layout != "even":
+        stages_of(configuration, problem.model)
+    return configuration
+
+
+def _legal(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
+    import dataclasses
+
     from oppa.problem.baseline import complete, loaded, require_legal
     from oppa.problem.batches import GLOBAL_BATCH, over
-    from oppa.problem.setting import find
+    from oppa.problem.setting import find, worded
 
     is_file = setting.endswith(".json")
     if batches and (is_file or GLOBAL_BATCH in setting):
         problem = over(problem, (problem.global_batch, *batches))
     if is_file:
         return loaded(problem.space, Path(setting))
+    problem = dataclasses.replace(problem, space=problem.space.admitting(worded(setting)))
     candidates = problem.candidates()
     asked, matches = find(setting, candidates)
     if len(matches) == 1:

@@ -101,7 +101,7 @@ def loaded(space: SearchSpace, path: Path) -> Configuration:
         raise InputError(f"`{path}` is not JSON: {error}", hint='write `{"dp": 2, "micro_batch": 4}`') from None
     if not isinstance(values, dict):
         raise InputError(f"`{path}` holds no configuration", hint='write `{"dp": 2, "micro_batch": 4}`')
-    return declared(space, values, where=path.name)
+    return declared(space.admitting(values), values, where=path.name)
 
 
 def table(space: SearchSpace, configuration: Configuration) -> str:

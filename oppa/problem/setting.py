@@ -58,6 +58,11 @@ def values_of(text: str, space: SearchSpace) -> Setting:
     return dict(_entry(part.strip(), space) for part in text.split(","))
 
 
+def worded(text: str) -> dict[str, str]:
+    """What `dp=2,tp=1` says, word for word; nothing of an id."""
+    return {name.strip(): value.strip() for name, given, value in (part.partition("=") for part in text.split(",")) if given}
+
+
 def matching(candidates: Candidates, setting: Setting) -> NDArray[np.intp]:
     """Positions of the candidates that have these values."""
     alike = np.ones(len(candidates), dtype=bool)

@@ -31,6 +31,8 @@ class Parameter:
     when: Expression | None = None
     divides: str = ""
     """The expression whose divisors the values are, if they are."""
+    open: bool = False
+    """Other words are values, too, where they are asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they are written to JSON."""
@@ -41,6 +43,7 @@ class Parameter:
             "default": self.default,
             "when": self.when.text if self.when else None,
             "divides": self.divides,
+            **({"open": True} if self.open else {}),
         }
 
 
@@ -85,6 +88,17 @@ class SearchSpace:
         changed = [dataclasses.replace(known, choices=choices) if known.name == name else known for known in self.parameters]
         return dataclasses.replace(self, parameters=tuple(changed))
 
+    def admitting(self, given: Mapping[str, object]) -> Self:
+        """The same space where what is given for open parameters is among their values, and searched."""
+
+        def admit(parameter: Parameter) -> Parameter:
+            value = given.get(parameter.name)
+            if not parameter.open or not isinstance(value, str) or value in parameter.values:
+                return parameter
+            return dataclasses.replace(parameter, values=(*parameter.values, value), choices=(*parameter.choices, value))
+
+        return dataclasses.replace(self, parameters=tuple(map(admit, self.parameters)))
+
     def without(self, constraint: Constraint) -> Self:
         """The same space with one constraint lifted."""
         return dataclasses.replace(self, constraints=tuple(other for other in self.constraints if other is not constraint))
@@ -125,6 +139,7 @@ class SearchSpace:
                 default=entry["default"],
                 when=parse(entry["when"], kinds) if entry["when"] else None,
                 divides=entry["divides"],
+                open=entry.get("open", False),
             )
             for entry in values["parameters"]
         ]

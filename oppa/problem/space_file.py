@@ -38,6 +38,7 @@ class ParameterTable(Table):
     factor: int = Field(default=2, ge=2)
     default: Any = None
     when: str | None = None
+    open: bool = False
 
 
 class ConstraintTable(Table):
@@ -101,6 +102,8 @@ def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collect
         JobError: for an unknown parameter, an illegal value, or a choice that the runner cannot make.
     """
     for name, values in given.items():
+        for value in values if isinstance(values, list) else [values]:
+            space = space.admitting({name: value})
         space = space.searching(name, *_choices(space, name, values if isinstance(values, list) else [values]))
     for parameter in space.parameters:
         if parameter.name in honoured:
@@ -187,7 +190,7 @@ def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kind
     if not any(_same(default, value) for value in values):
         raise SpaceError(f"the default of `{name}`, {spell(default)}, is none of its values", hint=f"use one of {listing(values)}")
     when = parse_expression(entry.when, kinds) if entry.when is not None else None
-    return Parameter(name=name, values=values, choices=values, default=default, when=when, divides=entry.divisors or "")
+    return Parameter(name=name, values=values, choices=values, default=default, when=when, divides=entry.divisors or "", open=entry.open)
 
 
 def _check_order(space: SearchSpace) -> None:

@@ -7,9 +7,24 @@ import pytest
 
 from oppa import catalog
 from oppa.bench.elastic import NEVER, REPLICAS, STAGES, Chain
-from oppa.bench.pipelines import LAYOUTS, ORDERS, Ran, Round, compared, predicted, rank_correlation, read, write
+from oppa.bench.pipelines import (
+    BALANCE,
+    HEAVY,
+    LAYOUTS,
+    MODEL,
+    ORDERS,
+    Measured,
+    Ran,
+    Round,
+    compared,
+    predicted,
+    rank_correlation,
+    read,
+    write,
+)
 from oppa.bench.pipelines_page import sections, to_json, write_page
 from oppa.errors import InputError
+from oppa.problem.model import Model
 from tests.pipeline.test_prediction import profile
 
 PHASES = tuple({"save": seconds, "start and meet": 2.0} for seconds in (0.5, 1.0, 1.0, 1.5))
@@ -20,14 +35,14 @@ CHAINS = {
 }
 
 
-def rounds(*factors: float) -> list[Round]:
+def rounds(*factors: float, model: Model = MODEL) -> list[Round]:
     """Rounds in which everything took so many times as long as predicted, and needed as much memory."""
-    seen = dataclasses.replace(profile(micro_batch=4), step_s=100.0)
+    seen = dataclasses.replace(profile(model.layers, micro_batch=4), step_s=100.0)
     found = []
     for factor in factors:
         ran = []
-        for configuration in (*LAYOUTS, *ORDERS):
-            each = predicted(seen, configuration)
+        for configuration in (*LAYOUTS, *ORDERS) if model is MODEL else BALANCE:
+            each = predicted(seen, configuration, model)
             steps_s = (0.5 * each.step_s, factor * each.step_s, 1e3 * each.step_s)
             ran.append(Ran(configuration=configuration, steps_s=steps_s, peak_bytes=round(each.peak_bytes)))
         found.append(Round(profile=seen, ran=tuple(ran)))
@@ -43,25 +58,27 @@ def test_predictions_stand_beside_medians() -> None:
 
 
 def test_what_was_measured_is_kept_as_it_is(tmp_path: Path) -> None:
-    kept = rounds(1.0, 1.1)
-    write(tmp_path / "new", kept, CHAINS)
-    assert read(tmp_path / "new") == (kept, CHAINS)
+    kept = Measured(rounds=rounds(1.0, 1.1), balance=rounds(1.0, model=HEAVY), elastic=CHAINS)
+    write(tmp_path / "new", kept)
+    assert read(tmp_path / "new") == kept
     with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path)
 
 
 def test_the_page_has_errors_orders_and_figures(tmp_path: Path) -> None:
-    kept = rounds(1.1, 1.1)
-    assert [len(section.rows) for section in sections(kept, CHAINS)] == [len(LAYOUTS), len(ORDERS), len(LAYOUTS), 3]
-    text = write_page(tmp_path, kept, CHAINS).read_text()
+    kept = Measured(rounds=rounds(1.1, 1.1), balance=rounds(1.0, model=HEAVY), elastic=CHAINS)
+    assert [len(section.rows) for section in sections(kept)] == [len(LAYOUTS), len(ORDERS), len(BALANCE), len(LAYOUTS), 3]
+    text = write_page(tmp_path, kept).read_text()
     assert "Median of all errors: 9.1%" in text and "(Spearman) of predicted and measured times: 1.00" in text
     assert "1.0e-06" in text and "3.00 s" in text
     for name in ("accuracy.svg", "overhead.svg", "speedups.svg", "methods.svg", "configurations.svg"):
         assert f"]({name})" in text and "<svg" in (tmp_path / name).read_text()
-    assert to_json(kept, CHAINS)["step_time_error"] == pytest.approx(1 - 1 / 1.1)
+    assert to_json(kept)["step_time_error"] == pytest.approx(1 - 1 / 1.1)
 
 
 def test_the_record_can_be_read_and_stages_alone_change_no_loss() -> None:
-    found, elastic = read(catalog.root() / "results" / "pipelines")
-    assert len(found) >= 3 and {ran.configuration for ran in found[0].ran} == {*LAYOUTS, *ORDERS}
+    found = read(catalog.root() / "results" / "pipelines")
+    assert len(found.rounds) >= 3 and {ran.configuration for ran in found.rounds[0].ran} == {*LAYOUTS, *ORDERS}
+    assert {ran.configuration for ran in found.balance[0].ran} == {*BALANCE} and to_json(found)["balance_speedup"] > 1
+    elastic = found.elastic
     assert elastic[STAGES].losses == elastic[NEVER].losses != elastic[REPLICAS].losses

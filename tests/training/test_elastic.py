@@ -28,19 +28,13 @@ def elastic(model: Model, folder: Path, **values: object) -> list[dict[str, obje
     return orders
 
 
-SCHEDULES = [
-    {"schedule": "1f1b"},
-    {"schedule": "zb-h1"},
-    {"schedule": "search"},
-    {"schedule": "memory-minimal"},
-    {"stage_layout": "balanced"},
-]
-SCHEDULES += [{"stage_layout": "balanced"}, {"schedule": "interleaved", "model_chunks": 2}]
+NAMED = [{"schedule": name} for name in ("1f1b", "zb-h1", "search", "memory-minimal")]
+WAYS = [*NAMED, {"stage_layout": "balanced"}, {"schedule": "interleaved", "model_chunks": 2}]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [6, 7])
-@pytest.mark.parametrize("values", SCHEDULES, ids=lambda values: "-".join(map(str, values.values())))
+@pytest.mark.parametrize("values", WAYS, ids=lambda values: "-".join(map(str, values.values())))
 def test_weights_moments_and_losses_are_equal_to_the_last_bit(values: dict[str, object], layers: int, tmp_path: Path) -> None:
     model = dataclasses.replace(TINY, layers=layers)
     unchanging = order(model, [pipeline(1)], [sum(STEPS)], training=CLIPPED, digest=True)
@@ -52,3 +46,11 @@ def test_weights_moments_and_losses_are_equal_to_the_last_bit(values: dict[str, 
 def test_clipping_changes_what_comes_after_the_first_step(tmp_path: Path) -> None:
     clipped, free = losses_of(tmp_path, *(order(TINY, [pipeline(1)], [3], training=training) for training in (CLIPPED, {})))
     assert clipped[0] == free[0] and clipped[1:] != free[1:]
+
+
+@pytest.mark.slow
+def test_a_tied_embedding_adds_in_another_order(tmp_path: Path) -> None:
+    model = dataclasses.replace(TINY, layers=6, tied=True)
+    unchanging = order(model, [pipeline(1)], [sum(STEPS)], training=CLIPPED)
+    *chain, alone = losses_of(tmp_path, *elastic(model, tmp_path), unchanging)
+    assert chain[-1][: sum(STEPS)] == pytest.approx(alone, rel=1e-5)

@@ -97,7 +97,7 @@ MODELS = [*PRESETS.values(), *(dataclasses.replace(model, name=name) for name, m
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_a_module_has_as_many_weights_as_its_model(model: Model) -> None:
     with torch.device("meta"):
-        stage = Stage(model, range(model.layers), Slice())
+        stage = Stage(model, range(model.layers + 2), Slice())
     assert sum(parameter.numel() for parameter in stage.parameters()) == model.parameter_count
 
 
@@ -123,3 +123,19 @@ def test_a_vit_that_is_none_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(InputError) as refusal:
         require_buildable(dataclasses.replace(FAMILIES["vit"], **change), configured())  # type: ignore[arg-type]
     assert next(iter(change)) in refusal.value.hint
+
+
+HEADS = dataclasses.replace(TINY, layers=6, entry_point=f"{ROOT / 'examples'}:multi_token:MultiToken")
+"""Four layers, and two that predict further tokens."""
+
+
+@pytest.mark.slow
+def test_heads_that_predict_further_tokens_may_lie_in_any_stage(trials: Trials) -> None:
+    alone = trials(configured(micro_batch=8), HEADS).losses
+    for values in (
+        {"pp": 4, "stage_layout": "Ett|ttt|t|L"},
+        {"pp": 2, "stage_layout": "Et*5|tL", "schedule": "zb-h1"},
+        {"pp": 2, "model_chunks": 4, "schedule": "interleaved"},
+        {"dp": 2, "pp": 2, "zero_stage": 2, "stage_layout": "Ett|t*4L"},
+    ):
+        assert trials(configured(**values), HEADS).losses == pytest.approx(alone, rel=TOLERANCE)

@@ -113,7 +113,7 @@ def whole(model: Model, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: torch.enable_grad())
     with torch.device("meta"):
-        stage = Stage(model, range(model.layers), Slice(), dtype=torch.float64)
+        stage = Stage(model, range(model.layers + 2), Slice(), dtype=torch.float64)
     materialise(stage, seed=0, layers=model.layers, device=torch.device("cpu"))
     return stage.double()
 
