@@ -79,8 +79,9 @@ class Row:
     @classmethod
     def from_csv(cls, cells: Mapping[str, str]) -> Self:
         """The inverse of `to_csv`; raises KeyError or ValueError for what that has not written."""
+        known = {name: _read(cells[name], kind) for name, kind in _KINDS.items() if name in cells or name != YOUNGER}
         return cls(
-            configuration=Configuration(**{name: _read(cells[name], kind) for name, kind in _KINDS.items()}),
+            configuration=Configuration(**known),
             steps_per_s=float(cells["steps_per_s"]),
             log_stddev=float(cells["log_stddev"]),
             memory_bytes=int(cells["memory_bytes"]) if cells["memory_bytes"] else None,
@@ -90,6 +91,8 @@ class Row:
 
 
 _KINDS = {field.name: field.type for field in dataclasses.fields(Configuration)}
+YOUNGER = "stage_layout"
+"""A knob that tables from before it do not have: it stands at its default there."""
 _SOURCES: dict[str, Source] = {"measured": "measured", "predicted": "predicted"}
 COLUMNS = ("devices", *_KINDS, "steps_per_s", "samples_per_s", "stddev", "log_stddev", "memory_bytes", "source", "trials")
 """Of `table.csv`: one for each knob, then what is believed. What follows from other columns is written for people, and not read."""
