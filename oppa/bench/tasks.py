@@ -9,7 +9,7 @@ FILE.toml    another search space file with `[replay]`
 import hashlib
 import math
 import statistics
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,9 @@ def cpu_task() -> Task:
     problem = load_job(root / CPU_JOB)
     table = pd.read_csv(root / CPU_TABLE)
     searched = table[table.purpose == SEARCH]
-    records = {_configuration(row): _record(row) for row in searched.to_dict("records")}
-    rates = table[table.outcome == "completed"].groupby(list(PARAMETERS)).steps_per_s
+    knobs = [name for name in PARAMETERS if name in table.columns]  # those that there were when it was measured
+    records = {_configuration(row, knobs): _record(row) for row in searched.to_dict("records")}
+    rates = table[table.outcome == "completed"].groupby(knobs).steps_per_s
     spreads = [float(np.log(group).std()) for _, group in rates if len(group) > 2]
     noise = Noise(trial=statistics.mean(spreads), setup_s=float(searched.setup_s.median()))
     return Task(name="cpu", problem=problem, candidates=problem.candidates(), imitator=Replay(records=records, noise=noise))
@@ -104,8 +105,8 @@ def _sha256(path: Path) -> str:
         raise InputError(f"`{path}` cannot be read: {error.strerror}", hint="name a CSV file: `--table CSV`") from None
 
 
-def _configuration(row: Mapping[Hashable, Any]) -> Configuration:
-    return Configuration.from_dict({str(name): row[name] for name in PARAMETERS})
+def _configuration(row: Mapping[Hashable, Any], knobs: Iterable[str]) -> Configuration:
+    return Configuration.from_dict({name: row[name] for name in knobs})
 
 
 def _record(row: Mapping[Hashable, Any]) -> Record:

@@ -13,6 +13,7 @@ import typer
 
 from oppa.cli import (
     bench,
+    cluster,
     control,
     doctor,
     env,
@@ -55,6 +56,7 @@ for command in (*before, *after):
     app.command()(command)
 app.command("import")(import_.import_)
 app.add_typer(bench.bench, name="bench")
+app.add_typer(cluster.cluster, name="cluster")
 app.add_typer(env.env, name="env")
 
 

@@ -15,6 +15,8 @@ from oppa.pipeline.stage_layout import EVEN, balanced, even, written
 
 DISCREPANCY = 0.3
 """By how much the two predictions of a speed-up may differ, as a share of the smaller."""
+FLAT = 0.01
+"""A prediction that changes by less, as a share, goes neither up nor down."""
 SIGNIFICANT = 0.05
 """By how much more devices must be faster than fewer, at least."""
 
@@ -115,7 +117,7 @@ def scale_table(job: Job, best: Sequence[tuple[int, Candidate]], present: Candid
     for devices, way in sorted(best, key=lambda each: each[0]):
         speedup, modelled = present.prediction.step_s / way.prediction.step_s, present.modelled_s / way.modelled_s
         reason = ""
-        if entries and (speedup - entries[-1].speedup) * (modelled - entries[-1].modelled_speedup) < 0:
+        if entries and _trend(entries[-1].speedup, speedup) * _trend(entries[-1].modelled_speedup, modelled) < 0:
             reason = "predictions disagree on the trend"
         elif abs(speedup - modelled) > DISCREPANCY * min(speedup, modelled):
             reason = f"predictions differ: {speedup:.2f} and {modelled:.2f}"
@@ -124,6 +126,12 @@ def scale_table(job: Job, best: Sequence[tuple[int, Candidate]], present: Candid
         entries.append(Entry(devices=devices, best=way, speedup=speedup, modelled_speedup=modelled, left_out=reason))
         kept = kept if reason else speedup
     return entries
+
+
+def _trend(before: float, now: float) -> int:
+    """Up, down, or neither."""
+    change = now / before - 1
+    return 0 if abs(change) < FLAT else 1 if change > 0 else -1
 
 
 def _orders(schedule: str, pp: int, micro_batches: int, layers: int) -> Iterator[Order]:

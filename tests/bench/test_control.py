@@ -185,7 +185,7 @@ def test_every_row_has_every_cell(found: list[Found]) -> None:
 @pytest.mark.slow
 def test_ranks_that_fail_are_told() -> None:
     with TrainingGang() as gang, pytest.raises(EnvironmentLackingError, match=r"4 ranks cannot `change`.*codes \[1, 1, 1, 1\]"):
-        resharding.once(gang, resharding.CHANGES[0], dataclasses.replace(TINY, layers=1), cold_first=True)
+        resharding.once(gang, resharding.CHANGES[0], dataclasses.replace(TINY, heads=5), cold_first=True)
 
 
 @pytest.mark.slow

@@ -21,8 +21,7 @@ from tests.training.conftest import TINY
 PRESENT = Configuration(dp=1, pp=2, global_batch=8, micro_batch=1)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def written(folder: Path) -> Path:
     """A run of eight layers on two stages, on devices with room for 500 bytes."""
     problem = Problem(
         name="test",
@@ -34,9 +33,14 @@ def folder(tmp_path: Path) -> Path:
         space=SearchSpace(name="torch", parameters=(), constraints=(), facts={}),
         limits=Limits(),
     )
-    RunSpec(uuid="a-run", problem=problem, configuration=PRESENT).write(tmp_path / "run")
-    (tmp_path / "run" / "profile.json").write_text(json.dumps(profile().to_dict()))
-    return tmp_path / "run"
+    RunSpec(uuid="a-run", problem=problem, configuration=PRESENT).write(folder)
+    (folder / "profile.json").write_text(json.dumps(profile().to_dict()))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return written(tmp_path / "run")
 
 
 def test_a_scale_table_is_one_of_the_project_s_tables(oppa: Oppa, folder: Path) -> None:

@@ -1,0 +1,167 @@
+"""The three models that FlexTrain scales (its table 2), and how they scale, as oppa's own predictor has it.
+
+Published: parameters, layers, prediction heads, batch, sequence length, degrees, GPUs to begin with. Assumed: hidden sizes, a vocabulary of
+102,400, and what GPU and network do, in round numbers; only ratios of times count. Every head computes the vocabulary's logits again.
+"""
+
+import dataclasses
+import functools
+
+from oppa.cluster.elastic import Elasticity
+from oppa.cluster.job import ScaleTable
+from oppa.pipeline.configured import order_of
+from oppa.pipeline.profile import Link, Part, Profile
+from oppa.pipeline.scaling import Candidate, Entry, Job, candidate, candidates, fastest, scale_table
+from oppa.pipeline.stage_layout import BALANCED, cut
+from oppa.problem.configuration import Configuration
+
+FLOPS = 400e12
+"""Operations a GPU does a second, in training."""
+NETWORK = Link(latency_s=20e-6, byte_s=1 / 40e9)
+VOCAB = 102_400
+ELEMENT_BYTES = 2
+STAGE = 8
+"""GPUs that split each sequence among them (context parallelism): a node."""
+STEPS = 8
+"""Of the GPUs to begin with, from one size to the next, and a node at least."""
+SCHEDULES = ("1f1b", "interleaved")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """One of table 2."""
+
+    name: str
+    active: float
+    """Parameters that compute for each token."""
+    parameters: float
+    layers: int
+    heads: int
+    batch: int
+    sequence: int
+    dp: int
+    pp: int
+    hidden: int
+    save_s: float
+    """Assumed, to write a checkpoint; the paper's figure 10 has no numbers in its text."""
+    start_s: float
+    """Assumed, to start: most of it is communication groups, and it grows with the GPUs."""
+
+    @property
+    def gpus(self) -> int:
+        """To begin with."""
+        return self.dp * self.pp * STAGE
+
+
+SMALL = Published(
+    name="small",
+    active=1e9,
+    parameters=7e9,
+    layers=15,
+    heads=2,
+    batch=1024,
+    sequence=8_192,
+    dp=1,
+    pp=4,
+    hidden=1_536,
+    save_s=20,
+    start_s=60,
+)
+MEDIUM = Published(
+    name="medium",
+    active=6e9,
+    parameters=60e9,
+    layers=29,
+    heads=2,
+    batch=256,
+    sequence=32_768,
+    dp=2,
+    pp=4,
+    hidden=4_096,
+    save_s=30,
+    start_s=90,
+)
+LARGE = Published(
+    name="large",
+    active=30e9,
+    parameters=600e9,
+    layers=61,
+    heads=2,
+    batch=768,
+    sequence=8_192,
+    dp=4,
+    pp=8,
+    hidden=7_168,
+    save_s=60,
+    start_s=180,
+)
+MODELS = (SMALL, MEDIUM, LARGE)
+
+
+@functools.cache
+def entries(model: Published, *, replicas: bool, most: float = 4.0) -> tuple[Entry, ...]:
+    """Of numbers of GPUs up to so many times those to begin with: the fastest way, and why it is left out, if it is.
+
+    Args:
+        replicas: Their number may change, too; else stages alone, and training stays the same.
+    """
+    job = _job(model)
+    best: list[tuple[int, Candidate]] = []
+    for gpus in range(model.gpus, int(most * model.gpus) + 1, max(STAGE, model.gpus // STEPS)):
+        ways = candidates(job, gpus, replicas=None if replicas else [model.dp], schedules=SCHEDULES)
+        if (way := fastest(job, list(ways))) is not None:
+            best.append((gpus, way))
+    return tuple(scale_table(job, best, _present(job, model)))
+
+
+def table_of(model: Published, *, replicas: bool, most: float = 4.0) -> ScaleTable:
+    """Speed-ups of the numbers that stay."""
+    found = entries(model, replicas=replicas, most=most)
+    return ScaleTable.of(model.gpus, [(entry.devices, entry.speedup) for entry in found if not entry.left_out])
+
+
+def elasticity(*, replicas: bool) -> dict[int, Elasticity]:
+    """How jobs scale that ask for as many GPUs as one of the models begins with, and what a change is taken to cost, by that number."""
+    return {
+        model.gpus: Elasticity(table=table_of(model, replicas=replicas), save_s=model.save_s, start_s=model.start_s) for model in MODELS
+    }
+
+
+def _present(job: Job, model: Published) -> Candidate:
+    configuration = Configuration(dp=model.dp, pp=model.pp, global_batch=model.batch, micro_batch=1, stage_layout=BALANCED)
+    order = order_of(configuration)
+    stages = cut(BALANCED, order.shape, job.profile.costs)
+    return candidate(job, order, dp=model.dp, schedule=configuration.schedule, stage_layout=BALANCED, stages=stages)
+
+
+def _job(model: Published) -> Job:
+    """What a profile of it would say, part by part: operations over what the GPUs of a stage do."""
+    logits = VOCAB * model.hidden
+    blocks = model.layers + model.heads
+    layer = (model.active - 2 * logits) / blocks
+    each_bytes = ELEMENT_BYTES * (model.parameters - 2 * logits) / blocks / STAGE
+    end_bytes = ELEMENT_BYTES * logits / STAGE
+
+    def part(parameters: float, weight_bytes: float) -> Part:
+        forward_s = 2 * parameters * model.sequence / (FLOPS * STAGE)
+        return Part(forward_s=forward_s, backward_s=2 * forward_s, weight_bytes=round(weight_bytes))
+
+    head = part(layer + 2 * model.hidden**2 + logits, each_bytes)
+    profile = Profile(
+        parts=(
+            part(0.0, end_bytes),
+            *[part(layer, each_bytes)] * model.layers,
+            *[head] * model.heads,
+            part(logits, end_bytes),
+        ),
+        micro_batch=1,
+        pp=model.pp,
+        dp=model.dp,
+        zero_stage=1,
+        step_s=0.0,
+        passes_s=0.0,
+        boundary_bytes=ELEMENT_BYTES * model.sequence * model.hidden // STAGE,
+        point_to_point=NETWORK,
+        all_reduce=NETWORK,
+    )
+    return Job(profile=profile, global_batch=model.batch, tp=STAGE, zero_stage=1)

@@ -1,0 +1,350 @@
+"""A trace of jobs on a cluster, event by event: gangs, queue, nodes, elastic jobs that grow and shrink, nodes that fail.
+
+Jobs wait in a queue by priority, then by arrival, and nobody overtakes: while the first one cannot start, no other does. With `backfill`
+one may that does not delay it (EASY, Lifka 1995), as far as the ends of running jobs tell.
+
+An elastic job that changes its size stands still while it writes a checkpoint and goes on from it. What it grows into is its own from
+the decision on, and is prepared while the checkpoint is written; what it gives up is free when that is written.
+"""
+
+import dataclasses
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from oppa.cluster.arrivals import Arrivals
+from oppa.cluster.decisions import Running, Scaling, Settings, reclaim
+from oppa.cluster.job import Job
+from oppa.cluster.nodes import Holding, Nodes
+from oppa.cluster.policies import Policy
+from oppa.cluster.result import Done, Result, Usage
+from oppa.errors import InputError
+
+CHECK_S = 60.0
+"""The controller looks at idle GPUs this often."""
+TOLD = 4096
+"""Progress is told every so many arrivals."""
+OVERTAKING = 200
+"""So many jobs behind the first are looked at for backfill."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Of nodes, each at any time alike. A job that loses a node goes on from its last checkpoint, as the first of its priority."""
+
+    every_s: float
+    """From one failure of a node to its next, on average."""
+    repair_s: float = 3600.0
+    checkpoint_s: float = 1800.0
+    """Jobs write checkpoints this often."""
+    seed: int = 0
+
+
+class _Event(NamedTuple):
+    """Ties go in the order in which events were made."""
+
+    time_s: float
+    number: int
+    act: Callable[[int], None]
+    """Told the number."""
+
+
+class _Task:
+    """A job on its way through the cluster."""
+
+    __slots__ = ("changes", "end", "gpu_s", "gpus", "holding", "job", "left_s", "number", "ready_s", "seen_s", "speed", "started_s")
+
+    def __init__(self, number: int, job: Job) -> None:
+        self.number, self.job = number, job
+        self.left_s = job.duration_s
+        """Work, in seconds on the GPUs that it asks for."""
+        self.speed, self.gpus, self.holding = 0.0, 0, Holding()
+        self.seen_s = self.ready_s = 0.0
+        """Until when its work is counted; when it goes on working."""
+        self.end = 0
+        """Number of the event that ends it; others are out of date."""
+        self.started_s, self.gpu_s, self.changes = math.nan, 0.0, 0
+
+    def advance(self, now_s: float) -> None:
+        """Count what was done until now."""
+        self.left_s = max(0.0, self.left_s - self.speed * max(0.0, now_s - max(self.seen_s, self.ready_s)))
+        self.gpu_s += self.gpus * (now_s - self.seen_s)
+        self.seen_s = now_s
+
+    @property
+    def end_s(self) -> float:
+        """When it will be done, on what it holds."""
+        return max(self.seen_s, self.ready_s) + self.left_s / self.speed
+
+    @property
+    def spare(self) -> int:
+        """GPUs beyond those that it asks for."""
+        return max(0, self.gpus - self.job.gpus)
+
+
+class Simulation:
+    """Of one trace under one policy.
+
+    Args:
+        jobs: In any order.
+        nodes: All of them free.
+        policy: None: nobody grows.
+        settings: What arrivals count, and for how long.
+        backfill: Whether jobs may overtake.
+        failures: Of nodes; None: none.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        nodes: Nodes,
+        policy: Policy | None,
+        settings: Settings,
+        *,
+        backfill: bool = False,
+        failures: Failures | None = None,
+    ) -> None:
+        require_possible(jobs, nodes)
+        self._nodes, self._policy, self._backfill, self._failures = nodes, policy, backfill, failures
+        self._jobs = sorted(jobs, key=lambda job: (job.arrival_s, job.name))
+        self._arrivals = Arrivals(settings.window_s, settings.counted_gpus)
+        self._numbers = itertools.count(1)
+        self._events: list[_Event] = []
+        self._queue: list[tuple[int, int, _Task]] = []
+        self._running: dict[str, _Task] = {}
+        self._elastic: dict[str, _Task] = {}
+        """Those of the running ones that may change."""
+        self._returning = 0
+        """Whole nodes that jobs are giving back."""
+        self._shadow: tuple[float, int] | None = None
+        """When the first job that waits can start, and how many whole nodes will be left then."""
+        self._checking = False
+        self._now_s = 0.0
+        self._done: list[Done] = []
+        self._scalings: list[tuple[float, Scaling]] = []
+        self._usage = Usage(nodes.idle)
+        self._random = np.random.default_rng(failures.seed if failures else 0)
+
+    def run(self, tell: Callable[[int], None] = lambda _: None) -> Result:
+        """All of it; `tell` hears now and then how many jobs are done."""
+        for node in range(len(self._nodes)) if self._failures else ():
+            self._fails_later(node)
+        for number, job in enumerate(self._jobs):
+            while self._events and self._events[0].time_s <= job.arrival_s:
+                self._step()
+            self._pass(job.arrival_s)
+            self._arrivals.submitted(job.arrival_s, job.gpus)
+            self._wait(_Task(number, job))
+            self._schedule()
+            if number % TOLD == 0:
+                tell(len(self._done))
+        while self._running or self._queue:
+            self._step()
+        return Result(done=tuple(self._done), scalings=tuple(self._scalings), usage=self._usage)
+
+    def _step(self) -> None:
+        event = heapq.heappop(self._events)
+        self._pass(event.time_s)
+        event.act(event.number)
+
+    def _pass(self, now_s: float) -> None:
+        if now_s > self._now_s:
+            self._usage.stay(now_s, self._nodes.idle, sum(task.spare for task in self._elastic.values()))
+            self._now_s = now_s
+
+    def _later(self, time_s: float, act: Callable[[int], None]) -> int:
+        number = next(self._numbers)
+        heapq.heappush(self._events, _Event(time_s, number, act))
+        return number
+
+    # Queue
+
+    def _wait(self, task: _Task) -> None:
+        heapq.heappush(self._queue, (-task.job.priority, task.number, task))
+
+    def _schedule(self) -> None:
+        """Start who can start, in order; what the first one lacks is asked back."""
+        while self._queue and (holding := self._nodes.take(self._queue[0][2].job.gpus)) is not None:
+            self._start(heapq.heappop(self._queue)[2], holding)
+            self._shadow = None
+        if not self._queue:
+            self._check_later()
+            return
+        self._ask_back(self._queue[0][2].job)
+        if self._backfill:
+            self._overtake()
+
+    def _start(self, task: _Task, holding: Holding) -> None:
+        task.holding, task.gpus, task.speed = holding, task.job.gpus, 1.0
+        again = not math.isnan(task.started_s)
+        task.seen_s, task.ready_s = self._now_s, self._now_s + (task.job.start_s if again else 0.0)
+        task.started_s = task.started_s if again else self._now_s
+        self._running[task.job.name] = task
+        if task.job.table is not None and self._policy is not None:
+            self._elastic[task.job.name] = task
+        self._ends_later(task)
+
+    def _ends_later(self, task: _Task) -> None:
+        task.end = self._later(task.end_s, lambda number: self._end(task, number))
+
+    def _end(self, task: _Task, number: int) -> None:
+        if number != task.end:
+            return
+        self._stop(task)
+        job = task.job
+        self._done.append(
+            Done(job=job, started_s=task.started_s, ended_s=self._now_s, gpu_s=task.gpu_s, changes=task.changes, number=task.number)
+        )
+        self._schedule()
+
+    def _stop(self, task: _Task) -> None:
+        task.advance(self._now_s)
+        self._nodes.give(task.holding)
+        task.holding, task.gpus, task.end = Holding(), 0, 0
+        del self._running[task.job.name]
+        self._elastic.pop(task.job.name, None)
+
+    # Backfill
+
+    def _overtake(self) -> None:
+        """Start jobs behind the first one that does not fit, where they do not delay it."""
+        if self._shadow is None:
+            self._shadow = self._start_of(self._queue[0][2].job)
+        for entry in heapq.nsmallest(OVERTAKING, self._queue)[1:]:
+            task = entry[2]
+            until_s, spare = self._shadow
+            late = self._now_s + task.left_s > until_s
+            nodes = math.ceil(task.job.gpus / self._nodes.each)
+            if (late and nodes > spare) or (holding := self._nodes.take(task.job.gpus)) is None:
+                continue
+            self._queue.remove(entry)
+            heapq.heapify(self._queue)
+            self._shadow = until_s, spare - (nodes if late else 0)
+            self._start(task, holding)
+
+    def _start_of(self, job: Job) -> tuple[float, int]:
+        """When a job can start if nobody else does, and how many whole nodes will be left."""
+        free = self._nodes.free()
+        needed, whole = math.ceil(job.gpus / self._nodes.each), self._nodes.whole
+        for task in sorted(self._running.values(), key=lambda each: each.end_s):
+            for node, gpus in task.holding.items():
+                free[node] = free.get(node, 0) + gpus
+                whole += free[node] == self._nodes.each
+            if whole >= needed:
+                return task.end_s, whole - needed
+        return math.inf, 0
+
+    # Elastic jobs
+
+    def _check_later(self) -> None:
+        if self._policy is not None and self._elastic and not self._checking:
+            self._checking = True
+            self._later((self._now_s // CHECK_S + 1) * CHECK_S, lambda _: self._check())
+
+    def _check(self) -> None:
+        """Give idle GPUs to elastic jobs, while nobody waits."""
+        self._checking = False
+        if self._policy is None or self._queue:
+            return
+        while changes := self._policy.scale(
+            self._states(changing=False), self._nodes.idle, self._arrivals.rate(self._now_s), self._possible
+        ):
+            before = len(self._scalings)
+            for change in changes:
+                self._scale(change)
+            if len(self._scalings) == before or len(changes) > 1:
+                break
+        self._check_later()
+
+    def _states(self, *, changing: bool) -> list[Running]:
+        """Of the elastic jobs, with those that are in the middle of a change or without."""
+        return [Running(task.job, task.gpus) for task in self._elastic.values() if changing or task.ready_s <= self._now_s]
+
+    def _possible(self, running: Running, gpus: int) -> bool:
+        return self._nodes.fits(gpus - running.gpus)
+
+    def _ask_back(self, job: Job) -> None:
+        """What a job lacks that cannot start, from those that have more than they asked for."""
+        lacking = self._nodes.lacking(job.gpus) - self._returning
+        if self._policy is not None and lacking > 0:
+            for change in reclaim(self._states(changing=True), lacking * self._nodes.each):
+                self._scale(change)
+
+    def _scale(self, change: Scaling) -> None:
+        task = self._elastic[change.job.name]
+        assert task.job.table is not None
+        more = change.after - task.gpus
+        if more > 0:
+            holding = self._nodes.take(more)
+            if holding is None:
+                return
+            for node, gpus in holding.items():
+                task.holding[node] = task.holding.get(node, 0) + gpus
+        task.advance(self._now_s)
+        if more < 0:
+            given = self._nodes.shrink(task.holding, change.after)
+            nodes = sum(gpus == self._nodes.each for gpus in given.values())
+            self._returning += nodes
+            self._later(self._now_s + task.job.save_s, lambda _: self._returned(given, nodes))
+        task.gpus, task.speed = change.after, task.job.table.speedup(change.after)
+        task.ready_s, task.changes = self._now_s + task.job.overhead_s, task.changes + 1
+        self._ends_later(task)
+        self._scalings.append((self._now_s, change))
+        self._shadow = None
+
+    def _returned(self, given: Holding, nodes: int) -> None:
+        self._returning -= nodes
+        self._nodes.give(given)
+        self._schedule()
+
+    # Failures
+
+    def _fails_later(self, node: int) -> None:
+        assert self._failures is not None
+        self._later(self._now_s + self._random.exponential(self._failures.every_s), lambda _: self._fail(node))
+
+    def _fail(self, node: int) -> None:
+        """A node is lost, and with it what its jobs have done since their last checkpoints."""
+        assert self._failures is not None
+        for task in [each for each in self._running.values() if node in each.holding]:
+            begun_s = max(task.ready_s, task.started_s)
+            self._stop(task)
+            lost_s = (self._now_s - begun_s) % self._failures.checkpoint_s if self._now_s > begun_s else 0.0
+            task.left_s = min(task.job.duration_s, task.left_s + task.speed * lost_s)
+            self._wait(task)
+        self._nodes.fail(node)
+        self._shadow = None
+        self._later(self._now_s + self._failures.repair_s, lambda _: self._repaired(node))
+        self._schedule()
+
+    def _repaired(self, node: int) -> None:
+        self._nodes.repair(node)
+        self._fails_later(node)
+        self._shadow = None
+        self._schedule()
+
+
+def require_possible(jobs: Sequence[Job], nodes: Nodes) -> None:
+    """Refuse what no scheduler could run.
+
+    Raises:
+        InputError: two jobs have one name, one is larger than the cluster, takes negative time or no GPUs, or has sizes beyond the cluster.
+    """
+    names = set[str]()
+    for job in jobs:
+        if job.name in names:
+            raise InputError(f"two jobs of the trace are called `{job.name}`", hint="names tell jobs apart: keep one of them")
+        names.add(job.name)
+        if not 0 <= job.duration_s < math.inf or not 0 <= job.arrival_s < math.inf:
+            raise InputError(f"job `{job.name}` comes at {job.arrival_s:g} s and takes {job.duration_s:g} s", hint="both must be 0 or more")
+        if not 1 <= job.gpus <= nodes.all:
+            raise InputError(f"job `{job.name}` asks for {job.gpus} GPUs of {nodes.all}", hint="leave it out, or give --gpus more")
+        if job.table is not None and job.table.sizes[-1].gpus > nodes.all:
+            most = job.table.sizes[-1].gpus
+            raise InputError(
+                f"the scale table of job `{job.name}` names {most} GPUs of {nodes.all}", hint="cut it short, or give --gpus more"
+            )

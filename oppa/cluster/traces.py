@@ -1,0 +1,162 @@
+"""Traces of jobs as they are published, and as oppa writes them: when each job came, how long it ran, and on how many GPUs.
+
+oppa        CSV: job_id, submit_s, duration_s, gpu_num, type, priority
+Acme        CSV of AcmeTrace (Hu et al., NSDI 2024): job_id, gpu_num, type, submit_time, duration, ...; jobs without GPUs are left out
+Kalos       CSV: job_id, arrival_s, duration_s_lo, num_gpus, job_class
+Philly      JSON of Microsoft's Philly trace (Jeon et al., ATC 2019): jobs with `submitted_time` and `attempts`
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from oppa.cluster.job import Job
+from oppa.errors import InputError
+
+COLUMNS = ("job_id", "submit_s", "duration_s", "gpu_num", "type", "priority")
+FORMATS = "CSV with `job_id, submit_s, duration_s, gpu_num`, AcmeTrace's CSV, or Philly's JSON"
+PRIORITIES = {"pretrain": 2, "evaluation": 0, "eval": 0}
+"""Of types of jobs, where a trace says none; of others 1."""
+_PHILLY_TIME = "%Y-%m-%d %H:%M:%S"
+
+
+def read_trace(path: Path) -> list[Job]:
+    """All jobs that ask for GPUs, in the order in which they came; the first one comes at 0.
+
+    Raises:
+        InputError: for what cannot be read, and for a line that makes no sense, by its number.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"`{path}` cannot be read: {error}", hint=f"give {FORMATS}") from None
+    jobs = _philly(path, text) if path.suffix == ".json" else list(_rows(path, text))
+    if not jobs:
+        raise InputError(f"`{path}` has no jobs that ask for GPUs", hint=f"give {FORMATS}")
+    first_s = min(job.arrival_s for job in jobs)
+    return sorted((_moved(job, first_s) for job in jobs), key=lambda job: (job.arrival_s, job.name))
+
+
+def write_trace(jobs: Iterable[Job]) -> str:
+    """As oppa writes it."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(COLUMNS)
+    lines.writerows((job.name, f"{job.arrival_s:.3f}", f"{job.duration_s:.3f}", job.gpus, job.kind, job.priority) for job in jobs)
+    return text.getvalue()
+
+
+def _moved(job: Job, first_s: float) -> Job:
+    return Job(
+        name=job.name,
+        arrival_s=job.arrival_s - first_s,
+        duration_s=job.duration_s,
+        gpus=job.gpus,
+        kind=job.kind,
+        priority=job.priority,
+    )
+
+
+def _rows(path: Path, text: str) -> Iterator[Job]:
+    lines = csv.DictReader(io.StringIO(text, newline=""))
+    found = lines.fieldnames or []
+    read = next((read for needed, read in _READERS if set(needed) <= set(found)), None)
+    if read is None:
+        lacking = [name for name in COLUMNS[:4] if name not in found]
+        raise InputError(f"`{path}` lacks {', '.join(f'`{name}`' for name in lacking)}", hint=f"give {FORMATS}")
+    for number, cells in enumerate(lines, start=2):
+        try:
+            job = read(cells)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"`{path}`, line {number}: {error}", hint="mend the line, or leave it out") from None
+        if job.gpus:
+            yield _sensible(job, f"`{path}`, line {number}")
+
+
+def _sensible(job: Job, where: str) -> Job:
+    if not 0 <= job.duration_s < math.inf:
+        raise InputError(f"{where}: a duration of {job.duration_s:g} s", hint="a job takes no time at least: leave it out")
+    if job.gpus < 0 or not math.isfinite(job.arrival_s):
+        raise InputError(f"{where}: {job.gpus} GPUs at {job.arrival_s:g} s", hint="mend the line, or leave it out")
+    return job
+
+
+def _oppa(cells: Mapping[str, str]) -> Job:
+    kind = cells.get("type") or ""
+    priority = cells.get("priority") or ""
+    return Job(
+        name=cells["job_id"],
+        arrival_s=float(cells["submit_s"]),
+        duration_s=float(cells["duration_s"]),
+        gpus=int(cells["gpu_num"]),
+        kind=kind,
+        priority=int(priority) if priority else _priority(kind),
+    )
+
+
+def _acme(cells: Mapping[str, str]) -> Job:
+    return Job(
+        name=cells["job_id"],
+        arrival_s=datetime.fromisoformat(cells["submit_time"]).timestamp(),
+        duration_s=float(cells["duration"]),
+        gpus=int(float(cells["gpu_num"] or 0)),
+        kind=cells["type"],
+        priority=_priority(cells["type"]),
+    )
+
+
+def _kalos(cells: Mapping[str, str]) -> Job:
+    kind = cells["job_class"]
+    return Job(
+        name=cells["job_id"],
+        arrival_s=float(cells["arrival_s"]),
+        duration_s=float(cells["duration_s_lo"]),
+        gpus=int(cells["num_gpus"]),
+        kind=kind,
+        priority=_priority(kind),
+    )
+
+
+_READERS: Sequence[tuple[Sequence[str], Callable[[Mapping[str, str]], Job]]] = (
+    (COLUMNS[:4], _oppa),
+    (("job_id", "gpu_num", "type", "submit_time", "duration"), _acme),
+    (("job_id", "arrival_s", "duration_s_lo", "num_gpus", "job_class"), _kalos),
+)
+
+
+def _philly(path: Path, text: str) -> list[Job]:
+    try:
+        entries = json.loads(text)
+        return [job for number, entry in enumerate(entries) if (job := _of_philly(entry, number, path)) is not None]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"`{path}` is not Philly's JSON: {error!r}", hint=f"give {FORMATS}") from None
+
+
+def _of_philly(entry: Mapping[str, Any], number: int, path: Path) -> Job | None:
+    """All attempts as one; None for a job that never held a GPU."""
+    spans = [(attempt["start_time"], attempt["end_time"]) for attempt in entry["attempts"]]
+    times = [(_philly_s(begin), _philly_s(end)) for begin, end in spans if begin not in (None, "None") and end not in (None, "None")]
+    gpus = max((sum(len(node["gpus"]) for node in attempt["detail"]) for attempt in entry["attempts"]), default=0)
+    if not times or not gpus:
+        return None
+    job = Job(
+        name=entry["jobid"],
+        arrival_s=_philly_s(entry["submitted_time"]),
+        duration_s=sum(end - begin for begin, end in times),
+        gpus=gpus,
+        priority=1,
+    )
+    return _sensible(job, f"`{path}`, job {number}")
+
+
+def _philly_s(text: str) -> float:
+    return datetime.strptime(text, _PHILLY_TIME).timestamp()
+
+
+def _priority(kind: str) -> int:
+    return PRIORITIES.get(kind.lower(), 1)

@@ -1,0 +1,73 @@
+"""`oppa cluster`: traces made and run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Oppa
+from tests.cli.test_scale_table import written
+
+TRACE = """\
+job_id,submit_s,duration_s,gpu_num,type
+elastic,0,4000,8,Pretrain
+other,600,300,8,Debug
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    (tmp_path / "trace.csv").write_text(TRACE)
+    return tmp_path / "trace.csv"
+
+
+@pytest.fixture
+def table(oppa: Oppa, tmp_path: Path) -> Path:
+    """A scale table of a run on two devices, whose profile we wrote."""
+    oppa("scale-table", written(tmp_path / "run"), "--devices", "2..4", "--same-replicas")
+    return tmp_path / "run" / "scale-table"
+
+
+def test_a_trace_is_made_and_its_waiting_told(oppa: Oppa, tmp_path: Path) -> None:
+    done = oppa("cluster", "generate", tmp_path / "made.csv", "--days", "1", "--seed", "2", "--json")
+    told = json.loads(done.stdout)
+    assert told["jobs"] == len((tmp_path / "made.csv").read_text().splitlines()) - 1
+    assert {kind["kind"] for kind in told["kinds"]} == {"Eval", "Pretrain", "SFT", "MLLM", "Debug", "Other"}
+    again = oppa("cluster", "generate", tmp_path / "again.csv", "--days", "1", "--seed", "2")
+    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "made.csv").read_bytes()
+    assert "published" in again.stdout and "written" in again.stderr
+
+
+def test_elastic_jobs_grow_and_give_back(oppa: Oppa, trace: Path, table: Path, tmp_path: Path) -> None:
+    text = trace.read_text().replace(",8,", ",2,")
+    trace.write_text(text)
+    words = ("--gpus", "4", "--gpus-per-node", "2", "--elastic", "1", "--table", table, "--policy", "greedy,none")
+    done = oppa("cluster", "simulate", trace, *words, "--decisions", tmp_path / "decisions.jsonl", "--json")
+    none, greedy = json.loads(done.stdout)["rows"]
+    assert none["elastic"] == 1 and none["completion_s"] == 4000 and greedy["completion_ratio"] < 0.9
+    decisions = [json.loads(line) for line in (tmp_path / "decisions.jsonl").read_text().splitlines()]
+    assert [(each["time_s"], each["after"]) for each in decisions[:2]] == [(60, 4), (600, 2)]
+    assert "job that waits" in decisions[1]["reason"]
+    shown = oppa("cluster", "simulate", trace, *words)
+    assert "greedy" in shown.stdout and "elastic done after" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpus", "8", "--policy", "clever"), "clever"),
+        (("--gpus", "10"), "whole nodes"),
+        (("--gpus", "8", "--threshold", "2"), "threshold"),
+        (("--gpus", "8", "--elastic", "3"), "no share"),
+        (("--gpus", "8", "--gpus-per-node", "4", "--table", "/nowhere"), "no table"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: tuple[str, ...], said: str, oppa: Oppa, trace: Path, table: Path) -> None:
+    own = () if "--table" in words else ("--table", table)
+    done = oppa("cluster", "simulate", trace, *words, *own, code=2)
+    assert said in done.stderr and "hint" in done.stderr
+
+
+def test_a_job_larger_than_the_cluster_is_named(oppa: Oppa, trace: Path, table: Path) -> None:
+    done = oppa("cluster", "simulate", trace, "--gpus", "4", "--gpus-per-node", "4", "--table", table, code=2)
+    assert "`elastic` asks for 8 GPUs of 4" in done.stderr

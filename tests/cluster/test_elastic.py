@@ -1,0 +1,61 @@
+"""Which jobs are elastic, and how those scale that FlexTrain has published."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from oppa.cluster.elastic import Elasticity, elastic, of_table
+from oppa.cluster.generator import PRETRAIN, SEREN, generate
+from oppa.cluster.job import ScaleTable
+from oppa.cluster.models import LARGE, MEDIUM, MODELS, SMALL, Published, entries, table_of
+from oppa.errors import InputError, TableError
+from oppa.table import Origin, Table
+from tests.table.conftest import origin, problem, row  # noqa: F401 - fixtures
+
+KINDS = {gpus: Elasticity(table=ScaleTable.of(gpus, [(2 * gpus, 1.8)]), save_s=1.0, start_s=2.0) for gpus in (64, 256)}
+
+
+def test_a_share_of_pretraining_is_elastic() -> None:
+    jobs = generate(SEREN, days=10, seed=0)
+    pretraining = [job for job in jobs if job.kind == PRETRAIN]
+    few, more, all_ = (elastic(jobs, share, KINDS, seed=0) for share in (0.1, 0.3, 1.0))
+    chosen = [{job.name for job in found if job.table} for found in (few, more, all_)]
+    assert len(chosen[0]) == round(0.1 * len(pretraining)) and chosen[0] < chosen[1] < chosen[2]
+    assert chosen[2] == {job.name for job in pretraining if job.gpus in KINDS}
+    assert [dataclasses.replace(job, table=None, save_s=0.0, start_s=0.0) for job in more] == jobs
+    assert {job.overhead_s for job in more if job.table} == {3.0}
+    with pytest.raises(InputError, match="no share"):
+        elastic(jobs, 1.1, KINDS)
+
+
+def test_the_published_models_begin_with_the_published_gpus() -> None:
+    assert [model.gpus for model in MODELS] == [32, 64, 256]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [SMALL, MEDIUM], ids=lambda model: model.name)
+def test_more_gpus_are_faster_and_replicas_faster_than_stages_alone(model: Published) -> None:
+    alone, both = (table_of(model, replicas=replicas) for replicas in (False, True))
+    for table in (alone, both):
+        speedups = [size.speedup for size in table.sizes]
+        assert speedups == sorted(speedups) and speedups[0] == 1.0 and table.sizes[-1].gpus <= 4 * model.gpus
+    assert 1.5 < alone.sizes[-1].speedup < both.sizes[-1].speedup < 5
+    assert all(entry.best.dp == model.dp for entry in entries(model, replicas=False))
+
+
+def test_the_large_one_has_no_more_stages_than_layers() -> None:
+    assert LARGE.pp * 4 <= LARGE.layers
+
+
+def test_a_table_of_one_s_own(origin: Origin, tmp_path: Path) -> None:  # noqa: F811
+    rows = tuple(row(dp=1, pp=pp, steps_per_s=rate, trials=()) for pp, rate in ((2, 1.0), (4, 1.5), (8, 2.5)))
+    Table(rows=rows, origin=origin).write(tmp_path / "scales")
+    fewest, found = of_table(tmp_path / "scales", start_s=5.0)
+    assert fewest == 2 and found.start_s == 5.0
+    assert [(size.gpus, size.speedup) for size in found.table.sizes] == [(2, 1.0), (4, 1.5), (8, 2.5)]
+    (tmp_path / "scales" / "table.csv").write_text((tmp_path / "scales" / "table.csv").read_text().replace("1", "2", 1))
+    with pytest.raises(TableError, match="edited"):
+        of_table(tmp_path / "scales", start_s=5.0)
+    with pytest.raises(TableError, match="holds no table"):
+        of_table(tmp_path / "nothing", start_s=5.0)

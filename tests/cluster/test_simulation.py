@@ -1,0 +1,191 @@
+"""A trace on a cluster: by hand where it is small, by laws where it is drawn."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oppa.cluster.decisions import Settings
+from oppa.cluster.job import Job, ScaleTable
+from oppa.cluster.nodes import Nodes
+from oppa.cluster.policies import NAMES, policy_of
+from oppa.cluster.result import Done, Result
+from oppa.cluster.simulation import Failures, Simulation
+from oppa.errors import InputError
+
+RULES = Settings(window_s=3600.0)
+TWICE = ScaleTable.of(8, [(16, 2.0)])
+
+
+def job(name: str, arrival_s: float, duration_s: float, gpus: int, **values: object) -> Job:
+    return Job(name=name, arrival_s=arrival_s, duration_s=duration_s, gpus=gpus, **values)  # type: ignore[arg-type]
+
+
+def run(jobs: Sequence[Job], gpus: int = 16, policy: str = "none", **values: object) -> Result:
+    return Simulation(jobs, Nodes.of(gpus, 8), policy_of(policy, RULES), RULES, **values).run()  # type: ignore[arg-type]
+
+
+def times(result: Result) -> dict[str, tuple[float, float]]:
+    return {each.job.name: (each.started_s, each.ended_s) for each in result.done}
+
+
+def test_nobody_overtakes_the_first_that_waits() -> None:
+    jobs = [job("long", 0, 100, 8), job("whole", 1, 10, 16), job("short", 2, 5, 8)]
+    assert times(run(jobs)) == {"long": (0, 100), "whole": (100, 110), "short": (110, 115)}
+
+
+def test_backfill_lets_those_go_first_that_delay_nobody() -> None:
+    jobs = [job("long", 0, 100, 8), job("whole", 1, 10, 16), job("short", 2, 5, 8), job("late", 3, 200, 8)]
+    assert times(run(jobs, backfill=True)) == {"long": (0, 100), "whole": (100, 110), "short": (2, 7), "late": (110, 310)}
+
+
+def test_a_higher_priority_goes_first() -> None:
+    jobs = [job("running", 0, 10, 16), job("low", 1, 10, 16), job("high", 2, 10, 16, priority=1)]
+    assert times(run(jobs)) == {"running": (0, 10), "high": (10, 20), "low": (20, 30)}
+
+
+def test_small_jobs_share_a_node_so_that_whole_ones_stay_whole() -> None:
+    jobs = [job("one", 0, 10, 1), job("another", 0, 10, 3), job("whole", 0, 10, 8)]
+    assert all(start == 0 for start, _ in times(run(jobs)).values())
+    assert times(run([*jobs, job("wide", 0, 10, 5)]))["wide"] == (10, 20)  # four GPUs are left on a node
+
+
+def test_a_job_grows_at_the_next_look_and_stands_still_meanwhile() -> None:
+    grown = run([job("elastic", 0, 1_000, 8, table=TWICE, save_s=10, start_s=30)], policy="greedy")
+    # Looked at after 60 s; stands still until 100 s; 940 s are left, at twice the speed.
+    assert times(grown) == {"elastic": (0, 100 + 940 / 2)}
+    ((at_s, change),) = grown.scalings
+    assert (at_s, change.before, change.after) == (60, 8, 16)
+    assert grown.done[0].gpu_s == pytest.approx(60 * 8 + (570 - 60) * 16) and grown.done[0].changes == 1
+    assert grown.usage.spare_gpu_s(1e9) == pytest.approx((570 - 60) * 8)
+
+
+def test_it_gives_back_as_soon_as_somebody_cannot_start() -> None:
+    jobs = [job("elastic", 0, 1_000, 8, table=TWICE, save_s=10, start_s=30), job("other", 200, 100, 8)]
+    found = run(jobs, policy="greedy")
+    # At 200 s it has done 60 + 2 * 100; it is asked back at once, and the other one starts when the checkpoint is written.
+    assert times(found)["other"] == (210, 310)
+    # It stands still until 240 s; grown again at the look after 310 s, at 360 s, until 400 s.
+    assert times(found)["elastic"][1] == 400 + (1_000 - 260 - 120) / 2
+    assert [(at_s, change.after) for at_s, change in found.scalings] == [(60, 16), (200, 8), (360, 16)]
+
+
+def test_nobody_grows_where_it_does_not_probably_pay() -> None:
+    comers = [job(f"large-{number}", number * 10.0, 1, 32) for number in range(6)]
+    elastic = job("elastic", 0, 600, 8, table=TWICE, save_s=10, start_s=30)
+    assert len(run([elastic, *comers], gpus=64, policy="greedy").scalings) == 1
+    assert not run([elastic, *comers], gpus=64, policy="flextrain").scalings  # at 600 s still exp(-6/600 * 2 * 40)
+    assert len(run([elastic], gpus=64, policy="flextrain").scalings) == 1
+
+
+def test_a_job_that_loses_a_node_goes_on_from_its_checkpoint_as_the_first() -> None:
+    jobs = [job("one", 0, 50_000, 16), job("next", 1, 10, 8)]
+    found = run(jobs, failures=Failures(every_s=40_000, repair_s=100, checkpoint_s=1_000, seed=1))
+    done = {each.job.name: each for each in found.done}
+    assert done["one"].ended_s > 50_000 and done["next"].started_s >= done["one"].ended_s
+    assert done["one"].gpu_s < 16 * 60_000  # what was lost is at most what lies between two checkpoints, each time
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (job("large", 0, 1, 17), "17 GPUs of 16"),
+        (job("none", 0, 1, 0), "0 GPUs of 16"),
+        (job("backwards", 0, -1, 8), "-1 s"),
+        (job("before", -5, 1, 8), "-5 s"),
+        (job("beyond", 0, 1, 8, table=ScaleTable.of(8, [(32, 2.0)])), "32 GPUs of 16"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(broken: Job, said: str) -> None:
+    with pytest.raises(InputError, match=said) as refusal:
+        run([broken])
+    assert refusal.value.hint
+    with pytest.raises(InputError, match="two jobs"):
+        run([job("same", 0, 1, 1), job("same", 1, 1, 1)])
+
+
+TABLES = [None, ScaleTable.of(8, [(16, 1.7), (24, 2.1)]), ScaleTable.of(16, [(24, 1.4), (32, 1.9)])]
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[Job]:
+    """Jobs on a cluster of four nodes."""
+    count = draw(st.integers(1, 25))
+    found = []
+    for number in range(count):
+        table = draw(st.sampled_from(TABLES))
+        gpus = table.sizes[0].gpus if table else draw(st.sampled_from([1, 2, 4, 5, 8, 12, 16, 24, 32]))
+        found.append(
+            Job(
+                name=f"job-{number:02}",
+                arrival_s=float(draw(st.integers(0, 2_000))),
+                duration_s=float(draw(st.integers(0, 1_500))),
+                gpus=gpus,
+                priority=draw(st.integers(0, 1)),
+                table=table,
+                save_s=float(draw(st.sampled_from([0, 7]))),
+                start_s=float(draw(st.sampled_from([0, 33]))),
+            )
+        )
+    return found
+
+
+class Watched(Nodes):
+    """Nodes that look after themselves."""
+
+    def _move(self, node: int, more: int) -> None:
+        super()._move(node, more)
+        assert 0 <= self._free[node] <= self.each, "a GPU is held twice, or given back twice"
+        assert self.idle == sum(self._free.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces(), st.sampled_from(NAMES), st.booleans())
+def test_laws(jobs: list[Job], policy: str, backfill: bool) -> None:
+    nodes = Watched.of(32, 8)
+    simulation = Simulation(jobs, Watched(4, 8), policy_of(policy, RULES), RULES, backfill=backfill)
+    result = simulation.run()
+    done = {each.job.name: each for each in result.done}
+    assert sorted(done) == sorted(each.name for each in jobs), "everybody ends"
+    for each in result.done:
+        assert each.started_s >= each.job.arrival_s and each.ended_s >= each.started_s
+        if not each.changes:
+            assert each.ended_s - each.started_s == pytest.approx(each.job.duration_s)
+            assert each.gpu_s == pytest.approx(each.job.duration_s * each.job.gpus)
+    ends_s, idle = result.usage.steps()
+    assert all(0 <= free <= nodes.all for free in idle.tolist())
+    held = float(((nodes.all - idle) * np.diff(ends_s, prepend=0.0)).sum())
+    assert held >= sum(each.gpu_s for each in result.done) - 1e-6, "what jobs hold is not idle"
+    if not backfill:
+        _in_order(list(result.done))
+
+
+def _in_order(done: list[Done]) -> None:
+    """Of one priority nobody starts before somebody who came earlier, and nobody while one of a higher priority waits."""
+    for one in done:
+        for other in done:
+            earlier = (other.job.arrival_s, other.job.name) < (one.job.arrival_s, one.job.name)
+            if other.job.priority == one.job.priority and earlier:
+                assert other.started_s <= one.started_s
+            if other.job.priority > one.job.priority and other.job.arrival_s < one.started_s:
+                assert other.started_s <= one.started_s
+
+
+@settings(max_examples=20, deadline=None)
+@given(traces(), st.sampled_from(NAMES))
+def test_the_same_trace_gives_the_same_result(jobs: list[Job], policy: str) -> None:
+    one, other = (run(jobs, gpus=32, policy=policy) for _ in range(2))
+    assert one.done == other.done and one.scalings == other.scalings
+    shuffled = run(jobs[::-1], gpus=32, policy=policy)
+    assert times(shuffled) == times(one)
+
+
+@settings(max_examples=20, deadline=None)
+@given(traces())
+def test_without_cost_growing_delays_no_elastic_job_that_is_alone(jobs: list[Job]) -> None:
+    alone = [dataclasses.replace(each, save_s=0.0, start_s=0.0) for each in jobs if each.table][:1]
+    if alone:
+        assert run(alone, gpus=32, policy="greedy").done[0].ended_s <= run(alone, gpus=32).done[0].ended_s
