@@ -32,12 +32,13 @@ def build(spec, mesh):
 
 
 class Part(Stage):
-    """One block of the model with its weights, the torch runner's."""
+    """One block of the model with its weights, the torch runner's; the first one embeds, the last one projects."""
 
     def __init__(self, spec, index, device):
+        layers, dtype = spec.model.layers, _DTYPES[spec.training.precision]
+        parts = range(index + 1 if index else 0, index + 2 if index < layers - 1 else layers + 2)
         with torch.device("meta"):
-            dtype = _DTYPES[spec.training.precision]
-            super().__init__(spec.model, range(index, index + 1), _WHOLE, recompute=spec.configuration.recompute, dtype=dtype)
+            super().__init__(spec.model, parts, _WHOLE, recompute=spec.configuration.recompute, dtype=dtype)
         materialise(self, seed=spec.training.seed, layers=spec.model.layers, device=device)
 
 
