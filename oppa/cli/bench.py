@@ -9,6 +9,7 @@ import typer
 from oppa.bench.suites import SUITES
 from oppa.cli import (
     bench_ci,
+    bench_cluster,
     bench_control,
     bench_goodput,
     bench_norm_test,
@@ -35,6 +36,7 @@ bench.command("norm-test")(bench_norm_test.norm_test)
 bench.command("policies")(bench_policies.policies)
 bench.command("schedule")(bench_schedule.schedule)
 bench.command("pipelines")(bench_pipelines.pipelines)
+bench.command("cluster-sim")(bench_cluster.cluster_sim)
 
 
 @bench.callback()

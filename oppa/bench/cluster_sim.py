@@ -1,0 +1,161 @@
+"""Elastic jobs on a shared cluster, simulated: FlexTrain's figure 11 on traces like Seren's, its settings, and how much was to be had.
+
+A world is a seed, which elastic jobs there are, how they scale, and the rules. All of it is deterministic; worlds run side by side.
+"""
+
+import concurrent.futures
+import dataclasses
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from oppa.bench import published
+from oppa.cluster.comparison import FREE, NONE, Cluster, Row, compared
+from oppa.cluster.decisions import Settings
+from oppa.cluster.elastic import Elasticity, elastic
+from oppa.cluster.generator import SEREN, generate
+from oppa.cluster.job import ScaleTable
+from oppa.cluster.models import MODELS, elasticity
+
+SEEDS = (0, 1, 2, 3, 4)
+SHARE = 0.2
+SHARES = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+THRESHOLDS = (0.0, 0.3, 0.6, 0.8, 0.95)
+WINDOWS_H = (1.0, 4.0, 8.0, 24.0)
+PP, DP_PP, MEASURED = "pp", "dp+pp", "nanotron"
+"""How jobs scale: stages alone, replicas and stages, or as an 8B model was measured to."""
+POLICIES = ("greedy", "flextrain", "elasticflow")
+WORKERS = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What is simulated in one go: a policy, and nobody growing beside it."""
+
+    seed: int
+    scaling: str = PP
+    share: float = SHARE
+    policies: tuple[str, ...] = (NONE, *POLICIES)
+    threshold: float = Settings().threshold
+    window_h: float = Settings().window_s / 3600
+    days: float = 90.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A world, and what came of each policy in it."""
+
+    world: World
+    rows: tuple[Row, ...]
+    seconds: float
+    """That it took to simulate, of one process."""
+
+    def row(self, policy: str) -> Row:
+        """Of one policy."""
+        return next(row for row in self.rows if row.policy == policy)
+
+
+def run(worlds: Iterable[World], tables: Mapping[str, Mapping[int, Elasticity]], tell: Callable[[str], None]) -> list[Ran]:
+    """All of them, in their order."""
+    worlds = list(worlds)
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
+        futures = [pool.submit(simulated, world, tables[world.scaling]) for world in worlds]
+        for number, _ in enumerate(concurrent.futures.as_completed(futures), start=1):
+            tell(f"{number} of {len(worlds)} worlds")
+        return [future.result() for future in futures]
+
+
+def simulated(world: World, kinds: Mapping[int, Elasticity]) -> Ran:
+    """One of them."""
+    jobs = elastic(generate(SEREN, days=world.days, seed=world.seed), world.share, kinds, seed=world.seed)
+    settings = Settings(threshold=world.threshold, window_s=world.window_h * 3600)
+    begin_s = time.perf_counter()
+    found = compared(jobs, Cluster(gpus=SEREN.gpus, each=SEREN.gpus_per_node, settings=settings), world.policies)
+    return Ran(world=world, rows=tuple(row for row, _ in found), seconds=time.perf_counter() - begin_s)
+
+
+def scale_tables(tell: Callable[[str], None]) -> dict[str, dict[int, Elasticity]]:
+    """By how jobs scale; the measured one where the measurements are."""
+    found = {}
+    for name, replicas in ((PP, False), (DP_PP, True)):
+        tell(f"scale tables: {name}")
+        found[name] = elasticity(replicas=replicas)
+    return found | ({} if published.missing({published.NANOTRON: ""}) else {MEASURED: measured_elasticity()})
+
+
+def measured_elasticity() -> dict[int, Elasticity]:
+    """How an 8B model scaled on 8 to 512 H100, the fastest setting on each number of nodes (the Ultra-Scale Playbook)."""
+    rows = published.nanotron_rows()
+    large = rows[(rows["layers"] == rows["layers"].max()) & rows["tok_s"].notna()]
+    rates = large.groupby("nodes")["tok_s"].max()
+    found = {}
+    for model in MODELS:
+        speedups = [(int(nodes) * 8, float(rate / rates[model.gpus // 8])) for nodes, rate in rates.items() if int(nodes) * 8 > model.gpus]
+        found[model.gpus] = Elasticity(table=ScaleTable.of(model.gpus, speedups), save_s=model.save_s, start_s=model.start_s)
+    return found
+
+
+def headline(seeds: Sequence[int] = SEEDS, days: float = 90.0) -> list[World]:
+    """Every seed under every policy, with stages alone and with replicas, and what there was to be had."""
+    return [World(seed=seed, scaling=scaling, policies=(NONE, *POLICIES, FREE), days=days) for seed in seeds for scaling in (PP, DP_PP)]
+
+
+def shares(seeds: Sequence[int] = SEEDS[:2]) -> list[World]:
+    """More and more jobs elastic (figure 11)."""
+    return [World(seed=seed, scaling=scaling, share=share) for share in SHARES for scaling in (PP, DP_PP) for seed in seeds]
+
+
+def thresholds(seeds: Sequence[int] = SEEDS[:3]) -> list[World]:
+    """Other thresholds, and other windows."""
+    one = [World(seed=seed, threshold=threshold, policies=(NONE, "flextrain")) for threshold in THRESHOLDS for seed in seeds]
+    return one + [World(seed=seed, window_h=window_h, policies=(NONE, "flextrain")) for window_h in WINDOWS_H for seed in seeds]
+
+
+def measured(seeds: Sequence[int] = SEEDS[:2]) -> list[World]:
+    """Jobs that scale as was measured."""
+    return [World(seed=seed, scaling=MEASURED) for seed in seeds]
+
+
+def completion_ratio(ran: Sequence[Ran], policy: str) -> float:
+    """Of elastic jobs, over nobody growing: all jobs of all these worlds together."""
+    return _sum(ran, policy, "completion_s") / _sum(ran, NONE, "completion_s")
+
+
+def queue_ratio(ran: Sequence[Ran], policy: str) -> float:
+    """Of all others."""
+    return _sum(ran, policy, "queue_s") / _sum(ran, NONE, "queue_s")
+
+
+def reached(ran: Sequence[Ran], policy: str) -> float:
+    """Of the time that elastic jobs would save on the GPUs that are idle if changes cost nothing, the share that they save."""
+    return (1 - completion_ratio(ran, policy)) / (1 - completion_ratio(ran, FREE))
+
+
+def _sum(ran: Sequence[Ran], policy: str, name: str) -> float:
+    return float(sum(getattr(each.row(policy), name) for each in ran))
+
+
+def scaling_of(ran: Sequence[Ran], scaling: str) -> list[Ran]:
+    """Those worlds alone."""
+    return [each for each in ran if each.world.scaling == scaling]
+
+
+def jobs_per_s(ran: Sequence[Ran]) -> float:
+    """Simulated, of one process."""
+    return sum(row.jobs for each in ran for row in each.rows) / sum(each.seconds for each in ran)
+
+
+def to_json(ran: Sequence[Ran]) -> dict[str, object]:
+    """As `oppa bench cluster-sim --json` prints it; ratios of what waits are the worse of both ways to scale."""
+    ways = {name: scaling_of(ran, name) for name in (PP, DP_PP)}
+    return {
+        "elastic_jct_ratio_pp": completion_ratio(ways[PP], "flextrain"),
+        "elastic_jct_ratio_dp_pp": completion_ratio(ways[DP_PP], "flextrain"),
+        "others_queue_ratio": max(queue_ratio(way, "flextrain") for way in ways.values()),
+        "greedy_queue_ratio": max(queue_ratio(way, "greedy") for way in ways.values()),
+        "idle_share_reached": min(reached(way, "flextrain") for way in ways.values()),
+        "utilisation": [each.row(NONE).utilisation for each in ways[PP]],
+        "simulated_jobs_per_s": jobs_per_s(ran),
+        "rows": [{"seed": each.world.seed, "scaling": each.world.scaling, **dataclasses.asdict(row)} for each in ran for row in each.rows],
+    }

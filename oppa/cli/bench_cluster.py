@@ -1,0 +1,36 @@
+"""`oppa bench cluster-sim`: elastic jobs on a shared cluster, simulated."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+OUT = "Run the experiments, too (20 minutes), and write the page and its figures there."
+
+
+def cluster_sim(
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
+) -> None:
+    """How much sooner elastic jobs are done, and how long others wait, on five traces like Seren's; some minutes."""
+    from oppa.bench import cluster_sim as bench
+    from oppa.bench.cluster_page import sections, write_page
+    from oppa.cli import style
+    from oppa.cli.telling import telling
+
+    with telling() as tell:
+        tables = bench.scale_tables(tell)
+        ran = bench.run(bench.headline(), tables, tell)
+        if out:
+            tell("shares")
+            shares = bench.run(bench.shares(), tables, tell)
+            tell("thresholds and windows")
+            thresholds = bench.run(bench.thresholds(), tables, tell)
+            measured = bench.run(bench.measured(), tables, tell) if bench.MEASURED in tables else []
+            style.err().print(f"written: {write_page(out, ran, shares, thresholds, measured, tables)}", markup=False)
+    if as_json:
+        typer.echo(json.dumps(bench.to_json(ran), indent=1))
+        return
+    for section in sections(ran):
+        style.print_section(section)
