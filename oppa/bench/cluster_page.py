@@ -71,8 +71,8 @@ def _headline(ran: Sequence[Ran]) -> Section:
     return Section(
         title="Policies",
         text=f"{seeds} traces like Seren's, {first.world.days:g} days and {none.jobs} jobs each; {SHARE:.0%} of the pretraining jobs are "
-        f"elastic, {none.elastic} of them. Means over all jobs, as shares of what they are if nobody grows. Reached: of the time that elastic "
-        "jobs would save if changes cost nothing (the last line of each) the share that they save. "
+        f"elastic, {none.elastic} of them. Means over all jobs, as shares of what they are if nobody grows. Reached: of the time that "
+        "elastic jobs would save if changes cost nothing (the last line of each) the share that they save. "
         f"{jobs_per_s(ran):,.0f} jobs simulated a second, by one process.",
         columns=("elastic jobs change", "policy", ">elastic jobs done", ">others wait", ">reached", ">changes"),
         rows=rows,
