@@ -1,4 +1,4 @@
-"""`oppa cluster`: elastic jobs on a shared cluster, on a trace."""
+"""`oppa cluster`: elastic jobs on a shared cluster, on a trace and on a real one."""
 
 import json
 from collections.abc import Sequence
@@ -35,6 +35,17 @@ FAILS = "A node fails once in so many days, on average; 0: never."
 DECISIONS = "Write every change of a size there, with its reason, a line of JSON each."
 LIKE = "What the trace is like: `seren`."
 OUT = "Where the trace is written."
+SPOOL = "A folder for elastic jobs, seen by all hosts."
+JOB = "A job file, of as many hosts as it asks for."
+SIZES = "The scale table, a folder that `oppa scale-table` wrote."
+HOSTS = "Hosts that it asks for; the fewest of the table unless given."
+NAME = "What it is called; the job's name unless given."
+CHECK = "Look this often."
+DRY = "Only say what would be done."
+ONCE = "Look once."
+PARTITION = "Whose nodes are shared; all unless given."
+SBATCH = "Words for sbatch, as `oppa train --sbatch`; may be given several times."
+COUNTED_HOSTS = "Jobs of at least so many hosts count as arrivals."
 
 cluster = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -130,6 +141,117 @@ def generate(
 
     style.print_section(_queue_section(found, result, known, days))
     style.err().print(f"written: {out}, {len(jobs)} jobs", markup=False)
+
+
+@cluster.command()
+def submit(
+    spool: Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help=JOB, show_default=False)],
+    table: Annotated[Path, typer.Option(metavar="FOLDER", help=SIZES)],
+    hosts: Annotated[int | None, typer.Option(min=1, help=HOSTS)] = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help=NAME)] = "",
+) -> None:
+    """Give an elastic job to `oppa cluster run`.
+
+    Exit codes: 0 taken, 2 wrong input.
+    """
+    from oppa.cli import style
+    from oppa.cluster.real.spool import submit as put
+
+    taken = put(spool, job, table, hosts=hosts, name=name)
+    sizes = ", ".join(f"{size.gpus} ({size.speedup:.2f})" for size in taken.table.sizes)
+    style.err().print(f"taken: {taken.folder}, on {taken.hosts} hosts; sizes, and how much faster: {sizes}", markup=False)
+
+
+@cluster.command()
+def run(
+    spool: Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)],
+    check_s: Annotated[float, typer.Option("--check-s", min=0.2, help=CHECK)] = 60.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
+    once: Annotated[bool, typer.Option("--once", help=ONCE)] = False,
+    partition: Annotated[str, typer.Option(metavar="NAME", help=PARTITION)] = "",
+    sbatch: Annotated[list[str] | None, typer.Option(metavar="WORD", help=SBATCH)] = None,
+    threshold: Annotated[float, typer.Option(help=THRESHOLD)] = 0.6,
+    window_hours: Annotated[float, typer.Option(help=WINDOW)] = 8.0,
+    counted_hosts: Annotated[int, typer.Option(help=COUNTED_HOSTS)] = 4,
+    most: Annotated[float, typer.Option(help=MOST)] = 4.0,
+    first: Annotated[str, typer.Option(metavar="NAME", help=FIRST)] = "smallest",
+) -> None:
+    """Train the elastic jobs of a spool on Slurm's idle nodes, and give back what others wait for.
+
+    It ends when all of them have. Ctrl-C ends it alone: jobs train on, and the same command takes them up again. Exit codes: 0 all trained,
+    1 one has failed, 2 wrong input, 3 environment lacking, 130 stopped.
+    """
+    import time
+
+    from oppa.cli import style
+    from oppa.cli.watch import Interruption
+    from oppa.cluster.decisions import Settings
+    from oppa.cluster.real.controller import Controller
+
+    settings = Settings(threshold=threshold, window_s=window_hours * 3600, counted_gpus=counted_hosts, most=most, first=first, unit="hosts")
+    partitioned = [f"--sbatch=--partition={partition}"] if partition else []
+    controller = Controller(
+        spool,
+        settings,
+        words=["--launcher", "slurm", *partitioned, *(f"--sbatch={word}" for word in sbatch or ())],
+        partition=partition,
+        tell=lambda what: style.err().print(f"{time.strftime('%H:%M:%S')}  {what}", markup=False, soft_wrap=True),
+        act=not dry_run,
+    )
+    interruption = Interruption()
+    with interruption.caught():
+        while True:
+            found = controller.step()
+            if once or all(status.ending for status in found):
+                break
+            until = time.monotonic() + check_s
+            while time.monotonic() < until:
+                interruption.check()
+                time.sleep(0.1)
+    raise typer.Exit(int(any(status.ending == "failed" for status in found)))
+
+
+@cluster.command()
+def status(
+    spool: Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON on stdout.")] = False,
+) -> None:
+    """The elastic jobs of a spool: on how many hosts each is, and how far.
+
+    Exit codes: 0, 2 wrong input.
+    """
+    from oppa.cluster.real.spool import jobs
+    from oppa.report.record import Section
+    from oppa.training import ledger
+
+    rows = []
+    for job in jobs(spool):
+        started, lines = job.started(), ledger.read(job.run) if (job.run / ledger.FILE).exists() else []
+        steps = [line for line in lines if line["event"] == ledger.STEP]
+        state = "training" if started is not None else job.ending() or "not trained"
+        rows.append(
+            {
+                "name": job.name,
+                "state": state,
+                "hosts": started.get("hosts", 0) if started is not None else 0,
+                "wanted": job.wanted(),
+                "asks_for": job.hosts,
+                "steps": steps[-1]["step"] + 1 if steps else 0,
+                "loss": steps[-1]["loss"] if steps else None,
+            }
+        )
+    if as_json:
+        typer.echo(json.dumps({"jobs": rows}, indent=1))
+        return
+    from oppa.cli import style
+
+    cells = [
+        (row["name"], row["state"], row["hosts"], row["wanted"], row["asks_for"], row["steps"], f"{row['loss']:.3f}" if row["loss"] else "")
+        for row in rows
+    ]
+    columns = ("job", "state", ">hosts", ">shall have", ">asks for", ">steps", ">loss")
+    style.print_section(Section(title="Elastic jobs", text=f"In {spool}.", columns=columns, rows=cells))
 
 
 def _told(jobs: "Sequence[Job]", shared: "Cluster", policies: Sequence[str]) -> "list[tuple[Row, Result]]":

@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
 
 
-def question(source: Path, setting: str, *, batches: Sequence[int] = ()) -> "tuple[Problem, Configuration | None]":
+def question(
+    source: Path, setting: str, *, batches: Sequence[int] = (), hosts: int | None = None
+) -> "tuple[Problem, Configuration | None]":
     """The problem, and which of its configurations is meant: a study's winner or a job's baseline, unless a setting says another.
 
-    A setting may name one of `batches` as its global batch, in place of the job's. None where a job has no baseline.
+    A setting may name one of `batches` as its global batch, and a job may be of other `hosts`. None where a job has no baseline.
 
     Raises:
         InputError: for a setting that is illegal, or a study without a winner.
@@ -20,13 +22,15 @@ def question(source: Path, setting: str, *, batches: Sequence[int] = ()) -> "tup
     from oppa.errors import InputError
     from oppa.problem.job import load_job
 
+    if hosts is not None and (source.is_dir() or is_json(source)):
+        raise InputError(f"`--hosts {hosts}` of the study `{source}`", hint="name the job file: a study is of its own hosts")
     if source.is_dir():
         return _of_study(source, setting, batches)
     if is_json(source):
         if setting:
             raise InputError(f"`{source}` says which configuration is meant, and so does `{setting}`", hint="leave out one of them")
         return _of_study(_study_around(source), str(source), batches)
-    problem = load_job(source)
+    problem = load_job(source, hosts=hosts)
     return problem, _meant(setting, problem, batches) if setting else problem.baseline
 
 

@@ -36,6 +36,7 @@ SETTING = (
 RUN = "The run's folder: an existing one goes on where it was saved. A new one below runs/ unless given."
 SAMPLES = "Where training ends, instead of the job file's [train]; one epoch where neither says."
 SEED = "Of weights and of the order of samples, instead of the job file's."
+HOSTS = "Instead of the job file's [cluster]: a run goes on where there are more, or fewer."
 TABLE = "The folder of a table: a new run begins with its fastest configuration, and its step times refine a copy in the run's folder."
 POLICY = (
     "Who chooses batch sizes and layout while it trains, from --table: `goodput`, `critical-batch`, `norm-test`, `stagewise`, `static`; "
@@ -59,6 +60,7 @@ def train(
     run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
     samples: Annotated[int | None, typer.Option(min=1, help=SAMPLES)] = None,
     seed: Annotated[int | None, typer.Option(min=0, help=SEED)] = None,
+    hosts: Annotated[int | None, typer.Option(min=1, help=HOSTS)] = None,
     table: Annotated[Path | None, typer.Option(metavar="FOLDER", help=TABLE)] = None,
     policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "",
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help=WEIGHTS)] = None,
@@ -81,7 +83,7 @@ def train(
     from oppa.trials.runner import load_runner
 
     profiled = Table.read(table) if table else None
-    problem, configuration = question(source, setting, batches=profiled.batches if profiled else ())
+    problem, configuration = question(source, setting, batches=profiled.batches if profiled else (), hosts=hosts)
     runner = load_runner(problem.runner).for_runs()
     if samples is not None:
         if samples < problem.recipe.warmup_samples:
@@ -209,12 +211,13 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
     from oppa.cli.train_watch import make_watcher, print_outcome, print_run, print_worth
     from oppa.cli.watch import Interruption
     from oppa.training import ledger
-    from oppa.training.run_folder import PROFILED, held
+    from oppa.training.run_folder import PROFILED, STOP, held
     from oppa.training.supervision import Ending, supervise
     from oppa.trials.sweep import sweep
 
     folder, interruption, begun_s = named or new_folder(problem.name, among="runs"), Interruption(), time.monotonic()
     with held(folder), interruption.caught():
+        (folder / STOP).unlink(missing_ok=True)
         run = _run(folder, problem, wishes)
         if wishes.table:
             wishes.table.write(folder / PROFILED)

@@ -17,7 +17,7 @@ from oppa.cli.watch import REFRESH_S, Interruption
 from oppa.problem.configuration import Configuration
 from oppa.training import ledger
 from oppa.training.ledger import Line, Tail
-from oppa.training.run_folder import RunSpec, checkpoints
+from oppa.training.run_folder import STOP, RunSpec, checkpoints
 from oppa.training.supervision import Ending, Listener, Outcome
 from oppa.trials import logs
 from oppa.trials.trial import TrialResult
@@ -125,8 +125,8 @@ class PlainWatcher(Listener):
         self._show()
 
     def stop_requested(self) -> bool:
-        """Whether the user asked to stop."""
-        return self._interruption.asked
+        """Whether the user asked to stop, by a signal or a file."""
+        return self._interruption.asked or (self._folder / STOP).exists()
 
     def _look(self) -> None:
         for line in self._tail.new():

@@ -29,6 +29,8 @@ class Settings:
     """A job grows to at most so many times the GPUs that it asks for."""
     first: str = SMALLEST
     """Who grows first: whoever holds fewest GPUs, most, or has waited longest."""
+    unit: str = "GPUs"
+    """What is counted, for people."""
 
     def __post_init__(self) -> None:
         """Raise InputError for what cannot be meant."""
@@ -114,12 +116,13 @@ def grow(
         chance = probability(speedup, each.job.overhead_s, rate)
         worth_it = speedup > 1 and each.left_s * (speedup - 1) > speedup * each.job.overhead_s  # eq. 14, with its own end in T_avail
         if worth_it and (chance > settings.threshold or settings.threshold == 0):
-            reason = f"{best.gpus - each.gpus} idle GPUs make it {speedup:.2f} times as fast, which pays with a probability of {chance:.2f}"
+            idle_here = f"{best.gpus - each.gpus} idle {settings.unit} make it {speedup:.2f} times as fast"
+            reason = f"{idle_here}, which pays with a probability of {chance:.2f}"
             return Scaling(job=each.job, before=each.gpus, after=best.gpus, speedup=speedup, reason=reason, probability=chance)
     return None
 
 
-def reclaim(running: Iterable[Running], lacking: int) -> list[Scaling]:
+def reclaim(running: Iterable[Running], lacking: int, *, unit: str = "GPUs") -> list[Scaling]:
     """Who gives back so many GPUs, for a job that cannot start (section 5.2); nobody, where all of it would not be enough.
 
     Those first that have gained most; the last one keeps the size that is fastest on what need not be given.
@@ -135,7 +138,7 @@ def reclaim(running: Iterable[Running], lacking: int) -> list[Scaling]:
         after = max(each.job.gpus, kept.gpus) if kept is not None else each.job.gpus
         lacking -= each.gpus - after
         speedup = each.table.speedup(after) / each.speedup
-        reason = f"a job that waits needs {each.gpus - after} of its {each.gpus} GPUs"
+        reason = f"a job that waits needs {each.gpus - after} of its {each.gpus} {unit}"
         found.append(Scaling(job=each.job, before=each.gpus, after=after, speedup=speedup, reason=reason))
     return found
 

@@ -1,5 +1,6 @@
 """Reads `job.toml`: what to train, on what, within which limits; every mistake is named with what to write instead."""
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ COMMAND = "command"
 """The runner of the user's own launch line."""
 
 
-def load_job(path: Path, *, runner_name: str | None = None, argv: Sequence[str] = ()) -> Problem:
+def load_job(path: Path, *, runner_name: str | None = None, argv: Sequence[str] = (), hosts: int | None = None) -> Problem:
     """The problem that a job file describes, with at least one valid configuration.
 
     Args:
         runner_name: Goes before the file's own.
         argv: The launch line of the user's own program, before that of the file's `[command]`.
+        hosts: Instead of the file's; its `[baseline]`, which is of so many, is left out.
 
     Raises:
         JobError: for whatever is wrong in it.
@@ -35,6 +37,7 @@ def load_job(path: Path, *, runner_name: str | None = None, argv: Sequence[str] 
         raise JobError(f"`{path.name}` is a search space file, whose tasks are replayed", hint="name one: `oppa tune FILE --task NAME`")
     job = validate(JobFile, declared, error=JobError)
     model, cluster, training = job.model.record(path.parent), job.cluster.record(), job.training.record(path.parent)
+    cluster = cluster if hosts is None else dataclasses.replace(cluster, hosts=hosts)
     command = _command(job, argv, path.parent, runner_name)
     named_here = COMMAND if command else job.runner.name if runner_name is None else runner_name
     runner = catalog.find("runners", named_here, beside=path.parent if runner_name is None else None)
@@ -53,7 +56,7 @@ def load_job(path: Path, *, runner_name: str | None = None, argv: Sequence[str] 
         limits=job.limits.record(),
         recipe=job.train.record(training.optimizer),
         strategy=job.designer.record(),
-        baseline=declared_baseline(space, job.baseline) if job.baseline is not None else None,
+        baseline=declared_baseline(space, job.baseline) if job.baseline is not None and hosts is None else None,
     )
 
 

@@ -5,6 +5,7 @@ steps.jsonl             the ledger: a line per optimizer step (`ledger`)
 checkpoints/step-N/     the training state behind N steps (`checkpoint`); the newest few
 profiled/               the table that it is chosen from, where there is one
 attempts/NNNN/          a folder as a trial's for each start of the ranks: their words, and how they ended
+stop                    asks whoever trains the run to save it and stop; made by others
 """
 
 import contextlib
@@ -23,6 +24,8 @@ from oppa.problem.problem import Problem
 from oppa.trials.wire import write_json
 
 SPEC, CHECKPOINTS, ATTEMPTS, PROFILED, LOCK = "run.json", "checkpoints", "attempts", "profiled", ".lock"
+STOP = "stop"
+"""A file that asks whoever trains the run to save it and stop, as Ctrl-C does; it goes when training begins."""
 VERSION = 1
 MAY_CHANGE = ("name", "entry_point", "learning_rate")
 """What a run may go on with otherwise: how its model is called, where its code lies, and how fast it learns."""

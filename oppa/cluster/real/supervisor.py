@@ -1,0 +1,37 @@
+"""Trains an elastic job on so many hosts: `python -P -m oppa.cluster.real.supervisor FOLDER HOSTS [WORD...]` becomes `oppa train`.
+
+It holds the job first, says who it is, and keeps what it holds when it becomes `oppa train`: whoever looks knows that the job is trained,
+and by which process, whatever became of those who started it. Where the job is held already, it ends at once.
+"""
+
+import fcntl
+import os
+import sys
+import time
+from pathlib import Path
+
+from oppa.cluster.real.spool import ENDING, HELD, JOB, STARTED, Elastic
+from oppa.trials.processes import this_process
+from oppa.trials.wire import write_json
+
+
+def main(folder: Path, hosts: int, words: list[str]) -> None:
+    """Hold the job, and become `oppa train`."""
+    job = Elastic.read(folder)
+    descriptor = os.open(folder / HELD, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(0)
+    os.set_inheritable(descriptor, True)
+    configuration = folder / f"on-{hosts}.json"
+    write_json(configuration, job.sizes[hosts].to_dict())
+    write_json(folder / STARTED, {"process": str(this_process()), "hosts": hosts, "at": time.time()})
+    ending = os.open(folder / ENDING, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(ending, sys.stdout.fileno())
+    train = [sys.executable, "-P", "-m", "oppa", "train", str(folder / JOB), str(configuration)]
+    os.execv(sys.executable, [*train, "--hosts", str(hosts), "--run", str(job.run), "--json", *words])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,181 @@
+"""Elastic training on a real Slurm, by arrivals and departures of other jobs; and a controller that is killed at any moment."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.job import load_job
+from oppa.table import Origin, Row, Table
+from oppa.training import ledger
+from tests.places.slurm_cluster import SlurmCluster, slurm_lacking, until
+
+pytestmark = pytest.mark.slow
+
+JOB = """\
+model = {preset = "tiny-1m", seq_len = 32}
+batch = {global_batch = 8}
+cluster = {hosts = 1, devices_per_host = 1, device = "CPU", memory_limit = "400 MiB"}
+training = {learning_rate = 1e-3, gradient_clipping = 1.0}
+runner = {name = "torch"}
+
+[train]
+samples = %d
+checkpoint_every = "1 h"
+profile_steps = 0
+"""
+SIZES = {1: 1.0, 2: 1.7, 4: 2.9}
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    if lacking := slurm_lacking():
+        pytest.skip(f"NOT TESTED on a real Slurm: {lacking}")
+    with SlurmCluster(tmp_path_factory.mktemp("slurm"), nodes=4) as cluster:
+        yield cluster
+
+
+def submitted(folder: Path, samples: int) -> Path:
+    """A spool with one job, whose stages may lie on one, two or four hosts."""
+    (folder / "job.toml").write_text(JOB % samples)
+    problem = load_job(folder / "job.toml")
+    rows = tuple(
+        Row(
+            configuration=Configuration(dp=1, pp=pp, global_batch=8, micro_batch=2, schedule="1f1b"),
+            steps_per_s=speedup,
+            log_stddev=0.1,
+            memory_bytes=2**20,
+            source="predicted",
+        )
+        for pp, speedup in SIZES.items()
+    )
+    facts = {"study": "a-run", "method": "predicted", "complete": True, "candidates": 3, "trials": 0, "spent_s": 0.0}
+    origin = Origin.of(problem, created_at=time.time(), command="oppa scale-table", **facts)  # type: ignore[arg-type]
+    Table(rows=rows, origin=origin).write(folder / "scales")
+    words = ["cluster", "submit", folder / "spool", folder / "job.toml", "--table", folder / "scales", "--name", "elastic"]
+    subprocess.run([sys.executable, "-m", "oppa", *map(str, words)], check=True, capture_output=True)
+    return folder / "spool"
+
+
+class Controlled:
+    """`oppa cluster run` on a spool."""
+
+    def __init__(self, spool: Path, slurm: SlurmCluster, *words: str) -> None:
+        self.spool, self._slurm = spool, slurm
+        command = [sys.executable, "-m", "oppa", "cluster", "run", str(spool), "--check-s", "0.5", *words]
+        self._command = command
+        self._environment = {**slurm.environment, "OMP_NUM_THREADS": "1"}
+        self.log = spool / "controller.log"
+        self.process = self._begin()
+
+    def _begin(self) -> "subprocess.Popen[bytes]":
+        with self.log.open("ab") as log:
+            return subprocess.Popen(self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """At once, and another one begins."""
+        self.process.kill()
+        self.process.wait()
+        self.process = self._begin()
+
+    def lines(self) -> list[ledger.Line]:
+        """Of the job's ledger."""
+        run = self.spool / "elastic" / "run"
+        return ledger.read(run) if (run / ledger.FILE).exists() else []
+
+    def hosts(self) -> int:
+        """On which the newest step was taken."""
+        steps = [line for line in self.lines() if line["event"] == ledger.STEP]
+        return int(steps[-1]["configuration"].split("pp")[1].split("_")[0]) if steps else 0
+
+    def reaches(self, hosts: int) -> None:
+        """Wait until it trains on so many."""
+        until(lambda: self.hosts() == hosts, lambda: f"{self.log.read_text()}\n{self._words()}", timeout_s=90)
+
+    def _words(self) -> str:
+        path = self.spool / "elastic" / "supervisor.log"
+        return path.read_text()[-3000:] if path.exists() else ""
+
+    def end(self) -> None:
+        """Nothing is left running."""
+        self.process.terminate()
+        self.process.wait()
+        started = self.spool / "elastic" / "started.json"
+        if started.exists():
+            pid = int(json.loads(started.read_text())["process"].split(":")[0])
+            for number in (signal.SIGINT, signal.SIGINT):
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    break
+                time.sleep(1)
+
+
+def losses(lines: list[ledger.Line]) -> dict[int, float]:
+    return {line["step"]: line["loss"] for line in ledger.standing(lines) if line["event"] == ledger.STEP}
+
+
+def unscaled(folder: Path, samples: int) -> dict[int, float]:
+    """Of the same job on one host from its first step to its last."""
+    (folder / "alone.toml").write_text(JOB % samples)
+    words = ["train", folder / "alone.toml", "pp=1,micro_batch=2", "--run", folder / "alone", "--launcher", "local"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "oppa", *map(str, words)], check=True, capture_output=True, env=environment)
+    return losses(ledger.read(folder / "alone"))
+
+
+def test_arrivals_and_departures_scale_a_job_and_change_no_bit(slurm: SlurmCluster, tmp_path: Path) -> None:
+    samples = 8 * 900
+    other = slurm.submit("sleep 600", "--nodes=2", "--exclusive")
+    another = slurm.submit("sleep 600", "--nodes=1", "--exclusive")
+    for job in (other, another):
+        slurm.wait_for(job, "RUNNING")
+    controlled = Controlled(submitted(tmp_path, samples), slurm, "--threshold", "0")
+    try:
+        controlled.reaches(1)
+        slurm.cancel(another)
+        controlled.reaches(2)
+        slurm.cancel(other)
+        controlled.reaches(4)
+        comer = slurm.submit("sleep 600", "--nodes=3", "--exclusive")
+        slurm.wait_for(comer, "RUNNING", timeout_s=60)
+        controlled.reaches(1)
+        slurm.cancel(comer)
+        assert controlled.process.wait(timeout=180) == 0, controlled.log.read_text()
+    finally:
+        controlled.end()
+        slurm.cancel(*slurm.jobs())
+    lines = controlled.lines()
+    assert ledger.require_whole(lines) == samples
+    sizes = list(dict.fromkeys(line["configuration"] for line in lines if line["event"] == ledger.STEP))
+    assert {size.split("_")[2] for size in sizes} == {"pp1", "pp2", "pp4"}
+    assert losses(lines) == unscaled(tmp_path, samples)
+    decisions = [json.loads(line) for line in (controlled.spool / "decisions.jsonl").read_text().splitlines()]
+    assert [(each["before"], each["after"]) for each in decisions][:3] == [(1, 2), (2, 4), (4, 1)]
+
+
+def test_a_controller_that_is_killed_loses_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
+    samples, seed = 8 * 500, int(os.environ.get("OPPA_FAULT_SEED", "0"))
+    chance = random.Random(seed)
+    controlled = Controlled(submitted(tmp_path, samples), slurm, "--threshold", "0")
+    comers: list[str] = []
+    try:
+        for _ in range(int(os.environ.get("OPPA_FAULT_REPEATS", "4"))):
+            time.sleep(chance.uniform(0.2, 6.0))
+            if chance.random() < 0.5:
+                comers.append(slurm.submit("sleep 4", "--nodes=3", "--exclusive"))
+            controlled.kill()
+        assert controlled.process.wait(timeout=300) == 0, controlled.log.read_text()
+    finally:
+        controlled.end()
+        slurm.cancel(*slurm.jobs())
+    assert ledger.require_whole(controlled.lines()) == samples
+    assert losses(controlled.lines()) == unscaled(tmp_path, samples)
