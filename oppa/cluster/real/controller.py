@@ -24,6 +24,8 @@ from oppa.errors import OppaError
 from oppa.training import ledger
 from oppa.training.run_folder import STOP, RunSpec
 
+FRUITLESS = 3
+"""Starts in a row that may come to no step, before a job is given up."""
 UNKNOWN_START_S = 60.0
 """What a start is taken to cost before there was one."""
 
@@ -86,7 +88,7 @@ class Controller:
 
     def _status(self, job: Elastic) -> Status:
         started, ending = job.started(), job.ending()
-        lines = ledger.read(job.run) if (job.run / ledger.FILE).exists() else []
+        lines = _lines(job)
         since = float(started.get("at", time.time())) if started is not None else 0.0
         steps = [line for line in lines if line["event"] == ledger.STEP]
         training = started is not None and any(line["time"] > since for line in steps[-1:])
@@ -97,7 +99,7 @@ class Controller:
             settled=training and hosts == job.wanted() and not (job.run / STOP).exists(),
             start_s=_start_s(lines),
             left_s=_left_s(job, steps),
-            ending="" if started is not None else ending,
+            ending="" if started is not None else ending or ("failed" if job.fruitless() >= FRUITLESS else ""),
         )
 
     def _keep(self, status: Status) -> None:
@@ -120,10 +122,17 @@ class Controller:
         except OppaError as error:
             self._say(f"{job.name}: {error.message}")
             return
-        hosts = job.wanted()
-        self._say(f"{job.name}: started on {hosts} hosts")
+        hosts, last = job.wanted(), job.last_start()
         if not self._act:
+            self._say(f"{job.name}: would be started on {hosts} hosts")
             return
+        if last is not None:
+            fruitful = any(line["event"] == ledger.STEP and line["time"] > last for line in _lines(job))
+            job.count(0 if fruitful else job.fruitless() + 1)
+            if job.fruitless() >= FRUITLESS:
+                self._say(f"{job.name}: given up, as {FRUITLESS} starts have come to nothing; `{job.folder / LOG}` says why")
+                return
+        self._say(f"{job.name}: started on {hosts} hosts")
         words = [*self._words, f"--sbatch=--comment={OWN}{job.name}"]
         command = [sys.executable, "-P", "-m", "oppa.cluster.real.supervisor", str(job.folder), str(hosts), *words]
         with (job.folder / LOG).open("ab") as log:
@@ -162,6 +171,10 @@ class Controller:
         if what != self._told:
             self._tell(what)
             self._told = what
+
+
+def _lines(job: Elastic) -> list[ledger.Line]:
+    return ledger.read(job.run) if (job.run / ledger.FILE).exists() else []
 
 
 def _running(status: Status) -> Running:

@@ -2,7 +2,7 @@
 
     NAME/job.toml            as it was submitted
     NAME/elastic.json        its sizes: the configuration on each number of hosts, and how fast it is; whose table that was, by SHA-256
-    NAME/wanted.json         how many hosts it shall have; the controller writes it before it does anything
+    NAME/wanted.json         how many hosts it shall have, written before anything is done about it; starts that have come to nothing
     NAME/started.json        who trains it now: a process, and on how many hosts
     NAME/run/                the run (`oppa train`)
     NAME/ending.json         what `oppa train` said last
@@ -102,7 +102,25 @@ class Elastic:
 
     def want(self, hosts: int) -> None:
         """From its next start on."""
-        write_json(self.folder / WANTED, {"hosts": hosts})
+        write_json(self.folder / WANTED, {"hosts": hosts, "fruitless": self.fruitless()})
+
+    def fruitless(self) -> int:
+        """Starts in a row that have come to no step."""
+        try:
+            return int(json.loads((self.folder / WANTED).read_text())["fruitless"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
+    def count(self, fruitless: int) -> None:
+        """So many, from now on."""
+        write_json(self.folder / WANTED, {"hosts": self.wanted(), "fruitless": fruitless})
+
+    def last_start(self) -> float | None:
+        """When somebody began to train it; None: nobody has."""
+        try:
+            return float(json.loads((self.folder / STARTED).read_text())["at"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def started(self) -> Mapping[str, Any] | None:
         """Who trains it: a `process`, on so many `hosts`, since the time `at`; None: nobody does."""
