@@ -134,6 +134,21 @@ def test_idle_hosts_are_taken_and_given_back(held: "tuple[Elastic, int]", monkey
     os.close(descriptor)
 
 
+def test_hosts_that_somebody_else_was_given_are_not_waited_for(held: "tuple[Elastic, int]", monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, descriptor = held
+    taken.want(4)
+    write_json(taken.folder / STARTED, {"process": "1:1", "hosts": 4, "at": time.time() - 100})
+    own = Queued(id="9", state="PENDING", nodes=4, reason="Resources", elastic=taken.name)
+    monkeypatch.setattr(real, "look", Slurm(View(idle=1, jobs=[own])))
+    asked = list[tuple[str, ...]]()
+    monkeypatch.setattr(real, "ask", lambda *words, **_: asked.append(words))
+    (taken.run / "steps.jsonl").write_text("")
+    said = list[str]()
+    real.Controller(taken.folder.parent, Settings(), tell=said.append).step()
+    assert asked == [("scancel", "9")] and taken.wanted() == 1 and "back to 1 hosts" in said[-1]
+    os.close(descriptor)
+
+
 def test_a_dry_run_only_speaks(held: "tuple[Elastic, int]", monkeypatch: pytest.MonkeyPatch) -> None:
     taken, descriptor = held
     monkeypatch.setattr(real, "_left_s", lambda *_: float("inf"))

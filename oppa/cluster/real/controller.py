@@ -7,7 +7,7 @@ restart: the run stops behind a step, its hosts go back to Slurm, and it is star
 
 import dataclasses
 import json
-import statistics
+import math
 import subprocess
 import sys
 import time
@@ -21,11 +21,14 @@ from oppa.cluster.job import Job
 from oppa.cluster.real.spool import DECISIONS, LOG, Elastic, jobs
 from oppa.cluster.real.view import OWN, View, look
 from oppa.errors import OppaError
+from oppa.places.slurm import ask
 from oppa.training import ledger
 from oppa.training.run_folder import STOP, RunSpec
 
 FRUITLESS = 3
 """Starts in a row that may come to no step, before a job is given up."""
+PATIENCE_S = 10.0
+"""A job that grew waits this long for hosts that were idle when it was decided."""
 UNKNOWN_START_S = 60.0
 """What a start is taken to cost before there was one."""
 
@@ -40,7 +43,7 @@ class Status:
     settled: bool
     """It trains, on as many hosts as it shall have."""
     start_s: float
-    """A start has taken, median."""
+    """A start takes."""
     left_s: float
     """Until it is done, as it runs now."""
     ending: str
@@ -82,6 +85,8 @@ class Controller:
             self._keep(status)
         view = look(self._partition)
         self._count(view)
+        for status in found:
+            self._make_do(status, view)
         for change in self._decide(found, view):
             self._carry_out(change, {status.job.name: status for status in found}[change.job.name].job)
         return found
@@ -97,7 +102,7 @@ class Controller:
             job=job,
             hosts=hosts,
             settled=training and hosts == job.wanted() and not (job.run / STOP).exists(),
-            start_s=_start_s(lines),
+            start_s=_start_s(lines, since),
             left_s=_left_s(job, steps),
             ending="" if started is not None else ending or ("failed" if job.fruitless() >= FRUITLESS else ""),
         )
@@ -137,6 +142,19 @@ class Controller:
         command = [sys.executable, "-P", "-m", "oppa.cluster.real.supervisor", str(job.folder), str(hosts), *words]
         with (job.folder / LOG).open("ab") as log:
             self._children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True))
+
+    def _make_do(self, status: Status, view: View) -> None:
+        """A job that grew, and whose hosts somebody else was given meanwhile, waits no longer than for what it asked for."""
+        job = status.job
+        held = next((each for each in view.jobs if each.elastic == job.name and each.state == "PENDING"), None)
+        last = job.last_start()
+        if held is None or last is None or status.hosts <= job.hosts or time.time() - last < PATIENCE_S or held.nodes <= view.idle:
+            return
+        self._say(f"{job.name}: back to {job.hosts} hosts, as {status.hosts} are not to be had any more")
+        if self._act:
+            job.want(job.hosts)
+            job.count(-1)  # this start was not in vain for its own fault
+            ask("scancel", held.id, lenient=True)
 
     def _count(self, view: View) -> None:
         """Arrivals since the last look; those that were there at the first are none."""
@@ -184,23 +202,26 @@ def _running(status: Status) -> Running:
     return Running(known, status.hosts, left_s=status.left_s)
 
 
-def _start_s(lines: Sequence[Mapping[str, Any]]) -> float:
-    """From the last step before a change to the first behind it, less a step: what starts have cost this job."""
+def _start_s(lines: Sequence[Mapping[str, Any]], since: float) -> float:
+    """What a start costs this job where nothing is waited for: the least of what was seen.
+
+    From the last step before a change to the first behind it, and from the present start, `since`, to its first step.
+    """
     times = [line["time"] for line in lines if line["event"] == ledger.STEP]
-    began = [line["time"] for line in lines if line["event"] == ledger.STARTED and "time" in line]
-    gaps = [
-        min((at for at in times if at > begin), default=begin) - max((at for at in times if at < begin), default=begin) for begin in began
-    ]
-    costs = [gap for gap in gaps if gap > 0]
-    return statistics.median(costs) if costs else UNKNOWN_START_S
+    costs = [min((at for at in times if at > since), default=math.inf) - since] if since else []
+    for begin in (line["time"] for line in lines if line["event"] == ledger.STARTED):
+        before, behind = [at for at in times if at < begin], [at for at in times if at > begin]
+        costs += [min(behind) - max(before)] if before and behind else []
+    least = min(costs, default=math.inf)
+    return least if math.isfinite(least) else UNKNOWN_START_S
 
 
 def _left_s(job: Elastic, steps: Sequence[Mapping[str, Any]]) -> float:
     """As long as the samples that are left take, at the pace of the last steps."""
     recent = steps[-10:]
     if len(recent) < 2:
-        return float("inf")
+        return math.inf
     total = RunSpec.read(job.run).problem.recipe.samples
     done = recent[-1]["samples"][1]
     rate = (done - recent[0]["samples"][1]) / max(recent[-1]["time"] - recent[0]["time"], 1e-9)
-    return max(0, total - done) / rate if total and rate > 0 else float("inf")
+    return max(0, total - done) / rate if total and rate > 0 else math.inf
