@@ -13,7 +13,7 @@ from oppa.cluster.decisions import Settings
 from oppa.cluster.real import controller as real
 from oppa.cluster.real.spool import ENDING, HELD, JOB, META, STARTED, Elastic, jobs, submit
 from oppa.cluster.real.view import Queued, View
-from oppa.errors import InputError, RunError, TableError
+from oppa.errors import EnvironmentLackingError, InputError, RunError, TableError
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table
 from oppa.trials.wire import write_json
@@ -147,6 +147,22 @@ def test_hosts_that_somebody_else_was_given_are_not_waited_for(held: "tuple[Elas
     real.Controller(taken.folder.parent, Settings(), tell=said.append).step()
     assert asked == [("scancel", "9")] and taken.wanted() == 1 and "back to 1 hosts" in said[-1]
     os.close(descriptor)
+
+
+def test_a_slurm_that_does_not_answer_for_a_while_ends_nobody(scales: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_: str) -> View:
+        raise EnvironmentLackingError("`squeue` failed: slurm_load_jobs error")
+
+    monkeypatch.setattr(real, "look", silent)
+    put(scales)
+    said = list[str]()
+    control = real.Controller(scales.parent / "spool", Settings(), tell=said.append, act=False)
+    with pytest.raises(EnvironmentLackingError):
+        control.step()
+    monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=())))
+    control.step()
+    monkeypatch.setattr(real, "look", silent)
+    assert len(control.step()) == 1 and "nothing is decided" in said[-1]
 
 
 def test_a_dry_run_only_speaks(held: "tuple[Elastic, int]", monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from oppa.cluster.decisions import Running, Scaling, Settings, grow, reclaim
 from oppa.cluster.job import Job
 from oppa.cluster.real.spool import DECISIONS, LOG, Elastic, jobs
 from oppa.cluster.real.view import OWN, View, look
-from oppa.errors import OppaError
+from oppa.errors import EnvironmentLackingError, OppaError
 from oppa.places.slurm import ask
 from oppa.training import ledger
 from oppa.training.run_folder import STOP, RunSpec
@@ -83,7 +83,13 @@ class Controller:
         found = [self._status(job) for job in jobs(self._spool)]
         for status in found:
             self._keep(status)
-        view = look(self._partition)
+        try:
+            view = look(self._partition)
+        except EnvironmentLackingError as error:
+            if self._known is None:  # it never answered
+                raise
+            self._say(f"nothing is decided: {error.message}")
+            return found
         self._count(view)
         for status in found:
             self._make_do(status, view)
