@@ -28,6 +28,10 @@ CHECK_S = 60.0
 """The controller looks at idle GPUs this often."""
 TOLD = 4096
 """Progress is told every so many arrivals."""
+HARDLY = 4
+"""So many failures from one checkpoint to the next are too many."""
+LONGEST_S = 1e9
+"""Of a job: thirty years."""
 OVERTAKING = 200
 """So many jobs behind the first are looked at for backfill."""
 
@@ -109,6 +113,8 @@ class Simulation:
         failures: Failures | None = None,
     ) -> None:
         require_possible(jobs, nodes)
+        if failures:
+            require_progress(jobs, nodes, failures)
         self._nodes, self._policy, self._backfill, self._failures = nodes, policy, backfill, failures
         self._jobs = sorted(jobs, key=lambda job: (job.arrival_s, job.name))
         self._arrivals = Arrivals(settings.window_s, settings.counted_gpus)
@@ -328,6 +334,18 @@ class Simulation:
         self._schedule()
 
 
+def require_progress(jobs: Sequence[Job], nodes: Nodes, failures: Failures) -> None:
+    """Refuse nodes that fail so often that a job would hardly ever come to a checkpoint; raises InputError."""
+    widest = max(jobs, key=lambda job: job.gpus, default=None)
+    spans = math.ceil(widest.gpus / nodes.each) if widest else 1
+    if failures.every_s / spans < failures.checkpoint_s / HARDLY:
+        needed = failures.checkpoint_s * spans / HARDLY / 86_400
+        raise InputError(
+            f"nodes that fail every {failures.every_s / 86_400:.3g} days let a job on {spans} nodes hardly come to a checkpoint",
+            hint=f"at least {needed:.3g} days",
+        )
+
+
 def require_possible(jobs: Sequence[Job], nodes: Nodes) -> None:
     """Refuse what no scheduler could run.
 
@@ -339,8 +357,9 @@ def require_possible(jobs: Sequence[Job], nodes: Nodes) -> None:
         if job.name in names:
             raise InputError(f"two jobs of the trace are called `{job.name}`", hint="names tell jobs apart: keep one of them")
         names.add(job.name)
-        if not 0 <= job.duration_s < math.inf or not 0 <= job.arrival_s < math.inf:
-            raise InputError(f"job `{job.name}` comes at {job.arrival_s:g} s and takes {job.duration_s:g} s", hint="both must be 0 or more")
+        if not 0 <= job.duration_s <= LONGEST_S or not 0 <= job.arrival_s <= LONGEST_S:
+            hint = f"both must be from 0 to {LONGEST_S:g}"
+            raise InputError(f"job `{job.name}` comes at {job.arrival_s:g} s and takes {job.duration_s:g} s", hint=hint)
         if not 1 <= job.gpus <= nodes.all:
             raise InputError(f"job `{job.name}` asks for {job.gpus} GPUs of {nodes.all}", hint="leave it out, or give --gpus more")
         if job.table is not None and job.table.sizes[-1].gpus > nodes.all:

@@ -96,6 +96,7 @@ def test_a_job_that_loses_a_node_goes_on_from_its_checkpoint_as_the_first() -> N
         (job("none", 0, 1, 0), "0 GPUs of 16"),
         (job("backwards", 0, -1, 8), "-1 s"),
         (job("before", -5, 1, 8), "-5 s"),
+        (job("endless", 0, 1e300, 8), "1e\\+300 s"),
         (job("beyond", 0, 1, 8, table=ScaleTable.of(8, [(32, 2.0)])), "32 GPUs of 16"),
     ],
 )
@@ -105,6 +106,12 @@ def test_what_cannot_be_run_is_refused(broken: Job, said: str) -> None:
     assert refusal.value.hint
     with pytest.raises(InputError, match="two jobs"):
         run([job("same", 0, 1, 1), job("same", 1, 1, 1)])
+
+
+def test_nodes_that_fail_all_the_time_are_refused() -> None:
+    with pytest.raises(InputError, match="hardly come to a checkpoint") as refusal:
+        run([job("one", 0, 100, 16)], failures=Failures(every_s=800, checkpoint_s=1_800))
+    assert "at least 0.0104 days" in (refusal.value.hint or "")
 
 
 TABLES = [None, ScaleTable.of(8, [(16, 1.7), (24, 2.1)]), ScaleTable.of(16, [(24, 1.4), (32, 1.9)])]
