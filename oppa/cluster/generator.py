@@ -127,6 +127,7 @@ SEREN = Like(
 )
 LIKE = {SEREN.name: SEREN}
 HOUR_S = 3_600.0
+MOST_JOBS = 10_000_000
 SWING, BUSIEST, WEEKEND, BURSTINESS, BATCH_S = 0.5, 15, 0.7, 2.0, 60.0
 """Of arrivals, assumed: swing of a day, its busiest hour, weekends over workdays, the shape of hourly rates, and how long a batch takes."""
 LARGE, QUOTA, PLACES, CELL_S = 32, 1.045, 60, 300.0
@@ -150,8 +151,9 @@ def generate(known: Like, *, days: float = 90.0, seed: int = 0) -> list[Job]:
     Raises:
         InputError: no days.
     """
-    if not 0 < days < math.inf:
-        raise InputError(f"a trace of {days:g} days has no jobs", hint="give --days more than 0")
+    if not 1 <= known.jobs_a_day * days <= MOST_JOBS:
+        most = MOST_JOBS / known.jobs_a_day
+        raise InputError(f"a trace of {days:g} days has no jobs, or too many", hint=f"give --days from 0.001 to {most:.0f}")
     random, span_s = np.random.default_rng(seed), days * DAY_S
     budget_gpu_s = known.gpus * span_s * known.utilisation
     drawn = []

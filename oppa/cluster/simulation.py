@@ -171,6 +171,8 @@ class Simulation:
 
     def _wait(self, task: _Task) -> None:
         heapq.heappush(self._queue, (-task.job.priority, task.number, task))
+        if self._queue[0][2] is task:
+            self._shadow = None
 
     def _schedule(self) -> None:
         """Start who can start, in order; what the first one lacks is asked back."""

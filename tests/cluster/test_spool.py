@@ -138,7 +138,7 @@ def test_hosts_that_somebody_else_was_given_are_not_waited_for(held: "tuple[Elas
     taken, descriptor = held
     taken.want(4)
     write_json(taken.folder / STARTED, {"process": "1:1", "hosts": 4, "at": time.time() - 100})
-    own = Queued(id="9", state="PENDING", nodes=4, reason="Resources", elastic=taken.name)
+    own = Queued(id="9", state="PENDING", nodes=4, reason="Resources", elastic=taken.token)
     monkeypatch.setattr(real, "look", Slurm(View(idle=1, jobs=[own])))
     asked = list[tuple[str, ...]]()
     monkeypatch.setattr(real, "ask", lambda *words, **_: asked.append(words))

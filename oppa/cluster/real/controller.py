@@ -81,8 +81,6 @@ class Controller:
         for child in self._children:
             child.poll()
         found = [self._status(job) for job in jobs(self._spool)]
-        for status in found:
-            self._keep(status)
         try:
             view = look(self._partition)
         except EnvironmentLackingError as error:
@@ -92,6 +90,7 @@ class Controller:
             return found
         self._count(view)
         for status in found:
+            self._keep(status)
             self._make_do(status, view)
         for change in self._decide(found, view):
             self._carry_out(change, {status.job.name: status for status in found}[change.job.name].job)
@@ -144,7 +143,7 @@ class Controller:
                 self._say(f"{job.name}: given up, as {FRUITLESS} starts have come to nothing; `{job.folder / LOG}` says why")
                 return
         self._say(f"{job.name}: started on {hosts} hosts")
-        words = [*self._words, f"--sbatch=--comment={OWN}{job.name}"]
+        words = [*self._words, f"--sbatch=--comment={OWN}{job.token}"]
         command = [sys.executable, "-P", "-m", "oppa.cluster.real.supervisor", str(job.folder), str(hosts), *words]
         with (job.folder / LOG).open("ab") as log:
             self._children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True))
@@ -152,9 +151,16 @@ class Controller:
     def _make_do(self, status: Status, view: View) -> None:
         """A job that grew, and whose hosts somebody else was given meanwhile, waits no longer than for what it asked for."""
         job = status.job
-        held = next((each for each in view.jobs if each.elastic == job.name and each.state == "PENDING"), None)
+        held = next((each for each in view.jobs if each.elastic == job.token and each.state == "PENDING"), None)
         last = job.last_start()
-        if held is None or last is None or status.hosts <= job.hosts or time.time() - last < PATIENCE_S or held.nodes <= view.idle:
+        if (
+            status.settled
+            or held is None
+            or last is None
+            or status.hosts <= job.hosts
+            or time.time() - last < PATIENCE_S
+            or held.nodes <= view.idle
+        ):
             return
         self._say(f"{job.name}: back to {job.hosts} hosts, as {status.hosts} are not to be had any more")
         if self._act:
@@ -174,7 +180,7 @@ class Controller:
         """Who gives back for the first that waits; else who grows. While a job is on its way to another size, nobody does."""
         running = [_running(status) for status in found if status.settled]
         if view.waiting:
-            changing = any(status.hosts and not status.settled for status in found)
+            changing = any(status.hosts and (status.hosts != status.job.wanted() or (status.job.run / STOP).exists()) for status in found)
             return [] if changing else reclaim(running, view.waiting[0].nodes - view.idle, unit=self._settings.unit)
         if any(status.hosts and not status.settled for status in found):
             return []

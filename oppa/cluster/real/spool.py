@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -56,6 +57,11 @@ class Elastic:
     def name(self) -> str:
         """Of its folder."""
         return self.folder.name
+
+    @property
+    def token(self) -> str:
+        """What it is called among the jobs of all spools."""
+        return f"{self.name}@{zlib.crc32(str(self.folder.absolute()).encode()):08x}"
 
     @property
     def run(self) -> Path:
@@ -136,7 +142,7 @@ class Elastic:
         """Whether somebody trains it."""
         descriptor = os.open(self.folder / HELD, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # others may look, too
         except BlockingIOError:
             return True
         finally:

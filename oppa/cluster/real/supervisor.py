@@ -14,15 +14,22 @@ from oppa.cluster.real.spool import ENDING, HELD, JOB, STARTED, Elastic
 from oppa.trials.processes import this_process
 from oppa.trials.wire import write_json
 
+LOOKS = 20
+"""Tries to hold a job that somebody may be looking at."""
+
 
 def main(folder: Path, hosts: int, words: list[str]) -> None:
     """Hold the job, and become `oppa train`."""
     job = Elastic.read(folder)
     descriptor = os.open(folder / HELD, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        sys.exit(0)
+    for left in range(LOOKS, -1, -1):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if not left:
+                sys.exit(0)
+            time.sleep(0.05)  # perhaps somebody only looks
     os.set_inheritable(descriptor, True)
     configuration = folder / f"on-{hosts}.json"
     write_json(configuration, job.sizes[hosts].to_dict())
