@@ -6,6 +6,7 @@ import time
 import report
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: defaults of its functions would hold on to it until the interpreter ends
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

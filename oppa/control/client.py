@@ -131,11 +131,12 @@ class ControlClient:
         self.blocked_s += time.perf_counter() - begin_s
 
     def _run(self) -> None:
-        assert self._loop is not None
-        self._speaking = self._loop.create_task(self._speak())
-        with contextlib.suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._speaking)
-        self._loop.close()
+        loop = self._loop
+        assert loop is not None
+        with asyncio.Runner(loop_factory=lambda: loop):  # which ends what is left when it closes the loop
+            self._speaking = loop.create_task(self._speak())
+            with contextlib.suppress(asyncio.CancelledError):
+                loop.run_until_complete(self._speaking)
 
     def _close(self) -> None:
         """Say no more; in the client's own thread."""
@@ -147,8 +148,7 @@ class ControlClient:
         while True:
             begin_s = time.monotonic()
             try:
-                async with self._connected() as line:
-                    await self._talk(line)
+                await self._converse()
             except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, WebSocketException, ProtocolError) as error:
                 _log.info("the control service is away: %s", error)
             wait_s = FIRST_S if time.monotonic() - begin_s > LONGEST_S else min(2 * wait_s, LONGEST_S)
@@ -166,6 +166,15 @@ class ControlClient:
             close_timeout=CLOSING_S,
             proxy=None,
         )
+
+    async def _converse(self) -> None:
+        """On one connection, of which nothing stays open: not even where the client ends in the midst of a farewell."""
+        line = await self._connected()
+        try:
+            async with line:
+                await self._talk(line)
+        finally:
+            line.transport.abort()
 
     async def _talk(self, line: ClientConnection) -> None:
         """Send what waits and hear what is said, until the line breaks."""

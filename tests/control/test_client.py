@@ -3,13 +3,17 @@
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import logging
+import socket
 import threading
 import time
+import warnings
 from collections.abc import AsyncIterator
 
 import pytest
 from websockets.exceptions import ConnectionClosed
+from websockets.server import ServerProtocol
 from websockets.sync.server import serve
 
 from oppa.control.client import ControlClient
@@ -146,6 +150,34 @@ def test_a_service_that_sends_garbage_stops_nobody(speak) -> None:
                 time.sleep(0.01)
             assert time.monotonic() - begin_s < 2.0 and client.blocked_s < 0.5
         server.shutdown()
+
+
+def test_a_service_that_never_says_farewell_leaves_nothing_open() -> None:
+    """The client is told to end while it waits for the answer to its farewell."""
+
+    def speak(listening) -> None:
+        taken, _ = listening.accept()
+        with taken:
+            protocol = ServerProtocol()
+            while not (requests := protocol.events_received()):
+                protocol.receive_data(taken.recv(4096))
+            protocol.send_response(protocol.accept(requests[0]))
+            protocol.send_text(b"hello?")
+            taken.sendall(b"".join(protocol.data_to_send()))
+            assert ended.wait(20)
+
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening, warnings.catch_warnings(record=True) as left:
+        warnings.simplefilter("always", ResourceWarning)
+        service = threading.Thread(target=speak, args=(listening,))
+        service.start()
+        with ControlClient(f"127.0.0.1:{listening.getsockname()[1]}", "token", hello()) as client:
+            time.sleep(0.4)
+        del client
+        gc.collect()
+        ended.set()
+        service.join()
+    assert not [each for each in left if "unclosed" in str(each.message)]
 
 
 def test_what_is_told_again_is_done_once() -> None:
