@@ -8,7 +8,7 @@ Notation:
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from oppa.cluster.job import Job, ScaleTable
 from oppa.errors import InputError
@@ -122,25 +122,42 @@ def grow(
     return None
 
 
-def reclaim(running: Iterable[Running], lacking: int, *, unit: str = "GPUs") -> list[Scaling]:
-    """Who gives back so many GPUs, for a job that cannot start (section 5.2); nobody, where all of it would not be enough.
+Enough = Callable[[Sequence[Scaling]], bool]
+"""Whether what such changes free lets a job start that waits."""
+
+
+def giving(lacking: int) -> Enough:
+    """So many GPUs, wherever they lie."""
+    return lambda changes: sum(change.before - change.after for change in changes) >= lacking
+
+
+def reclaim(running: Iterable[Running], enough: Enough, *, unit: str = "GPUs") -> list[Scaling]:
+    """Who gives back for a job that cannot start (section 5.2); nobody, where nothing is lacking or all of it would not be enough.
 
     Those first that have gained most; the last one keeps the size that is fastest on what need not be given.
     """
-    holding = sorted((each for each in running if each.spare), key=lambda each: (-each.speedup, each.job.arrival_s, each.job.name))
-    if lacking <= 0 or sum(each.spare for each in holding) < lacking:
-        return []
-    found = []
-    for each in holding:
-        if lacking <= 0:
-            break
-        kept = each.table.fastest(max(each.job.gpus, each.gpus - lacking))
-        after = max(each.job.gpus, kept.gpus) if kept is not None else each.job.gpus
-        lacking -= each.gpus - after
+
+    def back(each: Running, after: int) -> Scaling:
         speedup = each.table.speedup(after) / each.speedup
         reason = f"a job that waits needs {each.gpus - after} of its {each.gpus} {unit}"
-        found.append(Scaling(job=each.job, before=each.gpus, after=after, speedup=speedup, reason=reason))
-    return found
+        return Scaling(job=each.job, before=each.gpus, after=after, speedup=speedup, reason=reason)
+
+    holding = sorted((each for each in running if each.spare), key=lambda each: (-each.speedup, each.job.arrival_s, each.job.name))
+    entirely = [back(each, each.job.gpus) for each in holding]
+    if enough([]) or not enough(entirely):
+        return []
+    count = next(count for count in range(1, len(holding) + 1) if enough(entirely[:count]))
+    before, last = entirely[: count - 1], holding[count - 1]
+    return next(found for after in _smaller(last) if enough(found := [*before, back(last, after)]))
+
+
+def _smaller(each: Running) -> Iterator[int]:
+    """Sizes that a job can go back to, down to what it asked for: the largest first, none slower than a smaller one."""
+    gpus = each.gpus
+    while gpus > each.job.gpus:
+        fastest = each.table.fastest(gpus - 1)
+        gpus = max(each.job.gpus, fastest.gpus if fastest else 0)
+        yield gpus
 
 
 def shared_out(running: Sequence[Running], idle: int, settings: Settings) -> dict[str, int]:

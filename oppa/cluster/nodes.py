@@ -4,13 +4,12 @@ A job of at least a node's GPUs takes whole nodes, and a part of another one if 
 fullest one that has room, so that whole nodes stay whole.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from oppa.errors import InputError
 
 Holding = dict[int, int]
-"""GPUs by node."""
+"""GPUs by node, in the order in which they were taken."""
 
 
 class Nodes:
@@ -40,26 +39,33 @@ class Nodes:
     def __len__(self) -> int:
         return self.all // self.each
 
-    def free(self) -> dict[int, int]:
-        """GPUs that nobody holds, by node; of those that are up."""
-        return dict(self._free)
+    def fits(self, gpus: int, freed: Mapping[int, int] | None = None) -> bool:
+        """Whether so many GPUs can be held at once; with those that are about to be free."""
+        return self.earliest(gpus, ((0.0, freed or {}),)) is not None
 
-    @property
-    def whole(self) -> int:
-        """Nodes that are entirely free."""
-        return len(self._having[self.each])
+    def earliest(self, gpus: int, given: Iterable[tuple[float, Mapping[int, int]]]) -> tuple[float, int] | None:
+        """When so many can be held at once, if others are given back at those times and nobody else comes.
 
-    def fits(self, gpus: int, more_whole: int = 0) -> bool:
-        """Whether so many GPUs can be held at once; with `more_whole` nodes that are about to be free."""
+        Args:
+            given: In the order in which they come; all of a node's GPUs for one that is down.
+
+        Returns:
+            The first of the times that will do, and how many nodes are entirely free behind it; None: none will do.
+        """
         nodes, rest = divmod(gpus, self.each)
-        left = self.whole + more_whole - nodes
-        return left > 0 or (left == 0 and (not rest or any(self._having[rest : self.each])))
-
-    def lacking(self, gpus: int) -> int:
-        """Whole nodes that would have to become free."""
-        if self.fits(gpus):
-            return 0
-        return math.ceil(gpus / self.each) - self.whole if gpus >= self.each else 1
+        having, changed = [len(alike) for alike in self._having], dict[int, int]()
+        for time_s, freed in given:
+            for node, more in freed.items():
+                before = changed.get(node, self._free.get(node))
+                if before is not None:
+                    having[before] -= 1
+                changed[node] = (before or 0) + more
+                having[changed[node]] += 1
+            beside = not rest or any(having[rest : self.each])
+            left = having[self.each] - nodes - (not beside)
+            if left >= 0:
+                return time_s, left
+        return None
 
     def take(self, gpus: int) -> Holding | None:
         """Hold so many; None where they do not fit."""
@@ -80,20 +86,6 @@ class Nodes:
             if node in self._free:
                 self._move(node, gpus)
 
-    def shrink(self, holding: Holding, gpus: int) -> Holding:
-        """What a job gives up that is to keep so many GPUs: its newest nodes first. It is taken from `holding`, and still held."""
-        surplus, given = sum(holding.values()) - gpus, Holding()
-        for node in reversed(list(holding)):
-            if surplus <= 0:
-                break
-            part = min(surplus, holding[node])
-            given[node] = part
-            surplus -= part
-            if part == holding[node]:
-                del holding[node]
-            else:
-                holding[node] -= part
-        return given
 
     def fail(self, node: int) -> None:
         """A node is gone, whoever holds a part of it."""
@@ -117,3 +109,19 @@ class Nodes:
         self._free[node] = free + more
         self._having[free + more][node] = None
         self.idle += more
+
+
+def surplus(holding: Mapping[int, int], gpus: int) -> Holding:
+    """What a job gives up that is to keep so many GPUs: its newest nodes first."""
+    left, given = sum(holding.values()) - gpus, Holding()
+    for node, held in reversed(holding.items()):
+        if left <= 0:
+            break
+        given[node] = min(left, held)
+        left -= given[node]
+    return given
+
+
+def less(holding: Mapping[int, int], given: Mapping[int, int]) -> Holding:
+    """What is left of it."""
+    return {node: left for node, held in holding.items() if (left := held - given.get(node, 0))}

@@ -11,6 +11,7 @@ import dataclasses
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ import numpy as np
 from oppa.cluster.arrivals import Arrivals
 from oppa.cluster.decisions import Running, Scaling, Settings, reclaim
 from oppa.cluster.job import Job
-from oppa.cluster.nodes import Holding, Nodes
+from oppa.cluster.nodes import Holding, Nodes, less, surplus
 from oppa.cluster.policies import Policy
 from oppa.cluster.result import Done, Result, Usage
 from oppa.errors import InputError
@@ -124,8 +125,10 @@ class Simulation:
         self._running: dict[str, _Task] = {}
         self._elastic: dict[str, _Task] = {}
         """Those of the running ones that may change."""
-        self._returning = 0
-        """Whole nodes that jobs are giving back."""
+        self._returning: dict[int, tuple[float, Holding]] = {}
+        """When jobs will have given something back, and what; by the number of the event."""
+        self._down: dict[int, float] = {}
+        """Nodes that have failed, and when they will be back."""
         self._shadow: tuple[float, int] | None = None
         """When the first job that waits can start, and how many whole nodes will be left then."""
         self._checking = False
@@ -236,15 +239,11 @@ class Simulation:
 
     def _start_of(self, job: Job) -> tuple[float, int]:
         """When a job can start if nobody else does, and how many whole nodes will be left."""
-        free = self._nodes.free()
-        needed, whole = math.ceil(job.gpus / self._nodes.each), self._nodes.whole
-        for task in sorted(self._running.values(), key=lambda each: each.end_s):
-            for node, gpus in task.holding.items():
-                free[node] = free.get(node, 0) + gpus
-                whole += free[node] == self._nodes.each
-            if whole >= needed:
-                return task.end_s, whole - needed
-        return math.inf, 0
+        ending = ((task.end_s, task.holding) for task in self._running.values())
+        repaired = ((due_s, {node: self._nodes.each}) for node, due_s in self._down.items())
+        found = self._nodes.earliest(job.gpus, sorted((*ending, *self._returning.values(), *repaired), key=lambda each: each[0]))
+        assert found is not None, "all nodes together hold any job"
+        return found
 
     # Elastic jobs
 
@@ -277,10 +276,19 @@ class Simulation:
 
     def _ask_back(self, job: Job) -> None:
         """What a job lacks that cannot start, from those that have more than they asked for."""
-        lacking = self._nodes.lacking(job.gpus) - self._returning
-        if self._policy is not None and lacking > 0:
-            for change in reclaim(self._states(changing=True), lacking * self._nodes.each):
-                self._scale(change)
+        if not any(task.spare for task in self._elastic.values()):
+            return
+
+        def enough(changes: Sequence[Scaling]) -> bool:
+            freed = Counter[int]()
+            for _, given in self._returning.values():
+                freed.update(given)
+            for change in changes:
+                freed.update(surplus(self._elastic[change.job.name].holding, change.after))
+            return self._nodes.fits(job.gpus, freed)
+
+        for change in reclaim(self._states(changing=True), enough):
+            self._scale(change)
 
     def _scale(self, change: Scaling) -> None:
         task = self._elastic[change.job.name]
@@ -294,18 +302,17 @@ class Simulation:
                 task.holding[node] = task.holding.get(node, 0) + gpus
         task.advance(self._now_s)
         if more < 0:
-            given = self._nodes.shrink(task.holding, change.after)
-            nodes = sum(gpus == self._nodes.each for gpus in given.values())
-            self._returning += nodes
-            self._later(self._now_s + task.job.save_s, lambda _: self._returned(given, nodes))
+            given, due_s = surplus(task.holding, change.after), self._now_s + task.job.save_s
+            task.holding = less(task.holding, given)
+            self._returning[self._later(due_s, self._returned)] = due_s, given
         task.gpus, task.speed = change.after, task.job.table.speedup(change.after)
         task.ready_s, task.changes = self._now_s + task.job.overhead_s, task.changes + 1
         self._ends_later(task)
         self._scalings.append((self._now_s, change))
         self._shadow = None
 
-    def _returned(self, given: Holding, nodes: int) -> None:
-        self._returning -= nodes
+    def _returned(self, number: int) -> None:
+        _, given = self._returning.pop(number)
         self._nodes.give(given)
         self._schedule()
 
@@ -324,12 +331,16 @@ class Simulation:
             lost_s = (self._now_s - begun_s) % self._failures.checkpoint_s if self._now_s > begun_s else 0.0
             task.left_s = min(task.job.duration_s, task.left_s + task.speed * lost_s)
             self._wait(task)
+        for _, given in self._returning.values():
+            given.pop(node, None)
         self._nodes.fail(node)
         self._shadow = None
-        self._later(self._now_s + self._failures.repair_s, lambda _: self._repaired(node))
+        self._down[node] = self._now_s + self._failures.repair_s
+        self._later(self._down[node], lambda _: self._repaired(node))
         self._schedule()
 
     def _repaired(self, node: int) -> None:
+        del self._down[node]
         self._nodes.repair(node)
         self._fails_later(node)
         self._shadow = None

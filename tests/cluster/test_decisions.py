@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.cluster.arrivals import Arrivals
-from oppa.cluster.decisions import Running, Settings, grow, probability, reclaim, shared_out
+from oppa.cluster.decisions import Running, Settings, giving, grow, probability, reclaim, shared_out
 from oppa.cluster.job import Job, ScaleTable
 from oppa.errors import InputError
 
@@ -93,22 +93,22 @@ def test_the_next_size_is_taken_where_the_fastest_does_not_fit() -> None:
 
 def test_those_that_gained_most_give_back_and_the_last_keeps_what_is_fastest() -> None:
     jobs = [running("gained", 32), running("less", 16), running("nothing", 8)]
-    both = reclaim(jobs, 28)
+    both = reclaim(jobs, giving(28))
     assert [(each.job.name, each.after) for each in both] == [("gained", 8), ("less", 8)]
-    one = reclaim(jobs, 10)
+    one = reclaim(jobs, giving(10))
     assert [(each.job.name, each.after) for each in one] == [("gained", 16)]  # of 22 GPUs, 16 are the fastest
     assert one[0].speedup == pytest.approx(1.8 / 2.9)
 
 
 def test_it_is_all_or_nothing() -> None:
-    assert reclaim([running("one", 16)], 9) == [] and reclaim([running("one", 16)], 0) == []
-    assert [each.after for each in reclaim([running("one", 16)], 8)] == [8]
+    assert reclaim([running("one", 16)], giving(9)) == [] and reclaim([running("one", 16)], giving(0)) == []
+    assert [each.after for each in reclaim([running("one", 16)], giving(8))] == [8]
 
 
 @given(st.lists(st.sampled_from([8, 16, 24, 32]), max_size=6), st.integers(1, 120))
 def test_what_is_asked_back_is_given_and_nobody_falls_below_what_it_asked_for(sizes: list[int], lacking: int) -> None:
     jobs = [running(f"job-{number}", gpus) for number, gpus in enumerate(sizes)]
-    found = reclaim(jobs, lacking)
+    found = reclaim(jobs, giving(lacking))
     given_back = sum(each.before - each.after for each in found)
     if sum(each.spare for each in jobs) < lacking:
         assert not found

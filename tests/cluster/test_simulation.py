@@ -73,6 +73,42 @@ def test_it_gives_back_as_soon_as_somebody_cannot_start() -> None:
     assert [(at_s, change.after) for at_s, change in found.scalings] == [(60, 16), (200, 8), (360, 16)]
 
 
+def test_nobody_overtakes_into_what_is_given_back_for_the_first() -> None:
+    """A node is on its way back when one comes that needs the whole cluster, and goes first."""
+    elastic = job("elastic", 0, 1_000, 8, table=TWICE, save_s=100)
+    jobs = [elastic, job("long", 0, 900, 8), job("other", 200, 100, 8), job("late", 202, 5_000, 8), job("short", 203, 50, 8)]
+    found = times(run([*jobs, job("whole", 201, 10, 24, priority=1)], gpus=24, policy="greedy", backfill=True))
+    assert found["other"] == (300, 400) and found["short"] == (400, 450)
+    assert found["whole"][0] == found["elastic"][1] == 1_160 and found["late"][0] == found["whole"][1]
+
+
+def test_nobody_overtakes_into_a_node_that_is_being_repaired() -> None:
+    jobs = [job("long", 0, 3_000, 8), job("whole", 1, 10, 16), job("late", 2, 9_000, 8)]
+    simulation = Simulation(jobs, Nodes.of(16, 8), None, RULES, backfill=True, failures=Failures(every_s=1e7, repair_s=5_000))
+    simulation._later(0.5, lambda _: simulation._fail(1))
+    found = times(simulation.run())
+    assert found["whole"][0] == 5_000.5 and found["late"][0] == found["whole"][1]
+
+
+def test_jobs_smaller_than_a_node_are_given_what_they_need_and_no_more() -> None:
+    half = ScaleTable.of(2, [(4, 1.9), (6, 2.5), (8, 3.0)])
+    elastic = job("elastic", 0, 2_000, 2, table=half)
+    small = run([elastic, job("other", 200, 100, 3)], gpus=8, policy="greedy")
+    assert times(small)["other"] == (200, 300) and [change.after for _, change in small.scalings] == [8, 4, 8]
+    wide = ScaleTable.of(4, [(8, 1.9), (12, 2.5), (16, 3.0)])
+    elastic = job("elastic", 0, 2_000, 4, table=wide)
+    more = run([elastic, job("other", 200, 100, 12)], gpus=16, policy="greedy")
+    assert times(more)["other"] == (200, 300) and [change.after for _, change in more.scalings] == [16, 4, 16]
+
+
+def test_whole_nodes_are_given_back_where_whole_nodes_are_needed() -> None:
+    """Eight GPUs are spare on two nodes, four each: giving eight back of them makes no node whole, so more is given, or nothing."""
+    wide = ScaleTable.of(4, [(12, 2.0)])
+    jobs = [job("block", 0, 1_000, 4), job("elastic", 0, 2_000, 4, table=wide), job("other", 200, 100, 8)]
+    found = run(jobs, gpus=16, policy="greedy")
+    assert times(found)["other"] == (200, 300) and found.scalings[1][1].after == 4
+
+
 def test_nobody_grows_where_it_does_not_probably_pay() -> None:
     comers = [job(f"large-{number}", number * 10.0, 1, 32) for number in range(6)]
     elastic = job("elastic", 0, 600, 8, table=TWICE, save_s=10, start_s=30)
@@ -152,9 +188,8 @@ class Watched(Nodes):
 @settings(max_examples=60, deadline=None)
 @given(traces(), st.sampled_from(NAMES), st.booleans())
 def test_laws(jobs: list[Job], policy: str, backfill: bool) -> None:
-    nodes = Watched.of(32, 8)
-    simulation = Simulation(jobs, Watched(4, 8), policy_of(policy, RULES), RULES, backfill=backfill)
-    result = simulation.run()
+    nodes = Watched(4, 8)
+    result = Simulation(jobs, nodes, policy_of(policy, RULES), RULES, backfill=backfill).run()
     done = {each.job.name: each for each in result.done}
     assert sorted(done) == sorted(each.name for each in jobs), "everybody ends"
     for each in result.done:
@@ -168,6 +203,15 @@ def test_laws(jobs: list[Job], policy: str, backfill: bool) -> None:
     assert held >= sum(each.gpu_s for each in result.done) - 1e-6, "what jobs hold is not idle"
     if not backfill:
         _in_order(list(result.done))
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces(), st.sampled_from(NAMES), st.booleans(), st.sampled_from([3.0, 300.0]), st.integers(0, 9))
+def test_nodes_that_fail_lose_no_job(jobs: list[Job], policy: str, backfill: bool, repair_s: float, seed: int) -> None:
+    """Not even one that fails and is back while a job is giving it back."""
+    failures = Failures(every_s=2_000, repair_s=repair_s, checkpoint_s=100, seed=seed)
+    result = Simulation(jobs, Watched(4, 8), policy_of(policy, RULES), RULES, backfill=backfill, failures=failures).run()
+    assert sorted(each.job.name for each in result.done) == sorted(each.name for each in jobs)
 
 
 def _in_order(done: list[Done]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.cluster.arrivals import Arrivals
-from oppa.cluster.decisions import Running, Scaling, Settings, grow, reclaim
+from oppa.cluster.decisions import Running, Scaling, Settings, giving, grow, reclaim
 from oppa.cluster.job import Job
 from oppa.cluster.real.spool import DECISIONS, LOG, Elastic, jobs
 from oppa.cluster.real.view import OWN, View, look
@@ -181,7 +181,7 @@ class Controller:
         running = [_running(status) for status in found if status.settled]
         if view.waiting:
             changing = any(status.hosts and (status.hosts != status.job.wanted() or (status.job.run / STOP).exists()) for status in found)
-            return [] if changing else reclaim(running, view.waiting[0].nodes - view.idle, unit=self._settings.unit)
+            return [] if changing else reclaim(running, giving(view.waiting[0].nodes - view.idle), unit=self._settings.unit)
         if any(status.hosts and not status.settled for status in found):
             return []
         change = grow(running, view.idle, self._arrivals.rate(time.time()), self._settings)
