@@ -19,7 +19,8 @@ from oppa.cluster.models import MODELS, elasticity
 
 SEEDS = (0, 1, 2, 3, 4)
 SHARE = 0.2
-SHARES = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
+"""Of the pretraining jobs; 55% of them have one of the three sizes."""
 THRESHOLDS = (0.0, 0.3, 0.6, 0.8, 0.95)
 WINDOWS_H = (1.0, 4.0, 8.0, 24.0)
 PP, DP_PP, MEASURED = "pp", "dp+pp", "nanotron"

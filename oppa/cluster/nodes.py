@@ -86,7 +86,6 @@ class Nodes:
             if node in self._free:
                 self._move(node, gpus)
 
-
     def fail(self, node: int) -> None:
         """A node is gone, whoever holds a part of it."""
         free = self._free.pop(node)

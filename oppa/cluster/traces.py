@@ -7,6 +7,7 @@ Philly      JSON of Microsoft's Philly trace (Jeon et al., ATC 2019): jobs with 
 """
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -32,14 +33,15 @@ def read_trace(path: Path) -> list[Job]:
         InputError: for what cannot be read, and for a line that makes no sense, by its number.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a mark at the beginning
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"`{path}` cannot be read: {error}", hint=f"give {FORMATS}") from None
     jobs = _philly(path, text) if path.suffix == ".json" else list(_rows(path, text))
     if not jobs:
         raise InputError(f"`{path}` has no jobs that ask for GPUs", hint=f"give {FORMATS}")
     first_s = min(job.arrival_s for job in jobs)
-    return sorted((_moved(job, first_s) for job in jobs), key=lambda job: (job.arrival_s, job.name))
+    moved = (dataclasses.replace(job, arrival_s=job.arrival_s - first_s) for job in jobs)
+    return sorted(moved, key=lambda job: (job.arrival_s, job.name))
 
 
 def write_trace(jobs: Iterable[Job]) -> str:
@@ -51,34 +53,26 @@ def write_trace(jobs: Iterable[Job]) -> str:
     return text.getvalue()
 
 
-def _moved(job: Job, first_s: float) -> Job:
-    return Job(
-        name=job.name,
-        arrival_s=job.arrival_s - first_s,
-        duration_s=job.duration_s,
-        gpus=job.gpus,
-        kind=job.kind,
-        priority=job.priority,
-    )
-
-
 def _rows(path: Path, text: str) -> Iterator[Job]:
     lines = csv.DictReader(io.StringIO(text, newline=""))
-    found = lines.fieldnames or []
-    read = next((read for needed, read in _READERS if set(needed) <= set(found)), None)
-    if read is None:
-        lacking = [name for name in COLUMNS[:4] if name not in found]
-        raise InputError(f"`{path}` lacks {', '.join(f'`{name}`' for name in lacking)}", hint=f"give {FORMATS}")
-    for number, cells in enumerate(lines, start=2):
-        try:
+    try:
+        found = lines.fieldnames or []
+        read = next((read for needed, read in _READERS if set(needed) <= set(found)), None)
+        if read is None:
+            lacking = [name for name in COLUMNS[:4] if name not in found]
+            raise InputError(f"`{path}` lacks {', '.join(f'`{name}`' for name in lacking)}", hint=f"give {FORMATS}")
+        for cells in lines:
             job = read(cells)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise InputError(f"`{path}`, line {number}: {error}", hint="mend the line, or leave it out") from None
-        if job.gpus:
-            yield _sensible(job, f"`{path}`, line {number}")
+            if job.gpus:
+                yield _sensible(job, f"`{path}`, line {lines.line_num}")
+    except (ValueError, TypeError, AttributeError, OverflowError, csv.Error) as error:
+        number = lines.line_num + isinstance(error, csv.Error)  # one that is no CSV is not counted yet
+        raise InputError(f"`{path}`, line {number}: {error}", hint="mend the line, or leave it out") from None
 
 
 def _sensible(job: Job, where: str) -> Job:
+    if not isinstance(job.name, str) or not job.name:
+        raise InputError(f"{where}: a job without a name", hint="names tell jobs apart: give it one, or leave it out")
     if not 0 <= job.duration_s < math.inf:
         raise InputError(f"{where}: a duration of {job.duration_s:g} s", hint="a job takes no time at least: leave it out")
     if job.gpus < 0 or not math.isfinite(job.arrival_s):
@@ -133,7 +127,7 @@ def _philly(path: Path, text: str) -> list[Job]:
     try:
         entries = json.loads(text)
         return [job for number, entry in enumerate(entries) if (job := _of_philly(entry, number, path)) is not None]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"`{path}` is not Philly's JSON: {error!r}", hint=f"give {FORMATS}") from None
 
 

@@ -83,6 +83,9 @@ def test_kalos_as_it_is_published() -> None:
         ("job_id,submit_s,duration_s,gpu_num\na,nan,1,8\n", "nan s"),
         ("job_id,submit_s,duration_s,gpu_num\na,0,1,0\n", "no jobs that ask for GPUs"),
         ("job_id,submit_s,duration_s,gpu_num\na,0\n", "line 2"),
+        ("job_id,submit_s,duration_s,gpu_num\n,0,1,8\n", "line 2: a job without a name"),
+        ("job_id,submit_s,duration_s,gpu_num\na,0,1,8\n" + "b" * 200_000 + ",0,1,8\n", "line 3: field larger"),
+        (ACME.splitlines()[0] + "\na,u,1,inf,0,Other,DONE,2023-03-01 00:18:22+08:00,,,1,0,0\n", "line 2: cannot convert float infinity"),
     ],
 )
 def test_what_makes_no_sense_is_told_by_its_line(text: str, said: str, tmp_path: Path) -> None:
@@ -92,7 +95,19 @@ def test_what_makes_no_sense_is_told_by_its_line(text: str, said: str, tmp_path:
     assert refusal.value.hint
 
 
-@pytest.mark.parametrize("text", ["[1]", "{", '[{"jobid": "a"}]', '{"a": 1}'])
+def test_a_mark_of_byte_order_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("job_id,submit_s,duration_s,gpu_num\na,5,1,8\n", encoding="utf-8-sig")
+    assert [job.name for job in read_trace(tmp_path / "trace.csv")] == ["a"]
+
+
+@pytest.mark.parametrize("name", [None, "", 7])
+def test_a_job_of_philly_s_without_a_name_is_told(name: object, tmp_path: Path) -> None:
+    (tmp_path / "log.json").write_text(json.dumps([{**PHILLY[0], "jobid": name}]))
+    with pytest.raises(InputError, match="job 0: a job without a name"):
+        read_trace(tmp_path / "log.json")
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '[{"jobid": "a"}]', '{"a": 1}', "[" * 100_000], ids=range(5))
 def test_other_json_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "log.json").write_text(text)
     with pytest.raises(InputError, match="not Philly's JSON"):
