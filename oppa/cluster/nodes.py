@@ -113,10 +113,10 @@ class Nodes:
 def surplus(holding: Mapping[int, int], gpus: int) -> Holding:
     """What a job gives up that is to keep so many GPUs: its newest nodes first."""
     left, given = sum(holding.values()) - gpus, Holding()
-    for node, held in reversed(holding.items()):
+    for node in reversed(list(holding)):
         if left <= 0:
             break
-        given[node] = min(left, held)
+        given[node] = min(left, holding[node])
         left -= given[node]
     return given
 
