@@ -19,6 +19,8 @@ from oppa.trials.wire import TrialSpec
 STEP_PATIENCE_S = 30
 """A step waits this long for another's resources before it is refused."""
 POLL_S = 2.0
+ANSWER_S = 120
+"""Slurm's commands answer within this, or are taken not to."""
 GONE_S = 1.5
 """How long a step that was cancelled may stay."""
 SPECIAL_STEPS = 0xFFFFFFF0
@@ -264,13 +266,18 @@ def ask(*argv: str, lenient: bool = False) -> str:
     """What a command of Slurm's answers; where it fails, nothing if we are `lenient`.
 
     Raises:
-        EnvironmentLackingError: it is not installed, or fails, with its words.
+        EnvironmentLackingError: it is not installed, or fails, with its words, or does not answer.
     """
     if shutil.which(argv[0]) is None:
         raise EnvironmentLackingError(
             f"`{argv[0]}` is not installed", hint="run this where Slurm's commands are, or with `--launcher local`"
         )
-    answer = subprocess.run(argv, capture_output=True, text=True, check=False)
+    try:  # names and comments of other users may be in any encoding
+        answer = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        if lenient:
+            return ""
+        raise EnvironmentLackingError(f"`{argv[0]}` has not answered in {ANSWER_S} s", hint=f"try `{' '.join(argv)}`") from None
     if answer.returncode and not lenient:
         words = reason(answer)
         raise EnvironmentLackingError(f"`{argv[0]}` failed: {words}", hint=f"try `{' '.join(argv)}`")

@@ -82,7 +82,11 @@ def read(folder: Path) -> list[Line]:
         return []
     whole = (folder / FILE).read_bytes().rpartition(b"\n")[0]
     try:
-        return [json.loads(line) for line in whole.splitlines()]
+        lines = [json.loads(line) for line in whole.splitlines()]
+        for line in lines:
+            if not isinstance(line, dict) or "event" not in line:
+                raise ValueError(f"`{line}` is no event")
+        return lines
     except ValueError as error:
         raise CheckpointError(f"`{folder / FILE}` is damaged: {error}", hint="the checkpoints beside it are not: move it away") from None
 

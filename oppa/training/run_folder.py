@@ -130,8 +130,11 @@ def new_attempt(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold a run, which one process may supervise at a time; the kernel lets go of it with its holder.
+def held(folder: Path, *, done: str = "trained") -> Iterator[None]:
+    """Hold a folder, which one process may work on at a time; the kernel lets go of it with its holder.
+
+    Args:
+        done: What that does with it, for people.
 
     Raises:
         RunError: if another process does.
@@ -142,7 +145,7 @@ def held(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunError(f"`{folder}` is being trained by another process", hint="wait for its end, or name another folder") from None
+            raise RunError(f"`{folder}` is being {done} by another process", hint="wait for its end, or name another folder") from None
         yield
     finally:
         os.close(descriptor)

@@ -5,49 +5,24 @@ file, and who trains a job is told by a lock. So it may be killed at any moment,
 restart: the run stops behind a step, its hosts go back to Slurm, and it is started again on as many as it shall have.
 """
 
-import dataclasses
 import json
-import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from oppa.cluster.arrivals import Arrivals
 from oppa.cluster.decisions import Running, Scaling, Settings, giving, grow, reclaim
-from oppa.cluster.job import Job
-from oppa.cluster.real.spool import DECISIONS, LOG, Elastic, jobs
+from oppa.cluster.job import Job, ScaleTable
+from oppa.cluster.real.comers import Comers
+from oppa.cluster.real.spool import DECISIONS, FRUITLESS, LOG, Elastic, Start, folders
+from oppa.cluster.real.status import Status, came_to_a_step, status_of
 from oppa.cluster.real.view import OWN, View, look
 from oppa.errors import EnvironmentLackingError, OppaError
 from oppa.places.slurm import ask
-from oppa.training import ledger
-from oppa.training.run_folder import STOP, RunSpec
 
-FRUITLESS = 3
-"""Starts in a row that may come to no step, before a job is given up."""
 PATIENCE_S = 10.0
 """A job that grew waits this long for hosts that were idle when it was decided."""
-UNKNOWN_START_S = 60.0
-"""What a start is taken to cost before there was one."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """Of one elastic job."""
-
-    job: Elastic
-    hosts: int
-    """That it is trained on; 0: nobody trains it."""
-    settled: bool
-    """It trains, on as many hosts as it shall have."""
-    start_s: float
-    """A start takes."""
-    left_s: float
-    """Until it is done, as it runs now."""
-    ending: str
-    """`finished`, `failed`, or nothing yet."""
 
 
 class Controller:
@@ -70,25 +45,29 @@ class Controller:
         tell: Callable[[str], None] = lambda _: None,
         act: bool = True,
     ) -> None:
+        folders(spool)
         self._spool, self._settings, self._words, self._partition, self._tell, self._act = spool, settings, words, partition, tell, act
-        self._arrivals = Arrivals(settings.window_s, settings.counted_gpus)
-        self._known: set[str] | None = None
-        self._told = ""
+        self._comers = Comers(spool, settings.window_s, settings.counted_gpus, keep=act)
+        self._answered = False
+        self._told: dict[str, str] = {}
         self._children: list[subprocess.Popen[bytes]] = []
+        self.damaged: list[str] = []
+        """Jobs that could not be read at the last look."""
 
     def step(self) -> list[Status]:
         """Look once, and do what is to be done; the jobs as they were found."""
         for child in self._children:
             child.poll()
-        found = [self._status(job) for job in jobs(self._spool)]
+        found = self._found()
         try:
             view = look(self._partition)
         except EnvironmentLackingError as error:
-            if self._known is None:  # it never answered
+            if not self._answered:  # it never did
                 raise
             self._say(f"nothing is decided: {error.message}")
             return found
-        self._count(view)
+        self._answered = True
+        self._comers.count(view)
         for status in found:
             self._keep(status)
             self._make_do(status, view)
@@ -96,144 +75,116 @@ class Controller:
             self._carry_out(change, {status.job.name: status for status in found}[change.job.name].job)
         return found
 
-    def _status(self, job: Elastic) -> Status:
-        started, ending = job.started(), job.ending()
-        lines = _lines(job)
-        since = float(started.get("at", time.time())) if started is not None else 0.0
-        steps = [line for line in lines if line["event"] == ledger.STEP]
-        training = started is not None and any(line["time"] > since for line in steps[-1:])
-        hosts = int(started.get("hosts", 0)) if started is not None else 0
-        return Status(
-            job=job,
-            hosts=hosts,
-            settled=training and hosts == job.wanted() and not (job.run / STOP).exists(),
-            start_s=_start_s(lines, since),
-            left_s=_left_s(job, steps),
-            ending="" if started is not None else ending or ("failed" if job.fruitless() >= FRUITLESS else ""),
-        )
+    def _found(self) -> list[Status]:
+        """Of all jobs that can be read; the others keep nobody waiting."""
+        found, self.damaged = list[Status](), []
+        for folder in folders(self._spool):
+            try:
+                found.append(status_of(Elastic.read(folder)))
+            except OppaError as error:
+                self.damaged.append(folder.name)
+                self._say(f"{folder.name}: {error.message}", folder.name)
+        return found
 
     def _keep(self, status: Status) -> None:
         """See to it that a job is trained, and on as many hosts as it shall have."""
         job = status.job
-        if status.ending:
-            return
-        if status.hosts and status.hosts != job.wanted():
-            self._ask_to_stop(job)
-        elif not status.hosts and job.started() is None:
+        if job.cancelled() or (status.hosts and status.hosts != status.wanted):
+            if self._act and status.hosts:
+                job.ask_to_stop()
+        elif not status.ending and not job.supervised():
             self._start(job)
-
-    def _ask_to_stop(self, job: Elastic) -> None:
-        if self._act and job.run.is_dir():
-            (job.run / STOP).touch()
 
     def _start(self, job: Elastic) -> None:
         try:
             job.require_unchanged_table()
         except OppaError as error:
-            self._say(f"{job.name}: {error.message}")
+            self._say(f"{job.name}: {error.message}", job.name)
             return
-        hosts, last = job.wanted(), job.last_start()
         if not self._act:
-            self._say(f"{job.name}: would be started on {hosts} hosts")
+            self._say(f"{job.name}: would be started on {job.wanted().hosts} hosts", job.name)
             return
-        if last is not None:
-            fruitful = any(line["event"] == ledger.STEP and line["time"] > last for line in _lines(job))
-            job.count(0 if fruitful else job.fruitless() + 1)
-            if job.fruitless() >= FRUITLESS:
-                self._say(f"{job.name}: given up, as {FRUITLESS} starts have come to nothing; `{job.folder / LOG}` says why")
-                return
-        self._say(f"{job.name}: started on {hosts} hosts")
+        if (last := job.start()) is not None:
+            self._learn(job, last)
+        hosts = job.wanted().hosts
+        if job.wanted().hopeless(hosts):
+            self._say(f"{job.name}: given up, as {FRUITLESS} starts have come to nothing; `{job.folder / LOG}` says why", job.name)
+            return
+        self._say(f"{job.name}: started on {hosts} hosts", job.name)
         words = [*self._words, f"--sbatch=--comment={OWN}{job.token}"]
         command = [sys.executable, "-P", "-m", "oppa.cluster.real.supervisor", str(job.folder), str(hosts), *words]
         with (job.folder / LOG).open("ab") as log:
             self._children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True))
 
-    def _make_do(self, status: Status, view: View) -> None:
-        """A job that grew, and whose hosts somebody else was given meanwhile, waits no longer than for what it asked for."""
-        job = status.job
-        held = next((each for each in view.jobs if each.elastic == job.token and each.state == "PENDING"), None)
-        last = job.last_start()
-        if (
-            status.settled
-            or held is None
-            or last is None
-            or status.hosts <= job.hosts
-            or time.time() - last < PATIENCE_S
-            or held.nodes <= view.idle
-        ):
-            return
-        self._say(f"{job.name}: back to {job.hosts} hosts, as {status.hosts} are not to be had any more")
-        if self._act:
-            job.want(job.hosts)
-            job.count(-1)  # this start was not in vain for its own fault
-            ask("scancel", held.id, lenient=True)
+    def _learn(self, job: Elastic, last: Start) -> None:
+        """From its last start, which has ended: one that came to no step was in vain, unless Slurm took its hosts away."""
+        wanted = job.wanted()
+        if came_to_a_step(job):
+            job.want(vain={hosts: starts for hosts, starts in wanted.vain.items() if hosts != last.hosts})
+        elif not last.excused and job.ending() != "revoked":
+            job.want(vain={**wanted.vain, last.hosts: wanted.vain.get(last.hosts, 0) + 1})
+            if wanted.hosts == last.hosts != job.hosts:
+                self._say(f"{job.name}: back to {job.hosts} hosts, as a start on {last.hosts} has come to nothing", job.name)
+                job.want(hosts=job.hosts)
 
-    def _count(self, view: View) -> None:
-        """Arrivals since the last look; those that were there at the first are none."""
-        now = time.time()
-        others = view.others(self._known or ())
-        for job in others if self._known is not None else ():
-            self._arrivals.submitted(now, job.nodes)
-        self._known = (self._known or set()) | {job.id for job in others}
+    def _make_do(self, status: Status, view: View) -> None:
+        """A job that grew waits neither for hosts that others were given meanwhile, nor for those beyond a limit."""
+        job, held, start = status.job, view.pending(status.job.token), status.job.start()
+        if held is None or start is None or status.training:
+            return
+        if job.cancelled():
+            if self._act:
+                ask("scancel", held.id, lenient=True)
+            return
+        to_be_had = held.for_nodes and held.nodes <= view.idle
+        if start.hosts <= job.hosts or to_be_had or time.time() - start.at < PATIENCE_S:
+            return
+        why = f"Slurm says `{held.reason}`" if held.limited else "they are not to be had any more"
+        self._say(f"{job.name}: back from {start.hosts} to {job.hosts} hosts, as {why}", job.name)
+        if self._act:
+            if not held.limited:
+                job.excuse()
+            job.want(hosts=job.hosts)
+            ask("scancel", held.id, lenient=True)
 
     def _decide(self, found: Sequence[Status], view: View) -> list[Scaling]:
         """Who gives back for the first that waits; else who grows. While a job is on its way to another size, nobody does."""
         running = [_running(status) for status in found if status.settled]
         if view.waiting:
-            changing = any(status.hosts and (status.hosts != status.job.wanted() or (status.job.run / STOP).exists()) for status in found)
-            return [] if changing else reclaim(running, giving(view.waiting[0].nodes - view.idle), unit=self._settings.unit)
-        if any(status.hosts and not status.settled for status in found):
+            if any(status.changing for status in found):
+                return []
+            return reclaim(running, giving(view.waiting[0].nodes - view.idle), unit=self._settings.unit)
+        if any(status.hosts and not status.settled and not _barred(status, view) for status in found):
             return []
-        change = grow(running, view.idle, self._arrivals.rate(time.time()), self._settings)
+        change = grow(running, view.idle, self._comers.rate(), self._settings)
         return [change] if change else []
 
     def _carry_out(self, change: Scaling, job: Elastic) -> None:
-        self._say(f"{job.name}: from {change.before} to {change.after} hosts, as {change.reason}")
+        self._say(f"{job.name}: from {change.before} to {change.after} hosts, as {change.reason}", job.name)
         if not self._act:
             return
         facts = {"time": time.time(), "job": job.name, "before": change.before, "after": change.after, "reason": change.reason}
         with (self._spool / DECISIONS).open("a") as log:
             log.write(json.dumps({**facts, "speedup": change.speedup, "probability": change.probability}) + "\n")
-        job.want(change.after)
-        self._ask_to_stop(job)
+        job.want(hosts=change.after)
+        job.ask_to_stop()
 
-    def _say(self, what: str) -> None:
-        if what != self._told:
+    def _say(self, what: str, about: str = "") -> None:
+        if self._told.get(about) != what:
             self._tell(what)
-            self._told = what
+            self._told[about] = what
 
 
-def _lines(job: Elastic) -> list[ledger.Line]:
-    return ledger.read(job.run) if (job.run / ledger.FILE).exists() else []
+def _barred(status: Status, view: View) -> bool:
+    """It waits for something else than nodes."""
+    held = view.pending(status.job.token)
+    return held is not None and not held.for_nodes
 
 
 def _running(status: Status) -> Running:
-    """As decisions know it, in hosts."""
-    job = status.job
-    known = Job(name=job.name, arrival_s=0.0, duration_s=0.0, gpus=job.hosts, table=job.table, start_s=status.start_s)
+    """As decisions know it, in hosts; of the sizes that were not tried in vain too often."""
+    job, wanted = status.job, status.job.wanted()
+    kept = (status.hosts, job.hosts)
+    table = ScaleTable(tuple(size for size in job.table.sizes if size.gpus in kept or not wanted.hopeless(size.gpus)))
+    known = Job(name=job.name, arrival_s=0.0, duration_s=0.0, gpus=job.hosts, table=table, start_s=status.start_s)
     return Running(known, status.hosts, left_s=status.left_s)
-
-
-def _start_s(lines: Sequence[Mapping[str, Any]], since: float) -> float:
-    """What a start costs this job where nothing is waited for: the least of what was seen.
-
-    From the last step before a change to the first behind it, and from the present start, `since`, to its first step.
-    """
-    times = [line["time"] for line in lines if line["event"] == ledger.STEP]
-    costs = [min((at for at in times if at > since), default=math.inf) - since] if since else []
-    for begin in (line["time"] for line in lines if line["event"] == ledger.STARTED):
-        before, behind = [at for at in times if at < begin], [at for at in times if at > begin]
-        costs += [min(behind) - max(before)] if before and behind else []
-    least = min(costs, default=math.inf)
-    return least if math.isfinite(least) else UNKNOWN_START_S
-
-
-def _left_s(job: Elastic, steps: Sequence[Mapping[str, Any]]) -> float:
-    """As long as the samples that are left take, at the pace of the last steps."""
-    recent = steps[-10:]
-    if len(recent) < 2:
-        return math.inf
-    total = RunSpec.read(job.run).problem.recipe.samples
-    done = recent[-1]["samples"][1]
-    rate = (done - recent[0]["samples"][1]) / max(recent[-1]["time"] - recent[0]["time"], 1e-9)
-    return max(0, total - done) / rate if total and rate > 0 else math.inf

@@ -2,11 +2,13 @@
 
     NAME/job.toml            as it was submitted
     NAME/elastic.json        its sizes: the configuration on each number of hosts, and how fast it is; whose table that was, by SHA-256
-    NAME/wanted.json         how many hosts it shall have, written before anything is done about it; starts that have come to nothing
-    NAME/started.json        who trains it now: a process, and on how many hosts
+    NAME/wanted.json         how many hosts it shall have, written before anything is done about it; starts that were in vain
+    NAME/started.json        who trains it now, or did last: a process, on how many hosts, from which line of the ledger on
     NAME/run/                the run (`oppa train`)
     NAME/ending.json         what `oppa train` said last
+    NAME/cancelled           made by `oppa cluster cancel`: it shall not be trained
     decisions.jsonl          what the controller has decided, and why
+    arrivals.json            jobs of others that have come lately
 
 A file is written whole or not at all. Whoever trains a job holds `NAME/.supervised`, so that nobody else does; the kernel lets go of it.
 """
@@ -23,18 +25,47 @@ from pathlib import Path
 from typing import Any, Self
 
 from oppa.cluster.job import ScaleTable
-from oppa.errors import InputError, RunError, TableError
+from oppa.errors import InputError, RunError, TableError, nearest
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Table
 from oppa.table.files import META
+from oppa.training.run_folder import STOP
 from oppa.trials.wire import write_json
 
-JOB, ELASTIC, WANTED, STARTED, RUN, ENDING, HELD, LOG = (
-    *("job.toml", "elastic.json", "wanted.json", "started.json", "run", "ending.json", ".supervised", "supervisor.log"),
-)
-DECISIONS = "decisions.jsonl"
+JOB, ELASTIC, WANTED, STARTED, RUN = "job.toml", "elastic.json", "wanted.json", "started.json", "run"
+ENDING, CANCELLED, HELD, LOG = "ending.json", "cancelled", ".supervised", "supervisor.log"
+DECISIONS, ARRIVALS = "decisions.jsonl", "arrivals.json"
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}"
+FRUITLESS = 3
+"""Starts in a row, on so many hosts, that may come to no step."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a job shall have, and what was learned of what it cannot have."""
+
+    hosts: int
+    """From its next start on."""
+    vain: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    """Starts in a row that have come to no step, by the hosts that they were on."""
+
+    def hopeless(self, hosts: int) -> bool:
+        """Whether it was tried often enough."""
+        return self.vain.get(hosts, 0) >= FRUITLESS
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Start:
+    """Somebody trains a job, or did."""
+
+    hosts: int
+    at: float
+    """By the clock of who began it."""
+    lines: int
+    """That the ledger had before."""
+    excused: bool = False
+    """It does not count, whatever comes of it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +118,7 @@ class Elastic:
             table = ScaleTable.of(values["hosts"], [(int(hosts), speedup) for hosts, speedup in values["speedups"].items()])
             source, digest = Path(values["source"]), values["sha256"]
             return cls(folder=folder, hosts=values["hosts"], sizes=sizes, table=table, source=source, digest=digest)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
             raise RunError(f"`{folder / ELASTIC}` is damaged: {error!r}", hint="submit the job again, under another name") from None
 
     def require_unchanged_table(self) -> None:
@@ -98,45 +129,30 @@ class Elastic:
                 hint="put it back, or submit the job again",
             )
 
-    def wanted(self) -> int:
-        """How many hosts it shall have."""
+    def wanted(self) -> Wanted:
+        """How many hosts it shall have; as many as it asks for, until something else was decided."""
         try:
-            hosts = int(json.loads((self.folder / WANTED).read_text())["hosts"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return self.hosts
-        return hosts if hosts in self.sizes else self.hosts
+            values = json.loads((self.folder / WANTED).read_text())
+            found = Wanted(int(values["hosts"]), {int(hosts): int(starts) for hosts, starts in values["vain"].items()})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return Wanted(self.hosts)
+        return found if found.hosts in self.sizes else dataclasses.replace(found, hosts=self.hosts)
 
-    def want(self, hosts: int) -> None:
-        """From its next start on."""
-        write_json(self.folder / WANTED, {"hosts": hosts, "fruitless": self.fruitless()})
+    def want(self, **changes: Any) -> None:
+        """Decide other fields of `Wanted`."""
+        write_json(self.folder / WANTED, dataclasses.asdict(dataclasses.replace(self.wanted(), **changes)))
 
-    def fruitless(self) -> int:
-        """Starts in a row that have come to no step."""
+    def start(self) -> Start | None:
+        """Its last; None: it has not been started, or is in this moment."""
         try:
-            return int(json.loads((self.folder / WANTED).read_text())["fruitless"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0
-
-    def count(self, fruitless: int) -> None:
-        """So many, from now on."""
-        write_json(self.folder / WANTED, {"hosts": self.wanted(), "fruitless": fruitless})
-
-    def last_start(self) -> float | None:
-        """When somebody began to train it; None: nobody has."""
-        try:
-            return float(json.loads((self.folder / STARTED).read_text())["at"])
+            values = json.loads((self.folder / STARTED).read_text())
+            return Start(int(values["hosts"]), float(values["at"]), int(values["lines"]), bool(values.get("excused")))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def started(self) -> Mapping[str, Any] | None:
-        """Who trains it: a `process`, on so many `hosts`, since the time `at`; None: nobody does."""
-        if not self.supervised():
-            return None
-        try:
-            values: dict[str, Any] = json.loads((self.folder / STARTED).read_text())
-        except (OSError, ValueError):
-            return {}  # in this moment
-        return values
+    def excuse(self) -> None:
+        """Its last start was not in vain for its own fault."""
+        write_json(self.folder / STARTED, {**json.loads((self.folder / STARTED).read_text()), "excused": True})
 
     def supervised(self) -> bool:
         """Whether somebody trains it."""
@@ -150,12 +166,39 @@ class Elastic:
         return False
 
     def ending(self) -> str:
-        """How training ended for good: `finished` or `failed`; empty: it has not."""
+        """What its last start came to: `finished`, `failed`, `stopped` or `revoked`; empty: nobody knows."""
         try:
-            ending = str(json.loads((self.folder / ENDING).read_text())["ending"])
+            return str(json.loads((self.folder / ENDING).read_text())["ending"])
         except (OSError, ValueError, KeyError, TypeError):
             return ""
-        return ending if ending in ("finished", "failed") else ""
+
+    def cancelled(self) -> bool:
+        """Whether it shall not be trained."""
+        return (self.folder / CANCELLED).exists()
+
+    def cancel(self) -> None:
+        """It shall not be trained any more; whoever trains it saves it and stops."""
+        (self.folder / CANCELLED).touch()
+        self.ask_to_stop()
+
+    def ask_to_stop(self) -> None:
+        """Whoever trains it saves it and stops."""
+        if self.run.is_dir():
+            (self.run / STOP).touch()
+
+    def retry(self) -> None:
+        """Train it again, from where it was, though it was cancelled, has failed, or was given up.
+
+        Raises:
+            RunError: it is trained, or has all that it was to be trained on.
+        """
+        if self.supervised():
+            raise RunError(f"`{self.name}` is being trained", hint="`oppa cluster status` says how far it is")
+        if self.ending() == "finished":
+            raise RunError(f"`{self.name}` has been trained on all of its samples", hint="submit another job")
+        for name in (ENDING, CANCELLED):
+            (self.folder / name).unlink(missing_ok=True)
+        self.want(hosts=self.hosts, vain={})
 
 
 def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, name: str = "") -> Elastic:
@@ -210,12 +253,19 @@ def _write(found: Elastic, job: Path) -> None:
         raise InputError(message, hint="give another --name" if taken else "name a folder that is yours") from None
 
 
-def jobs(spool: Path) -> list[Elastic]:
-    """All of a spool, by name; raises InputError where it is none."""
+def folders(spool: Path) -> list[Path]:
+    """Of all jobs of a spool, by name; raises InputError where it is none."""
     if not spool.is_dir():
         raise InputError(f"`{spool}` is no spool", hint="`oppa cluster submit SPOOL JOB --table FOLDER` makes one")
-    folders = sorted(path for path in spool.iterdir() if (path / ELASTIC).is_file() and not path.name.startswith("."))
-    return [Elastic.read(folder) for folder in folders]
+    return sorted(path for path in spool.iterdir() if (path / ELASTIC).is_file() and not path.name.startswith("."))
+
+
+def job_of(spool: Path, name: str) -> Elastic:
+    """One of a spool; raises InputError where it is not there, RunError where it is damaged."""
+    names = [folder.name for folder in folders(spool)]
+    if name not in names:
+        raise InputError(f"`{spool}` has no job called `{name}`", hint=nearest(name, names) if names else "it has none")
+    return Elastic.read(spool / name)
 
 
 def _digest(table: Path) -> str:

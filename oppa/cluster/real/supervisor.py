@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from oppa.cluster.real.spool import ENDING, HELD, JOB, STARTED, Elastic
+from oppa.training import ledger
 from oppa.trials.processes import this_process
 from oppa.trials.wire import write_json
 
@@ -33,7 +34,8 @@ def main(folder: Path, hosts: int, words: list[str]) -> None:
     os.set_inheritable(descriptor, True)
     configuration = folder / f"on-{hosts}.json"
     write_json(configuration, job.sizes[hosts].to_dict())
-    write_json(folder / STARTED, {"process": str(this_process()), "hosts": hosts, "at": time.time()})
+    lines = len(ledger.read(job.run))
+    write_json(folder / STARTED, {"process": str(this_process()), "hosts": hosts, "at": time.time(), "lines": lines})
     ending = os.open(folder / ENDING, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(ending, sys.stdout.fileno())
     train = [sys.executable, "-P", "-m", "oppa", "train", str(folder / JOB), str(configuration)]

@@ -1,0 +1,15 @@
+"""What a scaling controller is told, on a trace and on a real cluster alike."""
+
+from typing import Annotated
+
+import typer
+
+THRESHOLD = "The probability that growing must pay with (FlexTrain's P_th)."
+WINDOW = "Arrivals of the last so many hours tell how often jobs come."
+MOST = "A job grows to at most so many times what it asks for."
+FIRST = "Who grows first: `smallest`, `largest` or `oldest`."
+
+Threshold = Annotated[float, typer.Option(help=THRESHOLD)]
+WindowHours = Annotated[float, typer.Option(help=WINDOW)]
+Most = Annotated[float, typer.Option(help=MOST)]
+First = Annotated[str, typer.Option(metavar="NAME", help=FIRST)]

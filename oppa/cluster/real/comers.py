@@ -1,0 +1,63 @@
+"""Who has come to the queue lately, kept in the spool: a controller that takes over goes on counting."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from oppa.cluster.arrivals import Arrivals
+from oppa.cluster.real.spool import ARRIVALS
+from oppa.cluster.real.view import View
+from oppa.trials.wire import write_json
+
+
+class Comers:
+    """Jobs of others. Those that were there before anybody looked have not come.
+
+    Args:
+        spool: Where they are kept.
+        window_s: They count for so long.
+        counted: Of at least so many hosts.
+        keep: Whether to write them down.
+    """
+
+    def __init__(self, spool: Path, window_s: float, counted: int, *, keep: bool) -> None:
+        self._path, self._window_s, self._keep = spool / ARRIVALS, window_s, keep
+        self._arrivals = Arrivals(window_s, counted)
+        self._known: set[str] | None = None
+        self._since, self._times = time.time(), list[tuple[float, int]]()
+        self._remember()
+
+    def count(self, view: View) -> None:
+        """Those who have come since the last look."""
+        now = time.time()
+        came = view.others(self._known or ())
+        if self._known is not None:
+            self._times = [(at, nodes) for at, nodes in self._times if at > now - self._window_s] + [(now, job.nodes) for job in came]
+            for job in came:
+                self._arrivals.submitted(now, job.nodes)
+        present = {job.submission for job in view.others(())}
+        changed = present != self._known
+        self._known = present
+        if changed and self._keep:
+            write_json(self._path, {"since": self._since, "known": sorted(present), "came": self._times})
+
+    def rate(self) -> float:
+        """Of large ones, a second."""
+        return self._arrivals.rate(time.time())
+
+    def _remember(self) -> None:
+        """What another controller saw; nothing, where that makes no sense, or the clock has gone back since."""
+        try:
+            values: dict[str, Any] = json.loads(self._path.read_text())
+            since, known = float(values["since"]), {str(number) for number in values["known"]}
+            times: Sequence[tuple[float, int]] = [(float(at), int(nodes)) for at, nodes in values["came"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        if max((since, *(at for at, _ in times))) > time.time():
+            return
+        self._since, self._known, self._times = since, known, list(times)
+        self._arrivals.rate(since)
+        for at, nodes in times:
+            self._arrivals.submitted(at, nodes)

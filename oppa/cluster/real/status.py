@@ -1,0 +1,108 @@
+"""How an elastic job stands: who trains it, on how many hosts, how far it is, and what a start costs it."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from oppa.cluster.real.spool import Elastic
+from oppa.training import ledger
+from oppa.training.run_folder import STOP, RunSpec
+
+UNKNOWN_START_S = 60.0
+"""What a start is taken to cost before there was one."""
+RECENT = 10
+"""Its pace is that of so many steps."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Of one job, in one moment."""
+
+    job: Elastic
+    hosts: int
+    """That it is trained on; 0: nobody trains it."""
+    wanted: int
+    """That it shall have."""
+    training: bool
+    """It has come to a step since it was started."""
+    stopping: bool
+    """It was asked to."""
+    ending: str
+    """`finished`, `failed`, `cancelled` or `given up`; empty: it is to be trained."""
+    steps: int
+    loss: float | None
+    """Of the last step."""
+    start_s: float
+    """A start takes."""
+    left_s: float
+    """Until it is done, as it runs now."""
+
+    @property
+    def changing(self) -> bool:
+        """It is on its way to another size, or to its end."""
+        return self.hosts > 0 and (self.hosts != self.wanted or self.stopping)
+
+    @property
+    def settled(self) -> bool:
+        """It trains, on as many hosts as it shall have."""
+        return self.training and not self.changing
+
+    @property
+    def state(self) -> str:
+        """In words."""
+        if not self.hosts:
+            return self.ending or "not trained"
+        return "stopping" if self.stopping else "training" if self.training else "starting"
+
+
+def status_of(job: Elastic) -> Status:
+    """As its folder says; raises OppaError where that is damaged."""
+    supervised, start, wanted = job.supervised(), job.start(), job.wanted()
+    lines = ledger.read(job.run)
+    steps = [line for line in lines if line["event"] == ledger.STEP]
+    new = [line for line in lines[start.lines :] if line["event"] == ledger.STEP] if start is not None else []
+    own = job.ending() if job.ending() in ("finished", "failed") else ""
+    given_up = "given up" if wanted.hopeless(job.hosts) else ""
+    return Status(
+        job=job,
+        hosts=start.hosts if supervised and start is not None else 0,
+        wanted=wanted.hosts,
+        training=supervised and bool(new),
+        stopping=(job.run / STOP).exists(),
+        ending="" if supervised else own or ("cancelled" if job.cancelled() else given_up),
+        steps=steps[-1]["step"] + 1 if steps else 0,
+        loss=steps[-1]["loss"] if steps else None,
+        start_s=_start_s(lines, new, start.at if start is not None else math.inf),
+        left_s=_left_s(job, new),
+    )
+
+
+def came_to_a_step(job: Elastic) -> bool:
+    """Whether its last start did."""
+    start = job.start()
+    return start is not None and any(line["event"] == ledger.STEP for line in ledger.read(job.run)[start.lines :])
+
+
+def _start_s(lines: Sequence[ledger.Line], new: Sequence[ledger.Line], at: float) -> float:
+    """What a start costs this job where nothing is waited for: the least of what was seen.
+
+    From the last step before a change to the first behind it, and from the present start to its first step. Clocks of two hosts may not
+    agree; what would be no time at all is not believed.
+    """
+    times = [line["time"] for line in lines if line["event"] == ledger.STEP]
+    costs = [new[0]["time"] - at] if new else []
+    for begin in (line["time"] for line in lines if line["event"] == ledger.STARTED):
+        before, behind = [each for each in times if each < begin], [each for each in times if each > begin]
+        costs += [min(behind) - max(before)] if before and behind else []
+    return min((cost for cost in costs if cost > 0), default=UNKNOWN_START_S)
+
+
+def _left_s(job: Elastic, steps: Sequence[ledger.Line]) -> float:
+    """As long as the samples that are left take, at the pace of the last steps."""
+    recent = steps[-RECENT:]
+    if len(recent) < 2:
+        return math.inf
+    total = RunSpec.read(job.run).problem.recipe.samples
+    done = recent[-1]["samples"][1]
+    rate = (done - recent[0]["samples"][1]) / max(recent[-1]["time"] - recent[0]["time"], 1e-9)
+    return max(0, total - done) / rate if total and rate > 0 else math.inf
