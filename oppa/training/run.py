@@ -21,14 +21,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from oppa.errors import CheckpointError, InputError
 from oppa.pipeline.graph import Order as Passes
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Recipe
-from oppa.protocol.worker import WorkerState
 from oppa.training import saving
+from oppa.training.agreement import Said, agree
 from oppa.training.batches import Batch
 from oppa.training.learning_rate import Followed, learning_rate
 from oppa.training.manifest import Manifest
@@ -42,7 +41,7 @@ from oppa.training.rules import require_buildable, require_runnable
 from oppa.training.sources import source_of
 from oppa.training.step import Order, Step
 from oppa.training.validation import Validated, share_of
-from oppa.training.worker import Worker, decoded, encoded
+from oppa.training.worker import Worker
 from oppa.trials.wire import TrialSpec
 
 
@@ -133,8 +132,10 @@ class TrainingRun:
         self._measure()
         with self._start.step() if self._start else contextlib.nullcontext():
             loss = replica.accumulate(shown.to(self.mesh.device))
-            mean_loss, shares, order, workers = self._agree(loss, share, shown, order, replica.measured(), ended)
-            finite = math.isfinite(mean_loss) and self.statistics.finite
+            own = (share.start, share.stop, _checksum(shown))
+            agreed = agree(self.mesh, Said(loss=loss, share=own, measured=replica.measured(), order=order, worker=ended))
+            self.noise_scale = self.statistics.take_in(agreed.measured)
+            finite = math.isfinite(agreed.loss) and self.statistics.finite
             replica.update(finite)
         step_time_s = time.monotonic() - begin_s
         profile = self._start.took(step_time_s) if self._start else None
@@ -145,18 +146,18 @@ class TrainingRun:
         step = Step(
             number=self.steps,
             samples=batch,
-            shares=shares,
+            shares=agreed.shares,
             configuration=self.configuration,
             local_batches=self.local_batches,
-            loss=mean_loss,
+            loss=agreed.loss,
             learning_rate=rate,
             step_time_s=step_time_s,
             noise_scale=self.noise_scale,
             norms=self.statistics.norms,
-            workers=workers,
+            workers=agreed.workers,
             updated=finite,
             profile=profile,
-            order=order,
+            order=agreed.order,
         )
         self.steps, self.samples = self.steps + 1, batch.stop
         return step
@@ -332,37 +333,6 @@ class TrainingRun:
         self.spec, self._replica = dataclasses.replace(self.spec, configuration=change.after), replica
         self._watch(replica)
         return change
-
-    def _agree(
-        self, loss: Tensor | None, share: range, shown: Batch, order: Order | None, measured: Tensor, worker: WorkerState | None
-    ) -> tuple[float, tuple[tuple[int, int, int], ...], Order | None, tuple[WorkerState, ...]]:
-        """Mean loss, the shares of all replicas, rank 0's order, and what workers say; what all have measured of gradients is taken in.
-
-        All of a step's small numbers travel at once, because each time that ranks wait for each other costs more than these.
-        """
-        mesh, text = self.mesh, order.to_json().encode() if order is not None and self.mesh.rank == 0 else b""
-        own_loss = float(loss) / mesh.dp.size if loss is not None and mesh.tp.index == 0 else 0.0
-        told = torch.tensor([own_loss, share.start, share.stop, _checksum(shown), len(text)], dtype=torch.float64, device=mesh.device)
-        mine = torch.cat((told, measured, told.new_tensor(encoded(worker) if worker else [])))
-        everyones = mine.new_empty(mesh.world * len(mine))
-        dist.all_gather_single(everyones, mine)
-        rows = everyones.view(mesh.world, -1).cpu()
-        behind = len(told) + len(measured)
-        self.noise_scale = self.statistics.take_in(rows[:, len(told) : behind].sum(0))
-        losses, *columns = rows[:, : len(told)].unbind(1)
-        shares = sorted({(int(start), int(stop), int(shown)) for start, stop, shown in zip(*columns[:3], strict=True)})
-        assert len(shares) == mesh.dp.size, f"ranks of a replica were shown different samples: {shares}"
-        length = int(columns[3][0])
-        workers = tuple(decoded(row) for row in rows[:, behind:].tolist()) if worker else ()
-        return float(losses.sum()), tuple(shares), self._heard(text, length) if length else None, workers
-
-    def _heard(self, text: bytes, length: int) -> Order:
-        """Rank 0's order on every rank."""
-        letters = torch.zeros(length, dtype=torch.uint8, device=self.mesh.device)
-        if text:
-            letters.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-        dist.broadcast(letters, 0)
-        return Order.from_json(bytes(letters.cpu().tolist()).decode())
 
     def _notes(self) -> dict[str, Any]:
         return {

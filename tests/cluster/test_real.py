@@ -162,6 +162,32 @@ def test_arrivals_and_departures_scale_a_job_and_change_no_bit(slurm: SlurmClust
     assert [(each["before"], each["after"]) for each in decisions][:3] == [(1, 2), (2, 4), (4, 1)]
 
 
+@pytest.mark.parametrize("seed", range(int(os.environ.get("OPPA_FAULT_REPEATS", "1"))))
+def test_a_node_that_dies_while_a_job_grows_loses_nothing(seed: int, slurm: SlurmCluster, tmp_path: Path) -> None:
+    """It is gone at some moment of the change from two hosts to four, and back when the job trains on what is left."""
+    samples, chance = 8 * 500, random.Random(seed)
+    other = slurm.submit("sleep 600", "--nodes=2", "--exclusive")
+    slurm.wait_for(other, "RUNNING")
+    controlled = Controlled(submitted(tmp_path, samples), slurm, "--threshold", "0")
+    decisions, lost = controlled.spool / "decisions.jsonl", chance.choice(slurm.nodes)
+    try:
+        controlled.reaches(2)
+        slurm.cancel(other)
+        until(lambda: len(decisions.read_text().splitlines()) >= 2, controlled.log.read_text, timeout_s=60)
+        time.sleep(chance.uniform(0.0, 6.0))
+        slurm.run("scontrol", "update", f"nodename={lost}", "state=down", "reason=lost")
+        steps = len(controlled.lines())
+        until(lambda: len(controlled.lines()) > steps + 20 and controlled.hosts() < 4, controlled.log.read_text, timeout_s=120)
+        slurm.run("scontrol", "update", f"nodename={lost}", "state=resume")
+        assert controlled.process.wait(timeout=240) == 0, controlled.log.read_text()
+    finally:
+        controlled.end()
+        slurm.run("scontrol", "update", f"nodename={lost}", "state=resume", check=False)
+        slurm.cancel(*slurm.jobs())
+    assert ledger.require_whole(ledger.standing(controlled.lines())) == samples
+    assert losses(controlled.lines()) == unscaled(tmp_path, samples)
+
+
 def test_a_controller_that_is_killed_loses_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
     kills = int(os.environ.get("OPPA_FAULT_REPEATS", "4"))
     samples, chance = 8 * (400 + 30 * kills), random.Random(int(os.environ.get("OPPA_FAULT_SEED", "0")))
