@@ -175,14 +175,14 @@ def test_a_node_that_dies_while_a_job_grows_loses_nothing(seed: int, slurm: Slur
         slurm.cancel(other)
         until(lambda: len(decisions.read_text().splitlines()) >= 2, controlled.log.read_text, timeout_s=60)
         time.sleep(chance.uniform(0.0, 6.0))
-        slurm.run("scontrol", "update", f"nodename={lost}", "state=down", "reason=lost")
+        slurm.lose(lost)
         steps = len(controlled.lines())
         until(lambda: len(controlled.lines()) > steps + 20 and controlled.hosts() < 4, controlled.log.read_text, timeout_s=120)
-        slurm.run("scontrol", "update", f"nodename={lost}", "state=resume")
+        slurm.mend(lost)
         assert controlled.process.wait(timeout=240) == 0, controlled.log.read_text()
     finally:
         controlled.end()
-        slurm.run("scontrol", "update", f"nodename={lost}", "state=resume", check=False)
+        slurm.mend(lost)
         slurm.cancel(*slurm.jobs())
     assert ledger.require_whole(ledger.standing(controlled.lines())) == samples
     assert losses(controlled.lines()) == unscaled(tmp_path, samples)

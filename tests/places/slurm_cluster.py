@@ -94,7 +94,7 @@ class SlurmCluster:
         self.cpus, self.memory_mib, self.gpus = cpus, memory_mib, gpus
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
         self.environment = {**inherited, "SLURM_CONF": str(folder / "slurm.conf")}
-        self._daemons: list[subprocess.Popen[bytes]] = []
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "SlurmCluster":
         try:
@@ -157,6 +157,19 @@ class SlurmCluster:
         shown = ("sinfo", "--noheader", "--Node", "--partition=low", "--format=%T")
         until(lambda: self.run(*shown).stdout.split() == ["idle"] * len(self.nodes), self._explain)
 
+    def lose(self, node: str) -> None:
+        """It dies with all that runs on it, and Slurm notices at once."""
+        self._daemons[node].kill()
+        self._daemons[node].wait()
+        processes.end(lambda: processes.tagged(lambda facts: self._is_ours(facts) and facts.get("SLURMD_NODENAME") == node), 0)
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+
+    def mend(self, node: str) -> None:
+        """It is back."""
+        if self._daemons[node].poll() is not None:
+            self._start("slurmd", "-N", node)
+            self.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+
     @contextlib.contextmanager
     def allocation(self, *options: str, nodes: int = 2) -> Iterator[Allocation]:
         """Nodes that are held as long as this lasts, by a job that does nothing."""
@@ -172,9 +185,9 @@ class SlurmCluster:
         """End all jobs, then the daemons, then whatever is left, and remove the cgroups."""
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
             self.cancel(*self.jobs())
-        for daemon in self._daemons:
+        for daemon in self._daemons.values():
             daemon.terminate()
-        for daemon in self._daemons:
+        for daemon in self._daemons.values():
             _end(daemon)
         processes.end(lambda: processes.tagged(self._is_ours), 1)
         for group in self._groups():
@@ -203,8 +216,8 @@ class SlurmCluster:
     def _start(self, program: str, *options: str) -> None:
         """A daemon that ends with us, should we be killed."""
         command = ["setpriv", "--pdeathsig", "KILL", _find(program) or program, "-D", *options]
-        with (self._folder / "log" / f"{program}{options[-1]}").open("wb") as log:
-            self._daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True))
+        with (self._folder / "log" / f"{program}{options[-1]}").open("ab") as log:
+            self._daemons[options[-1]] = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True)
 
     def _answers(self) -> bool:
         with socket.socket() as probe:

@@ -128,9 +128,9 @@ class Controller:
                 job.want(hosts=job.hosts)
 
     def _make_do(self, status: Status, view: View) -> None:
-        """A job that grew waits neither for hosts that others were given meanwhile, nor for those beyond a limit."""
+        """A job that grew waits neither for hosts that others were given meanwhile, or that died, nor for those beyond a limit."""
         job, held, start = status.job, view.pending(status.job.token), status.job.start()
-        if held is None or start is None or status.training:
+        if held is None or start is None:
             return
         if job.cancelled():
             if self._act:
@@ -139,12 +139,14 @@ class Controller:
         to_be_had = held.for_nodes and held.nodes <= view.idle
         if start.hosts <= job.hosts or to_be_had or time.time() - start.at < PATIENCE_S:
             return
+        left = job.table.fastest(min(view.idle, start.hosts - 1)) if not held.limited else None
+        hosts = max(job.hosts, left.gpus if left else 0)
         why = f"Slurm says `{held.reason}`" if held.limited else "they are not to be had any more"
-        self._say(f"{job.name}: back from {start.hosts} to {job.hosts} hosts, as {why}", job.name)
+        self._say(f"{job.name}: back from {start.hosts} to {hosts} hosts, as {why}", job.name)
         if self._act:
             if not held.limited:
                 job.excuse()
-            job.want(hosts=job.hosts)
+            job.want(hosts=hosts)
             ask("scancel", held.id, lenient=True)
 
     def _decide(self, found: Sequence[Status], view: View) -> list[Scaling]:
