@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 
 from oppa.errors import InputError
 
+MOST = 10_000_000
+"""GPUs of a cluster."""
 Holding = dict[int, int]
 """GPUs by node, in the order in which they were taken."""
 
@@ -31,7 +33,9 @@ class Nodes:
 
     @classmethod
     def of(cls, gpus: int, each: int) -> "Nodes":
-        """A cluster of so many GPUs; raises InputError where they are not whole nodes."""
+        """A cluster of so many GPUs; raises InputError where they are not whole nodes, or more than there are."""
+        if gpus > MOST:
+            raise InputError(f"{gpus} GPUs are more than any cluster has", hint=f"at most {MOST}")
         if gpus < 1 or each < 1 or gpus % each:
             raise InputError(f"{gpus} GPUs are not whole nodes of {each}", hint="give a multiple, or --gpus-per-node")
         return cls(gpus // each, each)

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -277,10 +278,10 @@ def ask(*argv: str, lenient: bool = False) -> str:
     except subprocess.TimeoutExpired:
         if lenient:
             return ""
-        raise EnvironmentLackingError(f"`{argv[0]}` has not answered in {ANSWER_S} s", hint=f"try `{' '.join(argv)}`") from None
+        raise EnvironmentLackingError(f"`{argv[0]}` has not answered in {ANSWER_S} s", hint=f"try `{shlex.join(argv)}`") from None
     if answer.returncode and not lenient:
         words = reason(answer)
-        raise EnvironmentLackingError(f"`{argv[0]}` failed: {words}", hint=f"try `{' '.join(argv)}`")
+        raise EnvironmentLackingError(f"`{argv[0]}` failed: {words}", hint=f"try `{shlex.join(argv)}`")
     return answer.stdout if not answer.returncode else ""
 
 

@@ -57,6 +57,7 @@ def test_elastic_jobs_grow_and_give_back(oppa: Oppa, trace: Path, table: Path, t
     [
         (("--gpus", "8", "--policy", "clever"), "clever"),
         (("--gpus", "10"), "whole nodes"),
+        (("--gpus", "80000000000"), "more than any cluster has"),
         (("--gpus", "8", "--threshold", "2"), "threshold"),
         (("--gpus", "8", "--elastic", "3"), "no share"),
         (("--gpus", "8", "--gpus-per-node", "4", "--table", "/nowhere"), "no table"),

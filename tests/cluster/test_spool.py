@@ -36,6 +36,9 @@ def test_what_cannot_be_kept_is_refused(scales: Path) -> None:
     (scales.parent / "job.toml").write_text(JOB_FILE.replace("global_batch = 8", "global_batch = 16"))
     with pytest.raises(InputError, match="no sizes of whole hosts"):
         put(scales, name="other")
+    (scales.parent / "job.toml").write_text(JOB_FILE.replace("tiny-1m", "tiny-4m"))
+    with pytest.raises(TableError, match="of another model"):
+        put(scales, name="other")
     with pytest.raises(InputError, match="no spool"):
         folders(scales.parent / "nothing")
 

@@ -210,11 +210,14 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
 
     Raises:
         InputError: a name that is none or is taken, a table without a size that fits the job's hosts.
-        TableError: no such table, or it was altered.
+        TableError: no such table, or it was altered, or is of another model.
     """
     problem = load_job(job)
-    each, rows = problem.cluster.devices_per_host, Table.read(table).rows
-    rows = tuple(row for row in rows if row.configuration.global_batch == problem.global_batch and not row.configuration.devices % each)
+    each, known = problem.cluster.devices_per_host, Table.read(table)
+    known.origin.require_model_of(problem)
+    rows = tuple(
+        row for row in known.rows if row.configuration.global_batch == problem.global_batch and not row.configuration.devices % each
+    )
     best = {row.configuration.devices // each: row for row in sorted(rows, key=lambda row: row.steps_per_s)}
     if not best:
         hint = f"`oppa scale-table RUN --devices {each}..{8 * each}` of a run at this batch"
