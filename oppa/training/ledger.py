@@ -19,6 +19,9 @@ from oppa.errors import CheckpointError
 FILE = "steps.jsonl"
 STARTED, STEP, CHANGED, ROLLED_BACK, VALIDATED, ENDED = "started", "step", "changed", "rolled_back", "validated", "ended"
 
+BLOCK = 2**16
+"""Bytes that are read at a time from the end."""
+
 Line = Mapping[str, Any]
 
 
@@ -80,9 +83,59 @@ def read(folder: Path) -> list[Line]:
     """
     if not (folder / FILE).exists():
         return []
-    whole = (folder / FILE).read_bytes().rpartition(b"\n")[0]
+    return _parsed(folder, (folder / FILE).read_bytes().rpartition(b"\n")[0].splitlines())
+
+
+def size(folder: Path) -> int:
+    """Bytes of its whole lines, which no attempt takes back; 0 before the run has begun."""
+    if not (folder / FILE).exists():
+        return 0
+    with (folder / FILE).open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - BLOCK)
+            file.seek(begin)
+            found = file.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            end = begin
+    return 0
+
+
+def first_step(folder: Path, begin: int) -> Line | None:
+    """The first step behind so many bytes; raises CheckpointError as `read` does."""
+    if not (folder / FILE).exists():
+        return None
+    with (folder / FILE).open("rb") as file:
+        file.seek(begin)
+        for text in file:
+            if text.endswith(b"\n") and (line := _parsed(folder, [text])[0])["event"] == STEP:
+                return line
+    return None
+
+
+def latest_steps(folder: Path, count: int, *, begin: int = 0, end: int | None = None) -> list[Line]:
+    """The last steps, oldest first, of the lines between two sizes that the ledger had; raises CheckpointError as `read` does.
+
+    However long a ledger is, little more of it is read than what is asked for.
+    """
+    end = size(folder) if end is None else end
+    block, steps = BLOCK, list[Line]()
+    while begin < end:
+        at = max(begin, end - block)
+        with (folder / FILE).open("rb") as file:
+            file.seek(at)
+            texts = file.read(end - at).splitlines()
+        steps = [line for line in _parsed(folder, texts[at > begin :]) if line["event"] == STEP]
+        if len(steps) >= count or at == begin:
+            break
+        block *= 4
+    return steps[-count:]
+
+
+def _parsed(folder: Path, texts: Sequence[bytes]) -> list[Line]:
     try:
-        lines = [json.loads(line) for line in whole.splitlines()]
+        lines = [json.loads(text) for text in texts]
         for line in lines:
             if not isinstance(line, dict) or "event" not in line:
                 raise ValueError(f"`{line}` is no event")

@@ -49,11 +49,11 @@ class Held:
         steps = [{"event": "step", "step": n, "samples": [8 * n, 8 * n + 8], "time": time.time() - 20 + n, "loss": 1.0} for n in range(10)]
         (self.job.run / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
 
-    def begin(self, hosts: int, *, lines: int = 0, ago_s: float = 100.0) -> None:
-        """Somebody trains it on so many hosts; the ledger had so many lines before."""
+    def begin(self, hosts: int, *, size: int = 0, ago_s: float = 100.0) -> None:
+        """Somebody trains it on so many hosts; the ledger had so many bytes before."""
         self._descriptor: int | None = os.open(self.job.folder / HELD, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        started(self.job, hosts, lines=lines, ago_s=ago_s)
+        started(self.job, hosts, size=size, ago_s=ago_s)
 
     def end(self) -> None:
         """Nobody trains it any more."""
@@ -62,6 +62,6 @@ class Held:
         self._descriptor = None
 
 
-def started(job: Elastic, hosts: int, *, lines: int = 0, ago_s: float = 100.0) -> None:
+def started(job: Elastic, hosts: int, *, size: int = 0, ago_s: float = 100.0) -> None:
     """What a supervisor writes."""
-    write_json(job.folder / STARTED, {"process": "1:1", "hosts": hosts, "at": time.time() - ago_s, "lines": lines})
+    write_json(job.folder / STARTED, {"process": "1:1", "hosts": hosts, "at": time.time() - ago_s, "size": size})

@@ -16,6 +16,7 @@ from oppa.cluster.real.spool import ENDING, STARTED
 from oppa.cluster.real.status import status_of
 from oppa.cluster.real.view import Queued, View, look
 from oppa.errors import EnvironmentLackingError
+from oppa.training import ledger
 from oppa.training.run_folder import held as hold
 from oppa.trials.wire import write_json
 from tests.cli.conftest import Oppa
@@ -91,7 +92,7 @@ def test_what_never_comes_to_a_step_is_given_up(scales: Path, monkeypatch: pytes
     class Popen:
         def __init__(self, command: list[str], **_: object) -> None:
             started.append(command)
-            write_json(taken.folder / STARTED, {"process": "1:1", "hosts": 1, "at": time.time(), "lines": 0})
+            write_json(taken.folder / STARTED, {"process": "1:1", "hosts": 1, "at": time.time(), "size": 0})
 
         def poll(self) -> int:
             return 2
@@ -113,7 +114,7 @@ def test_hosts_beyond_a_limit_are_tried_three_times(held: Held, monkeypatch: pyt
     control = real.Controller(taken.folder.parent, Settings(), tell=(said := list[str]()).append)
     for tried in range(1, real.FRUITLESS + 1):
         taken.want(hosts=4)
-        started(taken, 4, lines=10)
+        started(taken, 4, size=ledger.size(taken.run))
         monkeypatch.setattr(real, "look", Slurm(View(idle=4, jobs=[own])))
         control.step()
         assert "Slurm says `QOSMaxNodePerUserLimit`" in said[-1] and taken.wanted().hosts == 1
@@ -152,8 +153,9 @@ def test_hosts_that_slurm_took_away_are_no_start_in_vain(scales: Path, monkeypat
 def test_clocks_of_other_hosts_do_not_tell_whether_a_job_trains(held: Held) -> None:
     """The steps of an earlier start may come later than the present one, by another host's clock."""
     taken = held.job
-    for lines, training in ((0, True), (9, True), (10, False)):
-        started(taken, 1, lines=lines, ago_s=1e6)
+    whole, last = ledger.size(taken.run), (taken.run / ledger.FILE).read_bytes().splitlines(keepends=True)[-1]
+    for size, training in ((0, True), (whole - len(last), True), (whole, False)):
+        started(taken, 1, size=size, ago_s=1e6)
         assert status_of(taken).training is training
     assert status_of(taken).start_s == standing.UNKNOWN_START_S
     started(taken, 1, ago_s=-1e6)

@@ -8,7 +8,21 @@ from pathlib import Path
 import pytest
 
 from oppa.errors import CheckpointError
-from oppa.training.ledger import CHANGED, STARTED, STEP, Ledger, Line, Tail, read, require_whole, standing
+from oppa.training.ledger import (
+    CHANGED,
+    FILE,
+    STARTED,
+    STEP,
+    Ledger,
+    Line,
+    Tail,
+    first_step,
+    latest_steps,
+    read,
+    require_whole,
+    size,
+    standing,
+)
 from oppa.training.step_times import observations
 
 
@@ -73,6 +87,33 @@ def test_a_damaged_ledger_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "steps.jsonl").write_text('{"event": "started"}\nnonsense\n')
     with pytest.raises(CheckpointError, match="is damaged"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("count", [0, 1, 40, 5_000])
+def test_the_ends_of_a_ledger_are_found_without_reading_it_all(count: int, tmp_path: Path) -> None:
+    ledger, sizes = Ledger(tmp_path), list[int]()
+    for number in range(count):
+        if number % 7 == 0:
+            ledger.write(STARTED, step=number, samples=8 * number)
+        sizes.append(size(tmp_path))
+        ledger.write(STEP, step=number, samples=[8 * number, 8 * number + 8], shares=[])
+    ledger.close()
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b'{"event": "st')  # in the middle of a line
+    assert size(tmp_path) == len((tmp_path / FILE).read_bytes()) - len(b'{"event": "st')
+    for begin in {0, count // 2, count - 1} if count else ():
+        first = first_step(tmp_path, sizes[begin])
+        assert first is not None and first["step"] == begin
+        for wanted in (1, 3, count):
+            behind = [line["step"] for line in latest_steps(tmp_path, wanted, begin=sizes[begin])]
+            assert behind == list(range(max(begin, count - wanted), count))
+            before = [line["step"] for line in latest_steps(tmp_path, wanted, end=sizes[begin])]
+            assert before == list(range(max(0, begin - wanted), begin))
+    assert first_step(tmp_path, size(tmp_path)) is None and latest_steps(tmp_path, 3, begin=size(tmp_path)) == []
+
+
+def test_a_run_that_has_not_begun_has_no_ends(tmp_path: Path) -> None:
+    assert size(tmp_path) == 0 and first_step(tmp_path, 0) is None and latest_steps(tmp_path, 1) == []
 
 
 def test_a_tail_tells_each_line_once_when_it_is_whole(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from oppa.cluster.decisions import Running, Scaling, Settings, giving, grow, rec
 from oppa.cluster.job import Job, ScaleTable
 from oppa.cluster.real.comers import Comers
 from oppa.cluster.real.spool import DECISIONS, FRUITLESS, LOG, Elastic, Start, folders
-from oppa.cluster.real.status import Status, came_to_a_step, status_of
+from oppa.cluster.real.status import Status, came_to_a_step, cost_of_start, status_of
 from oppa.cluster.real.view import OWN, View, look
 from oppa.errors import EnvironmentLackingError, OppaError
 from oppa.places.slurm import ask
@@ -120,7 +120,8 @@ class Controller:
         """From its last start, which has ended: one that came to no step was in vain, unless Slurm took its hosts away."""
         wanted = job.wanted()
         if came_to_a_step(job):
-            job.want(vain={hosts: starts for hosts, starts in wanted.vain.items() if hosts != last.hosts})
+            vain = {hosts: starts for hosts, starts in wanted.vain.items() if hosts != last.hosts}
+            job.want(vain=vain, start_s=cost_of_start(job))
         elif not last.excused and job.ending() != "revoked":
             job.want(vain={**wanted.vain, last.hosts: wanted.vain.get(last.hosts, 0) + 1})
             if wanted.hosts == last.hosts != job.hosts:

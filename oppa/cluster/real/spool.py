@@ -3,7 +3,7 @@
     NAME/job.toml            as it was submitted
     NAME/elastic.json        its sizes: the configuration on each number of hosts, and how fast it is; whose table that was, by SHA-256
     NAME/wanted.json         how many hosts it shall have, written before anything is done about it; starts that were in vain
-    NAME/started.json        who trains it now, or did last: a process, on how many hosts, from which line of the ledger on
+    NAME/started.json        who trains it now, or did last: a process, on how many hosts, from which byte of the ledger on
     NAME/run/                the run (`oppa train`)
     NAME/ending.json         what `oppa train` said last
     NAME/cancelled           made by `oppa cluster cancel`: it shall not be trained
@@ -49,6 +49,8 @@ class Wanted:
     """From its next start on."""
     vain: Mapping[int, int] = dataclasses.field(default_factory=dict)
     """Starts in a row that have come to no step, by the hosts that they were on."""
+    start_s: float | None = None
+    """What a start has cost at least."""
 
     def hopeless(self, hosts: int) -> bool:
         """Whether it was tried often enough."""
@@ -62,8 +64,8 @@ class Start:
     hosts: int
     at: float
     """By the clock of who began it."""
-    lines: int
-    """That the ledger had before."""
+    size: int
+    """Of the ledger before, in bytes."""
     excused: bool = False
     """It does not count, whatever comes of it."""
 
@@ -133,7 +135,8 @@ class Elastic:
         """How many hosts it shall have; as many as it asks for, until something else was decided."""
         try:
             values = json.loads((self.folder / WANTED).read_text())
-            found = Wanted(int(values["hosts"]), {int(hosts): int(starts) for hosts, starts in values["vain"].items()})
+            vain = {int(hosts): int(starts) for hosts, starts in values["vain"].items()}
+            found = Wanted(int(values["hosts"]), vain, float(values["start_s"]) if values["start_s"] is not None else None)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return Wanted(self.hosts)
         return found if found.hosts in self.sizes else dataclasses.replace(found, hosts=self.hosts)
@@ -146,7 +149,7 @@ class Elastic:
         """Its last; None: it has not been started, or is in this moment."""
         try:
             values = json.loads((self.folder / STARTED).read_text())
-            return Start(int(values["hosts"]), float(values["at"]), int(values["lines"]), bool(values.get("excused")))
+            return Start(int(values["hosts"]), float(values["at"]), int(values["size"]), bool(values.get("excused")))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -58,48 +58,46 @@ class Status:
 def status_of(job: Elastic) -> Status:
     """As its folder says; raises OppaError where that is damaged."""
     supervised, start, wanted = job.supervised(), job.start(), job.wanted()
-    lines = ledger.read(job.run)
-    steps = [line for line in lines if line["event"] == ledger.STEP]
-    new = [line for line in lines[start.lines :] if line["event"] == ledger.STEP] if start is not None else []
+    steps = ledger.latest_steps(job.run, 1)
     own = job.ending() if job.ending() in ("finished", "failed") else ""
     given_up = "given up" if wanted.hopeless(job.hosts) else ""
+    start_s = cost_of_start(job)
     return Status(
         job=job,
         hosts=start.hosts if supervised and start is not None else 0,
         wanted=wanted.hosts,
-        training=supervised and bool(new),
+        training=supervised and came_to_a_step(job),
         stopping=(job.run / STOP).exists(),
         ending="" if supervised else own or ("cancelled" if job.cancelled() else given_up),
         steps=steps[-1]["step"] + 1 if steps else 0,
         loss=steps[-1]["loss"] if steps else None,
-        start_s=_start_s(lines, new, start.at if start is not None else math.inf),
-        left_s=_left_s(job, new),
+        start_s=UNKNOWN_START_S if start_s is None else start_s,
+        left_s=_left_s(job, ledger.latest_steps(job.run, RECENT, begin=start.size) if start is not None else []),
     )
 
 
 def came_to_a_step(job: Elastic) -> bool:
     """Whether its last start did."""
     start = job.start()
-    return start is not None and any(line["event"] == ledger.STEP for line in ledger.read(job.run)[start.lines :])
+    return start is not None and ledger.first_step(job.run, start.size) is not None
 
 
-def _start_s(lines: Sequence[ledger.Line], new: Sequence[ledger.Line], at: float) -> float:
-    """What a start costs this job where nothing is waited for: the least of what was seen.
+def cost_of_start(job: Elastic) -> float | None:
+    """What a start costs this job where nothing is waited for, in seconds: the least of what was seen; None: nothing was.
 
-    From the last step before a change to the first behind it, and from the present start to its first step. Clocks of two hosts may not
-    agree; what would be no time at all is not believed.
+    Of the last one: to its first step, from its beginning and from the last step before. Clocks of two hosts may not agree; what would be
+    no time at all is not believed.
     """
-    times = [line["time"] for line in lines if line["event"] == ledger.STEP]
-    costs = [new[0]["time"] - at] if new else []
-    for begin in (line["time"] for line in lines if line["event"] == ledger.STARTED):
-        before, behind = [each for each in times if each < begin], [each for each in times if each > begin]
-        costs += [min(behind) - max(before)] if before and behind else []
-    return min((cost for cost in costs if cost > 0), default=UNKNOWN_START_S)
+    costs, start = [cost for cost in (job.wanted().start_s,) if cost is not None], job.start()
+    first = ledger.first_step(job.run, start.size) if start is not None else None
+    if start is not None and first is not None:
+        before = [line["time"] for line in ledger.latest_steps(job.run, 1, end=start.size)]
+        costs += [cost for cost in (first["time"] - at for at in (start.at, *before)) if cost > 0]
+    return min(costs, default=None)
 
 
-def _left_s(job: Elastic, steps: Sequence[ledger.Line]) -> float:
+def _left_s(job: Elastic, recent: Sequence[ledger.Line]) -> float:
     """As long as the samples that are left take, at the pace of the last steps."""
-    recent = steps[-RECENT:]
     if len(recent) < 2:
         return math.inf
     total = RunSpec.read(job.run).problem.recipe.samples
