@@ -3,7 +3,7 @@
 oppa        CSV: job_id, submit_s, duration_s, gpu_num, type, priority
 Acme        CSV of AcmeTrace (Hu et al., NSDI 2024): job_id, gpu_num, type, submit_time, duration, ...; jobs without GPUs are left out
 Kalos       CSV: job_id, arrival_s, duration_s_lo, num_gpus, job_class
-Philly      JSON of Microsoft's Philly trace (Jeon et al., ATC 2019): jobs with `submitted_time` and `attempts`
+Philly      JSON of Microsoft's Philly trace (Jeon et al., ATC 2019), `cluster_job_log`: jobs with `submitted_time` and `attempts`
 """
 
 import csv
@@ -23,6 +23,8 @@ COLUMNS = ("job_id", "submit_s", "duration_s", "gpu_num", "type", "priority")
 FORMATS = "CSV with `job_id, submit_s, duration_s, gpu_num`, AcmeTrace's CSV, or Philly's JSON"
 PRIORITIES = {"pretrain": 2, "evaluation": 0, "eval": 0}
 """Of types of jobs, where a trace says none; of others 1."""
+NEVER = (None, "None", "")
+"""When something was that has not been, in Philly's words."""
 _PHILLY_TIME = "%Y-%m-%d %H:%M:%S"
 
 
@@ -36,7 +38,7 @@ def read_trace(path: Path) -> list[Job]:
         text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a mark at the beginning
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"`{path}` cannot be read: {error}", hint=f"give {FORMATS}") from None
-    jobs = _philly(path, text) if path.suffix == ".json" else list(_rows(path, text))
+    jobs = _philly(path, text) if text.lstrip()[:1] in ("[", "{") else list(_rows(path, text))
     if not jobs:
         raise InputError(f"`{path}` has no jobs that ask for GPUs", hint=f"give {FORMATS}")
     first_s = min(job.arrival_s for job in jobs)
@@ -134,7 +136,7 @@ def _philly(path: Path, text: str) -> list[Job]:
 def _of_philly(entry: Mapping[str, Any], number: int, path: Path) -> Job | None:
     """All attempts as one; None for a job that never held a GPU."""
     spans = [(attempt["start_time"], attempt["end_time"]) for attempt in entry["attempts"]]
-    times = [(_philly_s(begin), _philly_s(end)) for begin, end in spans if begin not in (None, "None") and end not in (None, "None")]
+    times = [(_philly_s(begin), _philly_s(end)) for begin, end in spans if begin not in NEVER and end not in NEVER]
     gpus = max((sum(len(node["gpus"]) for node in attempt["detail"]) for attempt in entry["attempts"]), default=0)
     if not times or not gpus:
         return None

@@ -45,8 +45,10 @@ def test_acme_s_jobs_with_gpus(tmp_path: Path) -> None:
 
 
 def test_philly_s_attempts_are_one_job(tmp_path: Path) -> None:
-    (tmp_path / "cluster_job_log.json").write_text(json.dumps(PHILLY))
-    assert read_trace(tmp_path / "cluster_job_log.json") == [
+    never = {"start_time": "", "end_time": "None", "detail": []}
+    philly = [{**PHILLY[0], "attempts": [*PHILLY[0]["attempts"], never]}, PHILLY[1]]
+    (tmp_path / "cluster_job_log").write_text(json.dumps(philly))
+    assert read_trace(tmp_path / "cluster_job_log") == [
         Job(name="application_1", arrival_s=0.0, duration_s=90.0, gpus=3, kind="", priority=1)
     ]
 
