@@ -64,4 +64,5 @@ class Held:
 
 def started(job: Elastic, hosts: int, *, size: int = 0, ago_s: float = 100.0) -> None:
     """What a supervisor writes."""
-    write_json(job.folder / STARTED, {"process": "1:1", "hosts": hosts, "at": time.time() - ago_s, "size": size})
+    facts = {"hosts": hosts, "at": time.time() - ago_s, "size": size, "launch": job.wanted().launches}
+    write_json(job.folder / STARTED, {"process": "1:1", **facts})

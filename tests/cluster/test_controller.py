@@ -10,20 +10,20 @@ import pytest
 
 from oppa.cluster.decisions import Settings
 from oppa.cluster.real import controller as real
+from oppa.cluster.real import spool
 from oppa.cluster.real import status as standing
 from oppa.cluster.real.comers import Comers
-from oppa.cluster.real.spool import ENDING, STARTED
+from oppa.cluster.real.spool import ENDING
 from oppa.cluster.real.status import status_of
 from oppa.cluster.real.view import Queued, View, look
 from oppa.errors import EnvironmentLackingError
 from oppa.training import ledger
 from oppa.training.run_folder import held as hold
-from oppa.trials.wire import write_json
 from tests.cli.conftest import Oppa
 from tests.cluster.spools import Held, Slurm, put, started, waiting
 
-STILL = SimpleNamespace(poll=lambda: None)
-"""A supervisor at work."""
+GONE = SimpleNamespace(poll=lambda: 1)
+"""A supervisor that has ended."""
 
 
 def test_idle_hosts_are_taken_and_given_back(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +87,12 @@ def test_a_dry_run_only_speaks(held: Held, monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_never_comes_to_a_step_is_given_up(scales: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = put(scales)
     monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=())))
-    started = list[list[str]]()
+    launched = list[list[str]]()
 
     class Popen:
         def __init__(self, command: list[str], **_: object) -> None:
-            started.append(command)
-            write_json(taken.folder / STARTED, {"process": "1:1", "hosts": 1, "at": time.time(), "size": 0})
+            launched.append(command)
+            started(taken, 1)
 
         def poll(self) -> int:
             return 2
@@ -101,8 +101,42 @@ def test_what_never_comes_to_a_step_is_given_up(scales: Path, monkeypatch: pytes
     said = list[str]()
     control = real.Controller(taken.folder.parent, Settings(), tell=said.append)
     endings = [control.step()[0].ending for _ in range(6)]
-    assert len(started) == 3 and endings[-1] == "given up" and "given up" in said[-1]
-    assert all("oppa-elastic:" in command[-1] for command in started)
+    assert len(launched) == 3 and endings[-1] == "given up" and "given up" in said[-1]
+    assert all("oppa-elastic:" in command[-1] for command in launched)
+
+
+def test_a_supervisor_that_never_says_that_it_has_begun_is_given_up_too(scales: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nobody is launched beside one that is about to: by this controller, or by one that was killed."""
+    taken, ended, launched = put(scales), list[int](), list[object]()
+    monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=())))
+    child = SimpleNamespace(poll=lambda: ended[-1] if ended else None)
+    monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda command, **_: launched.append(command) or child))
+    control = real.Controller(taken.folder.parent, Settings(), tell=(said := list[str]()).append)
+    for _ in range(3):
+        control.step()
+    real.Controller(taken.folder.parent, Settings()).step()
+    assert len(launched) == 1
+    ended.append(1)
+    endings = [control.step()[0].ending for _ in range(4)]
+    assert len(launched) == 3 and endings[-1] == "given up" and "given up" in said[-1]
+    taken.retry()
+    monkeypatch.setattr(real, "LAUNCH_S", 0.0)
+    real.Controller(taken.folder.parent, Settings()).step()
+    assert len(launched) == 4
+
+
+def test_a_disk_that_is_full_ends_nobody(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(real, "look", Slurm(View(idle=3, jobs=())))
+    control = real.Controller(held.job.folder.parent, Settings(), tell=(said := list[str]()).append)
+    with monkeypatch.context() as disk:
+        disk.setattr(spool, "write_json", full)
+        control.step()
+    assert "No space left" in said[-1] and held.job.wanted().hosts == 1
+    control.step()
+    assert held.job.wanted().hosts == 4, "it is tried again"
 
 
 def test_hosts_beyond_a_limit_are_tried_three_times(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +144,7 @@ def test_hosts_beyond_a_limit_are_tried_three_times(held: Held, monkeypatch: pyt
     taken = held.job
     own = Queued(id="9", state="PENDING", nodes=4, reason="QOSMaxNodePerUserLimit", elastic=taken.token)
     monkeypatch.setattr(real, "ask", lambda *_, **__: "")
-    monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda *_, **__: STILL))
+    monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda *_, **__: GONE))
     control = real.Controller(taken.folder.parent, Settings(), tell=(said := list[str]()).append)
     for tried in range(1, real.FRUITLESS + 1):
         taken.want(hosts=4)
@@ -133,7 +167,7 @@ def test_one_that_never_starts_larger_goes_back_and_is_not_given_up(scales: Path
     taken.want(hosts=4)
     started(taken, 4)
     monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=())))
-    monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda *_, **__: STILL))
+    monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda *_, **__: GONE))
     control = real.Controller(taken.folder.parent, Settings(), tell=(said := list[str]()).append)
     control.step()
     assert taken.wanted().hosts == 1 and taken.wanted().vain == {4: 1}
@@ -145,7 +179,7 @@ def test_hosts_that_slurm_took_away_are_no_start_in_vain(scales: Path, monkeypat
     started(taken, 1)
     (taken.folder / ENDING).write_text('{"ending": "revoked"}')
     monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=())))
-    monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda *_, **__: STILL))
+    monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda *_, **__: GONE))
     real.Controller(taken.folder.parent, Settings()).step()
     assert taken.wanted().vain == {}
 
@@ -194,7 +228,7 @@ def test_a_job_that_is_cancelled_stops_and_may_be_taken_up_again(held: Held, mon
     assert "stops behind its present step" in oppa("cluster", "cancel", spool, "job").stderr and (taken.run / "stop").exists()
     monkeypatch.setattr(real, "look", Slurm(View(idle=9, jobs=())))
     control, begun = real.Controller(spool, Settings()), list[object]()
-    monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda command, **_: begun.append(command) or STILL))
+    monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda command, **_: begun.append(command) or GONE))
     assert not control.step()[0].ending and taken.wanted().hosts == 1, "it does not grow any more"
     held.end()
     assert control.step()[0].ending == "cancelled" and not begun

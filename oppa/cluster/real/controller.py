@@ -5,22 +5,25 @@ file, and who trains a job is told by a lock. So it may be killed at any moment,
 restart: the run stops behind a step, its hosts go back to Slurm, and it is started again on as many as it shall have.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from oppa.cluster.decisions import Running, Scaling, Settings, giving, grow, reclaim
 from oppa.cluster.job import Job, ScaleTable
 from oppa.cluster.real.comers import Comers
-from oppa.cluster.real.spool import DECISIONS, FRUITLESS, LOG, Elastic, Start, folders
+from oppa.cluster.real.spool import DECISIONS, FRUITLESS, LOG, Elastic, folders
 from oppa.cluster.real.status import Status, came_to_a_step, cost_of_start, status_of
 from oppa.cluster.real.view import OWN, View, look
 from oppa.errors import EnvironmentLackingError, OppaError
 from oppa.places.slurm import ask
 
+LAUNCH_S = 30.0
+"""In which a supervisor that another controller has launched says that it has begun."""
 PATIENCE_S = 10.0
 """A job that grew waits this long for hosts that were idle when it was decided."""
 
@@ -50,13 +53,14 @@ class Controller:
         self._comers = Comers(spool, settings.window_s, settings.counted_gpus, keep=act)
         self._answered = False
         self._told: dict[str, str] = {}
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        """Supervisors that it has launched, by job."""
         self.damaged: list[str] = []
         """Jobs that could not be read at the last look."""
 
     def step(self) -> list[Status]:
         """Look once, and do what is to be done; the jobs as they were found."""
-        for child in self._children:
+        for child in self._children.values():
             child.poll()
         found = self._found()
         try:
@@ -67,13 +71,24 @@ class Controller:
             self._say(f"nothing is decided: {error.message}")
             return found
         self._answered = True
-        self._comers.count(view)
+        with self._written("the spool"):
+            self._comers.count(view)
         for status in found:
-            self._keep(status)
-            self._make_do(status, view)
+            with self._written(status.job.name):
+                self._keep(status)
+                self._make_do(status, view)
         for change in self._decide(found, view):
-            self._carry_out(change, {status.job.name: status for status in found}[change.job.name].job)
+            with self._written(change.job.name):
+                self._carry_out(change, {status.job.name: status for status in found}[change.job.name].job)
         return found
+
+    @contextlib.contextmanager
+    def _written(self, about: str) -> Iterator[None]:
+        """A disk that is full, or away, ends no controller: it is tried again at the next look."""
+        try:
+            yield
+        except OSError as error:
+            self._say(f"{about}: cannot be written: {error}", about)
 
     def _found(self) -> list[Status]:
         """Of all jobs that can be read; the others keep nobody waiting."""
@@ -92,8 +107,16 @@ class Controller:
         if job.cancelled() or (status.hosts and status.hosts != status.wanted):
             if self._act and status.hosts:
                 job.ask_to_stop()
-        elif not status.ending and not job.supervised():
+        elif not status.ending and not job.supervised() and not self._launching(job):
             self._start(job)
+
+    def _launching(self, job: Elastic) -> bool:
+        """Somebody was told to train it, perhaps by another controller, and has not said yet that it has begun."""
+        if (child := self._children.get(job.name)) is not None:
+            return child.poll() is None
+        last, wanted = job.start(), job.wanted()
+        begun = last is not None and last.launch == wanted.launches
+        return not begun and 0 <= time.time() - wanted.launched_at < LAUNCH_S
 
     def _start(self, job: Elastic) -> None:
         try:
@@ -104,28 +127,33 @@ class Controller:
         if not self._act:
             self._say(f"{job.name}: would be started on {job.wanted().hosts} hosts", job.name)
             return
-        if (last := job.start()) is not None:
-            self._learn(job, last)
-        hosts = job.wanted().hosts
-        if job.wanted().hopeless(hosts):
+        self._learn(job)
+        wanted = job.wanted()
+        hosts = wanted.hosts
+        if wanted.hopeless(hosts):
             self._say(f"{job.name}: given up, as {FRUITLESS} starts have come to nothing; `{job.folder / LOG}` says why", job.name)
             return
         self._say(f"{job.name}: started on {hosts} hosts", job.name)
+        job.want(launches=wanted.launches + 1, launched_at=time.time())
         words = [*self._words, f"--sbatch=--comment={OWN}{job.token}"]
         command = [sys.executable, "-P", "-m", "oppa.cluster.real.supervisor", str(job.folder), str(hosts), *words]
         with (job.folder / LOG).open("ab") as log:
-            self._children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True))
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        self._children[job.name] = child
 
-    def _learn(self, job: Elastic, last: Start) -> None:
+    def _learn(self, job: Elastic) -> None:
         """From its last start, which has ended: one that came to no step was in vain, unless Slurm took its hosts away."""
-        wanted = job.wanted()
-        if came_to_a_step(job):
-            vain = {hosts: starts for hosts, starts in wanted.vain.items() if hosts != last.hosts}
-            job.want(vain=vain, start_s=cost_of_start(job))
-        elif not last.excused and job.ending() != "revoked":
-            job.want(vain={**wanted.vain, last.hosts: wanted.vain.get(last.hosts, 0) + 1})
-            if wanted.hosts == last.hosts != job.hosts:
-                self._say(f"{job.name}: back to {job.hosts} hosts, as a start on {last.hosts} has come to nothing", job.name)
+        last, wanted = job.start(), job.wanted()
+        if last is None and not wanted.launches:
+            return
+        begun = last if last is not None and last.launch == wanted.launches else None  # or it died before it could say so
+        hosts = begun.hosts if begun else wanted.hosts
+        if begun and came_to_a_step(job):
+            job.want(vain={size: starts for size, starts in wanted.vain.items() if size != hosts}, start_s=cost_of_start(job))
+        elif not begun or not (begun.excused or job.ending() == "revoked"):
+            job.want(vain={**wanted.vain, hosts: wanted.vain.get(hosts, 0) + 1})
+            if wanted.hosts == hosts != job.hosts:
+                self._say(f"{job.name}: back to {job.hosts} hosts, as a start on {hosts} has come to nothing", job.name)
                 job.want(hosts=job.hosts)
 
     def _make_do(self, status: Status, view: View) -> None:

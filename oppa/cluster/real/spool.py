@@ -51,6 +51,10 @@ class Wanted:
     """Starts in a row that have come to no step, by the hosts that they were on."""
     start_s: float | None = None
     """What a start has cost at least."""
+    launches: int = 0
+    """So often was somebody told to train it."""
+    launched_at: float = 0.0
+    """When somebody was last."""
 
     def hopeless(self, hosts: int) -> bool:
         """Whether it was tried often enough."""
@@ -66,6 +70,8 @@ class Start:
     """By the clock of who began it."""
     size: int
     """Of the ledger before, in bytes."""
+    launch: int
+    """Of all launches, whose start it is."""
     excused: bool = False
     """It does not count, whatever comes of it."""
 
@@ -136,7 +142,8 @@ class Elastic:
         try:
             values = json.loads((self.folder / WANTED).read_text())
             vain = {int(hosts): int(starts) for hosts, starts in values["vain"].items()}
-            found = Wanted(int(values["hosts"]), vain, float(values["start_s"]) if values["start_s"] is not None else None)
+            start_s = float(values["start_s"]) if values["start_s"] is not None else None
+            found = Wanted(int(values["hosts"]), vain, start_s, int(values["launches"]), float(values["launched_at"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return Wanted(self.hosts)
         return found if found.hosts in self.sizes else dataclasses.replace(found, hosts=self.hosts)
@@ -149,7 +156,7 @@ class Elastic:
         """Its last; None: it has not been started, or is in this moment."""
         try:
             values = json.loads((self.folder / STARTED).read_text())
-            return Start(int(values["hosts"]), float(values["at"]), int(values["size"]), bool(values.get("excused")))
+            return Start(int(values["hosts"]), float(values["at"]), int(values["size"]), int(values["launch"]), bool(values.get("excused")))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -34,7 +34,8 @@ def main(folder: Path, hosts: int, words: list[str]) -> None:
     os.set_inheritable(descriptor, True)
     configuration = folder / f"on-{hosts}.json"
     write_json(configuration, job.sizes[hosts].to_dict())
-    write_json(folder / STARTED, {"process": str(this_process()), "hosts": hosts, "at": time.time(), "size": ledger.size(job.run)})
+    facts = {"hosts": hosts, "at": time.time(), "size": ledger.size(job.run), "launch": job.wanted().launches}
+    write_json(folder / STARTED, {"process": str(this_process()), **facts})
     ending = os.open(folder / ENDING, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(ending, sys.stdout.fileno())
     train = [sys.executable, "-P", "-m", "oppa", "train", str(folder / JOB), str(configuration)]
