@@ -107,8 +107,8 @@ def status(
     for folder in folders(spool):
         try:
             found = status_of(Elastic.read(folder))
-        except OppaError as error:
-            rows.append({"name": folder.name, "state": "damaged", "why": error.message})
+        except (OppaError, OSError) as error:
+            rows.append({"name": folder.name, "state": "damaged", "why": str(error)})
             continue
         sizes = {"hosts": found.hosts, "wanted": found.wanted, "asks_for": found.job.hosts}
         rows.append({"name": folder.name, "state": found.state, **sizes, "steps": found.steps, "loss": found.loss})

@@ -56,7 +56,7 @@ class Controller:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         """Supervisors that it has launched, by job."""
         self.damaged: list[str] = []
-        """Jobs that could not be read at the last look."""
+        """Jobs that could not be read at the last look, by name."""
 
     def step(self) -> list[Status]:
         """Look once, and do what is to be done; the jobs as they were found."""
@@ -96,9 +96,9 @@ class Controller:
         for folder in folders(self._spool):
             try:
                 found.append(status_of(Elastic.read(folder)))
-            except OppaError as error:
+            except (OppaError, OSError) as error:
                 self.damaged.append(folder.name)
-                self._say(f"{folder.name}: {error.message}", folder.name)
+                self._say(f"{folder.name}: {error}", folder.name)
         return found
 
     def _keep(self, status: Status) -> None:

@@ -165,8 +165,11 @@ class Elastic:
         write_json(self.folder / STARTED, {**json.loads((self.folder / STARTED).read_text()), "excused": True})
 
     def supervised(self) -> bool:
-        """Whether somebody trains it."""
-        descriptor = os.open(self.folder / HELD, os.O_RDWR | os.O_CREAT, 0o644)
+        """Whether somebody trains it; those may ask who can only read."""
+        try:
+            descriptor = os.open(self.folder / HELD, os.O_RDONLY)
+        except FileNotFoundError:  # nobody ever has
+            return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # others may look, too
         except BlockingIOError:
