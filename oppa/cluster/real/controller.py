@@ -114,9 +114,7 @@ class Controller:
         """Somebody was told to train it, perhaps by another controller, and has not said yet that it has begun."""
         if (child := self._children.get(job.name)) is not None:
             return child.poll() is None
-        last, wanted = job.start(), job.wanted()
-        begun = last is not None and last.launch == wanted.launches
-        return not begun and 0 <= time.time() - wanted.launched_at < LAUNCH_S
+        return job.begun() is None and 0 <= time.time() - job.wanted().launched_at < LAUNCH_S
 
     def _start(self, job: Elastic) -> None:
         try:
@@ -142,11 +140,10 @@ class Controller:
         self._children[job.name] = child
 
     def _learn(self, job: Elastic) -> None:
-        """From its last start, which has ended: one that came to no step was in vain, unless Slurm took its hosts away."""
-        last, wanted = job.start(), job.wanted()
-        if last is None and not wanted.launches:
+        """From its last launch, which has ended: without a step it was in vain, unless Slurm took its hosts away."""
+        begun, wanted = job.begun(), job.wanted()
+        if begun is None and not wanted.launches:
             return
-        begun = last if last is not None and last.launch == wanted.launches else None  # or it died before it could say so
         hosts = begun.hosts if begun else wanted.hosts
         if begun and came_to_a_step(job):
             job.want(vain={size: starts for size, starts in wanted.vain.items() if size != hosts}, start_s=cost_of_start(job))

@@ -160,6 +160,11 @@ class Elastic:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def begun(self) -> Start | None:
+        """The start that its last launch has come to; None: that has not begun yet, or has ended before."""
+        last = self.start()
+        return last if last is not None and last.launch == self.wanted().launches else None
+
     def excuse(self) -> None:
         """Its last start was not in vain for its own fault."""
         write_json(self.folder / STARTED, {**json.loads((self.folder / STARTED).read_text()), "excused": True})
