@@ -21,9 +21,12 @@ SBATCH = "Words for sbatch, as `oppa train --sbatch`; may be given several times
 COUNTED_HOSTS = "Jobs of at least so many hosts count as arrivals."
 WHICH = "The job's, as `oppa cluster status` has it."
 
+Spool = Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help=WHICH, show_default=False)]
+
 
 def submit(
-    spool: Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)],
+    spool: Spool,
     job: Annotated[Path, typer.Argument(metavar="JOB", help=JOB, show_default=False)],
     table: Annotated[Path, typer.Option(metavar="FOLDER", help=SIZES)],
     hosts: Annotated[int | None, typer.Option(min=1, help=HOSTS)] = None,
@@ -42,7 +45,7 @@ def submit(
 
 
 def run(
-    spool: Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)],
+    spool: Spool,
     check_s: Annotated[float, typer.Option("--check-s", min=0.2, help=CHECK)] = 60.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
     once: Annotated[bool, typer.Option("--once", help=ONCE)] = False,
@@ -92,7 +95,7 @@ def run(
 
 
 def status(
-    spool: Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)],
+    spool: Spool,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON on stdout.")] = False,
 ) -> None:
     """The elastic jobs of a spool: on how many hosts each is, and how far.
@@ -126,8 +129,8 @@ def status(
 
 
 def cancel(
-    spool: Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)],
-    name: Annotated[str, typer.Argument(metavar="NAME", help=WHICH, show_default=False)],
+    spool: Spool,
+    name: Name,
 ) -> None:
     """Train an elastic job no more: it stops behind its present step, and its state is kept.
 
@@ -143,8 +146,8 @@ def cancel(
 
 
 def retry(
-    spool: Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)],
-    name: Annotated[str, typer.Argument(metavar="NAME", help=WHICH, show_default=False)],
+    spool: Spool,
+    name: Name,
 ) -> None:
     """Train an elastic job on, from where it was, that was cancelled, has failed or was given up; `oppa cluster run` does it.
 

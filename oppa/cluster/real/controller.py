@@ -71,24 +71,24 @@ class Controller:
             self._say(f"nothing is decided: {error.message}")
             return found
         self._answered = True
-        with self._written("the spool"):
+        with self._going_on("the spool"):
             self._comers.count(view)
         for status in found:
-            with self._written(status.job.name):
+            with self._going_on(status.job.name):
                 self._keep(status)
                 self._make_do(status, view)
         for change in self._decide(found, view):
-            with self._written(change.job.name):
+            with self._going_on(change.job.name):
                 self._carry_out(change, {status.job.name: status for status in found}[change.job.name].job)
         return found
 
     @contextlib.contextmanager
-    def _written(self, about: str) -> Iterator[None]:
-        """A disk that is full, or away, ends no controller: it is tried again at the next look."""
+    def _going_on(self, about: str) -> Iterator[None]:
+        """A disk that is full, or a job that is damaged meanwhile, ends no controller: it is tried again at the next look."""
         try:
             yield
-        except OSError as error:
-            self._say(f"{about}: cannot be written: {error}", about)
+        except (OppaError, OSError) as error:
+            self._say(f"{about}: {error}", about)
 
     def _found(self) -> list[Status]:
         """Of all jobs that can be read; the others keep nobody waiting."""

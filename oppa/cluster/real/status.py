@@ -59,8 +59,8 @@ def status_of(job: Elastic) -> Status:
     """As its folder says; raises OppaError where that is damaged."""
     supervised, start, wanted = job.supervised(), job.start(), job.wanted()
     steps = ledger.latest_steps(job.run, 1)
-    own = job.ending() if job.ending() in ("finished", "failed") else ""
-    given_up = "given up" if wanted.hopeless(job.hosts) else ""
+    said, given_up = job.ending(), "given up" if wanted.hopeless(job.hosts) else ""
+    own = said if said in ("finished", "failed") else ""
     start_s = cost_of_start(job)
     return Status(
         job=job,
