@@ -1,10 +1,16 @@
 """Early termination (OPPA section 4.3): a trial is stopped when going on cannot change which configuration is the best.
 
+A rule judges a trial and the incumbent by the same estimator: q / sum(t), or mean(1/t) where the paper's own rule is asked for.
+
 Notation:
-    q    steps that were measured, the warm-up not counted
-    r    throughput of these, steps per second
+    q       steps that were measured, the warm-up not counted
+    r       throughput of these, steps per second
+    s       standard deviation of one step's 1/t, steps per second
+    N       trials of the search
+    delta   probability with which the bound of Lemma F.7 may fail
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 
@@ -12,26 +18,46 @@ from scipy.stats import t as student
 
 from oppa.errors import InputError, nearest
 from oppa.problem.training import Limits
-from oppa.trials.throughput import estimate, paper_estimate, warm_up_steps
+from oppa.trials.throughput import Estimate, estimate, paper_estimate, warm_up_steps
 from oppa.trials.watch import Judge
 from oppa.tuning.designer import Observation, incumbent
 
-Rule = Callable[[Sequence[float], float | None], bool]
+Stops = Callable[[Sequence[float], float | None], bool]
 """(times of all steps so far, the incumbent's throughput) -> stop now?"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """When a trial ends early, and the estimator of throughput that it compares by."""
+
+    stops: Stops
+    estimate: Callable[[Sequence[float]], Estimate] = estimate
+
+    def __call__(self, step_times_s: Sequence[float], incumbent: float | None) -> bool:
+        """Return whether to stop now.
+
+        Args:
+            step_times_s: Seconds of all steps so far, the first (warm-up) included, shape (1 + q,).
+            incumbent: Throughput of the incumbent by `estimate`, steps per second; None before there is one.
+        """
+        return self.stops(step_times_s, incumbent)
+
 
 CONFIDENCE = 0.99
 TRIAL_STDDEV = 0.03
 """Two trials of one configuration differ by about this much, in log units: neither ours nor the incumbent's is its true throughput."""
 TAU = 1e-3
 """Steps per second (App. G)."""
-C1 = 1.0
-"""For eq. 56; the paper leaves its size to a confidence level."""
+DELTA = 0.05
+"""delta of Lemma F.7; the paper gives no value."""
+UNLIMITED = 100
+"""N where no limit of trials is given; c_1 grows only with the square root of its logarithm."""
 
 
 def sure(limits: Limits) -> Rule:
     """Stop only what is surely behind: the upper end of its throughput's interval lies below the incumbent."""
 
-    def rule(step_times_s: Sequence[float], incumbent: float | None) -> bool:
+    def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
         if incumbent is None or not _enough(step_times_s, limits):
             return False
         seen = estimate(step_times_s)
@@ -39,48 +65,58 @@ def sure(limits: Limits) -> Rule:
         spread = math.hypot(quantile * math.sqrt(seen.variance) / seen.steps_per_s, 2 * math.sqrt(2) * TRIAL_STDDEV)
         return math.log(seen.steps_per_s) + spread < math.log(incumbent)
 
-    return rule
+    return Rule(stops)
 
 
 def paper(limits: Limits) -> Rule:
     """Stop below the incumbent plus a constant tau (eq. 5 with App. G); it stops what is better by less than tau, too."""
 
-    def rule(step_times_s: Sequence[float], incumbent: float | None) -> bool:
+    def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
         q = len(step_times_s) - 1
         return incumbent is not None and q >= max(limits.q_min, 1) and paper_estimate(step_times_s).steps_per_s < incumbent + TAU
 
-    return rule
+    return Rule(stops, paper_estimate)
 
 
 def paper_bound(limits: Limits) -> Rule:
-    """Stop below the incumbent plus tau_q = c_1 s (1 / sqrt(q_min) + 1 / sqrt(q)) (eq. 56)."""
+    """Stop below the incumbent plus tau_q = c_1 s (1 / sqrt(q_min) + 1 / sqrt(q)) (eq. 56), with c_1 of Lemma F.7.
 
-    def rule(step_times_s: Sequence[float], incumbent: float | None) -> bool:
+    The paper takes s to be known; the trial's own deviation stands for it. The bound is added to the incumbent, so a trial continues only
+    while it is better by tau_q: an equally fast one is stopped.
+    """
+    c1 = confidence_factor(limits)
+
+    def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
         q = len(step_times_s) - 1
         if incumbent is None or q < max(limits.q_min, 2):
             return False
         seen = paper_estimate(step_times_s)
-        tau = C1 * math.sqrt(seen.variance) * (1 / math.sqrt(limits.q_min) + 1 / math.sqrt(q))
+        tau = c1 * math.sqrt(seen.variance) * (1 / math.sqrt(limits.q_min) + 1 / math.sqrt(q))
         return seen.steps_per_s < incumbent + tau
 
-    return rule
+    return Rule(stops, paper_estimate)
+
+
+def confidence_factor(limits: Limits, delta: float = DELTA) -> float:
+    """Return c_1 = sqrt(2 log(2 N q_max / delta)): all means of all trials lie within c_1 s / sqrt(q) but for delta (Lemma F.7)."""
+    return math.sqrt(2 * math.log(2 * (limits.trials or UNLIMITED) * limits.q_max / delta))
 
 
 def never(limits: Limits) -> Rule:
     """Run every trial to its end."""
-    return lambda step_times_s, incumbent: False
+    return Rule(lambda step_times_s, incumbent: False)
 
 
 def precise(limits: Limits) -> Rule:
     """Stop what is known well enough, whatever the others are: more steps of this trial would not tell more than another trial."""
 
-    def rule(step_times_s: Sequence[float], incumbent: float | None) -> bool:
+    def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
         if not _enough(step_times_s, limits):
             return False
         seen = estimate(step_times_s)
         return seen.kept >= limits.q_min and math.sqrt(seen.variance) / seen.steps_per_s < TRIAL_STDDEV / 3
 
-    return rule
+    return Rule(stops)
 
 
 RULES = {"sure": sure, "paper": paper, "paper-bound": paper_bound, "never": never}
@@ -94,10 +130,20 @@ def make_rule(name: str, limits: Limits) -> Rule:
 
 
 def against(rule: Rule, observations: Iterable[Observation]) -> Judge:
-    """The rule against the configuration that would be returned now."""
-    best = incumbent(observations)
+    """The rule against the incumbent, whose trials are judged by the rule's own estimator."""
+    best = incumbent(_judged_by(rule, observations))
     rate = math.exp(best[1]) if best else None
     return lambda step_times_s: rule(step_times_s, rate)
+
+
+def _judged_by(rule: Rule, observations: Iterable[Observation]) -> list[Observation]:
+    """The observations with the throughput that the rule's estimator gives them."""
+    return [
+        dataclasses.replace(seen, log_steps_per_s=math.log(rule.estimate(seen.step_times_s).steps_per_s))
+        if seen.measured and len(seen.step_times_s) > 1
+        else seen
+        for seen in observations
+    ]
 
 
 def _enough(step_times_s: Sequence[float], limits: Limits) -> bool:

@@ -1,6 +1,8 @@
 """When a trial may end early: never what is better, soon what is much slower, and what the paper's rules do instead (OPPA section 4.3)."""
 
+import dataclasses
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 
 from oppa.errors import InputError
 from oppa.problem.training import Limits
-from oppa.trials.throughput import paper_estimate
-from oppa.tuning.stopping import RULES, TAU, make_rule
+from oppa.tuning.designer import Observation
+from oppa.tuning.stopping import RULES, TAU, against, confidence_factor, make_rule
 
 LIMITS = Limits(q_min=5, q_max=30)
 TRIALS = 100
@@ -80,12 +82,38 @@ def test_the_paper_s_rule_also_stops_what_is_better_by_less_than_tau() -> None:
         assert (stopped_at(rule, [1 / (1.0 + better)] * 30) == LIMITS.q_min + 1) == stops
 
 
-@given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=30))
-def test_the_paper_s_bound_is_equation_56(step_times_s) -> None:
-    rule, q, seen = make_rule("paper-bound", LIMITS), len(step_times_s) - 1, paper_estimate(step_times_s)
-    tau = math.sqrt(seen.variance) * (1 / math.sqrt(LIMITS.q_min) + 1 / math.sqrt(q))  # c_1 = 1
-    threshold = seen.steps_per_s - tau
+@given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=30), st.integers(1, 500))
+def test_the_paper_s_bound_is_equation_56(step_times_s, trials) -> None:
+    limits, q = dataclasses.replace(LIMITS, trials=trials), len(step_times_s) - 1
+    rates = [1 / t for t in step_times_s[1:]]
+    low, middle, high = statistics.quantiles(step_times_s[1:], n=4, method="inclusive")
+    kept = [rate for rate in rates if abs(1 / rate - middle) <= 2 * (high - low) + 1e-12]
+    # Computed another way: exp(c_1^2 / 2) = 2 N q_max / delta, whose tail Chernoff's bound takes.
+    c1 = math.sqrt(2.0) * math.sqrt(math.log(2) + math.log(trials) + math.log(limits.q_max) - math.log(0.05))
+    threshold = statistics.fmean(kept) - c1 * statistics.pstdev(kept) * (5**-0.5 + q**-0.5)
+    rule = make_rule("paper-bound", limits)
     assert rule(step_times_s, threshold + 1e-9) and not rule(step_times_s, threshold - 1e-9)
+
+
+def test_c_1_of_lemma_f_7_by_hand() -> None:
+    assert confidence_factor(dataclasses.replace(LIMITS, trials=50)) == pytest.approx(4.6909, abs=1e-4)  # sqrt(2 ln 60000)
+    assert confidence_factor(dataclasses.replace(LIMITS, trials=1, q_max=1), delta=0.5) == pytest.approx(1.6651, abs=1e-4)  # sqrt(2 ln 4)
+
+
+def test_lemma_f_7_holds_for_normal_repetitions() -> None:
+    draws = np.random.default_rng(0).standard_normal((2_000, LIMITS.q_max))
+    means = np.abs(draws.cumsum(axis=1) / np.arange(1, LIMITS.q_max + 1))
+    bound = confidence_factor(dataclasses.replace(LIMITS, trials=len(draws))) / np.sqrt(np.arange(1, LIMITS.q_max + 1))
+    assert (means <= bound).all()
+
+
+def test_the_paper_s_rule_judges_trial_and_incumbent_by_one_estimator() -> None:
+    jittery = (1.0, *([0.5, 1.5] * 15))  # mean(1/t) = 4/3, q / sum(t) = 1
+    seen = Observation(candidate=0, outcome="completed", log_steps_per_s=0.0, log_variance=0.0, memory_bytes=None, step_times_s=jittery)
+    steady = [1.0 / 1.2] * 31  # 1.2 steps/s by both: faster than the incumbent by q / sum(t), slower by mean(1/t)
+    assert against(make_rule("paper", LIMITS), [seen])(steady)
+    assert not against(make_rule("sure", LIMITS), [seen])(steady)
+    assert against(make_rule("paper", LIMITS), [seen])(jittery)  # what is equal is below the incumbent plus tau
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=30), st.integers(-5, 5))
