@@ -13,6 +13,9 @@ import typer
 from oppa.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from oppa.control.learned.episode import Task
     from oppa.control.learned.judgement import Score
     from oppa.control.learned.reward import Reward
@@ -81,7 +84,8 @@ def learn(
     require_writable(path)
     with Counted("episodes", episodes) as progress:
 
-        def ended(number: int, reward: float) -> None:
+        def ended(number: int, rewards: "NDArray[np.float64]") -> None:
+            reward = float(rewards.mean())
             line = f"episode {number + 1} of {episodes}: a window is worth {reward:+.3f}"
             progress.count(number + 1, episodes, f"reward {reward:+.3f}", line)
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
 Array = NDArray[np.float64]
-Told = Callable[[int, float], None]
-"""Hears of each episode: its number, and the mean reward of a worker's window in it."""
+Told = Callable[[int, Array], None]
+"""Receives each episode: its number, and the rewards of its windows, shape (windows, runs * workers)."""
 
 ALGORITHMS = ("ppo", "paper")
 WINDOWS = 60
@@ -128,7 +128,7 @@ def _as_written(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array
             chosen.append(drawn(learner.probabilities(seen[-1]), random))
             rewards.append(runs.step(chosen[-1].tolist()))
         learner.update(np.concatenate(seen), np.concatenate(chosen).tolist(), cumulative(np.array(rewards)).ravel())
-        told(number, float(np.mean(rewards)))
+        told(number, np.array(rewards))
     return layers_of(learner.module)
 
 
@@ -153,7 +153,7 @@ def _by_ppo(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array, Ar
             return True
 
         def _on_rollout_end(self) -> None:
-            told(self.model._n_updates // EPOCHS, float(self.model.rollout_buffer.rewards.mean()))  # type: ignore[attr-defined]
+            told(self.model._n_updates // EPOCHS, self.model.rollout_buffer.rewards.astype(np.float64))  # type: ignore[attr-defined]
 
     environment = _environment(course)
     rows = environment.num_envs * WINDOWS

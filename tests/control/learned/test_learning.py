@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oppa.control.decision import Command, Limit, Situation
-from oppa.control.learned.algorithms import ALGORITHMS, drawn, learned
+from oppa.control.learned.algorithms import ALGORITHMS, RUNS, WINDOWS, drawn, learned
 from oppa.control.learned.episode import UNSEEN, Episode, judged
 from oppa.control.learned.judgement import scores, sizes
 from oppa.control.learned.learner import Learner, cumulative, layers_of, network
@@ -72,11 +72,13 @@ def test_who_does_not_arrive_has_no_time(task) -> None:
 def test_the_same_seed_learns_the_same(algorithm, task) -> None:
     told = []
     first, second = (
-        learned(task, algorithm, episodes=2, seed=4, provenance={"job": "a"}, told=lambda number, reward: told.append((number, reward)))
+        learned(task, algorithm, episodes=2, seed=4, provenance={"job": "a"}, told=lambda *each: told.append(each))
         for _ in range(2)
     )
     assert all((one[0] == other[0]).all() for one, other in zip(first.layers, second.layers, strict=True))
-    assert [number for number, _ in told] == [0, 1, 0, 1] and told[:2] == told[2:]
+    assert [number for number, _ in told] == [0, 1, 0, 1]
+    assert all(rewards.shape == (WINDOWS, RUNS * task.workers) for _, rewards in told)
+    assert all((one == other).all() for (_, one), (_, other) in zip(told[:2], told[2:], strict=True))
     assert first.provenance == {"job": "a", "algorithm": algorithm, "episodes": 2, "seed": 4, "workers": 4}
     different = learned(task, algorithm, episodes=2, seed=5, provenance={})
     assert (first.layers[0][0] != different.layers[0][0]).any()
