@@ -38,13 +38,13 @@ def _rise(groups: Mapping[str, Sequence[Run]], names: Sequence[str], against: st
     """The incumbents against trials, training steps or seconds."""
     chosen = {name: groups[name] for name in names}
     if against == "trials":
-        grid = np.arange(1.0, trials + 1)
-        drawn = [_band(name, grid, [best_at(run, trials) for run in group]) for name, group in chosen.items()]
+        points = np.arange(1.0, trials + 1)
+        drawn = [band(name, points, [best_at(run, trials) for run in group]) for name, group in chosen.items()]
     else:
         ends = {name: [_ends(run, against) for run in group] for name, group in chosen.items()}
-        grid = _grid([each[-1] for group in ends.values() for each in group if len(each)], least=30.0)
+        points = grid([each[-1] for group in ends.values() for each in group if len(each)], least=30.0)
         drawn = [
-            _band(name, grid, [_at(end, run.best_at, grid) for end, run in zip(ends[name], group, strict=True)])
+            band(name, points, [at(end, run.best_at, points) for end, run in zip(ends[name], group, strict=True)])
             for name, group in chosen.items()
         ]
     what = {"trials": "trials (figure 16)", "steps": "training steps (figure 17)", "seconds": "seconds of search (figure 4)"}[against]
@@ -61,8 +61,8 @@ def _by_task(runs: Sequence[Run], names: Sequence[str]) -> tuple[str, str]:
     panels = {}
     for task in dict.fromkeys(run.task for run in sorted(runs, key=lambda run: natural(run.task))):
         some = grouped(run for run in runs if run.task == task and run.designer in names)
-        seconds = _grid([run.seconds[-1] for group in some.values() for run in group if run.seconds], least=30.0)
-        panels[task] = [_band(name, seconds, [_at(run.seconds, run.best_at, seconds) for run in group]) for name, group in some.items()]
+        seconds = grid([run.seconds[-1] for group in some.values() for run in group if run.seconds], least=30.0)
+        panels[task] = [band(name, seconds, [at(run.seconds, run.best_at, seconds) for run in group]) for name, group in some.items()]
     caption = "Best so far against seconds of search, task by task: median and quartiles over seeds"
     return caption, lines(panels, x=Axis(label="seconds", log=True), y=SHARE, description=caption, steps=True)
 
@@ -78,16 +78,17 @@ def _predictions(runs: Sequence[Run]) -> list[Series]:
     return drawn
 
 
-def _band(name: str, x: NDArray[np.float64], values: Sequence[Sequence[float] | NDArray[np.float64]]) -> Series:
+def band(name: str, x: NDArray[np.float64], values: Sequence[Sequence[float] | NDArray[np.float64]]) -> Series:
     """Median and quartiles of several curves."""
     low, middle, high = np.quantile(np.array(values, dtype=float), (0.25, 0.5, 0.75), axis=0)
     return Series(name=name, x=x.tolist(), y=middle.tolist(), low=low.tolist(), high=high.tolist())
 
 
-def _at(ends: Sequence[float], values: Sequence[float], grid: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A curve that steps up at `ends`, on a grid; 0 before the first."""
-    return np.array([0.0, *values])[np.searchsorted(np.asarray(ends, dtype=float), grid, side="right")]
+def at(ends: Sequence[float], values: Sequence[float], points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A curve that steps up at `ends`, at some points; 0 before the first."""
+    return np.array([0.0, *values])[np.searchsorted(np.asarray(ends, dtype=float), points, side="right")]
 
 
-def _grid(ends: Sequence[float], least: float) -> NDArray[np.float64]:
+def grid(ends: Sequence[float], least: float) -> NDArray[np.float64]:
+    """Points of a line up to the largest of `ends`, evenly spaced on a log axis."""
     return np.geomspace(least, max([2 * least, *ends]), GRID)

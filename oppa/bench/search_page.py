@@ -14,9 +14,9 @@ from oppa.bench.sections import (
     confusion_section,
     coverage_section,
     task_section,
-    variation_section,
     winner_section,
 )
+from oppa.bench.sensitivity import prior_section, q_min_figures, q_min_section, variation_section
 from oppa.bench.variations import PLAIN
 from oppa.report.figures import standalone
 from oppa.report.record import Section, markdown, write_texts
@@ -40,7 +40,7 @@ def page(path: Path) -> tuple[str, dict[str, str]]:
     counted, others = [run for run in plain if run.task not in apart], [run for run in plain if run.task in apart]
     shown = counted or others
     varied = [run for run in runs if run.designer == "oppa" and (run.task not in apart or not counted)]
-    figures = search_figures.all_figures(shown, trials)
+    figures = {**search_figures.all_figures(shown, trials), **q_min_figures(varied)}
     parts = [
         f"# How soon is the fastest found? Suite `{log.protocol['suite']}`\n",
         *("\n".join(f"- {name}: {value}" for name, value in origin.items()) + "\n" for origin in log.origins()),
@@ -61,6 +61,8 @@ def _details(plain: Sequence[Run], shown: Sequence[Run], varied: Sequence[Run], 
         coverage_section(shown),
         confusion_section(shown),
         variation_section(varied, trials),
+        prior_section(varied),
+        q_min_section(varied),
         winner_section(plain),
     ]
     return [section for section in made if section is not None]

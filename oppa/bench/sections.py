@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from oppa.bench.runs import Run
 from oppa.bench.scores import OURS, best_after, best_peer, break_even_s, grouped, natural, ratio, summary, trials_to, untuned
-from oppa.bench.variations import VARIATIONS
 from oppa.problem.configuration import spelled_out
 from oppa.report.record import Section
 from oppa.study.records import QUANTILE
@@ -120,21 +119,6 @@ def confusion_section(runs: Sequence[Run]) -> Section | None:
     )
     columns = ("designer", ">fits, ran", ">fits, failed", ">too large, ran", ">too large, failed")
     return Section(title="Memory (figure 23)", text=text, columns=columns, rows=rows) if rows else None
-
-
-def variation_section(runs: Sequence[Run], trials: int) -> Section | None:
-    """What changes when the protocol or the prior does, on the seeds that were played under every change."""
-    groups = {name: [run for run in runs if run.variation == name] for name in VARIATIONS}
-    groups = {name: group for name, group in groups.items() if group}
-    if len(groups) < 2:
-        return None
-    seeds = set.intersection(*({run.seed for run in group} for group in groups.values()))
-    rows = []
-    for name, group in groups.items():
-        of = summary((run for run in group if run.seed in seeds), trials)
-        rows.append((name or "-", VARIATIONS[name].about, *_figures(of)))
-    text = f"`oppa` on the same tasks, {len(seeds)} seeds (figures 10, 15 and 25, Table 6)."
-    return Section(title="Sensitivity", text=text, columns=("variation", "what is changed", *COLUMNS[1:]), rows=rows)
 
 
 def winner_section(runs: Sequence[Run]) -> Section | None:

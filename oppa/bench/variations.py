@@ -14,6 +14,7 @@ from oppa.bench.calibrate import held_out_beliefs
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Workload
+from oppa.errors import InputError, nearest
 from oppa.simulator.replay import Noise
 from oppa.simulator.task import Task
 from oppa.tuning.designer import Designer
@@ -75,6 +76,20 @@ VARIATIONS = {
     "ucb": Variation(about="the upper confidence bound of eq. 4 in place of improvement", acquisition="ucb"),
     "paper-stop": Variation(about="the paper's rule (eq. 5) in place of ours", stopping="paper"),
 }
+
+
+def variations_named(names: str) -> tuple[str, ...]:
+    """Return the protocol itself and the variations of a comma-separated list, or all of them for `all`.
+
+    Raises:
+        InputError: a name is unknown.
+    """
+    if names == "all":
+        return tuple(VARIATIONS)
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    if unknown := [name for name in chosen if name not in VARIATIONS]:
+        raise InputError(f"`--variations {unknown[0]}` is unknown", hint=nearest(unknown[0], VARIATIONS))
+    return tuple(dict.fromkeys((PLAIN, *chosen)))
 
 
 def misled(share: float, seed: int) -> Formula:

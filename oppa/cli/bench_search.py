@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SUITE = "replay (published runs of nanotron), simulated, cpu, or a search space file with `\\[replay]`."
 TABLE = "The measurements, instead of those that the suite names below OPPA_DATA."
 DESIGNERS = "Comma-separated; all unless given."
+VARIATIONS = "Play `oppa` under changed noise, limits and priors, too: all variations, or some by name."
 OUT = "Keep the raw log there and go on with it; write the page from it."
 
 
@@ -24,7 +25,7 @@ def search(
     designers: Annotated[str | None, typer.Option(metavar="A,B,C", help=DESIGNERS)] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Plays of each designer on each task.")] = 10,
     trials: Annotated[int, typer.Option(min=1, help="Of each play.")] = 30,
-    variations: Annotated[bool, typer.Option("--variations", help="Play `oppa` under changed noise, limits and priors, too.")] = False,
+    variations: Annotated[str | None, typer.Option(metavar="all|A,B,C", help=VARIATIONS)] = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON on stdout.")] = False,
 ) -> None:
@@ -34,7 +35,7 @@ def search(
     """
     from oppa.bench.search import DESIGNERS as ALL
     from oppa.bench.search import Comparison, compare
-    from oppa.bench.variations import PLAIN, VARIATIONS
+    from oppa.bench.variations import variations_named
     from oppa.cli import style
     from oppa.cli.progress import PlayProgress
     from oppa.report.record import provenance
@@ -45,7 +46,7 @@ def search(
         designers=tuple(name.strip() for name in designers.split(",")) if designers else ALL,
         seeds=seeds,
         trials=trials,
-        variations=tuple(VARIATIONS) if variations else (PLAIN,),
+        variations=variations_named(variations or ""),
     )
     tasks, empty = comparison.tasks()
     for name in empty:

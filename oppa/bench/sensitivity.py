@@ -1,0 +1,111 @@
+"""How much a search depends on its prior and on q_min: Table 6 and Figure 25 of OPPA, from the plays of the variations."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from oppa.bench.runs import Run
+from oppa.bench.scores import best_after, natural, summary
+from oppa.bench.search_figures import at, band, grid
+from oppa.bench.variations import PLAIN, VARIATIONS
+from oppa.report.figures import Axis, lines
+from oppa.report.record import Section
+
+PRIORS = (PLAIN, "prior-25", "prior-50")
+STEPS = (PLAIN, "q-min-2", "q-min-10")
+MINUTES = (5, 10, 20)
+SHARE = Axis(label="best so far / best there is")
+
+
+def variation_section(runs: Sequence[Run], trials: int) -> Section | None:
+    """Every variation on the seeds that were played under all of them."""
+    groups = _groups(runs, tuple(VARIATIONS))
+    rows = []
+    for name, group in groups.items():
+        of = summary(group, trials)
+        rises = (f"{of[f'best_at_{k}']:.3f}" for k in (5, 10, 20))
+        reached = (f"{of['trials_to_95_median']:g}", f"{of['trials_to_95_p90']:g}", f"{of['seconds_to_95_median']:.0f}")
+        rows.append((name or "-", VARIATIONS[name].about, *rises, *reached))
+    text = f"`oppa` on the same tasks, {_seeds(groups)} seeds."
+    columns = ("variation", "what is changed", ">best at 5", ">10", ">20", ">trials to 95%", ">90% of runs", ">seconds")
+    return Section(title="Sensitivity", text=text, columns=columns, rows=rows) if groups else None
+
+
+def prior_section(runs: Sequence[Run]) -> Section | None:
+    """Table 6: what a misleading prior costs after some minutes, task by task."""
+    groups = _groups(runs, PRIORS)
+    rows = []
+    for task in sorted({run.task for run in runs}, key=natural):
+        for name, group in groups.items():
+            found = [[best_after(run, 60 * minutes) for run in group if run.task == task] for minutes in MINUTES]
+            rows.append((task, VARIATIONS[name].about, *(f"{statistics.median(each):.3f}" for each in found)))
+    text = (
+        f"The cost model is wrong by up to so much, differently for every (dp, tp, pp). Median over {_seeds(groups)} seeds of the true "
+        "throughput of the incumbent, over the best there is, after so many minutes."
+    )
+    columns = ("task", "prior", *(f">{minutes} min" for minutes in MINUTES))
+    return Section(title="A prior that misleads (Table 6)", text=text, columns=columns, rows=rows) if groups else None
+
+
+def q_min_section(runs: Sequence[Run]) -> Section | None:
+    """Figure 25 in a table: what q_min does to trials, training steps and the incumbent."""
+    groups = _groups(runs, STEPS)
+    rows = []
+    for name, group in groups.items():
+        early = sum(run.outcomes.count("t") for run in group)
+        trials = sum(len(run.outcomes) for run in group)
+        steps, seconds = (statistics.median(of) for of in ([sum(run.steps) for run in group], [run.seconds[-1] for run in group]))
+        found = (f"{statistics.mean(best_after(run, 60 * minutes) for run in group):.3f}" for minutes in MINUTES)
+        rows.append((_q_min(name), f"{early / trials:.0%}", f"{steps:g}", f"{seconds:.0f}", *found))
+    text = (
+        f"Steps before a trial may end early; {_seeds(groups)} seeds on all tasks. Ended early: share of all trials. Training steps and "
+        "seconds of a whole play, medians; the incumbent's true throughput over the best there is after so many minutes, means."
+    )
+    columns = (">q_min", ">ended early", ">training steps", ">seconds", *(f">{minutes} min" for minutes in MINUTES))
+    return Section(title="Steps before early termination (Figure 25)", text=text, columns=columns, rows=rows) if groups else None
+
+
+def q_min_figures(runs: Sequence[Run]) -> Mapping[str, tuple[str, str]]:
+    """Figure 25: file name -> caption and SVG, against seconds, trials and training steps; empty without such plays."""
+    groups = _groups(runs, STEPS)
+    if not groups:
+        return {}
+    panels = {}
+    for label, ends in (("seconds", _seconds), ("trials", _trials), ("training steps", _steps)):
+        points = grid([ends(run)[-1] for group in groups.values() for run in group], least=2.0)
+        panels[label] = [
+            band(f"q_min {_q_min(name)}", points, [at(ends(run), run.best_at, points) for run in group]) for name, group in groups.items()
+        ]
+    caption = "Best so far by q_min, against seconds of search, trials, and training steps (figure 25): median and quartiles"
+    return {"q-min.svg": (caption, lines(panels, x=Axis(label="", log=True), y=SHARE, description=caption, steps=True))}
+
+
+def _groups(runs: Sequence[Run], names: Sequence[str]) -> dict[str, list[Run]]:
+    """The plays of each variation on the seeds that all of them have; empty where fewer than two were played."""
+    groups = {name: [run for run in runs if run.variation == name] for name in names}
+    groups = {name: group for name, group in groups.items() if group}
+    if len(groups) < 2:
+        return {}
+    seeds = set.intersection(*({run.seed for run in group} for group in groups.values()))
+    return {name: [run for run in group if run.seed in seeds] for name, group in groups.items()}
+
+
+def _q_min(variation: str) -> str:
+    return str(VARIATIONS[variation].q_min or "of the job")
+
+
+def _seeds(groups: Mapping[str, Sequence[Run]]) -> int:
+    return len({run.seed for group in groups.values() for run in group})
+
+
+def _seconds(run: Run) -> Sequence[float]:
+    return run.seconds
+
+
+def _trials(run: Run) -> Sequence[float]:
+    return [float(number) for number in range(1, len(run.steps) + 1)]
+
+
+def _steps(run: Run) -> Sequence[float]:
+    return [float(total) for total in np.cumsum(run.steps)]
