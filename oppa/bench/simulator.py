@@ -93,7 +93,7 @@ def _iteration_s(row: Mapping[Hashable, Any]) -> float:
     per_host, device = row["gpus_per_node"], row["device"]
     limit_bytes = load_hardware(device).device.memory_bytes
     cluster = Cluster(hosts=row["gpus"] // per_host, devices_per_host=per_host, device=device, memory_limit_bytes=limit_bytes)
-    return Simulator(model, cluster, precision=row["precision"], framework="megatron").step_time_s(_configuration(row))
+    return Simulator(model, cluster, precision=row["precision"], framework="megatron-2022").step_time_s(_configuration(row))
 
 
 def _configuration(row: Mapping[Hashable, Any]) -> Configuration:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from oppa.problem.model import Model
-from oppa.simulator.framework import MEGATRON
+from oppa.simulator.framework import MEGATRON, MEGATRON_2022
 from oppa.simulator.memory import Activations
 from tests.simulator.conftest import plan
 
@@ -31,14 +31,21 @@ SCORES = 5 * GPT.heads * GPT.seq_len / GPT.hidden
 @pytest.mark.parametrize(("recompute", "scores"), [("none", SCORES), ("selective", 0.0)])
 def test_a_layer_keeps_what_korthikanti_counts(make_work, tp, shared, recompute, scores):
     """s b h (10 + 24 / t + 5 a s / (h t)), and all of it over t with sequence parallelism (Korthikanti et al. 2022, eq. 2, 4 and 6)."""
-    framework = dataclasses.replace(MEGATRON, sequence_parallel=shared)
+    framework = dataclasses.replace(MEGATRON_2022, sequence_parallel=shared)
     kept = Activations(work=make_work(model=GPT, framework=framework, tp=tp, sequences=3)).layer_bytes(recompute)
     assert kept == pytest.approx(UNIT * ((34 + scores) / tp if shared else 10 + 24 / tp + scores / tp))
 
 
+def test_a_fused_attention_keeps_one_number_a_row_where_an_unfused_one_keeps_all_scores(make_work):
+    """Today's Megatron-LM keeps of a layer what that of 2022 kept under selective recomputation, and the softmax's sums in fp32."""
+    fused, unfused = (Activations(work=make_work(model=GPT, framework=each, sequences=3)) for each in (MEGATRON, MEGATRON_2022))
+    sums = 4 * 3 * GPT.seq_len * GPT.heads
+    assert fused.layer_bytes("none") == pytest.approx(unfused.layer_bytes("selective") + sums)
+
+
 def test_recomputed_layers_keep_their_input(make_work):
     """2 s b h (Korthikanti et al. 2022, section 5)."""
-    framework = dataclasses.replace(MEGATRON, sequence_parallel=False)
+    framework = dataclasses.replace(MEGATRON_2022, sequence_parallel=False)
     assert Activations(work=make_work(model=GPT, framework=framework, tp=8, sequences=3)).layer_bytes("full") == 2 * UNIT
 
 
