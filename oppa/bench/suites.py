@@ -18,6 +18,11 @@ class Suite:
     """Only then: `oppa bench` without a name leaves it out."""
     figures: Callable[[int], Mapping[str, str]] = lambda repeats: {}
     """SVG by file name, for the record."""
+    to_json: Callable[[int], Mapping[str, object]] | None = None
+    """Return the figures of a number of repeats by name, as `--json` prints them; None: the command has no `--json`.
+
+    `run`, `figures` and `to_json` are called with the same number: what is expensive is cached by it.
+    """
 
 
 def _help(repeats: int) -> "Sequence[Section]":
