@@ -97,6 +97,12 @@ def _goodput_simulated_figures(repeats: int) -> "Mapping[str, str]":
     return figures(repeats)
 
 
+def _goodput_simulated_json(repeats: int) -> "Mapping[str, object]":
+    from oppa.bench.goodput.simulated import to_json
+
+    return to_json(repeats)
+
+
 def _goodput_pollux(repeats: int) -> "Sequence[Section]":
     from oppa.bench.goodput.pollux import sections
 
@@ -114,7 +120,11 @@ SUITES = {
     ),
     "profile": Suite("an active profile against an exhaustive one, on simulated clusters", _profile, when_named=True),
     "goodput-simulated": Suite(
-        "time to loss under each policy, on simulated clusters", _goodput_simulated, when_named=True, figures=_goodput_simulated_figures
+        "time to loss under each policy, on simulated clusters",
+        _goodput_simulated,
+        when_named=True,
+        figures=_goodput_simulated_figures,
+        to_json=_goodput_simulated_json,
     ),
     "goodput-pollux": Suite("time to Pollux's results under each policy, on its measured step times", _goodput_pollux, when_named=True),
     "simulator": Suite("the simulator against what others measured and published", _simulator, when_named=True),

@@ -12,7 +12,7 @@ from oppa.bench.goodput.gains import Gains, gains
 from oppa.bench.goodput.variants import AS_WRITTEN, OURS
 from oppa.bench.tracks import Track, layout_of, time_to
 from oppa.report.record import Section
-from oppa.table import Table
+from oppa.table import Row, Table
 
 Array = NDArray[np.float64]
 
@@ -78,7 +78,7 @@ def table_section(table: Table) -> Section:
     """What the table says of each layout at each batch, and how much the best changes."""
     fastest = table.fastest()
     layouts = sorted({strategy for strategy, _ in fastest}, key=lambda strategy: strategy.id)
-    best = {batch: max(row.samples_per_s for (_, at), row in fastest.items() if at == batch) for batch in table.batches}
+    best = {batch: row.samples_per_s for batch, row in best_rows(table).items()}
     rows = []
     for strategy in layouts:
         rates = {batch: fastest[strategy, batch].samples_per_s for batch in table.batches if (strategy, batch) in fastest}
@@ -94,12 +94,17 @@ def table_section(table: Table) -> Section:
     )
 
 
-def largest_change(table: Table) -> float:
-    """What a layout that is best at some batch lacks of the best at another one, as a share: the largest."""
-    fastest, found = table.fastest(), 0.0
-    best = {
+def best_rows(table: Table) -> dict[int, Row]:
+    """Return the row with the highest throughput at each global batch, ascending."""
+    fastest = table.fastest()
+    return {
         batch: max((row for (_, at), row in fastest.items() if at == batch), key=lambda row: row.samples_per_s) for batch in table.batches
     }
+
+
+def largest_change(table: Table) -> float:
+    """What a layout that is best at some batch lacks of the best at another one, as a share: the largest."""
+    fastest, best, found = table.fastest(), best_rows(table), 0.0
     for winner in best.values():
         for batch, there in best.items():
             own = fastest.get((winner.strategy, batch))

@@ -20,9 +20,11 @@ import numpy as np
 import pandas as pd
 
 from oppa import catalog
+from oppa.bench.goodput import worlds
 from oppa.bench.goodput.figures import all_figures
 from oppa.bench.goodput.sections import Comparison, change_section, table_section, time_section
 from oppa.bench.goodput.variants import Variant, variants
+from oppa.bench.goodput.worlds import ASSUMED, Layout, gain_section, layout_section, paper_section
 from oppa.bench.tracks import COLUMNS, Track
 from oppa.control.controller import Controller
 from oppa.control.decision import Command
@@ -41,22 +43,28 @@ from oppa.table.goodput import goodput
 from oppa.table.rows import Strategy
 
 CASES: Mapping[str, tuple[str, float, float]] = {
-    "copus-3b": ("3B on 1 x 8 H100", 328e6, 35.0),
-    "copus-13b": ("13B on 2 x 8 H100", 328e6, 40.0),
-    "copus-32b": ("32B on 4 x 8 H100", 123e6, 56.0),
+    "copus-3b": ("3B on 1 x 8 H100 PCIe", 328e6, 35.0),
+    "copus-13b": ("13B on 2 x 8 H100 PCIe", 328e6, 40.0),
+    "copus-32b": ("32B on 4 x 8 H100 PCIe", 123e6, 56.0),
     "copus-7b": ("7B on 4 x 8 MI210", 215e6, 45.0),
 }
 """What it is, tokens to train, and seconds that a change of layout takes: the paper's budgets; its changes took 30 to 56 s."""
 FIRST, LARGEST, SEQUENCE = 16, 1024, 2048
-NOISE_FIRST, NOISE_AGE, NOISE_GROWTH = 16.0, 4000.0, 1.1
-OURS_HELPS = "while there is noise"
-"""What our objective takes for granted."""
-HELPS: Mapping[str, Mapping[str, Any]] = {
-    "as its square root, always (eq. 8)": {"saturating": False},
-    OURS_HELPS: {},
-    "not at all": {"scaling": "none"},
+PUBLISHED: Mapping[str, Mapping[int, Layout]] = {
+    "copus-3b": {FIRST: (2, 1, 4), LARGEST: (8, 1, 1)},
+    "copus-13b": {FIRST: (1, 2, 8), LARGEST: (4, 1, 4)},
+    "copus-32b": {FIRST: (1, 2, 16), LARGEST: (2, 2, 8)},
+    "copus-7b": {FIRST: (2, 4, 4), LARGEST: (8, 1, 4)},
 }
-"""How a larger learning rate may help: the goodput in which a step is worth so much."""
+"""Layouts of the paper's pessimistic and optimistic CBS baselines (table 1): the best of its first batch, and of large ones."""
+NOISE_FIRST, NOISE_AGE, NOISE_GROWTH = 16.0, 4000.0, 1.1
+HELPS: Mapping[str, Mapping[str, Any]] = {
+    "always": {"saturating": False},
+    "while-noisy": {},
+    "never": {"scaling": "none"},
+}
+"""The worlds: how a larger learning rate helps. Each has the goodput that a step is worth there."""
+WORDS: Mapping[str, str] = {"always": "at every batch (eq. 8)", "while-noisy": "while there is noise", "never": "at no batch"}
 FLOOR, FALL, LOSS_AGE, LOSS_POWER = 1.7, 9.0, 400.0, 0.45
 STEP_NOISE, SCALE_NOISE = 0.02, 0.10
 """Standard deviations of the logarithms of step times, and of the noise scale as it is seen."""
@@ -119,7 +127,7 @@ class Cluster:
     table: Table
     samples: int
     change_s: float
-    helps: str = OURS_HELPS
+    helps: str = ASSUMED
     """What a larger learning rate is really worth; one of HELPS."""
     scaling: Scaling = "sqrt"
     resolution: float = 0.0
@@ -142,6 +150,7 @@ class Cluster:
         return FLOOR + FALL * float((1 + progress / LOSS_AGE) ** -LOSS_POWER)
 
 
+@functools.cache
 def world_of(name: str) -> Cluster:
     """One of CASES, with a table of what its cluster really does."""
     _, tokens, change_s = CASES[name]
@@ -232,18 +241,33 @@ def _targets(tracks: Sequence[Track]) -> list[float]:
     return [round(float(np.interp(share * end_s, best.clock_s, best.smoothed(WINDOW))), 2) for share in TARGETS]
 
 
-def sections(seeds: int) -> list[Section]:
-    """Of each case: the table, time to loss as a larger learning rate may help, and the changes where it helps as ours has it."""
-    found = []
-    for name, (words, _, _) in CASES.items():
-        found.append(dataclasses.replace(table_section(world_of(name).table), title=f"{words}: throughput by batch and layout"))
-        for helps, comparison in compared(name, seeds).items():
-            found.append(time_section(comparison, "clock_s", f"{words}: time to loss, where a larger learning rate helps {helps}"))
-        found.append(dataclasses.replace(change_section(compared(name, seeds)[OURS_HELPS]), title=f"{words}: changes of layout"))
+def sections(seeds: int, names: Sequence[str] = tuple(CASES)) -> list[Section]:
+    """Return all gains and losses first, then the best layouts, then each case in detail."""
+    jobs, played, tables = {name: CASES[name][0] for name in names}, _played(seeds, names), _tables(names)
+    found = [gain_section(played, jobs, WORDS), layout_section(tables, jobs), paper_section(tables, jobs, PUBLISHED)]
+    for name, words in jobs.items():
+        found.append(dataclasses.replace(table_section(tables[name]), title=f"{words}: throughput by batch and layout"))
+        for helps, comparison in played[name].items():
+            title = f"{words}: time to loss in `{helps}`, where a larger learning rate helps {WORDS[helps]}"
+            found.append(time_section(comparison, "clock_s", title))
+        found.append(dataclasses.replace(change_section(played[name][ASSUMED]), title=f"{words}: changes of layout in `{ASSUMED}`"))
     return found
 
 
+def to_json(seeds: int, names: Sequence[str] = tuple(CASES)) -> dict[str, object]:
+    """Return the gains as fractions, and the best layouts, by the names of the cases."""
+    return worlds.to_json(_played(seeds, names), _tables(names), WORDS)
+
+
 def figures(seeds: int) -> dict[str, str]:
-    """File name -> SVG, of each case where the learning rate helps as ours has it."""
-    drawn = {name: all_figures(compared(name, seeds)[OURS_HELPS]) for name in CASES}
+    """Return SVG by file name: each case in the world that our objective assumes."""
+    drawn = {name: all_figures(compared(name, seeds)[ASSUMED]) for name in CASES}
     return {f"{name}-{file}": standalone(svg) for name, of_case in drawn.items() for file, (_, svg) in of_case.items()}
+
+
+def _played(seeds: int, names: Sequence[str]) -> dict[str, Mapping[str, Comparison]]:
+    return {name: compared(name, seeds) for name in names}
+
+
+def _tables(names: Sequence[str]) -> dict[str, Table]:
+    return {name: world_of(name).table for name in names}
