@@ -6,25 +6,30 @@ Everything runs on the tasks' own clocks, so a busy machine changes nothing. Pla
     worse     mean over plays of best after ten trials, then minus now, and its standard error
 
 A regression is more than SLOWER or WORSE, and more than two standard errors.
+
+The reference keeps a digest of its tasks and of what is played. Priors are left out: what they do to the search is compared, too.
 """
 
 import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from oppa import catalog
+from oppa.bench.registry import CI_ARGUMENTS, CI_PLAYS, CI_TRIALS, inputs
 from oppa.bench.runs import Run
 from oppa.bench.scores import best_at, seconds_to
 from oppa.bench.search import Comparison, compare
 from oppa.errors import EnvironmentLackingError, InputError
-from oppa.report.record import Section, provenance
+from oppa.report.inputs import Inputs
+from oppa.report.record import Section, provenance, write_texts
+from oppa.tuning.designers import DEFAULT, require_designer
 
-COMPARISONS = (
-    Comparison(suite="cpu", designers=("oppa", "random"), seeds=4, trials=20),
-    Comparison(suite="simulated", designers=("oppa", "random"), seeds=2, trials=20),
+COMPARISONS = tuple(
+    Comparison(suite=suite, designers=plays.designers, seeds=plays.seeds, trials=CI_TRIALS) for suite, plays in CI_PLAYS.items()
 )
 REFERENCE = Path("results", "ci", "reference.json")
 SLOWER, WORSE = math.log(1.1), 0.01
@@ -66,34 +71,71 @@ class Change:
         return slower or self.worse > max(WORSE, 2 * self.worse_error)
 
 
-def measure(on_run: Callable[[Run, int, int], None]) -> list[Score]:
-    """Play everything now."""
+def ci_inputs(names: Sequence[str] | None = None, designer: str = DEFAULT) -> Inputs:
+    """Return what defines the plays; raises InputError for an unknown task."""
+    return inputs("ci", names, **CI_ARGUMENTS, **({} if designer == DEFAULT else {"designer": designer}))
+
+
+def measure(on_run: Callable[[Run, int, int], None], *, names: Sequence[str] | None = None, designer: str = DEFAULT) -> list[Score]:
+    """Play everything now.
+
+    Args:
+        names: The tasks that are played, instead of all.
+        designer: Plays in place of `oppa`, and is compared with what that scored.
+
+    Raises:
+        InputError: for an unknown task or designer.
+    """
+    require_designer(designer)
+    ci_inputs(names)  # an unknown task is named before anything is played
     scores = []
     for comparison in COMPARISONS:
         tasks, _ = comparison.tasks()
-        scores += [_score(comparison, run) for run in compare(comparison, tasks, None, on_run)]
+        stands_for = {name: designer if name == DEFAULT else name for name in comparison.designers}
+        asked = dataclasses.replace(comparison, designers=tuple(dict.fromkeys(stands_for.values())))
+        chosen = [task for task in tasks if names is None or task.name in names]
+        runs = compare(asked, chosen, None, on_run) if chosen else []
+        scores += [_score(comparison, run, name) for name, own in stands_for.items() for run in runs if run.designer == own]
     return scores
 
 
-def read_reference(path: Path | None = None) -> list[Score]:
-    """What is on record; raises EnvironmentLackingError if there is none, InputError if it is none."""
+def read_reference(path: Path | None = None, *, inputs: Inputs | None = None) -> list[Score]:
+    """Return what is on record.
+
+    Args:
+        inputs: What the plays of now depend on.
+
+    Raises:
+        EnvironmentLackingError: there is no reference.
+        InputError: it is none, or one of other tasks or plays.
+    """
     path = path or catalog.root() / REFERENCE
+    hint = "record one: `oppa bench ci --record`"
     try:
-        return [Score(**score) for score in json.loads(path.read_text())["scores"]]
+        values = json.loads(path.read_text())
+        scores, known = [Score(**score) for score in values["scores"]], values.get("inputs")
+        differs = [] if inputs is None else Inputs.from_dict(known).differences(inputs) if known else ["it has no digest of its tasks"]
     except FileNotFoundError:
-        raise EnvironmentLackingError(f"`{path}` is not there", hint="record one: `oppa bench ci --record`") from None
+        raise EnvironmentLackingError(f"`{path}` is not there", hint=hint) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"`{path}` is no reference: {error}", hint="record one: `oppa bench ci --record`") from None
+        raise InputError(f"`{path}` is no reference: {error}", hint=hint) from None
+    if differs:
+        raise InputError(f"`{path}` is a reference of other tasks: {', '.join(differs)}", hint=hint)
+    return scores
 
 
 def record(scores: Sequence[Score], path: Path | None = None) -> Path:
-    """Make these scores the reference."""
+    """Make these scores the reference; raises InputError where the disk refuses."""
     path = path or catalog.root() / REFERENCE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    values = {"origin": provenance(), "scores": [dataclasses.asdict(score) for score in scores]}
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(values, indent=1) + "\n")
-    temporary.replace(path)
+    played = ci_inputs()
+    values: Mapping[str, Any] = {
+        "origin": provenance(),
+        "inputs": {"digest": played.digest, **played.to_dict()},
+        "scores": [dataclasses.asdict(score) for score in scores],
+    }
+    draft = path.with_suffix(".new")
+    write_texts(path.parent, {draft.name: json.dumps(values, indent=1) + "\n"})
+    draft.replace(path)
     return path
 
 
@@ -125,10 +167,11 @@ def sections(found: Sequence[Change]) -> list[Section]:
     return [Section(title="Against the reference", text=text, columns=columns, rows=rows)]
 
 
-def _score(comparison: Comparison, run: Run) -> Score:
+def _score(comparison: Comparison, run: Run, designer: str) -> Score:
+    """Score a run as that of the designer in whose place it was played."""
     trials = comparison.trials
     seconds, best = seconds_to(run, trials), best_at(run, trials)[9]
-    return Score(suite=comparison.suite, task=run.task, designer=run.designer, seed=run.seed, seconds=seconds, best=best)
+    return Score(suite=comparison.suite, task=run.task, designer=designer, seed=run.seed, seconds=seconds, best=best)
 
 
 def _change(designer: str, pairs: Sequence[tuple[Score, Score]]) -> Change:

@@ -24,6 +24,7 @@ from oppa.cluster.decisions import Settings
 from oppa.cluster.elastic import Elasticity
 from oppa.cluster.models import MODELS
 from oppa.report.figures import Axis, Series, lines, standalone
+from oppa.report.inputs import Inputs
 from oppa.report.record import Section, write_record
 from oppa.units import format_seconds
 
@@ -44,11 +45,13 @@ def write_page(
     thresholds: Sequence[Ran],
     measured: Sequence[Ran],
     tables: Mapping[str, Mapping[int, Elasticity]],
+    *,
+    inputs: Inputs,
 ) -> Path:
     """Everything; raises InputError where the disk refuses."""
     found = [*sections(ran), _thresholds(thresholds), *([_measured(measured)] if measured else []), _tables(tables)]
     figures = {"shares.svg": standalone(_figure_11(shares)), "thresholds.svg": standalone(_rules(thresholds))}
-    return write_record(folder, TITLE, found, figures=figures)
+    return write_record(folder, TITLE, found, figures=figures, inputs=inputs)
 
 
 def _headline(ran: Sequence[Ran]) -> Section:

@@ -102,20 +102,21 @@ def headline(seeds: Sequence[int] = SEEDS, days: float = 90.0) -> list[World]:
     return [World(seed=seed, scaling=scaling, policies=(NONE, *POLICIES, FREE), days=days) for seed in seeds for scaling in (PP, DP_PP)]
 
 
-def shares(seeds: Sequence[int] = SEEDS[:2]) -> list[World]:
+def shares(seeds: Sequence[int] = SEEDS[:2], days: float = 90.0) -> list[World]:
     """More and more jobs elastic (figure 11)."""
-    return [World(seed=seed, scaling=scaling, share=share) for share in SHARES for scaling in (PP, DP_PP) for seed in seeds]
+    return [World(seed=seed, scaling=scaling, share=share, days=days) for share in SHARES for scaling in (PP, DP_PP) for seed in seeds]
 
 
-def thresholds(seeds: Sequence[int] = SEEDS[:3]) -> list[World]:
+def thresholds(seeds: Sequence[int] = SEEDS[:3], days: float = 90.0) -> list[World]:
     """Other thresholds, and other windows."""
-    one = [World(seed=seed, threshold=threshold, policies=(NONE, "flextrain")) for threshold in THRESHOLDS for seed in seeds]
-    return one + [World(seed=seed, window_h=window_h, policies=(NONE, "flextrain")) for window_h in WINDOWS_H for seed in seeds]
+    ours = World(seed=0, policies=(NONE, "flextrain"), days=days)
+    one = [dataclasses.replace(ours, seed=seed, threshold=threshold) for threshold in THRESHOLDS for seed in seeds]
+    return one + [dataclasses.replace(ours, seed=seed, window_h=window_h) for window_h in WINDOWS_H for seed in seeds]
 
 
-def measured(seeds: Sequence[int] = SEEDS[:2]) -> list[World]:
+def measured(seeds: Sequence[int] = SEEDS[:2], days: float = 90.0) -> list[World]:
     """Jobs that scale as was measured."""
-    return [World(seed=seed, scaling=MEASURED) for seed in seeds]
+    return [World(seed=seed, scaling=MEASURED, days=days) for seed in seeds]
 
 
 def completion_ratio(ran: Sequence[Ran], policy: str) -> float:

@@ -11,6 +11,7 @@ from oppa.bench import resharding, step_overhead
 from oppa.bench.profile_real import RealComparison, active_profile
 from oppa.bench.resharding import Speedup, speedups
 from oppa.bench.step_overhead import BATCHES, ON_CPU, STATISTICS, Kind, Overhead, on_cuda, overheads
+from oppa.errors import InputError, nearest
 from oppa.problem.machine import this_machine
 from oppa.report.record import Section
 
@@ -70,6 +71,14 @@ def profile_part(repeats: int, tell: Tell) -> Found:
 
 
 PARTS: Mapping[str, Part] = {"statistics": statistics_part, "cuda": cuda_part, "resharding": resharding_part, "profile": profile_part}
+
+
+def chosen(names: Sequence[str] | None) -> Mapping[str, Part]:
+    """Return some of PARTS, all if no names are given; raises InputError for a name that none has."""
+    for name in names or ():
+        if name not in PARTS:
+            raise InputError(f"`{name}` is no part of this benchmark", hint=nearest(name, PARTS))
+    return {name: part for name, part in PARTS.items() if names is None or name in names}
 
 
 def of_overheads(kind: Kind, name: str, found: Sequence[Overhead]) -> Found:

@@ -38,17 +38,16 @@ SIZES: Mapping[int, Mapping[str, object]] = {
     100_000: {},
 }
 """About how many candidates are left by which choices."""
-LARGEST = max(SIZES)
 BUDGET_S = 15.0
 """A designer whose steps took longer together takes no more of them."""
 CHUNK = 512
 """Candidates per call of the stock path, each as a batch of its own: its fastest form (joint covariances take half as long again)."""
 
 
-def overhead(repeats: int) -> list[Section]:
-    """Seconds of a step by all designers, of `oppa` begun afresh, and of the posterior by both paths."""
+def overhead(repeats: int, *, sizes: Sequence[int] = tuple(SIZES)) -> list[Section]:
+    """Seconds of a step by all designers, of `oppa` begun afresh, and of the posterior by both paths; the last two at the largest size."""
     torch.set_num_threads(1)
-    return [step_section(repeats), *_largest(repeats)]
+    return [step_section(repeats, sizes=sizes), *_largest(repeats, max(sizes))]
 
 
 def step_section(
@@ -137,9 +136,9 @@ def _rows(candidates: Candidates, count: int, seconds: Mapping[str, Sequence[flo
     ]
 
 
-def _largest(repeats: int) -> list[Section]:
+def _largest(repeats: int, size: int) -> list[Section]:
     """A step over the most candidates and observations, cold and warm, and the posterior that it asks for."""
-    problem = problem_of(LARGEST)
+    problem = problem_of(size)
     candidates = problem.candidates()
     cold, warm, designer = [], [], Oppa(problem, candidates, seed=0)
     for repeat in range(repeats):

@@ -31,6 +31,7 @@ from oppa.pipeline.scaling import Candidate, Job, candidates, fastest
 from oppa.pipeline.stage_layout import balanced, even, written
 from oppa.problem.configuration import Configuration
 from oppa.report.figures import Axis, Series, lines, standalone
+from oppa.report.inputs import Inputs
 from oppa.report.record import Section, write_record
 
 TITLE = "Pipelines, predicted and run"
@@ -63,10 +64,10 @@ def sections(measured: Measured) -> list[Section]:
     return [_layouts(rounds), _orders(rounds), _balance(measured.balance), _as_written(rounds), _elastic(measured.elastic)]
 
 
-def write_page(folder: Path, measured: Measured) -> Path:
+def write_page(folder: Path, measured: Measured, inputs: Inputs | None = None) -> Path:
     """Write tables and figures; raises InputError where the disk refuses."""
     figures = {name: standalone(svg) for name, svg in _figures(measured.rounds, measured.elastic).items()}
-    return write_record(folder, TITLE, sections(measured), figures=figures)
+    return write_record(folder, TITLE, sections(measured), figures=figures, inputs=inputs)
 
 
 def _layouts(rounds: Sequence[Round]) -> Section:

@@ -3,13 +3,13 @@
 The folder is named by the variable OPPA_DATA, else it is `../shared/data` from here.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from oppa import catalog
+from oppa.bench.declared import data_folder
 from oppa.errors import EnvironmentLackingError
 from oppa.simulator.replay_file import read_replay_file
 from oppa.units import GIB
@@ -25,7 +25,7 @@ DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len"
 
 def folder() -> Path:
     """Where the data would be."""
-    return Path(os.environ.get("OPPA_DATA") or "../shared/data")
+    return data_folder()
 
 
 def missing(files: Mapping[str, str] = FILES) -> dict[str, str]:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from oppa.bench.tracks import facts_of, recorded
 from oppa.report.figures import standalone
-from oppa.report.record import Section, markdown, write_texts
+from oppa.report.inputs import Inputs
+from oppa.report.record import Section, markdown, write_recorded
 
 PAGE = "README.md"
 
@@ -24,8 +25,10 @@ def page_of(folder: Path, command: str, title: str, sections: Sequence[Section],
         InputError: if there are none.
     """
     known = facts_of(folder, recorded(folder, command))
+    inputs = Inputs.read(folder)
     facts = {
         **known["origin"],
+        **({"digest": inputs.line} if inputs else {}),
         "versions": "; ".join(known["versions"]),
         "raw log": f"`runs/`, {known['runs']} runs, SHA-256 `{known['raw_log_sha256']}`",
     }
@@ -41,5 +44,4 @@ def page_of(folder: Path, command: str, title: str, sections: Sequence[Section],
 def written_page(folder: Path, page: Page) -> Path:
     """Write it beside its records; where it is. Raises InputError where the disk refuses."""
     text, figures = page
-    write_texts(folder, {**figures, PAGE: text})
-    return folder / PAGE
+    return write_recorded(folder, PAGE, text, figures=figures, inputs=Inputs.read(folder))

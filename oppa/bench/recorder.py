@@ -3,6 +3,7 @@
     FOLDER/table/                  the table that runs are chosen from
     FOLDER/runs/VARIANT-SEED.csv.gz    a run, step by step (`tracks`)
     FOLDER/runs/origins.json       where each comes from: command, commit, machine, time
+    FOLDER/inputs.json             what all of them depend on: seeds, job files and what defines them
 
 What is there is not run again, so that whoever is interrupted goes on.
 """
@@ -20,9 +21,11 @@ from typing import Any
 
 from oppa import catalog
 from oppa.bench.tracks import Track
-from oppa.errors import EnvironmentLackingError
+from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.configuration import Configuration
-from oppa.report.record import provenance, written
+from oppa.report.inputs import NAME as INPUTS
+from oppa.report.inputs import Inputs
+from oppa.report.record import provenance, write_texts, written
 from oppa.table import Table
 from oppa.training import ledger
 from oppa.trials import logs
@@ -30,6 +33,30 @@ from oppa.trials.guard import Guard
 from oppa.trials.wire import write_json
 
 GRACE_S, LOOK_S = 10.0, 0.1
+
+
+def begin(folder: Path, inputs: Inputs) -> None:
+    """Keep what the runs of a folder depend on, before the first one is made.
+
+    Args:
+        inputs: With the argument `seeds`, of which there may be more than before.
+
+    Raises:
+        InputError: the folder has runs that depend on something else.
+    """
+    known = Inputs.read(folder)
+    if any((folder / "runs").glob("*.csv.gz")):
+        alike = dataclasses.replace(known, arguments=inputs.arguments) if known else None
+        differs = alike.differences(inputs) if alike else ["they have no digest of theirs"]
+        if differs:
+            raise InputError(
+                f"`{folder}` has runs of other inputs: {', '.join(differs)}",
+                hint="name another folder, or remove its `runs` and `table` to train all of them again",
+            )
+    if known:
+        seeds = max(each.arguments["seeds"] for each in (known, inputs))
+        inputs = dataclasses.replace(inputs, arguments={**inputs.arguments, "seeds": seeds})
+    write_texts(folder, {INPUTS: inputs.text})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from oppa.bench.declared import logged_inputs
 from oppa.bench.play import Played
 from oppa.errors import InputError
+from oppa.report.inputs import Inputs
 from oppa.report.record import written
 from oppa.simulator.task import Task
 
@@ -112,6 +114,11 @@ class Log:
         """Of the file's bytes."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
+    @property
+    def inputs(self) -> Inputs | None:
+        """What its runs depend on; None in a log of a time when that was not kept."""
+        return logged_inputs(self.protocol)
+
     def sit_down(self, origin: Mapping[str, str]) -> None:
         """Begin a sitting; a line that was torn off when the last one ended is cut."""
         whole = self._text().rpartition("\n")[0]
@@ -141,11 +148,20 @@ class Log:
             raise InputError(f"`{self.path}` is no log of a comparison: {error}", hint="move it away, or name another folder") from None
         for line in lines:
             if "protocol" in line and line["protocol"] != self.protocol:
-                changed = [name for name in {*line["protocol"], *self.protocol} if line["protocol"].get(name) != self.protocol.get(name)]
+                changed = ", ".join(_changed(line["protocol"], self.protocol))
                 raise InputError(
-                    f"`{self.path}` is the log of another comparison: {', '.join(sorted(changed))} differs", hint="name another folder"
+                    f"`{self.path}` is the log of another comparison: {changed} differs",
+                    hint="name another folder, or remove this one to play all of it again",
                 )
         return lines
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Name what differs; of files, which."""
+    then, wanted = logged_inputs(before), logged_inputs(now)
+    if then and wanted and then != wanted:
+        return then.differences(wanted)
+    return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
 
 def _short(values: Iterable[float | None]) -> tuple[Any, ...]:

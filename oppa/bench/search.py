@@ -10,29 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppa.bench.declared import DESIGNERS
 from oppa.bench.play import play
 from oppa.bench.runs import Log, Run
-from oppa.bench.tasks import digest, load_suite
+from oppa.bench.tasks import SUITES, load_suite, suite_inputs
 from oppa.bench.variations import PLAIN, VARIATIONS, Variation
 from oppa.simulator.task import Task
 from oppa.trials.processes import die_with_parent
 from oppa.tuning.designers import require_designer
 
-DESIGNERS = (
-    "oppa",
-    "oppa-paper",
-    "random",
-    "xgboost",
-    "cost-model",
-    "vanilla-bo",
-    "tpe",
-    "optuna-gp",
-    "grid",
-    "planner",
-    "exhaustive",
-    "oppa-no-prior",
-    "oppa-no-early-stop",
-)
 VARIED_SEEDS = 3
 """Of the variations, which are many."""
 
@@ -51,7 +37,10 @@ class Comparison:
 
     def protocol(self, tasks: Sequence[Task]) -> dict[str, Any]:
         """What must be the same for runs to be compared, and which tasks are reported apart."""
-        return {**digest(self.suite, self.table), "trials": self.trials, "apart": [task.name for task in tasks if not task.headline]}
+        inputs = suite_inputs(self.suite, self.table).to_dict()
+        name = self.suite if self.suite in SUITES else Path(self.suite).name
+        apart = [task.name for task in tasks if not task.headline]
+        return {"suite": name, "trials": self.trials, "apart": apart, "tasks": inputs["tasks"], "files": inputs["files"]}
 
     def tasks(self) -> tuple[list[Task], list[str]]:
         """The tasks in which something can run, and the names of the others; raises InputError for an unknown designer."""

@@ -19,7 +19,7 @@ from oppa.bench.sections import (
 from oppa.bench.sensitivity import prior_section, q_min_figures, q_min_section, variation_section
 from oppa.bench.variations import PLAIN
 from oppa.report.figures import standalone
-from oppa.report.record import Section, markdown, write_texts
+from oppa.report.record import Section, markdown, write_recorded
 
 LOG, PAGE = "runs.jsonl", "README.md"
 
@@ -27,8 +27,7 @@ LOG, PAGE = "runs.jsonl", "README.md"
 def write_page(folder: Path) -> Path:
     """Write the page and its figures beside the log in `folder`; raises InputError if there is none."""
     text, figures = page(folder / LOG)
-    write_texts(folder, {**figures, PAGE: text})
-    return folder / PAGE
+    return write_recorded(folder, PAGE, text, figures=figures, inputs=None)
 
 
 def page(path: Path) -> tuple[str, dict[str, str]]:
@@ -44,6 +43,7 @@ def page(path: Path) -> tuple[str, dict[str, str]]:
     parts = [
         f"# How soon is the fastest found? Suite `{log.protocol['suite']}`\n",
         *("\n".join(f"- {name}: {value}" for name, value in origin.items()) + "\n" for origin in log.origins()),
+        *([f"- digest: {log.inputs.line}\n"] if log.inputs else []),
         f"- raw log: `{path.name}`, SHA-256 `{log.sha256}`, {len(runs)} plays\n",
         *map(_section, comparison_sections(counted, others, trials)),
         *(f"![{caption}]({name})\n\n{caption}.\n" for name, (caption, _) in figures.items()),

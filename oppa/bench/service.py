@@ -42,12 +42,11 @@ from oppa.protocol.messages import Ack, Hello, StepTaken, Welcome, from_service
 from oppa.report.record import Section
 from oppa.table import Origin, Row, Table
 
-ROWS, DECISIONS = 10_000, 2_000
-JOBS, SECONDS, EVERY = 1_000, 60, 20
-"""Jobs at a message a second each, for so long, a decision every so many messages."""
-MALFORMED, BESIDE = 20_000, 16
-"""Malformed messages, over so many connections at a time."""
-KILLS, BETWEEN_KILLS_S, STEP_S = 20, 1.0, 0.02
+EVERY = 20
+"""Messages of a job from one decision to the next."""
+BESIDE = 16
+"""Connections at a time that send malformed messages."""
+STEP_S = 0.02
 CAUGHT_UP_S = 180.0
 """In which a job must have told all that it could not tell meanwhile; it is read at a measured pace."""
 START_S = 30.0
@@ -57,9 +56,24 @@ Tell = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How much the service is asked for."""
+
+    rows: int = 10_000
+    decisions: int = 2_000
+    jobs: int = 1_000
+    seconds: int = 60
+    """For so long each job sends a message a second."""
+    malformed: int = 20_000
+    kills: int = 20
+    between_kills_s: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFigures:
     """What was found."""
 
+    load: Load
     decision_p50_ms: float
     decision_p99_ms: float
     service_p50_ms: float
@@ -76,52 +90,61 @@ class ServiceFigures:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return dataclasses.asdict(self)
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "load"}
 
     @property
     def section(self) -> Section:
         """As a table."""
+        load = self.load
         rows = [
-            (f"decision over {ROWS:,} rows, median (99th percentile)", f"{self.decision_p50_ms:.3g} ms ({self.decision_p99_ms:.3g})"),
+            (f"decision over {load.rows:,} rows, median (99th percentile)", f"{self.decision_p50_ms:.3g} ms ({self.decision_p99_ms:.3g})"),
             (
-                f"{JOBS:,} jobs, message to acknowledgement, median (99th percentile)",
+                f"{load.jobs:,} jobs, message to acknowledgement, median (99th percentile)",
                 f"{self.service_p50_ms:.3g} ms ({self.service_p99_ms:.3g})",
             ),
             (f"messages lost, of {self.messages:,}", str(self.messages_lost)),
-            (f"crashes under {MALFORMED:,} malformed messages", str(self.malformed_crashes)),
+            (f"crashes under {load.malformed:,} malformed messages", str(self.malformed_crashes)),
             ("growth of the service behind the second half of these", f"{self.malformed_growth_bytes / 2**20:.1f} MiB"),
             (f"time blocked in rank 0's calls, service killed {self.kills} times", f"{self.blocked_share:.3%}"),
             ("steps told meanwhile that the service does not know in the end", str(self.steps_unknown)),
         ]
-        text = f"Jobs tell a step a second for {SECONDS} s, and get a decision every {EVERY} steps; service and jobs share one machine."
+        text = (
+            f"Jobs tell a step a second for {load.seconds} s, and get a decision every {EVERY} steps; service and jobs share one machine."
+        )
         return Section(title="The control service", text=text, columns=("what", ">figure"), rows=rows)
 
 
-def measure(tell: Tell) -> ServiceFigures:
-    """All of it, in three minutes; raises EnvironmentLackingError outside a checkout, or if the service does not start."""
-    table = _table(ROWS)
-    tell(f"{DECISIONS:,} decisions over {ROWS:,} rows")
-    decisions = _decisions(table)
+def measure(tell: Tell, load: Load | None = None) -> ServiceFigures:
+    """Measure all of it, in three minutes under the usual load.
+
+    Raises:
+        EnvironmentLackingError: outside a checkout, or if the service does not start.
+    """
+    load = load or Load()
+    table = _table(load.rows)
+    tell(f"{load.decisions:,} decisions over {load.rows:,} rows")
+    decisions = _decisions(table, load.decisions)
     with tempfile.TemporaryDirectory(prefix="oppa-service-") as folder:
         _table(100).write(Path(folder, "table"))
         with _Served(Path(folder)) as served:
-            tell(f"{JOBS:,} jobs for {SECONDS} s")
-            latencies, lost = asyncio.run(_load(served))
-            tell(f"{MALFORMED:,} malformed messages")
-            crashes, growth = asyncio.run(_damage(served))
-            tell(f"{KILLS} kills")
-            blocked, unknown = _killing(served)
+            tell(f"{load.jobs:,} jobs for {load.seconds} s")
+            latencies, lost = asyncio.run(_load(served, load))
+            tell(f"{load.malformed:,} malformed messages")
+            crashes, growth = asyncio.run(_damage(served, load.malformed))
+            tell(f"{load.kills} kills")
+            blocked, unknown = _killing(served, load)
     return ServiceFigures(
+        load=load,
         decision_p50_ms=statistics.median(decisions) * 1e3,
         decision_p99_ms=float(np.quantile(decisions, 0.99)) * 1e3,
         service_p50_ms=statistics.median(latencies) * 1e3,
         service_p99_ms=float(np.quantile(latencies, 0.99)) * 1e3,
-        messages=JOBS * SECONDS,
+        messages=load.jobs * load.seconds,
         messages_lost=lost,
         malformed_crashes=crashes,
         malformed_growth_bytes=growth,
         blocked_share=blocked,
-        kills=KILLS,
+        kills=load.kills,
         steps_unknown=unknown,
     )
 
@@ -152,10 +175,10 @@ def _table(rows: int) -> Table:
     return Table(rows=tuple(found), origin=origin)
 
 
-def _decisions(table: Table) -> list[float]:
+def _decisions(table: Table, count: int) -> list[float]:
     """Seconds of each decision, at noise scales and in configurations that change."""
     policy, times_s = GoodputPolicy(Offers(table)), []
-    for number in range(DECISIONS):
+    for number in range(count):
         situation = Situation(
             configuration=table.rows[(7 * number) % len(table.rows)].configuration,
             noise_scale=10.0 * 1.002**number,
@@ -251,32 +274,32 @@ def _facts(number: int) -> dict[str, Any]:
     return {**seen, "noise_scale": 100.0, "health": "healthy", "loss": 3.0, "learning_rate": 1e-3}
 
 
-async def _load(served: _Served) -> tuple[list[float], int]:
+async def _load(served: _Served, load: Load) -> tuple[list[float], int]:
     """Seconds from each message to its acknowledgement, and how many were lost."""
     latencies: list[float] = []
     connecting = asyncio.Semaphore(50)
-    everybody = asyncio.Barrier(JOBS)
+    everybody = asyncio.Barrier(load.jobs)
 
     async def job(number: int) -> int:
         async with contextlib.AsyncExitStack() as stack:
             async with connecting:
                 opened = await stack.enter_async_context(served.line(f"job-{number}"))
             await everybody.wait()
-            return await _tell(opened, latencies, delay_s=number / JOBS)
+            return await _tell(opened, latencies, load.seconds, delay_s=number / load.jobs)
 
-    acknowledged = await asyncio.gather(*(job(number) for number in range(JOBS)))
+    acknowledged = await asyncio.gather(*(job(number) for number in range(load.jobs)))
     known = served.steps_known()
-    lost = sum(SECONDS - min(told, known.get(f"job-{number}", 0)) for number, told in enumerate(acknowledged))
+    lost = sum(load.seconds - min(told, known.get(f"job-{number}", 0)) for number, told in enumerate(acknowledged))
     return latencies, int(lost)
 
 
-async def _tell(opened: ClientConnection, latencies: list[float], delay_s: float) -> int:
+async def _tell(opened: ClientConnection, latencies: list[float], seconds: int, delay_s: float) -> int:
     """A message a second; the largest number that was acknowledged."""
     sent_s: dict[int, float] = {}
 
     async def listen() -> int:
         last = 0
-        while last < SECONDS:
+        while last < seconds:
             said = from_service(await opened.recv())
             if isinstance(said, Ack):
                 now = time.perf_counter()
@@ -286,7 +309,7 @@ async def _tell(opened: ClientConnection, latencies: list[float], delay_s: float
 
     listening = asyncio.create_task(listen())
     begin_s = time.monotonic() + delay_s
-    for number in range(1, SECONDS + 1):
+    for number in range(1, seconds + 1):
         await asyncio.sleep(max(0.0, begin_s + number - 1 - time.monotonic()))
         text = StepTaken(number=number, **_facts(number)).to_json()
         sent_s[number] = time.perf_counter()
@@ -295,12 +318,12 @@ async def _tell(opened: ClientConnection, latencies: list[float], delay_s: float
         return await listening
 
 
-async def _damage(served: _Served) -> tuple[int, int]:
+async def _damage(served: _Served, malformed: int) -> tuple[int, int]:
     """How often the service ended, and by how much it grew behind the second half."""
     crashes, sizes = 0, list[int]()
     wrong = list(_malformed())
     for half in range(2):
-        share = MALFORMED // 2 // BESIDE
+        share = malformed // 2 // BESIDE
 
         async def sender(beside: int, half: int = half, share: int = share) -> None:
             sent = 0
@@ -338,7 +361,7 @@ def _malformed() -> Iterator[str | bytes]:
     yield json.dumps(good).replace("100.0", "NaN")
 
 
-def _killing(served: _Served) -> tuple[float, int]:
+def _killing(served: _Served, load: Load) -> tuple[float, int]:
     """The share of a job's time that its calls took while the service was killed, and how many of its steps are not known afterwards.
 
     The job trains on while the service is away.
@@ -351,14 +374,14 @@ def _killing(served: _Served) -> tuple[float, int]:
         served.start()
 
     with ControlClient(f"127.0.0.1:{served.port}", served.tokens.of_job("killed"), _hello("killed")) as client:
-        while kills < KILLS or killing is not None:
+        while kills < load.kills or killing is not None:
             time.sleep(STEP_S)  # a step of training
             steps += 1
             client.step(**_facts(steps))
             client.wanted(PRESENT)
             if killing is not None and not killing.is_alive():
                 killing, killed_s = None, time.monotonic()
-            elif killing is None and time.monotonic() - killed_s >= BETWEEN_KILLS_S:
+            elif killing is None and time.monotonic() - killed_s >= load.between_kills_s:
                 killing, kills = threading.Thread(target=killed), kills + 1
                 killing.start()
         trained_s = time.monotonic() - begin_s

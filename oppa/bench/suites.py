@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from oppa.bench.declared import COPUS, OVERHEAD, POLLUX, PROFILED
+
 if TYPE_CHECKING:  # the help lists these, and must stay fast
     from oppa.report.record import Section
 
@@ -13,16 +15,21 @@ class Suite:
     """A benchmark: what it shows, and how it is run with a number of repeats."""
 
     about: str
-    run: "Callable[[int], Sequence[Section]]"
+    run: "Callable[..., Sequence[Section]]"
+    """Called with the repeats, and with the names of its tasks where it has some."""
     when_named: bool = False
     """Only then: `oppa bench` without a name leaves it out."""
     figures: Callable[[int], Mapping[str, str]] = lambda repeats: {}
     """SVG by file name, for the record."""
-    to_json: Callable[[int], Mapping[str, object]] | None = None
-    """Return the figures of a number of repeats by name, as `--json` prints them; None: the command has no `--json`.
+    to_json: Callable[..., Mapping[str, object]] | None = None
+    """Return the figures by name, as `--json` prints them; called as `run` is. None: `--json` prints the sections.
 
-    `run`, `figures` and `to_json` are called with the same number: what is expensive is cached by it.
+    `run`, `figures` and `to_json` are called with the same arguments: what is expensive is cached by them.
     """
+    repeated: bool = True
+    """Its figures depend on the number of repeats."""
+    tasks: tuple[str, ...] = ()
+    """Of which `--tasks` runs some alone; empty: it has no such option."""
 
 
 def _help(repeats: int) -> "Sequence[Section]":
@@ -55,10 +62,10 @@ def _machine(repeats: int) -> "Sequence[Section]":
     return [machine(repeats)]
 
 
-def _overhead(repeats: int) -> "Sequence[Section]":
+def _overhead(repeats: int, tasks: Sequence[str]) -> "Sequence[Section]":
     from oppa.bench.overhead import overhead
 
-    return overhead(repeats)
+    return overhead(repeats, sizes=[int(task) for task in tasks])
 
 
 def _stopping(repeats: int) -> "Sequence[Section]":
@@ -79,16 +86,16 @@ def _simulator(_repeats: int) -> "Sequence[Section]":
     return simulator()
 
 
-def _profile(repeats: int) -> "Sequence[Section]":
+def _profile(repeats: int, tasks: Sequence[str]) -> "Sequence[Section]":
     from oppa.bench.profile import profile
 
-    return profile(repeats)
+    return profile(repeats, tasks)
 
 
-def _goodput_simulated(repeats: int) -> "Sequence[Section]":
+def _goodput_simulated(repeats: int, tasks: Sequence[str]) -> "Sequence[Section]":
     from oppa.bench.goodput.simulated import sections
 
-    return sections(repeats)
+    return sections(repeats, tasks)
 
 
 def _goodput_simulated_figures(repeats: int) -> "Mapping[str, str]":
@@ -97,36 +104,41 @@ def _goodput_simulated_figures(repeats: int) -> "Mapping[str, str]":
     return figures(repeats)
 
 
-def _goodput_simulated_json(repeats: int) -> "Mapping[str, object]":
+def _goodput_simulated_json(repeats: int, tasks: Sequence[str]) -> "Mapping[str, object]":
     from oppa.bench.goodput.simulated import to_json
 
-    return to_json(repeats)
+    return to_json(repeats, tasks)
 
 
-def _goodput_pollux(repeats: int) -> "Sequence[Section]":
+def _goodput_pollux(repeats: int, tasks: Sequence[str]) -> "Sequence[Section]":
     from oppa.bench.goodput.pollux import sections
 
-    return sections(repeats)
+    return sections(repeats, tasks)
 
 
 SUITES = {
     "help": Suite("`oppa --help` against a bare typer program", _help),
     "start-up": Suite("trial set-up, warm against torchrun", _start_up),
-    "prior": Suite("what is predicted against what others measured and published", _prior),
-    "overhead": Suite("seconds of a designer's step, against BoTorch's own and against Optuna's", _overhead, when_named=True),
+    "prior": Suite("what is predicted against what others measured and published", _prior, repeated=False),
+    "overhead": Suite(
+        "seconds of a designer's step, against BoTorch's own and against Optuna's", _overhead, when_named=True, tasks=OVERHEAD
+    ),
     "machine": Suite("what `priors/hardware/CPU.toml` states, measured here", _machine),
     "stopping": Suite(
         "when repetitions may end early, and how far off estimates are", _stopping, when_named=True, figures=_stopping_figures
     ),
-    "profile": Suite("an active profile against an exhaustive one, on simulated clusters", _profile, when_named=True),
+    "profile": Suite("an active profile against an exhaustive one, on simulated clusters", _profile, when_named=True, tasks=PROFILED),
     "goodput-simulated": Suite(
         "time to loss under each policy, on simulated clusters",
         _goodput_simulated,
         when_named=True,
         figures=_goodput_simulated_figures,
         to_json=_goodput_simulated_json,
+        tasks=COPUS,
     ),
-    "goodput-pollux": Suite("time to Pollux's results under each policy, on its measured step times", _goodput_pollux, when_named=True),
-    "simulator": Suite("the simulator against what others measured and published", _simulator, when_named=True),
-    "calibrate": Suite("the coefficients of `priors/`, fitted to published measurements", _calibrate, when_named=True),
+    "goodput-pollux": Suite(
+        "time to Pollux's results under each policy, on its measured step times", _goodput_pollux, when_named=True, tasks=POLLUX
+    ),
+    "simulator": Suite("the simulator against what others measured and published", _simulator, when_named=True, repeated=False),
+    "calibrate": Suite("the coefficients of `priors/`, fitted to published measurements", _calibrate, when_named=True, repeated=False),
 }

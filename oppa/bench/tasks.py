@@ -1,12 +1,12 @@
 """The work that designers are compared on, by suite.
 
 replay       nanotron's published runs on H100 (search_spaces/nanotron-h100.toml)
-simulated    the simulator's jobs (runners/simulated/jobs)
+simulated    OPPA's six scenarios (runners/simulated/jobs), by name
 cpu          the CPU job that was measured whole (results/cpu-exhaustive)
 FILE.toml    another search space file with `[replay]`
 """
 
-import hashlib
+import dataclasses
 import math
 import statistics
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -17,19 +17,20 @@ import numpy as np
 import pandas as pd
 
 from oppa import catalog
-from oppa.bench import published
+from oppa.bench import declared, published
+from oppa.bench.declared import CPU_JOB, CPU_TABLE, simulated_job
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.job import load_job
+from oppa.report.inputs import Inputs
 from oppa.simulator.replay import Noise, Record, Replay
 from oppa.simulator.replay_file import read_replay_file, read_table, replay_tasks
 from oppa.simulator.simulator import Simulator
 from oppa.simulator.task import Task
 from oppa.study.records import SEARCH
 
-SUITES = ("replay", "simulated", "cpu")
-SIMULATED, NANOTRON = "simulated", "nanotron-h100"
-CPU_JOB, CPU_TABLE = Path("examples", "cpu.toml"), Path("results", "cpu-exhaustive", "trials.csv")
+SUITES = tuple(declared.SUITES)
+NANOTRON = "nanotron-h100"
 
 
 def load_suite(suite: str, table: Path | None = None, noise: Noise | None = None) -> list[Task]:
@@ -47,15 +48,22 @@ def load_suite(suite: str, table: Path | None = None, noise: Noise | None = None
     return list(replay_tasks(file, read_table(file, table or _table(suite, file.replay.table)), noise))
 
 
-def digest(suite: str, table: Path | None = None) -> dict[str, str]:
-    """What tells one suite's tasks from another's."""
-    if suite == "simulated":
-        return {"suite": suite}
-    if suite == "cpu":
-        return {"suite": suite, "table": _sha256(catalog.root() / CPU_TABLE)}
+def suite_inputs(suite: str, table: Path | None = None) -> Inputs:
+    """Return what defines a suite's tasks and what designers read of them.
+
+    Raises:
+        InputError: there is no such suite.
+        EnvironmentLackingError: its table is not there.
+    """
+    if suite in SUITES and table is None:
+        return declared.SUITES[suite].inputs()
     declaration = _declaration(suite)
-    found = table or _table(suite, read_replay_file(declaration).replay.table)
-    return {"suite": suite if suite in SUITES else declaration.name, "table": _sha256(found)}
+    name = read_replay_file(declaration).replay.table
+    found = table or _table(suite, name)
+    if suite not in SUITES:
+        return declared.replay_inputs(declaration, found, name=name)
+    known = declared.SUITES[suite].inputs()
+    return dataclasses.replace(known, files={**known.files, f"{declared.DATA}{name}": declared.sha256(found)})
 
 
 def cpu_task() -> Task:
@@ -75,10 +83,10 @@ def cpu_task() -> Task:
 
 
 def simulated_tasks() -> Iterator[Task]:
-    """One task per job of the simulated runner."""
-    for path in sorted((catalog.find("runners", SIMULATED) / "jobs").glob("*.toml")):
-        problem = load_job(path)
-        yield Task(name=path.stem, problem=problem, candidates=problem.candidates(), imitator=Simulator.of(problem))
+    """The six scenarios, by name: a job file beside them joins no suite."""
+    for name in declared.SIMULATED:
+        problem = load_job(catalog.root() / simulated_job(name))
+        yield Task(name=name, problem=problem, candidates=problem.candidates(), imitator=Simulator.of(problem))
 
 
 def _declaration(suite: str) -> Path:
@@ -96,13 +104,6 @@ def _table(suite: str, name: str) -> Path:
     if not path.is_file():
         raise EnvironmentLackingError(f"`{path}` is not there", hint="name the table: `--table CSV`, or its folder: `OPPA_DATA=...`")
     return path
-
-
-def _sha256(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise InputError(f"`{path}` cannot be read: {error.strerror}", hint="name a CSV file: `--table CSV`") from None
 
 
 def _configuration(row: Mapping[Hashable, Any], knobs: Iterable[str]) -> Configuration:

@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
+PARTS = "Measure these alone: statistics, cuda, resharding, profile."
 REPEATS = "Restarts of each change of layout; 40 times as many pairs of steps of each layout."
 
 
 def control(
     repeats: Annotated[int, typer.Option(min=1, help=REPEATS)] = 5,
+    parts: Annotated[str | None, typer.Option(metavar="A,B,C", help=PARTS)] = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout, as fractions.")] = False,
 ) -> None:
@@ -17,13 +19,18 @@ def control(
 
     All on real ranks, in half an hour.
     """
-    from oppa.bench.control import measure, to_json
+    from oppa.bench.control import chosen, measure, to_json
+    from oppa.bench.registry import inputs
     from oppa.cli import style
+    from oppa.cli.bench_list import words
     from oppa.cli.telling import telling
     from oppa.report.record import provenance, write_record
 
+    names = words(parts)
+    asked = {"repeats": repeats} | ({} if names is None else {"parts": list(names)})
+    measured = chosen(names)
     with telling() as tell:
-        found = measure(repeats, tell)
+        found = measure(repeats, tell, measured)
     sections = [section for each in found for section in each.sections]
     if as_json:
         import json
@@ -33,4 +40,5 @@ def control(
         for section in sections:
             style.print_section(section)
     if out:
-        style.err().print(f"written: {write_record(out, 'Control', sections)}", markup=False)
+        written = write_record(out, "Control", sections, inputs=inputs("control", **asked))
+        style.err().print(f"written: {written}", markup=False)

@@ -27,8 +27,11 @@ def goodput(
     folder = (out or catalog.root() / RECORD).resolve()
     if run:
         from oppa.bench.goodput import real, restarts
+        from oppa.bench.recorder import begin
+        from oppa.bench.registry import inputs
         from oppa.cli.telling import telling
 
+        begin(folder, inputs("goodput", seeds=seeds))
         with telling() as tell:
             real.run(folder, catalog.root() / "runs" / "goodput", range(seeds), tell)
             restarts.record(folder, comparison_of(folder), tell)

@@ -27,8 +27,11 @@ def norm_test(
     folder = (out or catalog.root() / RECORD).resolve()
     if run:
         from oppa.bench.norm_test import real
+        from oppa.bench.recorder import begin
+        from oppa.bench.registry import inputs
         from oppa.cli.telling import telling
 
+        begin(folder, inputs("norm-test", seeds=seeds))
         with telling() as tell:
             real.run(folder, catalog.root() / "runs" / "norm-test", range(seeds), tell)
         style.err().print(f"written: {write_page(folder)}", markup=False)

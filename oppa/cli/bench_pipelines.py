@@ -20,6 +20,7 @@ def pipelines(
     from oppa.bench import elastic
     from oppa.bench.pipelines import Measured, measure, read, write
     from oppa.bench.pipelines_page import sections, to_json, write_page
+    from oppa.bench.registry import inputs
     from oppa.cli import style
     from oppa.cli.telling import telling
 
@@ -29,7 +30,7 @@ def pipelines(
             layouts, balance = measure(rounds, tell)
             found = Measured(rounds=layouts, balance=balance, elastic=elastic.measure(tell))
         write(folder, found)
-        style.err().print(f"written: {write_page(folder, found)}", markup=False)
+        style.err().print(f"written: {write_page(folder, found, inputs('pipelines', rounds=rounds))}", markup=False)
     found = read(folder)
     if as_json:
         import json

@@ -29,7 +29,10 @@ def policies(
     folder = (out or catalog.root() / RECORD).resolve()
     if run:
         from oppa.bench.policies import real, variations
+        from oppa.bench.recorder import begin
+        from oppa.bench.registry import inputs
 
+        begin(folder, inputs("policies", seeds=seeds))
         with telling() as tell:
             for part in (real, variations):
                 part.run(folder, catalog.root() / "runs" / "policies", range(seeds), tell)

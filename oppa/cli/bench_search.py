@@ -33,7 +33,7 @@ def search(
 
     Trials are answered in process: throughput with the noise of a trial and of its steps, a start of a minute for each.
     """
-    from oppa.bench.search import DESIGNERS as ALL
+    from oppa.bench.declared import DESIGNERS as ALL
     from oppa.bench.search import Comparison, compare
     from oppa.bench.variations import variations_named
     from oppa.cli import style

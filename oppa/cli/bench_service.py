@@ -7,6 +7,10 @@ import typer
 
 
 def service(
+    jobs: Annotated[int, typer.Option(min=1, help="Jobs that are connected at a time.")] = 1000,
+    seconds: Annotated[int, typer.Option(min=1, help="For how long each sends a message a second.")] = 60,
+    malformed: Annotated[int, typer.Option(min=32, help="Malformed messages.")] = 20_000,
+    kills: Annotated[int, typer.Option(min=1, help="How often the service is killed.")] = 20,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
@@ -14,13 +18,15 @@ def service(
 
     In three minutes.
     """
-    from oppa.bench.service import measure
+    from oppa.bench.registry import inputs
+    from oppa.bench.service import Load, measure
     from oppa.cli import style
     from oppa.cli.telling import telling
     from oppa.report.record import provenance, write_record
 
+    asked = {"jobs": jobs, "seconds": seconds, "malformed": malformed, "kills": kills}
     with telling() as tell:
-        found = measure(tell)
+        found = measure(tell, Load(**asked))
     if as_json:
         import json
 
@@ -28,4 +34,5 @@ def service(
     else:
         style.print_section(found.section)
     if out:
-        style.err().print(f"written: {write_record(out, 'The control service', [found.section])}", markup=False)
+        written = write_record(out, "The control service", [found.section], inputs=inputs("service", **asked))
+        style.err().print(f"written: {written}", markup=False)

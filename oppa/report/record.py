@@ -14,6 +14,8 @@ from pathlib import Path
 
 from oppa import __version__
 from oppa.errors import InputError
+from oppa.report.inputs import NAME as INPUTS
+from oppa.report.inputs import Inputs
 from oppa.units import format_bytes
 
 RECORD = "table.md"
@@ -54,20 +56,36 @@ def write_record(
     *,
     origins: Sequence[Mapping[str, str]] = (),
     figures: Mapping[str, str] | None = None,
+    inputs: Inputs | None = None,
 ) -> Path:
     """Write `table.md` with where its figures come from: `origins`, or this very process. Returns the file.
 
     Args:
         figures: SVG by file name, written beside the table and shown below it.
+        inputs: What the figures of a benchmark depend on; a study's record has none.
     """
+    digest = {} if inputs is None else {"digest": inputs.line}
     parts = [
         f"# {title}\n",
-        *("\n".join(f"- {name}: {value}" for name, value in facts.items()) + "\n" for facts in origins or [provenance()]),
+        *("\n".join(f"- {name}: {value}" for name, value in {**facts, **digest}.items()) + "\n" for facts in origins or [provenance()]),
     ]
     parts += [f"\n## {section.title}\n\n{section.text}\n\n{markdown(section.columns, section.rows)}" for section in sections]
     parts += [f"![{Path(name).stem}]({name})\n" for name in figures or {}]
-    write_texts(folder, {**(figures or {}), RECORD: "\n".join(parts)})
-    return folder / RECORD
+    return write_recorded(folder, RECORD, "\n".join(parts), figures=figures or {}, inputs=inputs)
+
+
+def write_recorded(folder: Path, page: str, text: str, *, figures: Mapping[str, str], inputs: Inputs | None) -> Path:
+    """Write a record: its page, its figures and its inputs; every record goes through here. Returns the page's file.
+
+    Args:
+        inputs: None where the raw log beside the page, or the page alone, is the record.
+
+    Raises:
+        InputError: the disk refuses.
+    """
+    known = {} if inputs is None else {INPUTS: inputs.text}
+    write_texts(folder, {**figures, **known, page: text})
+    return folder / page
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -8,7 +8,7 @@ from oppa.bench import service
 from oppa.errors import ProtocolError
 from oppa.protocol.messages import from_job
 
-SMALL = {"ROWS": 200, "DECISIONS": 50, "JOBS": 30, "SECONDS": 3, "MALFORMED": 640, "KILLS": 2, "BETWEEN_KILLS_S": 0.5}
+SMALL = service.Load(rows=200, decisions=50, jobs=30, seconds=3, malformed=640, kills=2, between_kills_s=0.5)
 
 
 @pytest.mark.parametrize("text", list(service._malformed()))
@@ -18,11 +18,9 @@ def test_what_it_sends_as_damage_is_damaged(text) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_and_nothing_crashes(monkeypatch) -> None:
-    for name, value in SMALL.items():
-        monkeypatch.setattr(service, name, value)
+def test_nothing_is_lost_and_nothing_crashes() -> None:
     told: list[str] = []
-    found = service.measure(told.append)
+    found = service.measure(told.append, SMALL)
     figures = json.loads(json.dumps(found.to_dict()))
     assert figures["messages"] == 90 and figures["messages_lost"] == figures["malformed_crashes"] == figures["steps_unknown"] == 0
     assert figures["kills"] == 2 and 0 < figures["blocked_share"] < 1

@@ -18,6 +18,7 @@ import pandas as pd
 
 from oppa import catalog
 from oppa.bench import published
+from oppa.bench.declared import POLLUX
 from oppa.bench.goodput.sections import Comparison, time_section
 from oppa.bench.goodput.simulated import play
 from oppa.bench.goodput.variants import variants
@@ -126,11 +127,10 @@ def _table(rows: Sequence[Row]) -> Table:
     return Table(rows=tuple(rows), origin=origin)
 
 
-def sections(seeds: int) -> list[Section]:
+def sections(seeds: int, names: Sequence[str] = POLLUX) -> list[Section]:
     """Each workload; says what is skipped where the data lacks."""
     if lacking := published.missing(FILES):
         return [skipped("goodput-pollux", lacking)]
-    names = sorted(set(pd.read_csv(published.folder() / STATISTICS)["app"]))
     found = []
     for name in names:
         own = workload(name)

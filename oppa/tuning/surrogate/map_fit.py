@@ -24,6 +24,8 @@ _LIBRARIES = ThreadpoolController()
 def fit(model: SingleTaskGP) -> None:
     """Move the model's hyper-parameters to the nearest optimum from where they are."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    start = torch.nn.utils.parameters_to_vector(parameters).detach().numpy().copy()
+    least, best = math.inf, start
 
     def objective(vector: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         torch.nn.utils.vector_to_parameters(torch.from_numpy(vector), parameters)
@@ -33,13 +35,17 @@ def fit(model: SingleTaskGP) -> None:
             return 1e10, np.zeros_like(vector)
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
+        nonlocal least, best
+        if float(loss.detach()) < least:
+            least, best = float(loss.detach()), vector.copy()
         return float(loss.detach()), torch.cat([gradient.flatten() for gradient in flat]).numpy()
 
-    start = torch.nn.utils.parameters_to_vector(parameters).detach().numpy().copy()
     options = {"maxfun": MAX_EVALUATIONS, "ftol": 1e-8, "gtol": 1e-4}
     with _LIBRARIES.limit(limits=1):  # a second thread makes L-BFGS's small products several times slower
         found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(found.x), parameters)
+    # The line search comes to NaN where the likelihood has no bound: the mean function meets observations without noise exactly.
+    reached = found.x if np.isfinite(found.x).all() else best
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(reached), parameters)
 
 
 def negative_log_posterior(model: Any) -> Tensor:

@@ -1,0 +1,198 @@
+"""The files that benchmarks declare as their inputs: job files with what defines their tasks, priors, and measured data.
+
+Imports nothing heavy: `oppa bench` compares every record with its inputs each time.
+"""
+
+import dataclasses
+import hashlib
+import os
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from oppa import catalog
+from oppa.errors import InputError
+from oppa.report.inputs import ABSENT, Inputs
+
+SIMULATED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b", "vit")
+"""OPPA's six scenarios (Tables 2 and 3, App. I): the tasks of the suite `simulated`."""
+COPUS = ("copus-3b", "copus-13b", "copus-32b", "copus-7b")
+"""COPUS's four configurations (section 6.1)."""
+PROFILED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
+"""The simulated jobs whose profiles are compared."""
+POLLUX = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
+"""Pollux's workloads, by their names in its measurements."""
+OVERHEAD = ("1000", "10000", "100000")
+"""About how many candidates a designer chooses from."""
+DESIGNERS = (
+    "oppa",
+    "oppa-paper",
+    "random",
+    "xgboost",
+    "cost-model",
+    "vanilla-bo",
+    "tpe",
+    "optuna-gp",
+    "grid",
+    "planner",
+    "exhaustive",
+    "oppa-no-prior",
+    "oppa-no-early-stop",
+)
+"""That are compared unless others are given."""
+CPU_JOB, CPU_TABLE = Path("examples", "cpu.toml"), Path("results", "cpu-exhaustive", "trials.csv")
+"""The tasks of the suite `cpu`: the job that was measured whole, and what was measured."""
+REPLAY = Path("search_spaces", "nanotron-h100.toml")
+DATA = "OPPA_DATA/"
+"""Begins the names of files that are no part of the project."""
+COST_MODEL = ("priors/step_time.toml", "priors/memory.toml")
+UNKNOWN = "GPU"
+"""Stands for devices that `priors/hardware` does not have."""
+
+
+def simulated_job(name: str) -> Path:
+    """Return the job file of a simulated task, relative to the catalog's root."""
+    return Path("runners", "simulated", "jobs", f"{name}.toml")
+
+
+def data_folder() -> Path:
+    """Return the folder of measured data; it may not exist."""
+    return Path(os.environ.get("OPPA_DATA") or "../shared/data")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a benchmark declares as its inputs."""
+
+    jobs: tuple[Path, ...] = ()
+    """Its tasks: job files, which stand for all files that define the task."""
+    files: tuple[str, ...] = ()
+    """Other files, relative to the catalog's root."""
+    believed: bool = False
+    """It uses the cost model, which reads the priors of the jobs' devices."""
+    data: tuple[str, ...] = ()
+    """Files in the folder of measured data."""
+    parts: tuple[str, ...] = ()
+    """Its tasks where they have no job files."""
+
+    def inputs(self, **arguments: Any) -> Inputs:
+        """Return the inputs as they are now, with these arguments; a file that is not there is ABSENT."""
+        here = catalog.root()
+        paths = {path: None for job in self.jobs for path in task_files(job)}
+        if self.believed:
+            paths |= dict.fromkeys([*map(Path, COST_MODEL), *(_hardware(job) for job in self.jobs)])
+        paths |= dict.fromkeys(map(Path, self.files))
+        known = {path.as_posix(): sha256(here / path) for path in paths}
+        measured = {f"{DATA}{name}": sha256(data_folder() / name) for name in self.data}
+        return Inputs(arguments=arguments, tasks=self.tasks, files={**known, **measured})
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the names of the tasks."""
+        return (*(job.stem for job in self.jobs), *self.parts)
+
+    @property
+    def lacking(self) -> list[str]:
+        """Return the measured data that are not there."""
+        return [name for name in self.data if not (data_folder() / name).is_file()]
+
+    def only(self, tasks: Collection[str]) -> "Declared":
+        """Return what some of the tasks declare; raises InputError for a name that is none of them."""
+        for name in tasks:
+            if name not in self.tasks:
+                raise InputError(f"`{name}` is no task of this benchmark", hint=f"use some of {', '.join(self.tasks)}")
+        jobs, parts = tuple(job for job in self.jobs if job.stem in tasks), tuple(part for part in self.parts if part in tasks)
+        return dataclasses.replace(self, jobs=jobs, parts=parts)
+
+
+def joined(several: Iterable[Declared]) -> Declared:
+    """Return what several benchmarks without tasks declare."""
+    files, data = {}, {}
+    for each in several:
+        assert not each.tasks, "their records would have to name them"
+        files |= dict.fromkeys(each.files)
+        data |= dict.fromkeys(each.data)
+    return Declared(files=tuple(files), data=tuple(data))
+
+
+def task_files(job: Path) -> Iterator[Path]:
+    """Yield the files that define a task: job, its program, runner, search space, and the simulated cluster."""
+    declared = _toml(job)
+    runner = Path("runners", str(declared.get("runner", {}).get("name", "torch")), "runner.toml")
+    yield job
+    if ":" in (module := str(declared.get("model", {}).get("entry_point", ""))):
+        yield job.parent / f"{module.partition(':')[0]}.py"
+    yield runner
+    yield from _spaces(str(declared.get("space", {}).get("name") or _toml(runner).get("search_space", "")))
+    if runner.parent.name == "simulated":
+        yield Path("priors", "clusters", f"{_device(declared)}.toml")
+
+
+def sha256(path: Path) -> str:
+    """Return the hash of a file's bytes, or ABSENT."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ABSENT
+
+
+SUITES: Mapping[str, Declared] = {
+    "replay": Declared(
+        files=(REPLAY.as_posix(), "runners/replay/runner.toml", *COST_MODEL, "priors/hardware/H100.toml"), data=("nanotron_h100.csv",)
+    ),
+    "simulated": Declared(jobs=tuple(map(simulated_job, SIMULATED)), believed=True),
+    "cpu": Declared(jobs=(CPU_JOB,), files=(CPU_TABLE.as_posix(),), believed=True),
+}
+"""The work that designers are compared on."""
+
+
+def replay_inputs(declaration: Path, table: Path, *, name: str) -> Inputs:
+    """Return the inputs of a replayed table of one's own.
+
+    Args:
+        name: The table's name in its declaration, whatever file was given for it.
+    """
+    device = _device(_toml(declaration))
+    own = {declaration.name: sha256(declaration), f"{DATA}{name}": sha256(table)}
+    files = ("runners/replay/runner.toml", *COST_MODEL, _prior(device).as_posix())
+    known = Declared(files=files).inputs()
+    return dataclasses.replace(known, files={**known.files, **own})
+
+
+def logged_inputs(protocol: Mapping[str, Any]) -> Inputs | None:
+    """Return what the runs of a log depend on; None in a log of a time when that was not kept."""
+    if "files" not in protocol:
+        return None
+    arguments = {name: protocol[name] for name in ("suite", "trials")}
+    return Inputs(arguments=arguments, tasks=tuple(protocol["tasks"]), files=protocol["files"])
+
+
+def _spaces(name: str) -> Iterator[Path]:
+    """Yield a search space and what it extends."""
+    while name:
+        path = Path("search_spaces", f"{name}.toml")
+        yield path
+        name = str(_toml(path).get("extends", ""))
+
+
+def _hardware(job: Path) -> Path:
+    return _prior(_device(_toml(job)))
+
+
+def _prior(device: str) -> Path:
+    path = Path("priors", "hardware", f"{device}.toml")
+    return path if (catalog.root() / path).is_file() else path.with_stem(UNKNOWN)
+
+
+def _device(declared: Mapping[str, Any]) -> str:
+    """Return the device of a job file or of a search space file with `[replay]`."""
+    return str(declared.get("replay", declared).get("cluster", {}).get("device", "CPU"))
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    """Return a file's content, empty where it cannot be read: its hash says so."""
+    try:
+        return tomllib.loads((catalog.root() / path).read_text())
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,121 @@
+"""How records stand: a record matches its command if its arguments, tasks and input files are still those that it was made from."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from oppa import catalog
+from oppa.bench.declared import DATA, logged_inputs
+from oppa.bench.registry import BENCHMARKS, Benchmark, Plays, Recorded
+from oppa.errors import InputError
+from oppa.report.inputs import ABSENT, Inputs
+
+PAGES = ("table.md", "README.md")
+REFERENCE, LOG = "reference.json", "runs.jsonl"
+State = Literal["matches", "stale", "no record", "not checked"]
+"""Not checked: measured data that the record was made from are not here."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One record of a benchmark."""
+
+    name: str
+    """The benchmark's."""
+    shows: str
+    record: str
+    """Its folder, relative to the checkout."""
+    command: str
+    """Makes it."""
+    date: str | None
+    commit: str | None
+    digest: str | None
+    """Of the inputs that it was made from."""
+    state: State
+    why: tuple[str, ...]
+    """What differs, or what is absent."""
+
+    @property
+    def is_stale(self) -> bool:
+        """The record is not what its command would make now; absent data leave that open."""
+        return self.state in ("stale", "no record")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return dataclasses.asdict(self)
+
+
+def standings(benchmarks: Mapping[str, Benchmark] = BENCHMARKS) -> list[Standing]:
+    """Return every record of every benchmark."""
+    return [standing(name, benchmark.shows, recorded) for name, benchmark in benchmarks.items() for recorded in benchmark.recorded]
+
+
+def standing(name: str, shows: str, recorded: Recorded) -> Standing:
+    """Compare one record with what its command would depend on now."""
+    folder = catalog.root() / recorded.folder
+    facts = _head(folder)
+    known = _known(folder)
+    state, why = _judged(folder, recorded, known) if facts else ("no record", (f"`oppa bench {recorded.command}` makes one",))
+    return Standing(
+        name=name,
+        shows=shows,
+        record=recorded.folder.as_posix(),
+        command=f"oppa bench {recorded.command}",
+        date=facts.get("date"),
+        commit=facts.get("oppa", "").rpartition("commit ")[2] or None,
+        digest=known.digest if known else None,
+        state=state,
+        why=why,
+    )
+
+
+def _judged(folder: Path, recorded: Recorded, known: Inputs | None) -> tuple[State, tuple[str, ...]]:
+    if known is None:
+        return "stale", ("it has no digest of its inputs",)
+    now = recorded.inputs()
+    absent = [name for name in now.absent if name.startswith(DATA) and known.files.get(name, ABSENT) != ABSENT]
+    differs = [name for name in known.differences(now) if name not in absent]
+    lacking = [*_lacking(folder / LOG, recorded.plays, known.tasks)] if recorded.plays else []
+    if differs or lacking:
+        return "stale", (*differs, *lacking)
+    return ("not checked", tuple(f"{name} is absent" for name in absent)) if absent else ("matches", ())
+
+
+def _known(folder: Path) -> Inputs | None:
+    """Return what a record was made from; None where it does not say. A log and a reference have it themselves."""
+    try:
+        if (folder / LOG).is_file():
+            with (folder / LOG).open() as file:
+                return logged_inputs(json.loads(file.readline())["protocol"])
+        if (folder / REFERENCE).is_file():
+            values = json.loads((folder / REFERENCE).read_text())
+            return Inputs.from_dict(values["inputs"]) if "inputs" in values else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"`{folder}` is no record: {error}", hint="measure it again") from None
+    return Inputs.read(folder)
+
+
+def _lacking(log: Path, wanted: Iterable[Plays], tasks: Iterable[str]) -> Iterator[str]:
+    """Count the plays that the log lacks, by designer."""
+    lines = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    played = {(line["task"], line["designer"], line["seed"]) for line in lines if line.get("variation") == ""}
+    every = set(tasks) | {task for task, _, _ in played}
+    for plays in wanted:
+        for designer in plays.designers:
+            count = sum((task, designer, seed) not in played for task in every for seed in range(plays.seeds))
+            if count or not every:
+                yield f"{count or 'all'} plays of {designer} lack"
+
+
+def _head(folder: Path) -> dict[str, str]:
+    """Return the facts at the head of a record's page, the newest of several; empty where there is no record."""
+    if (folder / REFERENCE).is_file():
+        return dict(json.loads((folder / REFERENCE).read_text()).get("origin", {}))
+    page = next((folder / name for name in PAGES if (folder / name).is_file()), None)
+    if page is None:
+        return {}
+    head = page.read_text().partition("\n## ")[0]
+    pairs = (line.removeprefix("- ").partition(": ") for line in head.splitlines() if line.startswith("- "))
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,81 @@
+"""What the figures of a record depend on, other than code: arguments, tasks and files. Its digest shows whether a record still matches."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from oppa.errors import InputError
+
+NAME = "inputs.json"
+ABSENT = "absent"
+"""Stands for the hash of a file that is not there."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The inputs of a benchmark's figures."""
+
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """By name, as JSON has them."""
+    tasks: tuple[str, ...] = ()
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """SHA-256 by name, or ABSENT."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of it, independent of the order of names."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    @property
+    def line(self) -> str:
+        """Return what the head of a record shows."""
+        parts = (len(self.arguments), "argument"), (len(self.tasks), "task"), (len(self.files), "file")
+        return f"SHA-256 `{self.digest}` of " + ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in parts)
+
+    @property
+    def absent(self) -> list[str]:
+        """Names of the files that are not there."""
+        return [name for name, content in self.files.items() if content == ABSENT]
+
+    def differences(self, other: Self) -> list[str]:
+        """Name each argument, task and file that is not the same in both."""
+        arguments = [
+            f"{name} = {json.dumps(self.arguments.get(name))}, not {json.dumps(other.arguments.get(name))}"
+            for name in _names(self.arguments, other.arguments)
+            if self.arguments.get(name) != other.arguments.get(name)
+        ]
+        tasks = [f"task {name}" for name in _names(self.tasks, other.tasks) if (name in self.tasks) != (name in other.tasks)]
+        files = [name for name in _names(self.files, other.files) if self.files.get(name) != other.files.get(name)]
+        return [*arguments, *tasks, *files]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {"arguments": dict(self.arguments), "tasks": list(self.tasks), "files": dict(sorted(self.files.items()))}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Invert `to_dict`; raises KeyError where something lacks."""
+        return cls(arguments=values["arguments"], tasks=tuple(values["tasks"]), files=values["files"])
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Return the inputs of the record in a folder; None where it has none. Raises InputError for a damaged file."""
+        path = folder / NAME
+        try:
+            return cls.from_dict(json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"`{path}` holds no inputs of a record: {error}", hint="remove it, and measure again") from None
+
+    @property
+    def text(self) -> str:
+        """Return the content of `inputs.json`."""
+        return json.dumps({"digest": self.digest, **self.to_dict()}, indent=1) + "\n"
+
+
+def _names(*several: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name for each in several for name in each))
