@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from oppa.bench import published
+from oppa.bench.declared import ELASTIC
 from oppa.cluster.comparison import FREE, NONE, Cluster, Row, compared
 from oppa.cluster.decisions import Settings
 from oppa.cluster.elastic import Elasticity, elastic
 from oppa.cluster.generator import SEREN, generate
 from oppa.cluster.job import ScaleTable
-from oppa.cluster.models import MODELS, elasticity
+from oppa.cluster.models import MODELS, Published, elasticity
 
 SEEDS = (0, 1, 2, 3, 4)
 SHARE = 0.2
@@ -76,22 +77,23 @@ def simulated(world: World, kinds: Mapping[int, Elasticity]) -> Ran:
     return Ran(world=world, rows=tuple(row for row, _ in found), seconds=time.perf_counter() - begin_s)
 
 
-def scale_tables(tell: Callable[[str], None]) -> dict[str, dict[int, Elasticity]]:
-    """By how jobs scale; the measured one where the measurements are."""
+def scale_tables(tell: Callable[[str], None], names: Sequence[str] = ELASTIC) -> dict[str, dict[int, Elasticity]]:
+    """Return how jobs of these models scale, in each way; as measured only where the measurements are."""
+    models = [model for model in MODELS if model.name in names]
     found = {}
     for name, replicas in ((PP, False), (DP_PP, True)):
         tell(f"scale tables: {name}")
-        found[name] = elasticity(replicas=replicas)
-    return found | ({} if published.missing({published.NANOTRON: ""}) else {MEASURED: measured_elasticity()})
+        found[name] = elasticity(replicas=replicas, models=models)
+    return found | ({} if published.missing({published.NANOTRON: ""}) else {MEASURED: measured_elasticity(models)})
 
 
-def measured_elasticity() -> dict[int, Elasticity]:
+def measured_elasticity(models: Sequence[Published] = MODELS) -> dict[int, Elasticity]:
     """How an 8B model scaled on 8 to 512 H100, the fastest setting on each number of nodes (the Ultra-Scale Playbook)."""
     rows = published.nanotron_rows()
     large = rows[(rows["layers"] == rows["layers"].max()) & rows["tok_s"].notna()]
     rates = large.groupby("nodes")["tok_s"].max()
     found = {}
-    for model in MODELS:
+    for model in models:
         speedups = [(int(nodes) * 8, float(rate / rates[model.gpus // 8])) for nodes, rate in rates.items() if int(nodes) * 8 > model.gpus]
         found[model.gpus] = Elasticity(table=ScaleTable.of(model.gpus, speedups), save_s=model.save_s, start_s=model.start_s)
     return found

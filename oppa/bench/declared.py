@@ -25,6 +25,8 @@ POLLUX = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 """Pollux's workloads, by their names in its measurements."""
 OVERHEAD = ("1000", "10000", "100000")
 """About how many candidates a designer chooses from."""
+ELASTIC = ("small", "medium", "large")
+"""The models whose jobs grow and shrink on the simulated cluster (FlexTrain's table 2)."""
 DESIGNERS = (
     "oppa",
     "oppa-paper",

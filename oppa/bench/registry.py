@@ -12,6 +12,7 @@ from oppa.bench.declared import (
     COPUS,
     COST_MODEL,
     DESIGNERS,
+    ELASTIC,
     OVERHEAD,
     POLLUX,
     PROFILED,
@@ -66,6 +67,8 @@ class Benchmark:
     """The least that starts it for real, without `oppa bench`."""
     declared: Declared
     recorded: tuple[Recorded, ...]
+    needs_data: bool = False
+    """It does not start without the measured data that it declares."""
 
 
 def inputs(name: str, tasks: Collection[str] | None = None, **arguments: Any) -> Inputs:
@@ -140,7 +143,13 @@ def _alone(name: str, declared: Declared, *, repeats: int = 7, smallest: str = "
         arguments={"repeats": repeats} if repeated else {},
         declared=declared,
     )
-    return Benchmark(shows=MEASURED[name].about, smallest=f"{name} --repeats 1 {smallest}".strip(), declared=declared, recorded=(recorded,))
+    return Benchmark(
+        shows=MEASURED[name].about,
+        smallest=f"{name} --repeats 1 {smallest}".strip(),
+        declared=declared,
+        recorded=(recorded,),
+        needs_data=bool(declared.data),
+    )
 
 
 def _own(shows: str, declared: Declared, folder: str, command: str, smallest: str, **arguments: Any) -> Benchmark:
@@ -257,10 +266,10 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "cluster-sim": _own(
         "elastic jobs on a shared cluster, simulated",
-        Declared(files=(REPLAY.as_posix(),), data=_NANOTRON.data),
+        Declared(files=(REPLAY.as_posix(),), data=_NANOTRON.data, parts=ELASTIC),
         "cluster",
         "cluster-sim --out results/cluster",
-        "cluster-sim --seeds 1 --days 5",
+        "cluster-sim --seeds 1 --days 5 --tasks small",
         seeds=5,
         days=90.0,
     ),

@@ -33,6 +33,8 @@ class Standing:
     commit: str | None
     digest: str | None
     """Of the inputs that it was made from."""
+    digest_now: str
+    """Of the inputs that its command has now."""
     state: State
     why: tuple[str, ...]
     """What differs, or what is absent."""
@@ -56,8 +58,8 @@ def standing(name: str, shows: str, recorded: Recorded) -> Standing:
     """Compare one record with what its command would depend on now."""
     folder = catalog.root() / recorded.folder
     facts = _head(folder)
-    known = _known(folder)
-    state, why = _judged(folder, recorded, known) if facts else ("no record", (f"`oppa bench {recorded.command}` makes one",))
+    known, now = _known(folder), recorded.inputs()
+    state, why = _judged(folder, recorded, known, now) if facts else ("no record", (f"`oppa bench {recorded.command}` makes one",))
     return Standing(
         name=name,
         shows=shows,
@@ -66,15 +68,15 @@ def standing(name: str, shows: str, recorded: Recorded) -> Standing:
         date=facts.get("date"),
         commit=facts.get("oppa", "").rpartition("commit ")[2] or None,
         digest=known.digest if known else None,
+        digest_now=now.digest,
         state=state,
         why=why,
     )
 
 
-def _judged(folder: Path, recorded: Recorded, known: Inputs | None) -> tuple[State, tuple[str, ...]]:
+def _judged(folder: Path, recorded: Recorded, known: Inputs | None, now: Inputs) -> tuple[State, tuple[str, ...]]:
     if known is None:
         return "stale", ("it has no digest of its inputs",)
-    now = recorded.inputs()
     absent = [name for name in now.absent if name.startswith(DATA) and known.files.get(name, ABSENT) != ABSENT]
     differs = [name for name in known.differences(now) if name not in absent]
     lacking = [*_lacking(folder / LOG, recorded.plays, known.tasks)] if recorded.plays else []

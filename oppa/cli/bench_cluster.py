@@ -9,12 +9,14 @@ import typer
 OUT = "Run the experiments, too (20 minutes), and write the page and its figures there."
 
 SEEDS = "Traces."
+TASKS = "Models whose jobs are elastic; small, medium and large unless given."
 DAYS = "How long each trace is."
 
 
 def cluster_sim(
     seeds: Annotated[int, typer.Option(min=1, help=SEEDS)] = 5,
     days: Annotated[float, typer.Option(min=1, help=DAYS)] = 90.0,
+    tasks: Annotated[str | None, typer.Option(metavar="A,B,C", help=TASKS)] = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
@@ -23,10 +25,12 @@ def cluster_sim(
     from oppa.bench.cluster_page import sections, write_page
     from oppa.bench.registry import inputs
     from oppa.cli import style
+    from oppa.cli.bench_list import words
     from oppa.cli.telling import telling
 
+    asked = inputs("cluster-sim", words(tasks), seeds=seeds, days=days)
     with telling() as tell:
-        tables = bench.scale_tables(tell)
+        tables = bench.scale_tables(tell, asked.tasks)
         every = range(seeds)
         ran = bench.run(bench.headline(every, days), tables, tell)
         if out:
@@ -35,7 +39,6 @@ def cluster_sim(
             tell("thresholds and windows")
             thresholds = bench.run(bench.thresholds(every[:3], days), tables, tell)
             measured = bench.run(bench.measured(every[:2], days), tables, tell) if bench.MEASURED in tables else []
-            asked = inputs("cluster-sim", seeds=seeds, days=days)
             written = write_page(out, ran, shares, thresholds, measured, tables, inputs=asked)
             style.err().print(f"written: {written}", markup=False)
     if as_json:

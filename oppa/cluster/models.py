@@ -6,6 +6,7 @@ Published: parameters, layers, prediction heads, batch, sequence length, degrees
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 from oppa.cluster.elastic import Elasticity
 from oppa.cluster.job import ScaleTable
@@ -120,10 +121,10 @@ def table_of(model: Published, *, replicas: bool, most: float = 4.0) -> ScaleTab
     return ScaleTable.of(model.gpus, [(entry.devices, entry.speedup) for entry in found if not entry.left_out])
 
 
-def elasticity(*, replicas: bool) -> dict[int, Elasticity]:
+def elasticity(*, replicas: bool, models: Sequence[Published] = MODELS) -> dict[int, Elasticity]:
     """How jobs scale that ask for as many GPUs as one of the models begins with, and what a change is taken to cost, by that number."""
     return {
-        model.gpus: Elasticity(table=table_of(model, replicas=replicas), save_s=model.save_s, start_s=model.start_s) for model in MODELS
+        model.gpus: Elasticity(table=table_of(model, replicas=replicas), save_s=model.save_s, start_s=model.start_s) for model in models
     }
 
 

@@ -1,0 +1,194 @@
+"""The list of benchmarks: it has every command and every record, and a digest changes with inputs, and with nothing else."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oppa import catalog
+from oppa.bench.ci import COMPARISONS
+from oppa.bench.declared import COPUS, OVERHEAD, POLLUX, PROFILED, SIMULATED, SUITES, simulated_job
+from oppa.bench.goodput import pollux
+from oppa.bench.goodput.simulated import CASES
+from oppa.bench.overhead import SIZES
+from oppa.bench.profile import JOBS
+from oppa.bench.registry import ALL, BENCHMARKS, inputs, quick
+from oppa.bench.search import Comparison
+from oppa.bench.tasks import simulated_tasks
+from oppa.cli.bench import bench
+from oppa.errors import InputError
+
+HERE = catalog.root()
+MOE = simulated_job("moe").as_posix()
+DATA = "OPPA_DATA/nanotron_h100.csv"
+SIMULATED_RECORDS = {"results/search/simulated", "results/ci", "results/stopping", "results/profile"}
+
+
+def test_every_command_is_in_the_list_and_the_other_way_round() -> None:
+    assert {command.name for command in bench.registered_commands} == {*BENCHMARKS, ALL}
+
+
+def test_every_record_is_a_benchmarks_or_a_studys() -> None:
+    pages = [path for name in ("table.md", "README.md") for path in (HERE / "results").rglob(name)]
+    studies = {path.parent for path in pages if path.read_text().startswith("# Study of")}
+    listed = {HERE / recorded.folder for benchmark in BENCHMARKS.values() for recorded in benchmark.recorded}
+    assert {path.parent for path in pages} - studies <= listed
+
+
+def test_every_declared_file_is_there() -> None:
+    for name, benchmark in BENCHMARKS.items():
+        for recorded in benchmark.recorded:
+            absent = [each for each in recorded.inputs().absent if not each.startswith("OPPA_DATA/")]
+            assert not absent, name
+
+
+def test_tasks_are_those_that_the_benchmarks_run() -> None:
+    assert tuple(task.name for task in simulated_tasks()) == SIMULATED == SUITES["simulated"].tasks
+    assert set(CASES) == set(COPUS) and set(JOBS) == set(PROFILED) and set(map(str, SIZES)) == set(OVERHEAD)
+    assert {each.suite for each in COMPARISONS} == {"cpu", "simulated"}
+
+
+@pytest.mark.skipif(bool(BENCHMARKS["goodput-pollux"].declared.lacking), reason="NOT TESTED: Pollux's measurements are not here")
+def test_so_are_pollux_workloads() -> None:
+    assert all(len(pollux.workload(name).table.rows) > 1 for name in POLLUX)
+
+
+def test_an_argument_changes_the_digest() -> None:
+    assert inputs("profile", repeats=2).digest == inputs("profile", repeats=2).digest != inputs("profile", repeats=3).digest
+    assert inputs("profile", ("moe",), repeats=2).tasks == ("moe",)
+    with pytest.raises(InputError, match="`vit` is no task"):
+        inputs("profile", ("vit",), repeats=2)
+
+
+def test_a_log_knows_its_tasks() -> None:
+    comparison = Comparison(suite="simulated", trials=40)
+    protocol = comparison.protocol([])
+    assert protocol["tasks"] == list(SIMULATED) and protocol["files"][MOE] == SUITES["simulated"].inputs().files[MOE]
+
+
+def test_what_is_measured_without_a_name_takes_seconds() -> None:
+    assert quick() == ["help", "start-up", "prior", "machine"]
+
+
+class Checkout:
+    """A copy of the project that can be changed, and what `oppa bench` lists there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data = folder / "project", folder / "data"
+        for name in ("oppa", "runners", "priors", "search_spaces", "examples", "results"):
+            shutil.copytree(HERE / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.svg", "*.csv.gz"))
+        self.data.mkdir()
+        for name in {name for benchmark in BENCHMARKS.values() for name in benchmark.declared.data}:
+            (self.data / name).write_text("measured\n")
+
+    def run(self, *words: str, code: int = 0) -> str:
+        environment = {**os.environ, "OPPA_DATA": str(self.data), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run([sys.executable, *words], cwd=self.folder, capture_output=True, text=True, env=environment)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    def digests(self) -> dict[str, str]:
+        return {each["record"]: each["digest_now"] for each in json.loads(self.run("-m", "oppa", "bench", "--json"))}
+
+    def states(self, code: int) -> dict[str, tuple[str, list[str]]]:
+        listed = json.loads(self.run("-m", "oppa", "bench", "--stale", "--json", code=code))
+        return {each["record"]: (each["state"], each["why"]) for each in listed}
+
+    def path(self, name: str) -> Path:
+        return self.data / name.removeprefix("OPPA_DATA/") if name.startswith("OPPA_DATA/") else self.folder / name
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Checkout:
+    return Checkout(tmp_path_factory.mktemp("checkout"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        (MOE, SIMULATED_RECORDS),
+        ("runners/simulated/jobs/copus-3b.toml", {"results/goodput-simulated"}),
+        ("priors/clusters/RTX3080.toml", SIMULATED_RECORDS),
+        ("search_spaces/megatron.toml", {"results/goodput-simulated"}),
+        ("priors/hardware/RTX3080.toml", {"results/search/simulated", "results/profile"}),
+        ("results/cpu-exhaustive/trials.csv", {"results/search/cpu", "results/ci"}),
+        ("examples/digits.py", {"results/policies"}),
+        ("OPPA_DATA/adaptdl_gradstats.csv", {"results/goodput-pollux"}),
+        ("oppa/bench/stopping.py", set()),
+        ("oppa/simulator/simulator.py", set()),
+    ],
+)
+def test_a_byte_of_an_input_changes_the_digests_of_what_declares_it(checkout, name, changed) -> None:
+    before, path = checkout.digests(), checkout.path(name)
+    content = path.read_bytes()
+    path.write_bytes(content + b"\n")
+    try:
+        now = checkout.digests()
+    finally:
+        path.write_bytes(content)
+    assert {record for record in before if now[record] != before[record]} == changed
+
+
+@pytest.mark.slow
+def test_another_job_file_joins_no_suite(checkout) -> None:
+    before, another = checkout.digests(), checkout.path(MOE).with_name("another.toml")
+    shutil.copy(checkout.path(MOE), another)
+    try:
+        tasks = checkout.run("-c", "from oppa.bench.tasks import simulated_tasks; print(*(each.name for each in simulated_tasks()))")
+        assert checkout.digests() == before and tuple(tasks.split()) == SIMULATED
+    finally:
+        another.unlink()
+
+
+MEASURED = """
+import json
+from oppa import catalog
+from oppa.bench.registry import BENCHMARKS
+for benchmark in BENCHMARKS.values():
+    for recorded in benchmark.recorded:
+        folder, inputs = catalog.root() / recorded.folder, recorded.inputs()
+        if (folder / "runs.jsonl").exists():
+            protocol = {"suite": inputs.arguments["suite"], "trials": inputs.arguments["trials"], "apart": []}
+            lines = [json.dumps({"protocol": {**protocol, "tasks": list(inputs.tasks), "files": inputs.files}, "origin": {}})]
+            tasks = inputs.tasks or ["1B-1"]
+            for plays in recorded.plays:
+                every = [(task, name, seed) for task in tasks for name in plays.designers for seed in range(plays.seeds)]
+                lines += [json.dumps({"task": task, "designer": name, "seed": seed, "variation": ""}) for task, name, seed in every]
+            (folder / "runs.jsonl").write_text("".join(line + "\\n" for line in lines))
+        elif (folder / "reference.json").exists():
+            (folder / "reference.json").write_text(json.dumps({"origin": {"date": "now"}, "inputs": inputs.to_dict(), "scores": []}))
+        else:
+            (folder / "inputs.json").write_text(inputs.text)
+"""
+
+
+@pytest.mark.slow
+def test_records_match_until_an_input_changes_and_say_which(tmp_path) -> None:
+    checkout = Checkout(tmp_path)
+    checkout.run("-c", MEASURED)
+    assert checkout.states(code=0) == {}
+    with checkout.path(MOE).open("a") as file:
+        file.write("\n")
+    assert checkout.states(code=4) == dict.fromkeys(SIMULATED_RECORDS, ("stale", [MOE]))
+
+
+@pytest.mark.slow
+def test_data_that_are_not_here_leave_it_open_and_a_play_that_lacks_does_not(tmp_path) -> None:
+    checkout = Checkout(tmp_path)
+    checkout.run("-c", MEASURED)
+    checkout.path("OPPA_DATA/nanotron_h100.csv").unlink()
+    listed = json.loads(checkout.run("-m", "oppa", "bench", "--json"))
+    open_ = {each["record"] for each in listed if each["state"] == "not checked"}
+    assert open_ == {f"results/{name}" for name in ("bench", "prior", "calibrate", "simulator", "search/replay", "cluster")}
+    log = checkout.folder / "results" / "search" / "cpu" / "runs.jsonl"
+    log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if '"designer": "tpe", "seed": 7' not in line))
+    shutil.rmtree(checkout.folder / "results" / "service")
+    assert checkout.states(code=4) == {
+        "results/search/cpu": ("stale", ["1 plays of tpe lack"]),
+        "results/service": ("no record", ["`oppa bench service --out results/service` makes one"]),
+    }
