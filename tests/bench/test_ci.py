@@ -1,10 +1,11 @@
 """The short benchmark of continuous integration: what counts as a regression."""
 
 import dataclasses
+import json
 
 import pytest
 
-from oppa.bench.ci import Score, changes, read_reference, record, sections
+from oppa.bench.ci import Score, changes, ci_inputs, read_reference, record, sections
 from oppa.errors import EnvironmentLackingError, InputError
 
 
@@ -47,6 +48,17 @@ def test_a_reference_is_read_as_it_was_recorded(tmp_path) -> None:
     path = record(scores(), tmp_path / "ci" / "reference.json")
     assert read_reference(path) == scores()
     assert sections(changes(scores(), read_reference(path)))[0].rows[0][:2] == ("oppa", "8")
+
+
+def test_a_reference_of_other_tasks_is_refused(tmp_path) -> None:
+    path, now = record(scores(), tmp_path / "reference.json"), ci_inputs()
+    assert read_reference(path, inputs=now) == scores()
+    for other in (ci_inputs(["cpu"]), dataclasses.replace(now, files={**now.files, "examples/cpu.toml": "0"})):
+        with pytest.raises(InputError, match=r"is a reference of other tasks: .*(task moe|examples/cpu\.toml)"):
+            read_reference(path, inputs=other)
+    path.write_text(json.dumps({"scores": []}))
+    with pytest.raises(InputError, match="it has no digest of its tasks"):
+        read_reference(path, inputs=now)
 
 
 def test_a_reference_that_is_none_is_named(tmp_path) -> None:

@@ -57,3 +57,13 @@ def test_a_row_stands_for_every_cell() -> None:
     assert len(shown) == len(set(shown)) == len(list(itertools.product(designers, (6, 8))))
     assert all(len(row) == len(section.columns) and row[3] == "2" for row in section.rows)
     assert all(bool(row[-1]) == (row[2] != "oppa") for row in section.rows)
+
+
+@pytest.mark.slow
+def test_memory_that_is_exactly_as_predicted_does_not_end_a_step(designer) -> None:
+    problem, seen = problem_of(min(SIZES)), observations(designer, 101, seed=100)
+    told = Oppa(problem, problem.candidates(), seed=0)
+    told.update(seen[:99])
+    for observation in seen[99:]:
+        told.update([observation])
+    assert told.suggest({each.candidate for each in seen}) is not None
