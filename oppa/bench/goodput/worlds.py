@@ -48,7 +48,7 @@ def gain_section(played: Played, jobs: Words, worlds: Words) -> Section:
         "charges no time for changes of layout.\n\n"
         f"A larger learning rate helps {helps}. `{OURS}` assumes the world `{ASSUMED}`, `{AS_WRITTEN}` the world `{ASSUMED_AS_WRITTEN}`. "
         "The loss of every run follows the goodput model itself. These figures therefore show what controller, margin and costs make of "
-        "the model, and not whether it holds."
+        f"the model, and not whether it holds. The figures at the end of the page show the world `{ASSUMED}`."
     )
     return Section(
         title=f"Where `{OURS}` wins and where it loses",
