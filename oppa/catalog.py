@@ -1,19 +1,45 @@
-"""Finds the files that oppa reads or starts: search spaces, priors and runners, in a checkout and in a wheel alike."""
+"""Finds what an installation has, in a checkout and in a wheel alike: search spaces, priors, runners, and what installs an extra."""
 
+import re
+import shlex
+import sys
 from pathlib import Path
 
 from oppa.errors import EnvironmentLackingError, InputError, nearest
 
+_PACKAGE = Path(__file__).resolve().parent
+
 
 def root() -> Path:
     """The folder that holds `search_spaces/`, `priors/` and `runners/`: inside the wheel, else the checkout."""
-    package = Path(__file__).resolve().parent
-    for folder in (package / "_catalog", package.parent):
+    for folder in (_PACKAGE / "_catalog", _PACKAGE.parent):
         if (folder / "runners").is_dir():
             return folder
     raise EnvironmentLackingError(
-        f"the installation in `{package}` has no `runners` folder", hint="install oppa again: `pip install --force-reinstall oppa`"
+        f"the installation in `{_PACKAGE}` has no `runners` folder",
+        hint="install oppa again, from its wheel or its checkout: `pip install --force-reinstall PATH`",
     )
+
+
+def install_hint(extra: str, *, package: Path = _PACKAGE) -> str:
+    """Return how to install one of oppa's extras. The public index has another project under oppa's name, so no hint names that.
+
+    Args:
+        extra: Its name in `pyproject.toml`, such as `peers`.
+        package: Where oppa is installed; without a `pyproject.toml` above, the hint names the extra's packages.
+    """
+    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    if (package.parent / "pyproject.toml").is_file():
+        return f"`{pip} -e '.[{extra}]'` in `{package.parent}`"
+    return f"`{pip} {shlex.join(_requirements(extra))}`"
+
+
+def _requirements(extra: str) -> list[str]:
+    """Return the packages of an extra, as the installed metadata names them."""
+    from importlib.metadata import requires
+
+    named = (re.match(r"([^;]+);.*\bextra == ['\"]([\w-]+)['\"]", line) for line in requires("oppa") or ())
+    return [found[1].strip() for found in named if found and found[2] == extra]
 
 
 def names(kind: str) -> list[str]:

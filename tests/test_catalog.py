@@ -1,11 +1,18 @@
 """The catalog: names and paths find files; what is missing is answered with the nearest."""
 
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from oppa import catalog
 from oppa.errors import InputError
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_the_catalog_has_a_space_for_each_framework() -> None:
@@ -33,3 +40,57 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 def test_a_missing_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         catalog.find("runners", "./no", beside=tmp_path)
+
+
+# What installs an extra
+
+EXTRAS = sorted(set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]) - {"dev"})
+TEXTS = (
+    ".ci",
+    "client",
+    "docs",
+    "examples",
+    "oppa",
+    "priors",
+    "runners",
+    "search_spaces",
+    "tests",
+    "README.md",
+    "ARCHITECTURE.md",
+    "Makefile",
+)
+SUFFIXES = (".py", ".md", ".toml", ".html", ".j2", ".js", ".sh", "")
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_in_a_checkout_an_extra_is_the_checkout_s_own(extra: str) -> None:
+    hint = catalog.install_hint(extra)
+    assert f"pip install -e '.[{extra}]'" in hint and f"`{ROOT}`" in hint and sys.executable in hint
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_of_a_wheel_the_hint_names_the_extra_s_packages(extra: str, tmp_path: Path) -> None:
+    hint = catalog.install_hint(extra, package=tmp_path / "oppa")
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]
+    assert hint == f"`{sys.executable} -m pip install {shlex.join(declared)}`"
+
+
+def test_every_extra_that_a_hint_asks_for_is_there() -> None:
+    asked = {name for path in (ROOT / "oppa").rglob("*.py") for name in re.findall(r"install_hint\([\"'](\w+)[\"']\)", path.read_text())}
+    assert asked <= set(EXTRAS) and asked >= {"command", "learn", "peers"}
+
+
+def test_no_text_installs_oppa_from_an_index() -> None:
+    """There, somebody else's project has that name. Only the checkout's own extras may name each other."""
+    index = re.compile(r"pip3? install[^`\n]*[\s'\"]oppa(?![\w/.-])|['\"]oppa\[")
+    for path in texts():
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
+            assert not index.search(line), f"{path}:{number}: {line.strip()}"
+
+
+def texts() -> Iterator[Path]:
+    """What people read or run, but for this file; `pyproject.toml` has `oppa[...]` for its own extras."""
+    for name in TEXTS:
+        for path in [ROOT / name, *sorted((ROOT / name).rglob("*"))]:
+            if path.is_file() and path.suffix in SUFFIXES and path != Path(__file__) and "__pycache__" not in path.parts:
+                yield path

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 JOB = "The job file: its data-parallel workers, their batch in the beginning, and the size of its gradients are taken."
 EPISODES = "Training runs to learn from."
-ALGORITHM = "`ppo`, with clipping and advantages (pip install 'oppa[learn]'); or `paper`, the cumulative reward alone."
+ALGORITHM = "`ppo`, with clipping and advantages (needs the extra `learn`); or `paper`, the cumulative reward alone."
 CURVE = "What the model learns from samples: the name of a measured curve of oppa's."
 RUN = "A run of `oppa train` that tells it instead, with `validation` in [train]. Repeat it for runs with other batch sizes."
 FORM = "Of the reward: `goodput`; `paper`, as DYNAMIX writes it; or `per-sample`, the same with its slips mended."

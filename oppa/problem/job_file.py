@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib.util
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -182,8 +181,8 @@ def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:
     if path.suffix not in _WRITERS:
         raise JobError(f'`[command.files.{name}]`: `path = "{table.path}"` is of no known kind', hint=f"known are {', '.join(_WRITERS)}")
     if (package := _WRITERS[path.suffix]) and importlib.util.find_spec(package) is None:
-        hint = f"`{sys.executable} -m pip install 'oppa[command]'`"
-        raise EnvironmentLackingError(f"rewriting `{table.path}` needs the package `{package}`, which is not installed", hint=hint)
+        message = f"rewriting `{table.path}` needs the package `{package}`, which is not installed"
+        raise EnvironmentLackingError(message, hint=catalog.install_hint("command"))
     if strange := [key for key, to in table.keys.items() if isinstance(to, dict) and len(to) != 1]:
         raise JobError(
             f"`[command.files.{name}]`: `{strange[0]}` depends on one parameter", hint="as { zero_stage = { 2 = false, 3 = true } }"

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from oppa import catalog
 from oppa.errors import EnvironmentLackingError
 from oppa.tuning.designers import make_designer
 from oppa.tuning.designers.analytic_memory import memory_bytes
@@ -26,7 +27,7 @@ def test_a_library_that_is_not_installed_is_named_with_what_installs_it(name, pa
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not there
     with pytest.raises(EnvironmentLackingError) as caught:
         make(name)
-    assert package in caught.value.message and "oppa[peers]" in caught.value.hint
+    assert package in caught.value.message and catalog.install_hint("peers") == caught.value.hint
 
 
 def columns(candidates, *names):

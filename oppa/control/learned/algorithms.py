@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from oppa import catalog
 from oppa.control.learned.episode import Episode, Task
 from oppa.control.learned.learner import GAMMA, Learner, cumulative, layers_of, network
 from oppa.control.learned.observation import NAMES, observations
@@ -144,7 +145,8 @@ def _by_ppo(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array, Ar
         from stable_baselines3.common.callbacks import BaseCallback
         from stable_baselines3.common.logger import Logger
     except ImportError:
-        raise EnvironmentLackingError("PPO is stable-baselines3's", hint="pip install 'oppa[learn]', or `--algorithm paper`") from None
+        hint = f"{catalog.install_hint('learn')}, or use `--algorithm paper`"
+        raise EnvironmentLackingError("PPO is stable-baselines3's, which is not installed", hint=hint) from None
 
     class Listener(BaseCallback):
         """Tells of each episode."""

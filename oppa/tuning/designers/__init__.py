@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError, nearest
 
 if TYPE_CHECKING:  # the help names the default, and must not wait for numpy
@@ -144,4 +145,4 @@ def _require(package: str) -> None:
     try:
         importlib.import_module(package)
     except ModuleNotFoundError as lacking:
-        raise EnvironmentLackingError(f"`{lacking.name}` is not installed", hint="pip install 'oppa[peers]'") from lacking
+        raise EnvironmentLackingError(f"`{lacking.name}` is not installed", hint=catalog.install_hint("peers")) from lacking

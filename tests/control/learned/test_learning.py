@@ -86,7 +86,7 @@ def test_the_same_seed_learns_the_same(algorithm, task) -> None:
 
 @pytest.mark.slow
 def test_what_ppo_has_learned_beats_static_sizes_on_workers_that_it_never_saw(task) -> None:
-    pytest.importorskip("stable_baselines3", reason="pip install 'oppa[learn]'")
+    pytest.importorskip("stable_baselines3", reason="the extra `learn` is not installed")
     found = {each.name: each for each in scores(task, learned(task, "ppo", episodes=40, seed=0, provenance={}), seed=0, runs=8)}
     assert found["learned"].of_static < 0.8 and found["learned"].failed == 0
 
