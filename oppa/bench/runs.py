@@ -61,7 +61,7 @@ class Run:
         clock = [0.0]
         for each in played:
             clock.append(clock[-1] + each.result.seconds)
-        limit, best = task.problem.cluster.memory_limit_bytes, task.best
+        limit, best = task.problem.cluster.usable_bytes, task.best
         rates = [each.result.estimate.steps_per_s / best if each.result.estimate else None for each in played]
         predictions = [each.prediction for each in played]
         incumbent = played[-1].incumbent if played else None

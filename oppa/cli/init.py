@@ -14,8 +14,12 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
     """Write a job.toml for this machine, or for all hosts of the allocation that oppa is started in, ready for `oppa tune`."""
+    import tomllib
+
     from oppa.cli import style
+    from oppa.cli.summary import warn_of_unknown_device
     from oppa.errors import InputError
+    from oppa.units import parse_bytes
 
     if path.exists() and not force:
         raise InputError(f"`{path}` exists", hint="name another file, or overwrite it with --force")
@@ -24,6 +28,8 @@ def init(
         path.write_text(text)
     except OSError as error:
         raise InputError(f"`{path}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and is yours") from None
+    cluster = tomllib.loads(text)["cluster"]
+    warn_of_unknown_device(cluster["device"], parse_bytes(cluster["memory_limit"]))
     style.err().print(f"written: {path}\n\nedit it, then\n  oppa space {path}\n  oppa tune {path}")
 
 

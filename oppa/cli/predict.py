@@ -10,7 +10,6 @@ from oppa.errors import InfeasibleError, InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from oppa.cost.hardware import Hardware
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
 
@@ -29,7 +28,7 @@ def predict(
     """Rank configurations by the prior alone, without a trial.
 
     --rows has the columns layers, hidden, heads, kv_heads, ffn, vocab, seq_len,
-    device (a name in priors/hardware), gpus, gpus_per_node, gbs, mbs, dp, tp, pp,
+    device (an id or alias in priors/hardware), gpus, gpus_per_node, gbs, mbs, dp, tp, pp,
     model_chunks, zero (0 to 3) and recompute (none, selective, full); it may have
     precision, gated (true unless given) and tied (false). Rows, order and other
     columns stay as they are.
@@ -46,22 +45,23 @@ def predict(
 
 
 def _predict_job(job: Path, limit: int, as_json: bool) -> None:
+    from oppa.cli.summary import warn_of_unknown_device
     from oppa.cost.hardware import hardware_of
     from oppa.cost.prediction import believed, predict
     from oppa.cost.workload import workload_of
     from oppa.problem.job import load_job
 
     problem = load_job(job)
-    candidates, hardware = problem.candidates(), hardware_of(problem.cluster)
-    predicted = predict(workload_of(problem, candidates), believed(hardware))
+    candidates = problem.candidates()
+    predicted = predict(workload_of(problem, candidates), believed(hardware_of(problem.cluster)))
     ranked = predicted.sort_values(["fits", "predicted_step_time_s"], ascending=[False, True], kind="stable")
-    _warn_of_unknown(problem, hardware)
+    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
     if as_json:
         _print_json(ranked, candidates)
     else:
         _print_table(ranked, candidates, problem, limit)
     if not ranked["fits"].any():
-        raise _nothing_fits(ranked, candidates, hardware)
+        raise _nothing_fits(ranked, candidates, problem.cluster.usable_bytes)
 
 
 def _predict_rows(path: Path, out: Path | None) -> None:
@@ -83,17 +83,6 @@ def _predict_rows(path: Path, out: Path | None) -> None:
         )
     if out:
         style.err().print(f"written: {out}, {len(predicted)} rows, {predicted['fits'].sum()} predicted to fit", markup=False)
-
-
-def _warn_of_unknown(problem: "Problem", hardware: "Hardware") -> None:
-    from oppa.cli import style
-    from oppa.cost.hardware import UNKNOWN
-
-    if hardware.name == UNKNOWN != problem.cluster.device:
-        style.err().print(
-            f"[yellow]warning[/]: nothing is known of `{problem.cluster.device}`; figures of some GPU stand in for it "
-            "(priors/hardware/GPU.toml)\n"
-        )
 
 
 def _print_json(ranked: "pd.DataFrame", candidates: "Candidates") -> None:
@@ -124,13 +113,13 @@ def _print_table(ranked: "pd.DataFrame", candidates: "Candidates", problem: "Pro
         style.out().print(table)
 
 
-def _nothing_fits(ranked: "pd.DataFrame", candidates: "Candidates", hardware: "Hardware") -> InfeasibleError:
+def _nothing_fits(ranked: "pd.DataFrame", candidates: "Candidates", usable_bytes: int) -> InfeasibleError:
     from oppa.units import format_bytes
 
     least = ranked["predicted_memory_bytes"].sort_values().index[0]
-    needed, usable = ranked["predicted_memory_bytes"][least], hardware.usable_bytes
+    needed = ranked["predicted_memory_bytes"][least]
     return InfeasibleError(
         f"none of the {len(ranked)} valid configurations is predicted to fit: `{candidates.configuration(least).id}` needs the least, "
-        f"{format_bytes(needed)}, and {format_bytes(usable)} can be used",
+        f"{format_bytes(needed)}, and {format_bytes(usable_bytes)} can be used",
         hint="raise `memory_limit`, or lower `seq_len` or the batch, or use more devices",
     )

@@ -90,7 +90,7 @@ def _job(spec: "RunSpec", run: Path) -> "Job":
         tp=configuration.tp,
         ep=configuration.ep,
         zero_stage=configuration.zero_stage,
-        limit_bytes=spec.problem.cluster.memory_limit_bytes,
+        limit_bytes=spec.problem.cluster.usable_bytes,
     )
 
 

@@ -13,10 +13,12 @@ def space(
 ) -> None:
     """Count and list the valid configurations of a job, the default configurations first."""
     from oppa.cli import style
+    from oppa.cli.summary import warn_of_unknown_device
     from oppa.problem.describe import by_degrees, varying
     from oppa.problem.job import load_job
 
     problem = load_job(job)
+    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
     candidates = problem.candidates()
     if as_json:
         import json

@@ -35,6 +35,15 @@ def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") 
         f"[bold]space[/]  {len(candidates)} valid configurations\n"
         f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}\n"
     )
+    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+
+
+def warn_of_unknown_device(device: str, memory_bytes: int) -> None:
+    """Print a warning to stderr if the device catalogue does not have a job's device."""
+    from oppa.problem.devices import unknown_device
+
+    if said := unknown_device(device, memory_bytes):
+        style.err().print(f"[yellow]warning[/]: {escape(said)}\n")
 
 
 def job_line(problem: "Problem") -> str:
@@ -87,7 +96,7 @@ def nothing_feasible(study: "Study", problem: "Problem") -> OppaError:
 
 def _remedy(outcome: "Outcome", study: "Study", problem: "Problem") -> str:
     if outcome == "out_of_memory":
-        limit = format_bytes(problem.cluster.memory_limit_bytes)
+        limit = format_bytes(problem.cluster.usable_bytes)
         return f"the memory limit of {limit} binds: raise it, or lower `seq_len` or the batch, or use more devices"
     if outcome == "timed_out":
         return f"`trial_time = {format_seconds(problem.limits.trial_time_s)}` binds: raise it, or lower `q_max`"

@@ -30,9 +30,11 @@ def why(
 
     Of several configurations that match, it is the best predicted one.
     """
+    from oppa.cli.summary import warn_of_unknown_device
     from oppa.problem.setting import find
 
     problem, folder, trials = _question(job, study)
+    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
     candidates = problem.candidates()
     asked, matches = find(setting, candidates)
     if not len(matches):

@@ -9,11 +9,8 @@ from oppa import catalog
 from oppa.cost.coefficients import Belief, load_beliefs, read_beliefs
 from oppa.cost.declaration import positive, read_toml, require_keys, require_source, require_table
 from oppa.errors import InputError
-from oppa.problem.cluster import Cluster, Link
-
-CATALOG = "priors/hardware"
-UNKNOWN = "GPU"
-"""The catalog's device that stands in for one of which it knows nothing."""
+from oppa.problem.cluster import Cluster, Link, usable_of
+from oppa.problem.devices import CATALOG, CPU, GENERIC, identify
 
 _TABLES = {
     "memory": ("bytes", "bandwidth_bytes_per_s"),
@@ -33,7 +30,8 @@ class Hardware:
 
     name: str
     devices_per_host: int
-    memory_bytes: int
+    usable_bytes: int
+    """The memory limit: the cluster's; in the catalogue, what `usable_of` the device's memory is, on CPUs all."""
     memory_bandwidth_bytes_per_s: float
     matmul_flops_per_s: Mapping[str, float]
     """Dense, by precision."""
@@ -48,11 +46,6 @@ class Hardware:
     """The device works while its host prepares what comes next; a CPU does one after the other."""
     coefficients: Mapping[str, Belief] = dataclasses.field(default_factory=dict)
     """What is known better of this device than in general."""
-
-    @property
-    def usable_bytes(self) -> float:
-        """What a training process gets: a device's context, communication buffers and fragments take the rest."""
-        return self.memory_bytes * (0.9 if self.asynchronous else 1.0)
 
     def matmul_peak(self, precision: str) -> float:
         """Operations per second at a precision; 16-bit formats stand in for each other, and fp32 for both."""
@@ -75,15 +68,16 @@ def load_hardware(name: str) -> Hardware:
     """
     path = catalog.find(CATALOG, name)
     values, where = read_toml(path), f"`{path}`"
-    require_keys(values, ["description", "devices_per_host", *_TABLES, "coefficients"], where)
+    require_keys(values, ["description", "devices_per_host", "aliases", "shared_aliases", *_TABLES, "coefficients"], where)
     numbers = {table: _numbers(values, table, path) for table in _TABLES if table in values or table not in _MAY_LACK}
     better = read_beliefs(values.get("coefficients", {}), path)
     require_keys(better, [key for model in _MODELS for key in load_beliefs(model)], f"{where}, [coefficients],")
+    memory_bytes, on_cpu = round(numbers["memory"]["bytes"]), path.stem == CPU
     stall = numbers.get("stall", {"probability_per_host": 0.0, "seconds": 0.0})
     return Hardware(
         name=path.stem,
         devices_per_host=round(positive(values, "devices_per_host", where)),
-        memory_bytes=round(numbers["memory"]["bytes"]),
+        usable_bytes=memory_bytes if on_cpu else usable_of(memory_bytes),
         memory_bandwidth_bytes_per_s=numbers["memory"]["bandwidth_bytes_per_s"],
         matmul_flops_per_s=numbers["matmul_flops_per_s"],
         intra_host=Link(**numbers["intra_host"]),
@@ -91,22 +85,22 @@ def load_hardware(name: str) -> Hardware:
         inter_host=Link(**numbers["inter_host"]),
         stall_probability_per_host=stall["probability_per_host"],
         stall_s=stall["seconds"],
-        asynchronous=path.stem != "CPU",
+        asynchronous=not on_cpu,
         coefficients=better,
     )
 
 
 def hardware_of(cluster: Cluster) -> Hardware:
-    """The cluster's device with the cluster's own memory and links and, on a CPU, its share of cores.
+    """Return the cluster's device with the cluster's own memory and links and, on a CPU, its share of cores.
 
-    A device that the catalog does not know is believed to be some `GPU`, as `name` then tells.
+    The generic `GPU` stands in for a device that the catalogue does not have.
     """
-    known = load_hardware(cluster.device if cluster.device in catalog.names(CATALOG) else UNKNOWN)
+    known = load_hardware(identify(cluster.device, cluster.usable_bytes) or GENERIC)
     cores = min(cluster.cpus, default=1.0) if not cluster.on_cuda else 1.0
     return dataclasses.replace(
         known,
         devices_per_host=cluster.devices_per_host,
-        memory_bytes=cluster.memory_limit_bytes,
+        usable_bytes=cluster.usable_bytes,
         matmul_flops_per_s={name: peak * cores for name, peak in known.matmul_flops_per_s.items()},
         memory_bandwidth_bytes_per_s=known.memory_bandwidth_bytes_per_s * cores,
         intra_host=cluster.intra_host or known.intra_host,

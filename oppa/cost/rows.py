@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oppa import catalog
-from oppa.cost.hardware import CATALOG, Hardware, load_hardware
+from oppa.cost.hardware import Hardware, load_hardware
 from oppa.cost.workload import RECOMPUTE, Layout, Machine, Shape, Workload, layout_of, machine_facts, shape_facts
 from oppa.errors import InputError, nearest
+from oppa.problem.devices import devices, identify
 from oppa.problem.model import Model
 
 MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
@@ -39,7 +39,7 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
             raise InputError(f"the rows have no column `{name}`", hint=f"they need {', '.join(REQUIRED)}; may have {', '.join(OPTIONAL)}")
     checked = {name: _whole_numbers(rows[name], least=1) for name in (*MODEL, *PLACE, *LAYOUT) if name != "zero"}
     checked["zero"] = _whole_numbers(rows["zero"], least=0, most=3)
-    checked["device"] = _words(rows["device"], catalog.names(CATALOG))
+    checked["device"] = _devices(rows["device"])
     checked["recompute"] = _words(rows["recompute"], RECOMPUTE, default="none")
     checked["precision"] = _words(_optional(rows, "precision"), PRECISIONS)
     checked["gated"] = _flags(_optional(rows, "gated"), default=True)
@@ -110,6 +110,15 @@ def _words(column: pd.Series, known: Sequence[str], *, default: str = "") -> pd.
         return words.where(words.isin(known))
 
     return _checked(column, read, lambda word: nearest(word, filter(None, known)))
+
+
+def _devices(column: pd.Series) -> pd.Series:
+    """Ids of the catalogue, for ids and aliases."""
+
+    def read(cells: pd.Series) -> pd.Series:
+        return cells.astype("str").map(identify)
+
+    return _checked(column, read, lambda name: nearest(name, devices()))
 
 
 def _flags(column: pd.Series, *, default: bool) -> pd.Series:

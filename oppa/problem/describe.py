@@ -3,6 +3,7 @@
 import numpy as np
 
 from oppa.problem.candidates import Candidates
+from oppa.problem.cluster import Cluster
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
 from oppa.units import format_bytes, format_count
@@ -16,8 +17,14 @@ def job(problem: Problem) -> str:
     hosts = f"{cluster.hosts} hosts × " if cluster.hosts > 1 else ""
     return (
         f"{model.name}, {format_count(model.parameter_count)} parameters, batch {_batches(problem)} × {model.seq_len} tokens, "
-        f"{hosts}{cluster.devices_per_host} × {cluster.device}, {format_bytes(cluster.memory_limit_bytes)} each"
+        f"{hosts}{cluster.devices_per_host} × {cluster.device}, {_memory(cluster)} each"
     )
+
+
+def _memory(cluster: Cluster) -> str:
+    """Return the limit, and what it is of where the job does not state one."""
+    whole = "" if cluster.memory_limit_stated else f" of {format_bytes(cluster.memory_limit_bytes)}"
+    return f"{format_bytes(cluster.usable_bytes)}{whole}"
 
 
 def _batches(problem: Problem) -> str:

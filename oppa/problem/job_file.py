@@ -16,6 +16,7 @@ from oppa.problem.allocation import ALLOCATION, read_allocation
 from oppa.problem.cluster import Cluster, Link
 from oppa.problem.command import Argument, Command, ConfigFile, Steps
 from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive, Seconds, Table, listing, parse, spell
+from oppa.problem.devices import CPU, memory_of
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
@@ -84,17 +85,21 @@ class ClusterTable(Table):
     hosts: Count | Literal["allocation"] = 1
     devices_per_host: Count | Literal["allocation"]
     device: str = Field(default="CPU", min_length=1)
-    memory_limit: Bytes
+    memory_limit: Bytes | None = None
     cpus_per_device: Positive | list[Positive] | None = None
     intra_host: LinkTable | None = None
     inter_host: LinkTable | None = None
 
     def record(self) -> Cluster:
-        """The cluster meant; raises JobError for a CPU quota on other devices, or an allocation where there is none."""
-        device = "CPU" if self.device.upper() == "CPU" else self.device
-        if device != "CPU" and self.cpus_per_device is not None:
+        """The cluster meant.
+
+        Raises:
+            JobError: a CPU quota on other devices, an allocation where there is none, or no memory limit for a device of unknown size.
+        """
+        device = CPU if self.device.upper() == CPU else self.device
+        if device != CPU and self.cpus_per_device is not None:
             raise JobError(f'`cpus_per_device` is for CPUs, and `device = "{device}"`', hint="leave it out")
-        given = read_allocation(on_cuda=device != "CPU") if ALLOCATION in (self.hosts, self.devices_per_host) else None
+        given = read_allocation(on_cuda=device != CPU) if ALLOCATION in (self.hosts, self.devices_per_host) else None
         count = given.devices_per_host if given and self.devices_per_host == ALLOCATION else int(self.devices_per_host)
         own = self.cpus_per_device
         if isinstance(own, list) and len(own) != count:
@@ -105,7 +110,8 @@ class ClusterTable(Table):
             hosts=given.hosts if given and self.hosts == ALLOCATION else int(self.hosts),
             devices_per_host=count,
             device=device,
-            memory_limit_bytes=self.memory_limit,
+            memory_limit_bytes=self.memory_limit or memory_of(device),
+            memory_limit_stated=self.memory_limit is not None,
             cpus_per_device=tuple(own) if isinstance(own, list) else own or (given.cpus_per_device if given else None),
             intra_host=self.intra_host.record() if self.intra_host else None,
             inter_host=self.inter_host.record() if self.inter_host else given.link if given else None,

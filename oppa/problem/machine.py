@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from oppa.errors import InputError, nearest
-from oppa.problem.cluster import Link
+from oppa.problem.cluster import USABLE_SHARE, Link, usable_of
+from oppa.problem.devices import identify
 from oppa.problem.presets import PRESETS
 from oppa.units import MIB, format_bytes
 
@@ -76,8 +77,10 @@ def _cpu_job(machine: Machine, hosts: int, devices: int | None, preset: str) -> 
         "model": _fitting((preset,) if preset else ("tiny-16m", "tiny-4m", "tiny-1m"), limit_bytes),
         "global_batch": max(32, hosts * devices),
         "devices": devices,
-        "device": "CPU",
+        "device": '"CPU"',
+        "named": "a rank on cores of this machine" if hosts == 1 else "a rank on cores of a host",
         "memory_limit": f'"{limit_bytes // MIB} MiB"',
+        "limited": "what one rank may allocate: its share of half the memory",
         "more": f"{quota:<32}# its share of the cores, where control groups are writable\n",
         "precision": "fp32",
     }
@@ -85,13 +88,17 @@ def _cpu_job(machine: Machine, hosts: int, devices: int | None, preset: str) -> 
 
 def _gpu_job(machine: Machine, hosts: int, preset: str) -> dict[str, Any]:
     all_bytes = hosts * machine.gpus * machine.gpu_memory_bytes
+    known = identify(machine.gpu, machine.gpu_memory_bytes)
+    whole_mib, usable_mib = machine.gpu_memory_bytes // MIB, usable_of(machine.gpu_memory_bytes) // MIB
     return {
         "machine": _of_each(hosts, f"{machine.gpus} x {machine.gpu}, {format_bytes(machine.gpu_memory_bytes)} each"),
         "model": _fitting((preset,) if preset else ("llama-2-7b", "llama-3.2-3b", "llama-3.2-1b", "tiny-64m"), all_bytes // 2),
         "global_batch": -(-32 // (hosts * machine.gpus)) * hosts * machine.gpus,
         "devices": machine.gpus,
-        "device": machine.gpu,
-        "memory_limit": f'"{machine.gpu_memory_bytes // MIB} MiB"',
+        "device": f'"{known or machine.gpu}"',
+        "named": f"as priors/hardware has {machine.gpu}" if known else "not in priors/hardware: a generic GPU stands in",
+        "memory_limit": f'"{usable_mib} MiB"',
+        "limited": f"what one rank may allocate: {USABLE_SHARE:g} of {whole_mib} MiB; CUDA contexts and buffers use the rest",
         "more": "",
         "precision": "bf16",
     }
@@ -153,8 +160,8 @@ global_batch = {global_batch:<17}# sequences per optimizer step
 [cluster]
 hosts = {hosts}
 devices_per_host = {devices}
-device = "{device}"
-memory_limit = {memory_limit:<17}# of each device
+device = {device:<23}# {named}
+memory_limit = {memory_limit:<17}# {limited}
 {more}{link}
 [runner]
 name = "torch"                  # or the path of a folder with a runner.toml

@@ -60,7 +60,7 @@ class Problem:
             "name": self.name,
             "model": dataclasses.asdict(self.model),
             "global_batch": self.global_batch,
-            "cluster": dataclasses.asdict(self.cluster),
+            "cluster": self.cluster.to_dict(),
             "runner": self.runner.name if self.runner.parent == catalog.root() / "runners" else str(self.runner),
             **({"command": dataclasses.asdict(self.command)} if self.command else {}),
             "training": dataclasses.asdict(self.training),

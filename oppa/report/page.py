@@ -18,7 +18,6 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from oppa.cost.hardware import hardware_of
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
@@ -106,7 +105,7 @@ def render(study: Study, problem: Problem) -> str:
         "launch": _launch(study),
         "progress": charts.best_so_far(trials, imitated=imitated),
         "throughput": charts.throughput(trials),
-        "memory": charts.memory(trials, hardware_of(problem.cluster).usable_bytes),
+        "memory": charts.memory(trials, problem.cluster.usable_bytes),
         "learned": _learned(problem, candidates, trials),
         "early": words.early_termination(trials, q_max=problem.limits.q_max),
     }

@@ -35,7 +35,7 @@ class Simulator:
         """Raises InputError for a device, precision or framework (by its search space) that is not simulated."""
         hardware = hardware_of(cluster)
         self.hardware, self.cluster, self.framework = hardware, cluster, framework_of(framework)
-        self.limit_bytes = min(cluster.memory_limit_bytes, hardware.device.memory_bytes)
+        self.limit_bytes = min(cluster.usable_bytes, hardware.device.memory_bytes)
         hardware.peak_flops_per_s(precision)
         topology = Topology(hardware, cluster.hosts)
         self.steps = Steps(model, Kernels(hardware, precision), topology, self.framework, balanced=balanced)

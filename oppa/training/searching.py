@@ -70,7 +70,7 @@ def main(folder: Path, configuration: Configuration) -> None:
     profile = Profile.from_dict(json.loads((folder / PROFILE).read_text()))
     dp, zero_stage, shape = configuration.dp, configuration.zero_stage, shape_of(configuration)
     stages = stages_of(configuration, problem.model)
-    chosen = choose(profile, shape, dp=dp, zero_stage=zero_stage, limit_bytes=problem.cluster.memory_limit_bytes, stages=stages)
+    chosen = choose(profile, shape, dp=dp, zero_stage=zero_stage, limit_bytes=problem.cluster.usable_bytes, stages=stages)
     begun = predict(profile, one_by_one(shape, split=False), dp=dp, zero_stage=zero_stage, stages=stages)
     (folder / ORDER).write_text(write_order(chosen.order))
     facts = {"name": chosen.name, "step_s": chosen.prediction.step_s, "peak_bytes": round(chosen.prediction.peak_bytes)}

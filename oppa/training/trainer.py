@@ -52,7 +52,7 @@ def _steps(build: Build, spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Itera
     source = source_of(spec)
     share = spec.configuration.global_batch // mesh.dp.size
     sequences = range(mesh.dp.index * share, (mesh.dp.index + 1) * share)
-    limit_bytes = spec.cluster.memory_limit_bytes if spec.memory_limit_enforced else None
+    limit_bytes = spec.cluster.usable_bytes if spec.memory_limit_enforced else None
     with exact_pages(mesh.device):
         with peak.watch(), memory_limit(limit_bytes, mesh.device, room=True):
             replica = build(spec, mesh)

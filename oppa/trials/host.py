@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, OppaError
 from oppa.problem.cluster import Cluster
-from oppa.problem.machine import this_machine
+from oppa.problem.devices import identify, unknown_device
+from oppa.problem.machine import Machine, this_machine
 from oppa.trials.quota import quotas_lacking
 from oppa.trials.runner import load_runner
 from oppa.units import format_bytes
@@ -76,6 +77,15 @@ def _machine() -> Iterator[Check]:
     gpus = f"{machine.gpus} x {machine.gpu}, {format_bytes(machine.gpu_memory_bytes)} each" if machine.gpus else "none"
     hint = "trials run on CPUs; GPUs need the NVIDIA driver and a CUDA build of torch"
     yield Check(name="CUDA devices", works=machine.gpus > 0, found=gpus, hint=hint)
+    if machine.gpus:
+        yield device_check(machine)
+
+
+def device_check(machine: Machine) -> Check:
+    """Check that the hardware prior covers this machine's GPUs."""
+    unknown = unknown_device(machine.gpu, machine.gpu_memory_bytes)
+    found = identify(machine.gpu, machine.gpu_memory_bytes) or f"`{machine.gpu}` is unknown"
+    return Check(name="device catalogue", works=not unknown, found=found, hint=unknown)
 
 
 def _runner(name: str) -> Check:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from oppa.cost.hardware import hardware_of
 from oppa.cost.step_time import optimizer_time, replica_time, stage_time, step_time
 from oppa.cost.workload import Machine, Workload, workload_of
 from oppa.problem.candidates import Candidates
@@ -77,7 +76,7 @@ def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate:
         repeats=repeats,
         steps_per_s=statistics.geometric_mean(measured) if measured else None,
         prediction=designer.predict(candidate),
-        usable_bytes=hardware_of(problem.cluster).usable_bytes,
+        usable_bytes=problem.cluster.usable_bytes,
         best=best,
         best_steps_per_s=best_rate,
         best_measured=finding is not None,

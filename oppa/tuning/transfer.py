@@ -6,6 +6,7 @@ from pathlib import Path
 
 from oppa.cost.coefficients import Belief
 from oppa.errors import InputError
+from oppa.problem.devices import identify
 from oppa.problem.problem import Problem
 from oppa.study import Study
 from oppa.tuning.designers.oppa import Oppa, fitted
@@ -25,7 +26,7 @@ def beliefs_of(folder: Path, problem: Problem) -> dict[str, Belief]:
     """
     with Study(folder) as study:
         theirs, trials = Problem.from_dict(study.meta["problem"]), study.trials()
-    if theirs.cluster.device != problem.cluster.device:
+    if _device(theirs) != _device(problem):
         raise InputError(
             f"the study `{folder}` is of `{theirs.cluster.device}`, the job of `{problem.cluster.device}`",
             hint="coefficients belong to a device: name a study of the same one",
@@ -33,6 +34,12 @@ def beliefs_of(folder: Path, problem: Problem) -> dict[str, Belief]:
     if not any(trial.steps_per_s for trial in trials):
         raise InputError(f"the study `{folder}` has measured nothing yet", hint="name a study with trials that ran")
     return learned(fitted(theirs, theirs.candidates(), trials), str(folder))
+
+
+def _device(problem: Problem) -> str:
+    """The catalogue's id, so that two names of one device agree; the job's own name where the catalogue does not have it."""
+    cluster = problem.cluster
+    return identify(cluster.device, cluster.usable_bytes) or cluster.device
 
 
 def learned(designer: Oppa, origin: str) -> dict[str, Belief]:

@@ -38,7 +38,7 @@ def test_an_unknown_device_is_told(oppa) -> None:
     job = (oppa.folder / "job.toml").read_text().replace('"CPU"', '"B300"').replace("100 MiB", "10 GiB")
     (oppa.folder / "job.toml").write_text(job)
     done = oppa("predict", "job.toml")
-    assert "nothing is known of `B300`" in done.stderr and "predicted to fit" in done.stdout
+    assert "`B300` is not in the device catalogue" in done.stderr and "predicted to fit" in done.stdout
 
 
 @pytest.mark.slow

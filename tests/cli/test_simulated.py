@@ -88,6 +88,13 @@ def test_a_value_that_cannot_be_is_named(old, new, message, oppa, table) -> None
     assert message in run.stderr and "Traceback" not in run.stderr
 
 
+def test_a_table_of_a_device_that_is_unknown_is_searched_with_a_warning(oppa, table) -> None:
+    (oppa.folder / "b300.toml").write_text(REPLAYED.read_text().replace('device = "H100"', 'device = "NVIDIA B300"'))
+    run = oppa("tune", "b300.toml", "--task", "1B-1", "--table", table, "--designer", "random", "--trials", "1")
+    said = " ".join(run.stderr.split())
+    assert "`NVIDIA B300` is not in the device catalogue" in said and "a search takes more trials" in said
+
+
 def test_a_study_lies_below_studies_whatever_its_task_is_called(oppa, table) -> None:
     (oppa.folder / "evil.toml").write_text(REPLAYED.read_text().replace("[replay.models.1B]", '[replay.models."../../evil"]'))
     (oppa.folder / table).write_text(TABLE.replace("1B", "../../evil"))

@@ -112,7 +112,7 @@ def test_an_unknown_device_is_refused_by_name_and_believed_to_be_some_gpu_in_a_c
     with pytest.raises(InputError, match="`B300` is none of the priors/hardware"):
         load_hardware("B300")
     stand_in = hardware_of(Cluster(devices_per_host=4, device="B300", memory_limit_bytes=10**9))
-    assert (stand_in.name, stand_in.memory_bytes, stand_in.devices_per_host) == ("GPU", 10**9, 4)
+    assert (stand_in.name, stand_in.usable_bytes, stand_in.devices_per_host) == ("GPU", 10**9, 4)
 
 
 def test_a_cluster_says_itself_what_its_links_and_cores_are() -> None:

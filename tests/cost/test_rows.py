@@ -60,6 +60,11 @@ def test_what_no_framework_can_run_has_no_prediction(change) -> None:
     assert predicted[list(COLUMNS)].isna().all(axis=None)
 
 
+def test_an_alias_is_predicted_as_its_device() -> None:
+    rows = predict_rows(rows_of({"device": "T4"}, {"device": "Tesla T4"}))
+    assert rows.loc[0, list(COLUMNS)].equals(rows.loc[1, list(COLUMNS)])
+
+
 def test_text_and_numbers_mean_the_same() -> None:
     rows = rows_of({}, {"tied": True, "gated": False, "precision": "fp16"})
     assert same(predict_rows(rows.astype("str")), predict_rows(rows))

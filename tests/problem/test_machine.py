@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from oppa.cost.hardware import hardware_of
 from oppa.problem.job import load_job
 from oppa.problem.machine import Machine, suggest_job, this_machine
 from oppa.problem.problem import Problem
@@ -34,6 +35,24 @@ def test_the_suggestion_loads_and_uses_what_is_there(name: str, tmp_path: Path) 
     assert cluster.devices == machine.gpus or cluster.devices * (cluster.cpus_per_device or 0) == pytest.approx(machine.cores)
     assert cluster.devices * cluster.memory_limit_bytes <= machine.gpus * machine.gpu_memory_bytes + machine.memory_bytes // 2
     assert len(problem.candidates()) > 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gigabytes", "device"),
+    [
+        ("H100 80GB HBM3", 85.0, "H100"),
+        ("A100-SXM4-40GB", 42.3, "A100-40GB"),
+        ("Tesla T4", 15.6, "T4"),
+        ("L40S", 47.7, "L40S"),
+        ("A100-SXM4-40GB MIG 3g.20gb", 20.9, "A100-SXM4-40GB MIG 3g.20gb"),
+    ],
+)
+def test_a_gpu_gets_its_catalogue_id_and_nine_tenths_of_its_memory(gpu: str, gigabytes: float, device: str, tmp_path: Path) -> None:
+    size = round(gigabytes * 1e9)
+    cluster = loaded(Machine(cores=64, memory_bytes=512 * GIB, gpus=4, gpu=gpu, gpu_memory_bytes=size), tmp_path).cluster
+    assert cluster.device == device
+    assert cluster.memory_limit_stated and 0.9 * size - 2**20 < cluster.usable_bytes <= 0.9 * size
+    assert hardware_of(cluster).name == (device if len(device) < 10 and device != "L40S" else "GPU")
 
 
 def test_this_machine_gets_a_job(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a job needs and this host lacks is said before the study starts; what is broken is found, not stumbled over."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -9,8 +10,8 @@ import pytest
 
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.cluster import Cluster
-from oppa.problem.machine import this_machine
-from oppa.trials.host import checks, require_devices
+from oppa.problem.machine import Machine, this_machine
+from oppa.trials.host import Check, checks, device_check, require_devices
 from oppa.units import format_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +57,13 @@ def test_a_torch_that_cannot_be_imported_is_a_failed_check(error, tmp_path):
     (tmp_path / "torch" / "__init__.py").write_text(f"raise {error}('libgomp.so.1: cannot open shared object file')")
     program = "from oppa.trials.host import checks; print(*(f'{c.name}: {c.found}' for c in checks() if c.needed and not c.works))"
     assert python(program, [tmp_path, ROOT]) == "torch: cannot be imported: libgomp.so.1: cannot open shared object file"
+
+
+def test_a_gpu_that_the_hardware_prior_does_not_cover_is_found():
+    machine = Machine(cores=8, memory_bytes=1 << 36, gpus=1, gpu="H100 80GB HBM3", gpu_memory_bytes=85 * 10**9)
+    assert device_check(machine) == Check(name="device catalogue", works=True, found="H100")
+    unknown = device_check(dataclasses.replace(machine, gpu="H100 NVL"))
+    assert not unknown.works and unknown.found == "`H100 NVL` is unknown" and "factor of three" in unknown.hint
 
 
 @pytest.mark.slow

@@ -13,6 +13,14 @@ def test_a_spec_survives_its_folder(make_spec, tmp_path):
     assert TrialSpec.read(tmp_path / "trial") == spec
 
 
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_trial_has_the_limit_of_its_job(stated, make_spec, tmp_path):
+    spec = make_spec(memory_limit_stated=stated)
+    spec.write(tmp_path / "trial")
+    assert TrialSpec.read(tmp_path / "trial").cluster.usable_bytes == spec.cluster.usable_bytes
+    assert (spec.cluster.usable_bytes == spec.cluster.memory_limit_bytes) == stated
+
+
 def test_an_unfinished_line_waits_for_its_end(tmp_path):
     reader = MeasurementReader(tmp_path)
     assert reader.new() == []

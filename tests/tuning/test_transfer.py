@@ -8,6 +8,7 @@ import torch
 
 from oppa.errors import InputError, StudyError
 from oppa.problem.encoding import column_names
+from oppa.problem.problem import Problem
 from oppa.study import Study
 from oppa.trials.throughput import Estimate
 from oppa.trials.trial import TrialResult
@@ -22,8 +23,8 @@ from tests.tuning.conftest import STEPS
 def study_of(tmp_path, problem, candidates):
     """A study of the problem in which these observations were made."""
 
-    def make(observations: list[Observation]):
-        with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
+    def make(observations: list[Observation], question: Problem = problem):
+        with Study.create(tmp_path / "study", question.to_dict(), question.fingerprint) as study:
             for seen in observations:
                 rate = None if seen.log_steps_per_s is None else math.exp(seen.log_steps_per_s)
                 estimate = rate and Estimate(steps_per_s=rate, variance=1e-4 * rate**2, kept=STEPS - 1)
@@ -97,6 +98,12 @@ def test_another_device_is_refused(study_of, problem, make_planted) -> None:
     with pytest.raises(InputError, match="is of `CPU`, the job of `H100`") as caught:
         beliefs_of(folder, elsewhere)
     assert "name a study of the same one" in caught.value.hint
+
+
+def test_two_names_of_one_device_are_the_same(study_of, problem, make_planted) -> None:
+    named = ("NVIDIA H100 80GB HBM3", "gpu:h100:4")
+    theirs, ours = (dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, device=name)) for name in named)
+    assert beliefs_of(study_of([make_planted(5).observe(1)], theirs), ours)
 
 
 @pytest.mark.parametrize("seen", [[], ["out_of_memory"]])

@@ -41,7 +41,7 @@ def _vanilla_bo(problem: "Problem", candidates: "Candidates", seed: int) -> "Des
 
     if problem.strategy.beta is None:
         raise InputError("`vanilla-bo` cannot follow `beta = bound`", hint="give `[designer] beta` a number, or use `--designer oppa`")
-    return VanillaBO(candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=seed, beta=problem.strategy.beta)
+    return VanillaBO(candidates, memory_limit_bytes=problem.cluster.usable_bytes, seed=seed, beta=problem.strategy.beta)
 
 
 def _tpe(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
@@ -56,7 +56,7 @@ def _optuna(sampler: str, problem: "Problem", candidates: "Candidates", seed: in
     _require("optuna")
     from oppa.tuning.designers.optuna_study import OptunaStudy
 
-    return OptunaStudy(sampler, candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=seed)
+    return OptunaStudy(sampler, candidates, memory_limit_bytes=problem.cluster.usable_bytes, seed=seed)
 
 
 def _xgboost(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from oppa.cost import paper
 from oppa.cost.coefficients import Coefficients
-from oppa.cost.hardware import hardware_of
 from oppa.cost.workload import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
@@ -36,7 +35,7 @@ class FittedCostModel:
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         torch.set_num_threads(1)
         self._work = workload_of(problem, candidates)
-        self._limit = float(hardware_of(problem.cluster).usable_bytes)
+        self._limit = float(problem.cluster.usable_bytes)
         self._chance = Uniform(candidates, seed=seed)
         self._seen: list[Observation] = []
         self._order: list[int] = []

@@ -24,7 +24,7 @@ class Grid:
         tp, pp, self._micro_batch = (candidates.column(name) for name in ("tp", "pp", "micro_batch"))
         self._order = np.lexsort((-self._micro_batch, tp, tp * pp))
         self._layout = groups(candidates, LAYOUT)
-        self._put_off = memory_bytes(problem, candidates) > problem.cluster.memory_limit_bytes
+        self._put_off = memory_bytes(problem, candidates) > problem.cluster.usable_bytes
 
     def suggest(self, taken: Set[int]) -> int | None:
         """The first free candidate that may fit; when none is left, the first that was put off."""

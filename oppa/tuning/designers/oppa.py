@@ -108,7 +108,7 @@ class Oppa:
         work, points = workload_of(problem, candidates), encoded(candidates)
         known = {**hardware.coefficients, **(beliefs or {})}
         rate = CostModel(formula, work, load_beliefs("step_time", known), sign=-1.0)
-        slack = CostModel(memory, work, load_beliefs("memory", known), offset=math.log(hardware.usable_bytes))
+        slack = CostModel(memory, work, load_beliefs("memory", known), offset=math.log(problem.cluster.usable_bytes))
         layouts = torch.from_numpy(groups(candidates, LAYOUT))
         points_of_rate: Tensor = points
         cost: Physics = rate
@@ -126,7 +126,7 @@ class Oppa:
         )
         self.log_slack = Process(points, layouts, slack, layout=MEMORY_LAYOUT, residual=MEMORY_RESIDUAL, apart=MEMORY_APART)
         self.pruning = Pruning(work)
-        self.limit_bytes = hardware.usable_bytes
+        self.limit_bytes = problem.cluster.usable_bytes
         self._strategy = problem.strategy
         self._chance = Uniform(candidates, seed=seed)
         self._deviations = torch.from_numpy(candidates.deviations())

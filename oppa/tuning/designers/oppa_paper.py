@@ -13,7 +13,6 @@ from botorch.exceptions.errors import ModelFittingError
 from torch import Tensor
 
 from oppa.cost import paper
-from oppa.cost.hardware import hardware_of
 from oppa.cost.workload import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
@@ -41,7 +40,7 @@ class OppaPaper:
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         torch.set_num_threads(1)
         self._work, self._points = workload_of(problem, candidates), torch.from_numpy(encode(candidates))
-        self._limit = float(hardware_of(problem.cluster).usable_bytes)
+        self._limit = float(problem.cluster.usable_bytes)
         self._beta = problem.strategy.beta
         self._chance = Uniform(candidates, seed=seed)
         self._seen: list[Observation] = []

@@ -37,7 +37,7 @@ class Planner:
 
     def __init__(self, problem: Problem, candidates: Candidates) -> None:
         memory = memory_bytes(problem, candidates)
-        too_much = memory > hardware_of(problem.cluster).usable_bytes
+        too_much = memory > problem.cluster.usable_bytes
         # What cannot fit comes last; of equally fast ones the one that needs less memory comes first.
         self._order = np.lexsort((memory, step_time_s(problem, candidates), too_much)).tolist()
 

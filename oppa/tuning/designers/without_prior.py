@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from oppa.cost.coefficients import Belief, Coefficients
-from oppa.cost.hardware import hardware_of
 from oppa.cost.workload import Workload, workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
@@ -42,7 +41,7 @@ class WithoutPrior:
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         work, points = workload_of(problem, candidates), encoded(candidates)
-        self._limit_bytes = hardware_of(problem.cluster).usable_bytes
+        self._limit_bytes = problem.cluster.usable_bytes
         layouts, constant = torch.from_numpy(groups(candidates, LAYOUT)), CostModel(_constant, work, CONSTANT)
         rate_apart = RATE_APART * math.sqrt(problem.cluster.hosts)
         self._log_rate = Process(points, layouts, constant, layout=RATE_LAYOUT, residual=RESIDUAL, apart=rate_apart)
