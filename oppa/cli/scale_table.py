@@ -36,7 +36,8 @@ def scale_table(
 ) -> None:
     """Predict for each number of devices the fastest pipeline that fits, and write those that are worth it as a table.
 
-    Exit codes: 0 written, 1 nothing fits, 2 wrong input.
+    Speed-ups are over the fastest pipeline on the present number of devices, which stays if it is in the range.
+    Exit codes: 0 written, 1 nothing fits or no number of devices is worth a change, 2 wrong input.
     """
     from oppa.cli import style
     from oppa.errors import InfeasibleError

@@ -2,17 +2,21 @@
 
 Published: parameters, layers, prediction heads, batch, sequence length, degrees, GPUs to begin with. Assumed: hidden sizes, a vocabulary of
 102,400, and what GPU and network do, in round numbers; only ratios of times count. Every head computes the vocabulary's logits again.
+
+How far stages alone scale depends on what a stage can hold least of (`Division`): the longest part is as fast as a pipeline gets.
 """
 
 import dataclasses
+import enum
 import functools
+import math
 from collections.abc import Sequence
 
 from oppa.cluster.elastic import Elasticity
 from oppa.cluster.job import ScaleTable
 from oppa.pipeline.configured import order_of
 from oppa.pipeline.profile import Link, Part, Profile
-from oppa.pipeline.scaling import Candidate, Entry, Job, candidate, candidates, fastest, scale_table
+from oppa.pipeline.scaling import Candidate, Entry, Job, candidate, candidates, fastest, present_best, scale_table
 from oppa.pipeline.stage_layout import BALANCED, cut
 from oppa.problem.configuration import Configuration
 
@@ -26,6 +30,17 @@ STAGE = 8
 STEPS = 8
 """Of the GPUs to begin with, from one size to the next, and a node at least."""
 SCHEDULES = ("1f1b", "interleaved")
+
+
+class Division(enum.Enum):
+    """What of a prediction head, and of the model's own logits and loss, can be on a stage of its own."""
+
+    WHOLE = "whole"
+    """Nothing: a head's embedding, layer, logits and loss are one part (FlexTrain's figures 4a and 4b)."""
+    LOSSES = "losses"
+    """Logits with their loss (figures 4c and 5)."""
+    SLICES = "slices"
+    """Slices of the vocabulary, none longer than a layer: a loss is passed on from one to the next (`loss_parts` of a job's model)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,25 +115,30 @@ MODELS = (SMALL, MEDIUM, LARGE)
 
 
 @functools.cache
-def entries(model: Published, *, replicas: bool, most: float = 4.0) -> tuple[Entry, ...]:
+def entries(model: Published, *, replicas: bool, most: float = 4.0, division: Division = Division.SLICES) -> tuple[Entry, ...]:
     """Of numbers of GPUs up to so many times those to begin with: the fastest way, and why it is left out, if it is.
 
     Args:
         replicas: Their number may change, too; else stages alone, and training stays the same.
     """
-    job = _job(model)
-    best: list[tuple[int, Candidate]] = []
-    for gpus in range(model.gpus, int(most * model.gpus) + 1, max(STAGE, model.gpus // STEPS)):
-        ways = candidates(job, gpus, replicas=None if replicas else [model.dp], schedules=SCHEDULES)
-        if (way := fastest(job, list(ways))) is not None:
-            best.append((gpus, way))
-    return tuple(scale_table(job, best, _present(job, model)))
+    job = job_of(model, division)
+    ways = {gpus: _ways(job, gpus, None if replicas else [model.dp]) for gpus in _sizes(model, most)}
+    best = [(gpus, way) for gpus, each in ways.items() if (way := fastest(job, each)) is not None]
+    return tuple(scale_table(best, (model.gpus, present_best(job, ways[model.gpus], _as_run(job, model)))))
 
 
-def table_of(model: Published, *, replicas: bool, most: float = 4.0) -> ScaleTable:
+def table_of(model: Published, *, replicas: bool, most: float = 4.0, division: Division = Division.SLICES) -> ScaleTable:
     """Speed-ups of the numbers that stay."""
-    found = entries(model, replicas=replicas, most=most)
+    found = entries(model, replicas=replicas, most=most, division=division)
     return ScaleTable.of(model.gpus, [(entry.devices, entry.speedup) for entry in found if not entry.left_out])
+
+
+def _sizes(model: Published, most: float) -> range:
+    return range(model.gpus, int(most * model.gpus) + 1, max(STAGE, model.gpus // STEPS))
+
+
+def _ways(job: Job, gpus: int, replicas: list[int] | None) -> list[Candidate]:
+    return list(candidates(job, gpus, replicas=replicas, schedules=SCHEDULES))
 
 
 def elasticity(*, replicas: bool, models: Sequence[Published] = MODELS) -> dict[int, Elasticity]:
@@ -128,14 +148,14 @@ def elasticity(*, replicas: bool, models: Sequence[Published] = MODELS) -> dict[
     }
 
 
-def _present(job: Job, model: Published) -> Candidate:
+def _as_run(job: Job, model: Published) -> Candidate:
     configuration = Configuration(dp=model.dp, pp=model.pp, global_batch=model.batch, micro_batch=1, stage_layout=BALANCED)
     order = order_of(configuration)
-    stages = cut(BALANCED, order.shape, job.profile.costs)
+    stages = cut(BALANCED, order.shape, job.profile.costs, job.profile.chain)
     return candidate(job, order, dp=model.dp, schedule=configuration.schedule, stage_layout=BALANCED, stages=stages)
 
 
-def _job(model: Published) -> Job:
+def job_of(model: Published, division: Division) -> Job:
     """What a profile of it would say, part by part: operations over what the GPUs of a stage do."""
     logits = VOCAB * model.hidden
     blocks = model.layers + model.heads
@@ -147,14 +167,18 @@ def _job(model: Published) -> Job:
         forward_s = 2 * parameters * model.sequence / (FLOPS * STAGE)
         return Part(forward_s=forward_s, backward_s=2 * forward_s, weight_bytes=round(weight_bytes))
 
-    head = part(layer + 2 * model.hidden**2 + logits, each_bytes)
+    layers, joined = [part(layer, each_bytes)] * model.layers, layer + 2 * model.hidden**2
+    if division is Division.WHOLE:
+        letters = "E" + "t" * model.layers + "m" * model.heads + "L"
+        behind = [*[part(joined + logits, each_bytes)] * model.heads, part(logits, end_bytes)]
+    else:
+        slices = math.ceil(logits / layer) if division is Division.SLICES else 1
+        loss = [part(logits / slices, end_bytes / slices)] * slices  # a copy of the projection for each, as any stage may hold it
+        letters = "E" + "t" * model.layers + "L" * slices + ("m" + "L" * slices) * model.heads
+        behind = [*loss, *[part(joined, each_bytes), *loss] * model.heads]
     profile = Profile(
-        parts=(
-            part(0.0, end_bytes),
-            *[part(layer, each_bytes)] * model.layers,
-            *[head] * model.heads,
-            part(logits, end_bytes),
-        ),
+        parts=(part(0.0, end_bytes), *layers, *behind),
+        letters=letters,
         micro_batch=1,
         pp=model.pp,
         dp=model.dp,

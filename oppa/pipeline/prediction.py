@@ -13,7 +13,7 @@ from oppa.pipeline.execution import Execution, Times, execute
 from oppa.pipeline.graph import Order, Shape
 from oppa.pipeline.memory import Footprint, peak_memory
 from oppa.pipeline.profile import Part, Profile
-from oppa.pipeline.stage_layout import even
+from oppa.pipeline.stage_layout import evenly
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def predict(profile: Profile, order: Order, *, dp: int = 1, zero_stage: int = 0,
         dp: Data-parallel replicas.
         stages: The parts of each; shared out evenly unless given.
     """
-    stages = stages or even(profile.layers, order.shape.stages)
+    stages = stages or evenly(profile.chain, order.shape.stages)
     executed = execute(order, times(profile, stages, split=order.split))
     peaks = peak_memory(order, footprint(profile, stages, split=order.split, dp=dp, zero_stage=zero_stage))
     static = static_bytes(profile, order.shape, stages, dp=dp, zero_stage=zero_stage)
@@ -92,7 +92,7 @@ def static_bytes(profile: Profile, shape: Shape, stages: Sequence[range], *, dp:
 
 def modelled_s(profile: Profile, *, pp: int, micro_batches: int) -> float:
     """Equation 5 of FlexTrain: passes through chunks of one layer each, communication aside."""
-    layers = sum(part.forward_s + part.backward_s > 0 for part in profile.parts)
+    layers = profile.divisions
     layer_s = sum(part.forward_s + part.backward_s for part in profile.parts) / layers
     chunks = -(-layers // pp)
     if micro_batches >= pp:

@@ -1,7 +1,7 @@
 """What the parts of a model were seen to take and to hold in a pipeline (FlexTrain, sections 4.1 and 4.4).
 
-A model is a chain of parts: what comes before the layers, each layer, and what comes behind them with the loss. A stage is a range of them,
-so what one pipeline's passes took tells what any other's will.
+A model is a chain of parts: what comes before the layers, each layer, and what comes behind them with the loss; a loss may be several
+(`oppa.pipeline.stage_layout`). A stage is a range of them, so what one pipeline's passes took tells what any other's will.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from oppa.pipeline.costs import WEIGHT_MEMORY
+from oppa.pipeline.stage_layout import LAYERS, plain
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class Profile:
     """A run's first steps, as they were seen on all ranks."""
 
     parts: tuple[Part, ...]
-    """Before the layers, each layer, behind them: shape (L + 2,)."""
+    """Before the layers, each layer, behind them: one for each letter of the chain."""
     micro_batch: int
     pp: int
     dp: int
@@ -70,11 +71,23 @@ class Profile:
     """Among two ranks."""
     between_s: float = 0.0
     """From one pass of a rank to the next, besides what it waits for others."""
+    letters: str = ""
+    """The model's chain, a letter for each part (`oppa.pipeline.stage_layout`); a plain one unless given."""
+
+    @property
+    def chain(self) -> str:
+        """A letter for each part."""
+        return self.letters or plain(len(self.parts) - 2)
 
     @property
     def layers(self) -> int:
-        """L."""
-        return len(self.parts) - 2
+        """L, prediction heads included."""
+        return sum(letter in LAYERS for letter in self.chain)
+
+    @property
+    def divisions(self) -> int:
+        """All parts that compute: what a pipeline can share out."""
+        return sum(part.forward_s + part.backward_s > 0 for part in self.parts)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -91,7 +104,7 @@ class Profile:
 
         As the layers that were; half each, if none was.
         """
-        seen = [part for part in self.parts[1:-1] if part.input_s is not None and part.weight_s is not None]
+        seen = [part for part in self._layers if part.input_s is not None and part.weight_s is not None]
         whole_s = sum(part.backward_s for part in seen)
         if not whole_s:
             return 0.5, 0.5
@@ -100,9 +113,13 @@ class Profile:
     @functools.cached_property
     def kept(self) -> float:
         """What the second half needs, as a share of what is held; likewise."""
-        seen = [part for part in self.parts[1:-1] if part.for_weights_bytes is not None and part.held_bytes]
+        seen = [part for part in self._layers if part.for_weights_bytes is not None and part.held_bytes]
         held = sum(part.held_bytes for part in seen)
         return sum(part.for_weights_bytes or 0.0 for part in seen) / held if held else WEIGHT_MEMORY
+
+    @property
+    def _layers(self) -> list[Part]:
+        return [part for part, letter in zip(self.parts, self.chain, strict=True) if letter in LAYERS]
 
     def split_s(self, part: Part) -> tuple[float, float]:
         """Both halves of the backward pass of a part."""
@@ -120,6 +137,6 @@ class Profile:
         """The inverse of `to_dict`; raises TypeError, KeyError or ValueError for anything else."""
         links = {name: Link(**values[name]) for name in ("point_to_point", "all_reduce")}
         parts = tuple(Part(**part) for part in values["parts"])
-        if len(parts) < 3:
+        if len(parts) < 3 or len(values.get("letters") or parts) != len(parts):
             raise ValueError(f"{len(parts)} parts")
         return cls(**{**values, **links, "parts": parts})

@@ -6,12 +6,12 @@ Layers, heads and experts stay split as they are: what changes is how many repli
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from oppa.errors import InputError
-from oppa.pipeline.graph import Order
+from oppa.errors import InfeasibleError, InputError
+from oppa.pipeline.graph import Order, Shape
 from oppa.pipeline.orders import CHUNKS, order
 from oppa.pipeline.prediction import Prediction, modelled_s, predict
 from oppa.pipeline.profile import Profile
-from oppa.pipeline.stage_layout import EVEN, balanced, even, written
+from oppa.pipeline.stage_layout import EVEN, Stages, balanced, evenly, written
 
 DISCREPANCY = 0.3
 """By how much the two predictions of a speed-up may differ, as a share of the smaller."""
@@ -56,8 +56,9 @@ class Entry:
     devices: int
     best: Candidate
     speedup: float
-    """Over the job as it was profiled, both predicted."""
+    """Over the fastest way on the present number of devices, both predicted from the profile; there it is 1."""
     modelled_speedup: float
+    """The same ratio by equation 5."""
     left_out: str = ""
     """Why it is not in the scale table; empty: it is."""
 
@@ -72,14 +73,20 @@ def candidates(job: Job, devices: int, *, replicas: Sequence[int] | None, schedu
     for dp in range(1, devices // job.tp + 1):
         micro_batches, uneven = divmod(job.global_batch, dp * job.profile.micro_batch)
         pp, left = divmod(devices, dp * job.tp)
-        if left or uneven or (replicas is not None and dp not in replicas) or pp > job.profile.layers or dp % job.ep:
+        if left or uneven or (replicas is not None and dp not in replicas) or pp > job.profile.divisions or dp % job.ep:
             continue
         for schedule in schedules if pp > 1 else ("1f1b",):
-            for each in _orders(schedule, pp, micro_batches, job.profile.layers):
-                evenly, by_cost = even(job.profile.layers, each.shape.stages), balanced(job.profile.costs, each.shape)
-                yield candidate(job, each, dp=dp, schedule=schedule, stage_layout=EVEN, stages=evenly)
-                if by_cost != evenly:
-                    yield candidate(job, each, dp=dp, schedule=schedule, stage_layout=written(by_cost), stages=by_cost)
+            for each in _orders(schedule, pp, micro_batches, job.profile.divisions):
+                for layout, stages in layouts(job.profile, each.shape):
+                    yield candidate(job, each, dp=dp, schedule=schedule, stage_layout=layout, stages=stages)
+
+
+def layouts(profile: Profile, shape: Shape) -> Iterator[tuple[str, Stages]]:
+    """Layers shared out evenly, and measured costs as evenly as can be; without those that leave a rank nothing to compute."""
+    even, by_cost = evenly(profile.chain, shape.stages), balanced(profile.costs, shape)
+    for layout, stages in ((EVEN, even), *(((written(by_cost, profile.chain), by_cost),) if by_cost != even else ())):
+        if len({shape.rank_of(stage) for stage, parts in enumerate(stages) if parts}) == shape.ranks:
+            yield layout, stages
 
 
 def candidate(job: Job, order: Order, *, dp: int, schedule: str, stage_layout: str, stages: Sequence[range]) -> Candidate:
@@ -102,29 +109,52 @@ def fastest(job: Job, ways: Sequence[Candidate]) -> Candidate | None:
     return min(fitting, key=lambda way: way.prediction.step_s, default=None)
 
 
-def scale_table(job: Job, best: Sequence[tuple[int, Candidate]], present: Candidate) -> list[Entry]:
-    """The fastest of each number of devices, in ascending order, filtered (section 4.4.4).
+def present_best(job: Job, ways: Sequence[Candidate], as_run: Candidate) -> Candidate:
+    """Return the fastest way on the present number of devices: what others are compared with.
+
+    Args:
+        ways: On as many devices as the job was profiled on.
+        as_run: The configuration that was profiled. It ran, so it counts even where no way is predicted to fit.
+    """
+    return fastest(job, [as_run, *ways]) or as_run
+
+
+def scale_table(best: Sequence[tuple[int, Candidate]], present: tuple[int, Candidate]) -> list[Entry]:
+    """Filter the fastest of each number of devices, in ascending order (section 4.4.4).
 
     A number is left out where the two predictions do not go up or down together, where their speed-ups differ by too much, or where it
-    is hardly faster than the last one that stays.
+    is hardly faster than a smaller one that stays. Both speed-ups are over the same way, so both are 1 on the present number, which stays.
 
     Args:
         best: The fastest of each number of devices.
-        present: What the job was profiled in.
+        present: The number of devices that the job was profiled on, and the fastest way there (`present_best`).
+
+    Raises:
+        InfeasibleError: none stays; the present number is not among them.
     """
+    devices_now, now = present
     entries: list[Entry] = []
     kept: float | None = None
     for devices, way in sorted(best, key=lambda each: each[0]):
-        speedup, modelled = present.prediction.step_s / way.prediction.step_s, present.modelled_s / way.modelled_s
+        way = now if devices == devices_now else way
+        speedup, modelled = now.prediction.step_s / way.prediction.step_s, now.modelled_s / way.modelled_s
         reason = ""
-        if entries and _trend(entries[-1].speedup, speedup) * _trend(entries[-1].modelled_speedup, modelled) < 0:
+        if devices == devices_now:
+            pass
+        elif entries and _trend(entries[-1].speedup, speedup) * _trend(entries[-1].modelled_speedup, modelled) < 0:
             reason = "predictions disagree on the trend"
         elif abs(speedup - modelled) > DISCREPANCY * min(speedup, modelled):
             reason = f"predictions differ: {speedup:.2f} and {modelled:.2f}"
         elif kept is not None and speedup < kept * (1 + SIGNIFICANT):
             reason = f"hardly faster than {kept:.2f}"
         entries.append(Entry(devices=devices, best=way, speedup=speedup, modelled_speedup=modelled, left_out=reason))
-        kept = kept if reason else speedup
+        kept = kept if reason else max(speedup, kept or 0.0)
+    if all(entry.left_out for entry in entries):
+        reasons = "; ".join(f"{entry.devices} devices: {entry.left_out}" for entry in entries[:3])
+        raise InfeasibleError(
+            f"none of {len(entries)} numbers of devices is worth a change ({reasons})",
+            hint=f"include the {devices_now} devices that the job was profiled on, or try larger numbers",
+        )
     return entries
 
 
@@ -134,12 +164,12 @@ def _trend(before: float, now: float) -> int:
     return 0 if abs(change) < FLAT else 1 if change > 0 else -1
 
 
-def _orders(schedule: str, pp: int, micro_batches: int, layers: int) -> Iterator[Order]:
-    """A schedule with each number of chunks that it can have, up to what leaves a layer for each stage, or nothing for some."""
+def _orders(schedule: str, pp: int, micro_batches: int, divisions: int) -> Iterator[Order]:
+    """A schedule with each number of chunks that it can have, up to what leaves a part for each stage, or nothing for some."""
     least, most = CHUNKS[schedule] if pp > 1 else (1, 1)
     if schedule.startswith("interleaved"):
         least = 2
-    for chunks in range(least, min(most or layers, -(-layers // pp)) + 1):
+    for chunks in range(least, min(most or divisions, -(-divisions // pp)) + 1):
         try:
             yield order(schedule, ranks=pp, micro_batches=micro_batches, chunks=chunks)
         except InputError:  # not with so many micro-batches

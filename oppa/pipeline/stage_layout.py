@@ -1,15 +1,17 @@
 """Which parts of a model each stage of a pipeline has (FlexTrain's No-Op layers, section 4.2; the notation is Megatron-LM's).
 
-A model is a chain of parts: 0 is what comes before the layers, i + 1 is layer i, and L + 1 is what comes behind them with the loss. A stage
-has consecutive ones, the first stage the first and the last stage the last; in between one may have none, and passes on what it gets. Where
-FlexTrain fills up with layers that do nothing until all stages hold equally many, and moves embedding and loss to where those are, stages
-here may hold different numbers of parts: the same pipelines, without positions to renumber in a checkpoint.
+A model is a chain of parts, a letter each: E embeds, t is a layer, m a prediction head's layer, L logits with their loss, or a slice of
+the vocabulary's. A stage has consecutive ones, the first stage the first and the last stage the last; in between one may have none, and
+passes on what it gets. Where FlexTrain fills up with layers that do nothing until all stages hold equally many, and moves embedding and
+losses to where those are (figures 4 and 5), stages here may hold different numbers of parts: the same pipelines, without positions to
+renumber in a checkpoint.
 
     even        layers are shared out evenly; with more stages than layers, loss and embedding get stages of their own, then some have none
     balanced    costs are shared out as evenly over ranks as can be
     E|t*3|tL    parts stage by stage: E before the layers, t a layer, L behind them; t*3 is ttt, (t|)*3 is t|t|t|
 """
 
+import dataclasses
 import functools
 import itertools
 import re
@@ -19,6 +21,8 @@ from oppa.errors import InputError
 from oppa.pipeline.graph import Shape
 
 EVEN, BALANCED = "even", "balanced"
+LAYERS = "tm"
+"""Letters of what is shared out evenly."""
 HINT = f"it is `{EVEN}`, `{BALANCED}`, or the parts of each stage such as `Et|tt|tL`"
 _MOST = 10_000
 """Letters and bars of what is written down."""
@@ -27,20 +31,28 @@ Stages = tuple[range, ...]
 """The parts of each, by number."""
 
 
-def cut(layout: str, shape: Shape, costs: Sequence[float]) -> Stages:
+def plain(layers: int, losses: int = 1) -> str:
+    """Return the chain of a model without prediction heads, whose logits are computed in so many slices of the vocabulary."""
+    return "E" + "t" * layers + "L" * losses
+
+
+def cut(layout: str, shape: Shape, costs: Sequence[float], chain: str = "") -> Stages:
     """The parts of each stage.
 
     Args:
-        costs: Of the parts, in any unit; shape (L + 2,).
+        costs: Of the parts, in any unit, one for each letter of the chain.
+        chain: Of the model; a plain one unless given.
 
     Raises:
         InputError: for what cannot be read, what does not fit model and pipeline, and ranks that would have nothing to do.
     """
-    layers = len(costs) - 2
+    chain = chain or plain(len(costs) - 2)
+    assert len(chain) == len(costs)
+    layers = sum(letter in LAYERS for letter in chain)
     if layout == EVEN:
-        stages = even(layers, shape.stages)
+        stages = evenly(chain, shape.stages)
     else:
-        stages = balanced(costs, shape) if layout == BALANCED else _written(layout, shape.stages, layers)
+        stages = balanced(costs, shape) if layout == BALANCED else _written(layout, shape.stages, chain)
     busy = {shape.rank_of(stage) for stage, parts in enumerate(stages) if parts}
     if idle := sorted(set(range(shape.ranks)) - busy):
         raise InputError(
@@ -51,14 +63,25 @@ def cut(layout: str, shape: Shape, costs: Sequence[float]) -> Stages:
 
 
 def even(layers: int, stages: int) -> Stages:
-    """Layers shared out evenly, stages differing by at most one."""
-    if stages <= layers:
-        cuts = [0, *(1 + layers * stage // stages for stage in range(1, stages)), layers + 2]
+    """Layers of a plain chain shared out evenly, stages differing by at most one."""
+    return evenly(plain(layers), stages)
+
+
+def evenly(chain: str, stages: int) -> Stages:
+    """Layers and heads shared out evenly, stages differing by at most one; a loss stays with the layer that it follows.
+
+    With more stages than layers the last losses get a stage of their own, then the embedding, then each slice of a loss; then some stages
+    have none.
+    """
+    layers = [number for number, letter in enumerate(chain) if letter in LAYERS]
+    if stages <= len(layers):
+        begins = [layers[len(layers) * stage // stages] for stage in range(1, stages)]
     else:
-        ends = min(stages - layers, 2)  # the loss has a stage of its own, then the embedding
-        first = 3 - ends
-        cuts = [0, *(min(first + stage, layers + 1) for stage in range(stages - 1)), layers + 2]
-    return _between(cuts)
+        behind = layers[-1] + 1
+        losses = [number for number in range(2, len(chain)) if number not in layers and number != behind]
+        begins = sorted([*layers[1:], *[behind, layers[0], *losses][: stages - len(layers)]])
+        begins += [begins[-1]] * (stages - 1 - len(begins))
+    return _between([0, *begins, len(chain)])
 
 
 def balanced(costs: Sequence[float], shape: Shape) -> Stages:
@@ -66,7 +89,7 @@ def balanced(costs: Sequence[float], shape: Shape) -> Stages:
 
     The best there is where each rank has a stage; where it has several, that is improved by moving a part from one stage to another.
     """
-    return _balanced(tuple(costs), shape)
+    return _balanced(tuple(costs), dataclasses.replace(shape, micro_batches=1))  # of which there may be many for one cut
 
 
 @functools.lru_cache(256)
@@ -86,39 +109,46 @@ def _balanced(costs: tuple[float, ...], shape: Shape) -> Stages:
     return _between(cuts)
 
 
-def written(stages: Sequence[range]) -> str:
+def written(stages: Sequence[range], chain: str = "") -> str:
     """The inverse of reading: `Et*3|t*4|ttL`."""
-    return re.sub(r"t{3,}", lambda run: f"t*{len(run[0])}", letters(stages))
+    return re.sub(r"([a-zA-Z])\1{2,}", lambda run: f"{run[1]}*{len(run[0])}", letters(stages, chain))
 
 
-def letters(stages: Sequence[range]) -> str:
+def letters(stages: Sequence[range], chain: str = "") -> str:
     """The same without repetitions: `Ettt|tttt|ttL`."""
-    behind = stages[-1].stop - 1
-    return "|".join("".join("E" if part == 0 else "L" if part == behind else "t" for part in parts) for parts in stages)
+    chain = chain or plain(stages[-1].stop - 2)
+    return "|".join(chain[parts.start : parts.stop] for parts in stages)
 
 
-def recognised(text: str, ranks: int, costs: Sequence[float]) -> tuple[str, int]:
+def recognised(text: str, ranks: int, costs: Sequence[float], chain: str = "") -> tuple[str, int]:
     """Something written, as `even` or `balanced` where it is that, and how many stages each rank has; raises InputError as `cut` does."""
     shape = Shape(ranks=ranks, micro_batches=1, chunks=max(1, (_plain(text).count("|") + 1) // ranks))
-    stages = cut(text, shape, costs)
-    names = [name for name in (EVEN, BALANCED) if cut(name, shape, costs) == stages]
-    return (*names, written(stages))[0], shape.chunks
+    stages = cut(text, shape, costs, chain)
+    names = [name for name in (EVEN, BALANCED) if cut(name, shape, costs, chain) == stages]
+    return (*names, written(stages, chain))[0], shape.chunks
 
 
-def _written(text: str, stages: int, layers: int) -> Stages:
+def _written(text: str, stages: int, chain: str) -> Stages:
     found = _plain(text).split("|")
-    hint = f"{HINT}; here {stages} stages of E, {layers} t and L"
-    if "".join(found) != "E" + "t" * layers + "L":
+    hint = f"{HINT}; here {stages} stages of {_named(chain)}"
+    if "".join(found) != chain:
         raise InputError(f"`stage_layout = {text}` does not have all parts of the model in their order", hint=hint)
     if len(found) != stages or not found[0] or not found[-1]:
         raise InputError(f"`stage_layout = {text}` has {len(found)} stages, the first with E and the last with L", hint=hint)
     return _between([0, *itertools.accumulate(map(len, found))])
 
 
+def _named(chain: str) -> str:
+    """For people: `E, 8 t and L`."""
+    runs = [(letter, len(list(each))) for letter, each in itertools.groupby(chain)]
+    *before, last = [f"{count} {letter}" if count > 1 or letter == "t" else letter for letter, count in runs]
+    return f"{', '.join(before)} and {last}"
+
+
 def _plain(text: str) -> str:
     """Without spaces and commas, and with what is to be repeated written as often."""
     text = re.sub(r"[\s,]", "", text)
-    repeated = re.compile(r"(?:\(([^()]*)\)|([EtL|]))(?:\*(\d{1,4}))?")
+    repeated = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))(?:\*(\d{1,4}))?")
     while "(" in text or "*" in text:
         longer = repeated.sub(lambda found: (found[1] if found[1] is not None else found[2]) * int(found[3] or 1), text)
         if longer == text or len(longer) > _MOST:

@@ -8,7 +8,7 @@ import pytest
 from oppa.cluster.elastic import Elasticity, elastic, of_table
 from oppa.cluster.generator import PRETRAIN, SEREN, generate
 from oppa.cluster.job import ScaleTable
-from oppa.cluster.models import LARGE, MEDIUM, MODELS, SMALL, Published, entries, table_of
+from oppa.cluster.models import LARGE, MEDIUM, MODELS, SMALL, Division, Published, entries, job_of, table_of
 from oppa.errors import InputError, TableError
 from oppa.table import Origin, Table
 from tests.table.conftest import origin, problem, row  # noqa: F401 - fixtures
@@ -42,6 +42,24 @@ def test_more_gpus_are_faster_and_replicas_faster_than_stages_alone(model: Publi
         assert speedups == sorted(speedups) and speedups[0] == 1.0 and table.sizes[-1].gpus <= 4 * model.gpus
     assert 1.5 < alone.sizes[-1].speedup < both.sizes[-1].speedup < 5
     assert all(entry.best.dp == model.dp for entry in entries(model, replicas=False))
+
+
+@pytest.mark.slow
+def test_the_small_one_scales_with_stages_alone_as_far_as_its_table_has_it() -> None:
+    """Table 2: 32 to 128 GPUs. A whole prediction head is worth five layers, and was as fast as a pipeline got."""
+    largest = {division: table_of(SMALL, replicas=False, division=division).sizes[-1] for division in Division}
+    assert largest[Division.WHOLE].gpus < largest[Division.LOSSES].gpus < largest[Division.SLICES].gpus == 128
+    assert largest[Division.WHOLE].speedup < largest[Division.LOSSES].speedup < largest[Division.SLICES].speedup
+    assert largest[Division.SLICES].speedup > 3.5
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_however_a_model_is_divided_it_computes_the_same(model: Published) -> None:
+    totals = {division: sum(job_of(model, division).profile.costs) for division in Division}
+    assert totals[Division.LOSSES] == pytest.approx(totals[Division.WHOLE]) == pytest.approx(totals[Division.SLICES])
+    slices = job_of(model, Division.SLICES).profile
+    heads = [cost for cost, letter in zip(slices.costs, slices.chain, strict=True) if letter == "L"]
+    assert max(heads) <= slices.costs[1]
 
 
 def test_the_large_one_has_no_more_stages_than_layers() -> None:

@@ -3,10 +3,16 @@
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from oppa.errors import InfeasibleError
+from oppa.pipeline.orders import order
 from oppa.pipeline.prediction import Prediction
-from oppa.pipeline.scaling import Candidate, Job, candidates, fastest, scale_table
-from tests.pipeline.test_prediction import profile
+from oppa.pipeline.profile import Part
+from oppa.pipeline.scaling import Candidate, Entry, Job, candidate, candidates, fastest, present_best, scale_table
+from oppa.pipeline.stage_layout import EVEN, evenly
+from tests.pipeline.test_prediction import LAYER, profile
 
 JOB = Job(profile=profile(), global_batch=8)
 
@@ -68,5 +74,70 @@ def test_the_fastest_that_fits_is_taken() -> None:
 )
 def test_numbers_of_devices_are_left_out(steps: list[tuple[float, float]], reasons: list[str]) -> None:
     best = [(2**number, way(*each)) for number, each in enumerate(steps)]
-    found = scale_table(JOB, best[::-1], best[0][1])
+    found = scale_table(best[::-1], best[0])
     assert [entry.left_out for entry in found] == reasons and [entry.devices for entry in found] == [2**n for n in range(len(steps))]
+
+
+def table_of(layers: int, loss_share: float, pp: int, batch: int, devices: range, schedules: list[str], as_run: str) -> list[Entry]:
+    """The scale table of layers that are alike, and a loss that takes so many of them, as profiled in `as_run` on so many stages."""
+    loss = Part(forward_s=loss_share, backward_s=2 * loss_share)
+    seen = profile(layers)
+    job = Job(profile=dataclasses.replace(seen, parts=(Part(), *seen.parts[1:-1], loss)), global_batch=batch)
+    passes = order(as_run if pp > 1 else "1f1b", ranks=pp, micro_batches=batch)
+    stages = evenly(job.profile.chain, pp)
+    now = candidate(job, passes, dp=1, schedule=as_run, stage_layout=EVEN, stages=stages)
+    ways = {count: list(candidates(job, count, replicas=[1], schedules=schedules)) for count in {*devices, pp}}
+    best = [(count, way) for count in devices if (way := fastest(job, ways[count])) is not None]
+    return scale_table(best, (pp, present_best(job, ways[pp], now)))
+
+
+@pytest.mark.slow
+def test_a_better_schedule_at_the_present_size_empties_no_table() -> None:
+    """The ratio of the best to the run as it was is no speed-up of devices: here it is 1.32 on the same eight."""
+    found = table_of(30, 1.0, 8, 64, range(8, 25), ["1f1b", "interleaved", "zb-h1", "zb-v"], "1f1b")
+    kept = {entry.devices: entry.speedup for entry in found if not entry.left_out}
+    assert kept[8] == 1.0 and kept[16] > 1.8 and len(found) == 17
+
+
+@given(
+    layers=st.integers(2, 12),
+    loss_share=st.sampled_from([0.0, 0.3, 1.0, 4.0]),
+    pp=st.integers(1, 6),
+    batch=st.sampled_from([1, 2, 6, 8]),
+    first=st.integers(1, 6),
+    schedules=st.sets(st.sampled_from(["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v"]), min_size=1),
+    as_run=st.sampled_from(["1f1b", "gpipe", "memory-minimal", "zb-h1"]),
+)
+def test_the_present_size_stays_and_is_1_by_both_predictions(
+    layers: int, loss_share: float, pp: int, batch: int, first: int, schedules: set[str], as_run: str
+) -> None:
+    pp = min(pp, layers)
+    found = table_of(layers, loss_share, pp, batch, range(min(first, pp), 8), sorted(schedules), as_run)
+    (present,) = (entry for entry in found if entry.devices == pp)
+    assert (present.speedup, present.modelled_speedup, present.left_out) == (1.0, 1.0, "")
+    kept = [entry.speedup for entry in found if not entry.left_out and entry.devices >= pp]
+    assert kept == sorted(kept)
+
+
+def test_a_run_that_is_predicted_not_to_fit_ran_nevertheless() -> None:
+    now, other = way(8, 8), way(4, 4)
+    tight = dataclasses.replace(JOB, limit_bytes=0.5)
+    assert present_best(tight, [other], now) is now and present_best(JOB, [other], now) is other
+
+
+def test_a_table_without_any_size_is_refused() -> None:
+    with pytest.raises(InfeasibleError, match="none of 2 numbers of devices") as refusal:
+        scale_table([(4, way(2, 8)), (8, way(1, 8))], (1, way(8, 8)))
+    assert "include the 1 devices" in refusal.value.hint
+
+
+def test_a_loss_in_slices_lets_stages_alone_scale_further() -> None:
+    """FlexTrain's figures 4 and 5: what cannot be shared out decides how far a pipeline scales."""
+    whole = Part(forward_s=4.0, backward_s=8.0)
+    best = {}
+    for letters, losses in (("EttttttttL", [whole]), ("EttttttttLLLL", [LAYER] * 4)):
+        seen = dataclasses.replace(profile(), parts=(Part(), *[LAYER] * 8, *losses), letters=letters)
+        job = Job(profile=seen, global_batch=32)
+        best[len(losses)] = fastest(job, list(candidates(job, 12, replicas=[1], schedules=["1f1b"])))
+    assert best[1] is None  # eight layers and a loss share out among nine at most
+    assert best[4] is not None and best[4].stage_layout == "E" + "t|" * 8 + "L|L|L|L" and best[4].prediction.passes_s == (32 + 12 - 1) * 3.0

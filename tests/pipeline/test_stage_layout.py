@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from oppa.errors import InputError
 from oppa.pipeline.graph import Shape
-from oppa.pipeline.stage_layout import Stages, balanced, cut, even, written
+from oppa.pipeline.stage_layout import LAYERS, Stages, balanced, cut, even, evenly, plain, recognised, written
 
 COSTS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 5.0]), min_size=3, max_size=9)
 
@@ -139,3 +139,52 @@ def test_what_does_not_fit_is_refused(text: str, said: str) -> None:
 def test_no_rank_is_left_without_anything() -> None:
     with pytest.raises(InputError, match="leave nothing for rank 5"):
         cut("even", shape(8), [1.0] * 6)
+
+
+@pytest.mark.parametrize(
+    ("chain", "stages", "expected"),
+    [
+        ("EttttLL", 2, "Ett|ttLL"),
+        ("EttttLL", 5, "Et|t|t|t|LL"),
+        ("EttttLL", 6, "E|t|t|t|t|LL"),
+        ("EttttLL", 7, "E|t|t|t|t|L|L"),
+        ("EttttLL", 8, "E|t|t|t|t|L||L"),
+        ("EtttLmL", 2, "Ett|tLmL"),
+        ("EtttLmL", 5, "Et|t|tL|m|L"),
+        ("EtttLmL", 7, "E|t|t|t|L|m|L"),
+    ],
+)
+def test_losses_are_parts(chain: str, stages: int, expected: str) -> None:
+    """The notation of FlexTrain's figure 5: a loss may have a stage of its own between layers."""
+    found = evenly(chain, stages)
+    assert written(found, chain) == expected and whole(found, len(chain))
+    if all(found):
+        assert cut(expected, shape(stages), [1.0] * len(chain), chain) == found
+
+
+CHAINS = st.text("tmL", max_size=12).map(lambda middle: f"Et{middle}L")
+
+
+@given(CHAINS, st.integers(1, 16))
+def test_any_chain_is_shared_out_evenly(chain: str, stages: int) -> None:
+    found, layers = evenly(chain, stages), sum(letter in LAYERS for letter in chain)
+    assert whole(found, len(chain)) and len(found) == stages
+    if stages <= layers:
+        counts = [sum(letter in LAYERS for letter in chain[parts.start : parts.stop]) for parts in found]
+        assert max(counts) - min(counts) <= 1
+    elif stages <= len(chain):
+        assert all(found)
+
+
+@given(CHAINS, st.integers(1, 8))
+def test_any_chain_that_is_written_is_read(chain: str, ranks: int) -> None:
+    found = balanced([1.0] * len(chain), shape(ranks))
+    if all(found):
+        assert cut(written(found, chain), shape(ranks), [1.0] * len(chain), chain) == found
+        assert cut(recognised(written(found, chain), ranks, [1.0] * len(chain), chain)[0], shape(ranks), [1.0] * len(chain), chain) == found
+
+
+def test_a_chain_is_named_where_a_layout_does_not_fit() -> None:
+    with pytest.raises(InputError) as refusal:
+        cut("Et|tL", shape(2), [1.0] * 7, "EttttLL")
+    assert refusal.value.hint.endswith("2 stages of E, 4 t and 2 L") and plain(4, 2) == "EttttLL"

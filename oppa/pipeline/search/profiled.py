@@ -11,7 +11,7 @@ from oppa.pipeline.prediction import Prediction, footprint, predict, static_byte
 from oppa.pipeline.profile import Profile
 from oppa.pipeline.search.heuristic import NODES, heuristic
 from oppa.pipeline.search.task import Task
-from oppa.pipeline.stage_layout import even
+from oppa.pipeline.stage_layout import evenly
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ def choose(
     Raises:
         InputError: none is predicted to fit.
     """
-    stages = stages or even(profile.layers, shape.stages)
+    stages = stages or evenly(profile.chain, shape.stages)
     found = []
     for name, order in (*_named(shape), *_searched(profile, shape, stages, dp, zero_stage, limit_bytes, nodes)):
         prediction = predict(profile, order, dp=dp, zero_stage=zero_stage, stages=stages)
