@@ -151,7 +151,7 @@ def _tables(tables: Mapping[str, Mapping[int, Elasticity]]) -> Section:
             rows.append((NAMES[scaling], name, gpus, cost, sizes))
     return Section(
         title="Scale tables",
-        text="Of FlexTrain's three models (its table 2), as oppa's predictor has them with layers, prediction heads and slices of their losses balanced; "
+        text="Of FlexTrain's three models (its table 2), as oppa's predictor has them with layers, heads and slices of losses balanced; "
         "hidden sizes, and what a change costs, are assumed. GPUs, and the speed-up over what the job asks for.",
         columns=("change", "model", ">asks for", ">a change costs", "sizes"),
         rows=rows,

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 RUN = "The folder of a run of `oppa train`, whose first steps were profiled."
 DEVICES = "Numbers of devices to look at."
 REPLICAS = "Change the number of stages alone, so that training stays the same to the last bit; else replicas, too."
-SCHEDULES = "Orders to choose from, by name, separated by commas."
+SCHEDULES = "Schedules to choose from, by name, separated by commas; `search` searches for an order. {}, or `search` alone for a run in it."
+SEARCH_S = "Search for orders this long at most, in seconds, on all numbers of devices together."
 OUT = "Where the table is written; `scale-table` in the run's folder unless given."
 FIRST = "1f1b,interleaved,zb-h1,zb-v"
 SPREAD = 0.1
@@ -30,37 +32,29 @@ def scale_table(
     run: Annotated[Path, typer.Argument(metavar="RUN", help=RUN, show_default=False)],
     devices: Annotated[str, typer.Option(metavar="FIRST..LAST", help=DEVICES)],
     same_replicas: Annotated[bool, typer.Option("--same-replicas", help=REPLICAS)] = False,
-    schedules: Annotated[str, typer.Option(metavar="NAMES", help=SCHEDULES)] = FIRST,
+    schedules: Annotated[str, typer.Option(metavar="NAMES", help=SCHEDULES.format(FIRST), show_default=False)] = "",
+    search_s: Annotated[float, typer.Option("--search-s", min=0, help=SEARCH_S)] = 60.0,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON on stdout.")] = False,
 ) -> None:
     """Predict for each number of devices the fastest pipeline that fits, and write those that are worth it as a table.
 
-    Speed-ups are over the fastest pipeline on the present number of devices, which stays if it is in the range.
-    Exit codes: 0 written, 1 nothing fits or no number of devices is worth a change, 2 wrong input.
+    Speed-ups are over the fastest pipeline on the present number of devices, which stays if it is in the range. Orders that were searched
+    for are written beside the table, so that a job goes on in them. Exit codes: 0 written, 1 nothing fits or no number of devices is
+    worth a change, 2 wrong input.
     """
     from oppa.cli import style
-    from oppa.errors import InfeasibleError
-    from oppa.pipeline.scaling import candidates, fastest
-    from oppa.pipeline.scaling import scale_table as filtered
-    from oppa.training.run_folder import RunSpec
+    from oppa.pipeline.orders import SEARCH
+    from oppa.training.run_folder import SCALES, RunSpec
 
     spec = RunSpec.read(run)
-    job, names = _job(spec, run), _schedules(schedules)
-    present, best = spec.configuration, []
     first, last = _range(devices)
+    names = _schedules(schedules or (SEARCH if spec.configuration.schedule == SEARCH else FIRST))
+    job = _job(spec, run)
     with style.err().status("predicting") as status:
-        for count in range(first, last + 1):
-            status.update(f"predicting {count} of {last} devices")
-            ways = list(candidates(job, count, replicas=[present.dp] if same_replicas else None, schedules=names))
-            if (way := fastest(job, ways)) is not None:
-                best.append((count, way))
-        now = _present(job, spec)
-    if not best:
-        hint = "`oppa scale-table --help` says what is looked at; more devices, or smaller micro-batches, may fit"
-        raise InfeasibleError(f"no pipeline on {devices} devices can be run, or fits into memory", hint=hint)
-    entries = filtered(job, best, now)
-    folder = out or run / "scale-table"
+        predicting = _Predicting(job, names, [spec.configuration.dp] if same_replicas else None, search_s, status.update)
+        entries = predicting.entries(range(first, last + 1), spec.configuration.devices, _as_run(job, spec, run))
+    folder = out or run / SCALES
     _write(folder, entries, spec)
     if as_json:
         typer.echo(json.dumps({"table": str(folder), "entries": [_plain(entry) for entry in entries]}, indent=1))
@@ -68,6 +62,56 @@ def scale_table(
         style.print_section(_section(entries, job, spec))
     kept = sum(not entry.left_out for entry in entries)
     style.err().print(f"written: {folder}, {kept} of {len(entries)} numbers of devices", markup=False)
+    if predicting.cut_short:
+        hint = f"after {search_s:g} s the search for orders was ended early on {predicting.cut_short} numbers of devices; raise --search-s"
+        style.err().print(hint, markup=False)
+
+
+class _Predicting:
+    """The fastest way on each number of devices, within a time.
+
+    Args:
+        names: Of schedules.
+        replicas: What dp may be; None: anything.
+        search_s: For all searches together: each number of devices has an equal share of what is left.
+        tell: Hears how far it is.
+    """
+
+    def __init__(self, job: "Job", names: Sequence[str], replicas: list[int] | None, search_s: float, tell: Callable[[str], None]) -> None:
+        from oppa.pipeline.orders import SEARCH
+
+        self._job, self._replicas, self._left_s, self._tell = job, replicas, search_s, tell
+        self._named, self._searches = [name for name in names if name != SEARCH], SEARCH in names
+        self.cut_short = 0
+        """Numbers of devices on which a search was ended early."""
+
+    def entries(self, devices: range, present: int, as_run: "Candidate") -> "list[Entry]":
+        """The scale table; raises InfeasibleError where nothing fits, or nothing is worth a change."""
+        from oppa.pipeline.scaling import scale_table
+
+        counts = sorted({*devices, present})
+        ways = {count: self._ways(count, len(counts) - number) for number, count in enumerate(counts)}
+        return scale_table(self._job, ways, (present, as_run), devices)
+
+    def _ways(self, count: int, sizes_left: int) -> "list[Candidate]":
+        from oppa.pipeline.scaling import candidates
+        from oppa.pipeline.search.scaled import searched
+
+        self._tell(f"predicting {count} devices, {sizes_left - 1} more" + f"; at most {self._left_s:.0f} s of searching" * self._searches)
+        ways = list(candidates(self._job, count, replicas=self._replicas, schedules=self._named))
+        if not self._searches:
+            return ways
+        begin_s, ended = time.monotonic(), False
+
+        def enough() -> bool:
+            nonlocal ended
+            ended = ended or time.monotonic() - begin_s >= self._left_s / sizes_left
+            return ended
+
+        ways = [*searched(self._job, count, replicas=self._replicas, enough=enough), *ways]
+        self._left_s = max(0.0, self._left_s - (time.monotonic() - begin_s))
+        self.cut_short += ended
+        return ways
 
 
 def _job(spec: "RunSpec", run: Path) -> "Job":
@@ -95,19 +139,23 @@ def _job(spec: "RunSpec", run: Path) -> "Job":
     )
 
 
-def _present(job: "Job", spec: "RunSpec") -> "Candidate":
-    """The configuration that was profiled, as it is predicted itself."""
-    from oppa.pipeline.configured import order_of, stages_of
+def _as_run(job: "Job", spec: "RunSpec", run: Path) -> "Candidate":
+    """The configuration that was profiled, as it is predicted itself: in the order that the run has found, if it has."""
+    from oppa.pipeline.configured import order_of, searches, stages_of
+    from oppa.pipeline.order_file import order_of as written
     from oppa.pipeline.scaling import candidate
+    from oppa.pipeline.stored_orders import stored
 
     present = spec.configuration
+    text = stored(run, present) if searches(present) else ""
     return candidate(
         job,
-        order_of(present),
+        written(text, "the run's order") if text else order_of(present),
         dp=present.dp,
         schedule=present.schedule,
         stage_layout=present.stage_layout,
         stages=stages_of(present, spec.problem.model),
+        searched=bool(text),
     )
 
 
@@ -121,7 +169,7 @@ def _range(text: str) -> tuple[int, int]:
 
 def _schedules(text: str) -> list[str]:
     from oppa.errors import nearest
-    from oppa.pipeline.schedules import SCHEDULES
+    from oppa.pipeline.orders import SCHEDULES
 
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
@@ -133,11 +181,11 @@ def _schedules(text: str) -> list[str]:
 
 
 def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
-    """The entries that are worth it, as rows of the project's table."""
-    import time
-
+    """The entries that are worth it, as rows of the project's table, and the orders that were searched for."""
+    from oppa.pipeline import stored_orders
     from oppa.table import Origin, Row, Table
 
+    kept = [entry.best for entry in entries if not entry.left_out]
     rows = tuple(
         Row(
             configuration=_configuration(spec, way),
@@ -146,7 +194,7 @@ def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
             memory_bytes=round(way.prediction.peak_bytes),
             source="predicted",
         )
-        for way in (entry.best for entry in entries if not entry.left_out)
+        for way in kept
     )
     origin = Origin.of(
         spec.problem,
@@ -159,6 +207,13 @@ def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
         created_at=time.time(),
         command="oppa scale-table",
     )
+    try:
+        stored_orders.forget(folder)
+        for way in kept:
+            if way.passes is not None:
+                stored_orders.store(folder, _configuration(spec, way), way.passes)
+    except OSError as error:
+        raise InputError(f"`{folder}` cannot be written: {error.strerror}", hint="name another folder with --out") from None
     Table(rows=rows, origin=origin).write(folder)
 
 
@@ -173,8 +228,9 @@ def _configuration(spec: "RunSpec", way: "Candidate") -> "Configuration":
 def _plain(entry: "Entry") -> dict[str, Any]:
     import dataclasses
 
-    values = dataclasses.asdict(entry)
-    return {**{name: value for name, value in values.items() if name != "best"}, **values["best"]}
+    best = {field.name: getattr(entry.best, field.name) for field in dataclasses.fields(entry.best)}
+    facts = {"devices": entry.devices, "speedup": entry.speedup, "modelled_speedup": entry.modelled_speedup, "left_out": entry.left_out}
+    return {**facts, **best, "prediction": dataclasses.asdict(entry.best.prediction), "passes": entry.best.passes is not None}
 
 
 def _section(entries: "Sequence[Entry]", job: "Job", spec: "RunSpec") -> "Section":
@@ -199,8 +255,8 @@ def _section(entries: "Sequence[Entry]", job: "Job", spec: "RunSpec") -> "Sectio
     ]
     return Section(
         title="Scale table",
-        text=f"Predicted from the first steps of `{spec.configuration.id}`, batch {job.global_batch}; speed-ups are over it, "
-        "by the profile, and by FlexTrain's equation 5.",
+        text=f"Predicted from the first steps of `{spec.configuration.id}`, batch {job.global_batch}. Speed-ups are over the fastest way "
+        "on as many devices, by the profile, and by FlexTrain's equation 5.",
         columns=(">devices", ">dp", ">pp", ">chunks", "schedule", "stages", ">step", ">speed-up", ">eq. 5", ">memory", "left out"),
         rows=rows,
     )

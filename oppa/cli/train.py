@@ -106,7 +106,17 @@ def train(
     asked = configuration if setting or source.is_dir() else None
     result, code = _supervised(
         problem,
-        _Wishes(runner=runner, asked=asked, usual=configuration, table=profiled, request=request, policy=policy, make=make, control=there),
+        _Wishes(
+            runner=runner,
+            asked=asked,
+            usual=configuration,
+            table=profiled,
+            orders=table,
+            request=request,
+            policy=policy,
+            make=make,
+            control=there,
+        ),
         run,
     )
     if as_json:
@@ -167,6 +177,8 @@ class _Wishes:
     """What makes it."""
     control: "_There | None"
     """A control service that runs already."""
+    orders: Path | None = None
+    """Where the table lies, which may have orders with it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -210,6 +222,7 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
     from oppa.cli.summary import new_folder
     from oppa.cli.train_watch import make_watcher, print_outcome, print_run, print_worth
     from oppa.cli.watch import Interruption
+    from oppa.pipeline import stored_orders
     from oppa.training import ledger
     from oppa.training.run_folder import PROFILED, STOP, held
     from oppa.training.supervision import Ending, supervise
@@ -221,6 +234,8 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
         run = _run(folder, problem, wishes)
         if wishes.table:
             wishes.table.write(folder / PROFILED)
+        if wishes.orders:
+            stored_orders.copy(wishes.orders, folder)
         sweep(run.uuid)
         print_run(run, folder)
         again, grace_s = again_with("--run", folder), problem.limits.grace_s

@@ -209,6 +209,8 @@ def _event(line: Line) -> str:
         case "reordered":
             times = f"{format_seconds(line['from_step_s'])} to {format_seconds(line['step_s'])} a step, predicted"
             return f"{where} [cyan]the pipeline goes in another order, {escape(line['name'])}[/]: {times}"
+        case "order_taken_up":
+            return f"{where} [cyan]the pipeline goes in an order that was stored for its configuration[/]"
         case "saved":
             return f"{where} saved in {format_seconds(line['seconds'])}"
         case _:

@@ -16,7 +16,7 @@ from oppa.cluster.elastic import Elasticity
 from oppa.cluster.job import ScaleTable
 from oppa.pipeline.configured import order_of
 from oppa.pipeline.profile import Link, Part, Profile
-from oppa.pipeline.scaling import Candidate, Entry, Job, candidate, candidates, fastest, present_best, scale_table
+from oppa.pipeline.scaling import Candidate, Entry, Job, candidate, candidates, scale_table
 from oppa.pipeline.stage_layout import BALANCED, cut
 from oppa.problem.configuration import Configuration
 
@@ -123,8 +123,7 @@ def entries(model: Published, *, replicas: bool, most: float = 4.0, division: Di
     """
     job = job_of(model, division)
     ways = {gpus: _ways(job, gpus, None if replicas else [model.dp]) for gpus in _sizes(model, most)}
-    best = [(gpus, way) for gpus, each in ways.items() if (way := fastest(job, each)) is not None]
-    return tuple(scale_table(best, (model.gpus, present_best(job, ways[model.gpus], _as_run(job, model)))))
+    return tuple(scale_table(job, ways, (model.gpus, _as_run(job, model)), ways.keys()))
 
 
 def table_of(model: Published, *, replicas: bool, most: float = 4.0, division: Division = Division.SLICES) -> ScaleTable:

@@ -1,7 +1,7 @@
 """The pipeline of a configuration: its shape, the order of its passes, and which parts of the model each stage has."""
 
 from oppa.pipeline.graph import Order, Shape
-from oppa.pipeline.orders import folded, order
+from oppa.pipeline.orders import SEARCH, folded, order
 from oppa.pipeline.stage_layout import Stages, cut
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -11,6 +11,11 @@ def shape_of(configuration: Configuration) -> Shape:
     """Of its stages and micro-batches."""
     pp, chunks, count = configuration.pp, configuration.model_chunks, configuration.num_microbatches
     return Shape(ranks=pp, micro_batches=count, chunks=chunks, folded=pp > 1 and folded(configuration.schedule, chunks))
+
+
+def searches(configuration: Configuration) -> bool:
+    """Whether the order of its passes is to be searched for while it runs."""
+    return configuration.pp > 1 and configuration.schedule == SEARCH
 
 
 def order_of(configuration: Configuration) -> Order:

@@ -4,11 +4,11 @@ Layers, heads and experts stay split as they are: what changes is how many repli
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from oppa.errors import InfeasibleError, InputError
 from oppa.pipeline.graph import Order, Shape
-from oppa.pipeline.orders import CHUNKS, order
+from oppa.pipeline.orders import CHUNKS, SPLIT, order
 from oppa.pipeline.prediction import Prediction, modelled_s, predict
 from oppa.pipeline.profile import Profile
 from oppa.pipeline.stage_layout import EVEN, Stages, balanced, evenly, written
@@ -47,6 +47,8 @@ class Candidate:
     prediction: Prediction
     modelled_s: float
     """Seconds of a step by FlexTrain's equation 5."""
+    passes: Order | None = None
+    """The order that was searched for; None: the schedule's own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +72,20 @@ def candidates(job: Job, devices: int, *, replicas: Sequence[int] | None, schedu
         replicas: What dp may be; None: anything.
         schedules: By name. Where no pipeline is, there is but one.
     """
+    for dp, pp, micro_batches in pipelines(job, devices, replicas):
+        for schedule in schedules if pp > 1 else ("1f1b",):
+            for each in _orders(schedule, pp, micro_batches, job.profile.divisions) if _runs(job, schedule, pp, micro_batches) else ():
+                for layout, stages in layouts(job.profile, each.shape):
+                    yield candidate(job, each, dp=dp, schedule=schedule, stage_layout=layout, stages=stages)
+
+
+def pipelines(job: Job, devices: int, replicas: Sequence[int] | None) -> Iterator[tuple[int, int, int]]:
+    """Yield dp, pp and the micro-batches of each replica for all pipelines on so many devices that share out the batch evenly."""
     for dp in range(1, devices // job.tp + 1):
         micro_batches, uneven = divmod(job.global_batch, dp * job.profile.micro_batch)
         pp, left = divmod(devices, dp * job.tp)
-        if left or uneven or (replicas is not None and dp not in replicas) or pp > job.profile.divisions or dp % job.ep:
-            continue
-        for schedule in schedules if pp > 1 else ("1f1b",):
-            for each in _orders(schedule, pp, micro_batches, job.profile.divisions):
-                for layout, stages in layouts(job.profile, each.shape):
-                    yield candidate(job, each, dp=dp, schedule=schedule, stage_layout=layout, stages=stages)
+        if not (left or uneven or (replicas is not None and dp not in replicas) or pp > job.profile.divisions or dp % job.ep):
+            yield dp, pp, micro_batches
 
 
 def layouts(profile: Profile, shape: Shape) -> Iterator[tuple[str, Stages]]:
@@ -89,8 +96,14 @@ def layouts(profile: Profile, shape: Shape) -> Iterator[tuple[str, Stages]]:
             yield layout, stages
 
 
-def candidate(job: Job, order: Order, *, dp: int, schedule: str, stage_layout: str, stages: Sequence[range]) -> Candidate:
-    """One way to run a job: replicas of a pipeline that goes in this order through these stages."""
+def candidate(
+    job: Job, order: Order, *, dp: int, schedule: str, stage_layout: str, stages: Sequence[range], searched: bool = False
+) -> Candidate:
+    """One way to run a job: replicas of a pipeline that goes in this order through these stages.
+
+    Args:
+        searched: The order is not the schedule's own, and is kept.
+    """
     shape = order.shape
     return Candidate(
         dp=dp,
@@ -100,6 +113,7 @@ def candidate(job: Job, order: Order, *, dp: int, schedule: str, stage_layout: s
         stage_layout=stage_layout,
         prediction=predict(job.profile, order, dp=dp, zero_stage=job.zero_stage, stages=stages),
         modelled_s=modelled_s(job.profile, pp=shape.ranks, micro_batches=shape.micro_batches),
+        passes=order if searched else None,
     )
 
 
@@ -109,25 +123,39 @@ def fastest(job: Job, ways: Sequence[Candidate]) -> Candidate | None:
     return min(fitting, key=lambda way: way.prediction.step_s, default=None)
 
 
-def present_best(job: Job, ways: Sequence[Candidate], as_run: Candidate) -> Candidate:
-    """Return the fastest way on the present number of devices: what others are compared with.
+def scale_table(job: Job, ways: Mapping[int, Sequence[Candidate]], present: tuple[int, Candidate], devices: Collection[int]) -> list[Entry]:
+    """Take the fastest of each number of devices that fits, and filter them (section 4.4.4).
 
     Args:
-        ways: On as many devices as the job was profiled on.
-        as_run: The configuration that was profiled. It ran, so it counts even where no way is predicted to fit.
+        ways: By number of devices, the present one included.
+        present: The number of devices that the job was profiled on, and the configuration that it was profiled in. It ran, so it counts
+            even where it is predicted not to fit.
+        devices: What may be in the table. The present number always is, if it is among them.
+
+    Raises:
+        InfeasibleError: nothing fits, or nothing is worth a change.
     """
-    return fastest(job, [as_run, *ways]) or as_run
+    best = [(count, way) for count in devices if (way := fastest(job, ways[count])) is not None]
+    if not best:
+        hint = "`oppa scale-table --help` says what is looked at; more devices, or smaller micro-batches, may fit"
+        told = f"{min(devices)}..{max(devices)}" if devices else "no"
+        raise InfeasibleError(f"no pipeline on {told} devices can be run, or fits into memory", hint=hint)
+    count, as_run = present
+    now = fastest(job, [as_run, *ways[count]]) or as_run
+    if count in devices and count not in dict(best):
+        best.append((count, now))
+    return filtered(best, (count, now))
 
 
-def scale_table(best: Sequence[tuple[int, Candidate]], present: tuple[int, Candidate]) -> list[Entry]:
-    """Filter the fastest of each number of devices, in ascending order (section 4.4.4).
+def filtered(best: Sequence[tuple[int, Candidate]], present: tuple[int, Candidate]) -> list[Entry]:
+    """Filter the fastest of each number of devices, in ascending order.
 
     A number is left out where the two predictions do not go up or down together, where their speed-ups differ by too much, or where it
     is hardly faster than a smaller one that stays. Both speed-ups are over the same way, so both are 1 on the present number, which stays.
 
     Args:
         best: The fastest of each number of devices.
-        present: The number of devices that the job was profiled on, and the fastest way there (`present_best`).
+        present: The number of devices that the job was profiled on, and the fastest way there.
 
     Raises:
         InfeasibleError: none stays; the present number is not among them.
@@ -162,6 +190,11 @@ def _trend(before: float, now: float) -> int:
     """Up, down, or neither."""
     change = now / before - 1
     return 0 if abs(change) < FLAT else 1 if change > 0 else -1
+
+
+def _runs(job: Job, schedule: str, pp: int, micro_batches: int) -> bool:
+    """Whether torch's runtime has it: 1f1b fills its pipeline, and FSDP2 that reshards does not split its backward pass."""
+    return (schedule != "1f1b" or micro_batches >= pp) and (schedule not in SPLIT or job.zero_stage <= 2)
 
 
 def _orders(schedule: str, pp: int, micro_batches: int, divisions: int) -> Iterator[Order]:

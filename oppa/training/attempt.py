@@ -9,22 +9,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from oppa.errors import CheckpointError, InputError, OppaError, TrainingError
-from oppa.pipeline.configured import shape_of
+from oppa.errors import CheckpointError, InputError, TrainingError
 from oppa.pipeline.order_file import order_of
 from oppa.pipeline.profile import Profile
 from oppa.problem.configuration import Configuration
 from oppa.training import ledger
 from oppa.training.adviser import Advice, Adviser
+from oppa.training.kept_order import KeptOrder
 from oppa.training.ledger import Ledger
 from oppa.training.manifest import Manifest
 from oppa.training.noise_scale import Health
 from oppa.training.norm_test import variance_ratio
-from oppa.training.profiled_start import searches
 from oppa.training.reconfiguration import Change, Phase
 from oppa.training.run import TrainingRun, open_run
 from oppa.training.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
-from oppa.training.searching import ORDER, PROFILE, Searching
+from oppa.training.searching import ORDER, PROFILE
 from oppa.training.step import Order, Step
 from oppa.trials.wire import TrialSpec, write_json
 
@@ -65,8 +64,7 @@ class Attempt:
         self._accuracy: float | None = None
         """Of held-out samples, when they were last looked at."""
         self._refused: tuple[Configuration, tuple[int, ...]] | None = None
-        self._searching: Searching | None = None
-        """For an order of the pipeline, on rank 0."""
+        self._order = KeptOrder(folder)
         self._advice: Advice | None = None
         """Of what is wanted now; rank 0 alone knows it."""
 
@@ -116,12 +114,12 @@ class Attempt:
             if rank == 0:
                 self._begin(run, saved[len(errors)] if saved else None)
             try:
+                self._order.take_up(run, self._ledger)
                 yield run
             finally:
                 if self._ledger is not None:
                     self._ledger.close()
-                if self._searching is not None:
-                    self._searching.close()
+                self._order.end_search()
 
     def _begin(self, run: TrainingRun, checkpoint: Path | None) -> None:
         self._ledger = Ledger(self.folder)
@@ -143,7 +141,8 @@ class Attempt:
         back_to = self._back_to(run, advice.before_step) if advice and advice.before_step is not None else ""
         save = time.monotonic() - self._saved_s >= self.spec.problem.recipe.checkpoint_s
         stop = self._stop_requested()
-        passes = self._found(run)
+        assert self._ledger is not None
+        passes = self._order.found(run, self._ledger)
         if not (change or back_to or save or passes or stop):
             return None
         return Order(configuration=change, local_batches=local_batches, back_to=back_to, save=save, passes=passes, stop=stop)
@@ -153,28 +152,7 @@ class Attempt:
         assert self._ledger is not None
         write_json(self.folder / PROFILE, profile.to_dict())
         self._ledger.write("profiled", time=time.time(), step=run.steps, samples=run.samples, step_s=profile.step_s)
-        if searches(run.configuration):
-            self._searching = Searching(self.folder, run.configuration)
-
-    def _found(self, run: TrainingRun) -> str:
-        """The order that has been found since the last step; empty if none has."""
-        if self._searching is None:
-            return ""
-        try:
-            found = self._searching.found()
-        except OppaError as error:
-            _log.warning("%s; the order stays as it is", error.message)
-            self._searching = None
-            return ""
-        if found is None:
-            return ""
-        self._searching = None
-        passes: str = found.pop("order")
-        if order_of(passes, ORDER).shape != shape_of(run.configuration):  # the batch has changed meanwhile
-            return ""
-        assert self._ledger is not None
-        self._ledger.write("reordered", time=time.time(), step=run.steps, samples=run.samples, **found)
-        return passes
+        self._order.search(run.configuration)
 
     def _planned(self, run: TrainingRun) -> Advice:
         return Advice(configuration=self.spec.planned(run.samples + run.configuration.global_batch))
@@ -297,6 +275,9 @@ class Attempt:
                 seconds={"restore": seconds},
                 **self._reasons(),
             )
+        if configuration != before:
+            self._order.end_search()
+        self._order.take_up(run, self._ledger)
 
     def _change(self, configuration: Configuration, local_batches: tuple[int, ...], run: TrainingRun) -> None:
         """Change to it, and write down what came of it; a configuration that cannot be run is not asked for again."""
@@ -327,6 +308,10 @@ class Attempt:
                 failure=change.failure,
                 **self._reasons(),
             )
+        if change.seconds:  # else nothing has changed
+            if "rebatch" not in change.seconds:
+                self._order.end_search()
+            self._order.take_up(run, self._ledger)
 
     def _reasons(self) -> dict[str, Any]:
         """Why, and what was weighed."""

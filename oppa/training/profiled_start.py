@@ -1,18 +1,16 @@
 """The first steps of a run, whose passes are profiled (FlexTrain, section 4.1).
 
 A run whose order is searched for begins with a micro-batch at a time, as it is not known what else fits: for some steps with whole backward
-passes, for some with both halves apart, so that both are known.
+passes, for some with both halves apart, so that both are known. One whose order is stored goes in that from the first step on.
 """
 
 import contextlib
 from collections.abc import Iterator
 
-from oppa.pipeline.configured import order_of, shape_of
+from oppa.pipeline.configured import order_of, searches, shape_of
 from oppa.pipeline.graph import Order
-from oppa.pipeline.orders import SEARCH
 from oppa.pipeline.profile import Profile
 from oppa.pipeline.schedules import one_by_one
-from oppa.problem.configuration import Configuration
 from oppa.training.memory import PeakMemory
 from oppa.training.mesh import Mesh
 from oppa.training.profiling import Profiling
@@ -20,23 +18,21 @@ from oppa.training.replica import Replica
 from oppa.trials.wire import TrialSpec
 
 
-def searches(configuration: Configuration) -> bool:
-    """Whether the order of its passes is to be searched for while it runs."""
-    return configuration.pp > 1 and configuration.schedule == SEARCH
-
-
 class ProfiledStart:
     """Of one rank; all ranks go through it together.
 
     Args:
         steps: That are timed, in each order; the one before them is watched for its memory.
+        order: To profile in, instead of those.
     """
 
-    def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, steps: int) -> None:
+    def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, steps: int, order: Order | None = None) -> None:
         self._replica, self._mesh, self._steps = replica, mesh, steps
         configuration = spec.configuration
         self._orders: list[Order] = []
-        if searches(configuration):
+        if order is not None:
+            self._orders = [order]
+        elif searches(configuration):
             self._orders = [one_by_one(shape_of(configuration), split=split) for split in (False, True)]
         self._profiling = Profiling(replica, spec, mesh, self._orders[0] if self._orders else order_of(configuration))
         self._left = 0

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from oppa.errors import CheckpointError, InputError
+from oppa.pipeline.configured import searches
 from oppa.pipeline.graph import Order as Passes
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Recipe
@@ -34,7 +35,7 @@ from oppa.training.manifest import Manifest
 from oppa.training.memory import keep_pages
 from oppa.training.mesh import Mesh, open_mesh, regrouped
 from oppa.training.noise_scale import NoiseScale, Smoothing
-from oppa.training.profiled_start import ProfiledStart, searches
+from oppa.training.profiled_start import ProfiledStart
 from oppa.training.reconfiguration import Change, Phase, reconfigured
 from oppa.training.replica import Replica, same_layout
 from oppa.training.rules import require_buildable, require_runnable
@@ -204,8 +205,19 @@ class TrainingRun:
         return change
 
     def reorder(self, order: Passes) -> None:
-        """Go through the pipeline in this order from the next step on."""
-        self._made().reorder(order)
+        """Go through the pipeline in this order from the next step on; steps that are still to be profiled are profiled in it."""
+        replica = self._made()
+        profiles = self._start is not None
+        self._stop_profiling()
+        replica.reorder(order)
+        if profiles and not self.steps:
+            self._profile(replica, order)
+
+    def told(self, text: str) -> str:
+        """Tell all ranks what rank 0 has to tell; all call it."""
+        texts = [text]
+        dist.broadcast_object_list(texts, src=0)
+        return texts[0]
 
     def save(self, folder: Path) -> None:
         """Save all that is needed to go on, in a folder that all ranks see.
@@ -276,10 +288,10 @@ class TrainingRun:
             self._profile(self._replica)
         return self._replica
 
-    def _profile(self, replica: Replica) -> None:
+    def _profile(self, replica: Replica, order: Passes | None = None) -> None:
         """Profile the steps that follow, unless a worker's batch is cut up otherwise than a profile takes it to be."""
         if self.recipe.profile_steps and not self.local_batches:
-            self._start = ProfiledStart(replica, self.spec, self.mesh, self.recipe.profile_steps)
+            self._start = ProfiledStart(replica, self.spec, self.mesh, self.recipe.profile_steps, order)
 
     def _stop_profiling(self) -> None:
         if self._start is not None:
@@ -332,6 +344,8 @@ class TrainingRun:
         replica, self.mesh, change = reconfigured(alone, self.spec, self.mesh, configuration, self._on_phase)
         self.spec, self._replica = dataclasses.replace(self.spec, configuration=change.after), replica
         self._watch(replica)
+        if searches(self.configuration):
+            self._profile(replica)
         return change
 
     def _notes(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@ run.json                what to train, in which configuration to begin, and what
 steps.jsonl             the ledger: a line per optimizer step (`ledger`)
 checkpoints/step-N/     the training state behind N steps (`checkpoint`); the newest few
 profiled/               the table that it is chosen from, where there is one
+orders/                 searched orders by configuration (`oppa.pipeline.stored_orders`): found by the run, or brought by a table
+scale-table/            what `oppa scale-table` wrote, with its own orders
 attempts/NNNN/          a folder as a trial's for each start of the ranks: their words, and how they ended
 stop                    asks whoever trains the run to save it and stop; made by others
 """
@@ -24,6 +26,7 @@ from oppa.problem.problem import Problem
 from oppa.trials.wire import write_json
 
 SPEC, CHECKPOINTS, ATTEMPTS, PROFILED, LOCK = "run.json", "checkpoints", "attempts", "profiled", ".lock"
+SCALES = "scale-table"
 STOP = "stop"
 """A file that asks whoever trains the run to save it and stop, as Ctrl-C does; it goes when training begins."""
 VERSION = 1

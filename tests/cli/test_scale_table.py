@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from oppa import catalog
+from oppa.pipeline.orders import order
+from oppa.pipeline.stored_orders import store, stored
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
@@ -21,7 +23,7 @@ from tests.training.conftest import TINY
 PRESENT = Configuration(dp=1, pp=2, global_batch=8, micro_batch=1)
 
 
-def written(folder: Path) -> Path:
+def written(folder: Path, configuration: Configuration = PRESENT) -> Path:
     """A run of eight layers on two stages, on devices with room for 500 bytes."""
     problem = Problem(
         name="test",
@@ -33,7 +35,7 @@ def written(folder: Path) -> Path:
         space=SearchSpace(name="torch", parameters=(), constraints=(), facts={}),
         limits=Limits(),
     )
-    RunSpec(uuid="a-run", problem=problem, configuration=PRESENT).write(folder)
+    RunSpec(uuid="a-run", problem=problem, configuration=configuration).write(folder)
     (folder / "profile.json").write_text(json.dumps(profile().to_dict()))
     return folder
 
@@ -47,7 +49,7 @@ def test_a_scale_table_is_one_of_the_project_s_tables(oppa: Oppa, folder: Path) 
     done = oppa("scale-table", folder, "--devices", "2..8", "--json")
     entries = json.loads(done.stdout)["entries"]
     assert [entry["devices"] for entry in entries] == [2, 3, 4, 5, 6, 7, 8]
-    assert entries[0]["speedup"] == pytest.approx(1.0, rel=0.2) and entries[-1]["speedup"] > 2
+    assert entries[0]["speedup"] == entries[0]["modelled_speedup"] == 1.0 and entries[-1]["speedup"] > 2
     table = Table.read(folder / "scale-table")
     kept = [entry for entry in entries if not entry["left_out"]]
     assert [row.configuration.devices for row in table.rows] == [entry["devices"] for entry in kept]
@@ -95,3 +97,34 @@ def test_nothing_fits(oppa: Oppa, folder: Path) -> None:
     dataclasses.replace(spec, problem=dataclasses.replace(spec.problem, cluster=cluster)).write(folder)
     done = oppa("scale-table", folder, "--devices", "2..4", code=1)
     assert "fits into memory" in done.stderr and not (folder / "scale-table").exists()
+
+
+SEARCHED = dataclasses.replace(PRESENT, schedule="search")
+
+
+@pytest.mark.slow
+def test_a_job_in_a_searched_order_has_one_at_each_size(oppa: Oppa, tmp_path: Path) -> None:
+    run = written(tmp_path / "run", SEARCHED)
+    found = order("gpipe", ranks=2, micro_batches=8)
+    store(run, SEARCHED, found)
+    done = oppa("scale-table", run, "--devices", "2..4", "--same-replicas", "--search-s", "2", "--json")
+    entries = json.loads(done.stdout)["entries"]
+    assert [(entry["devices"], entry["schedule"], entry["passes"]) for entry in entries] == [(n, "search", True) for n in (2, 3, 4)]
+    table = Table.read(run / "scale-table")
+    assert len(table.rows) > 1 and all(row.configuration.schedule == "search" for row in table.rows)
+    assert all(stored(run / "scale-table", row.configuration) for row in table.rows)
+
+
+def test_orders_are_searched_for_where_that_is_asked_for(oppa: Oppa, folder: Path) -> None:
+    done = oppa("scale-table", folder, "--devices", "3", "--schedules", "1f1b,search", "--search-s", "0", "--json")
+    (entry,) = json.loads(done.stdout)["entries"]
+    assert entry["passes"] == (entry["schedule"] == "search")
+    assert "ended early on" in done.stderr and "raise --search-s" in done.stderr
+    assert not oppa("scale-table", folder, "--devices", "3").stderr.count("ended early")
+    assert not (folder / "scale-table" / "orders").exists()  # those of the table before
+
+
+def test_a_range_without_the_present_size_may_leave_nothing(oppa: Oppa, tmp_path: Path) -> None:
+    run = written(tmp_path / "run", dataclasses.replace(PRESENT, pp=8))
+    done = oppa("scale-table", run, "--devices", "9", "--same-replicas", code=1)
+    assert "error" in done.stderr and "hint" in done.stderr and not (run / "scale-table").exists()

@@ -6,6 +6,9 @@ import pytest
 
 from oppa.cluster.real.spool import JOB, META, Elastic, folders
 from oppa.errors import InputError, RunError, TableError
+from oppa.pipeline.orders import order
+from oppa.pipeline.stored_orders import store, stored
+from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from tests.cluster.spools import JOB_FILE, put
 
@@ -20,6 +23,13 @@ def test_a_job_is_kept_with_its_sizes(scales: Path) -> None:
     assert taken.wanted().hosts == 4
     (taken.folder / "wanted.json").write_text("{")
     assert taken.wanted().hosts == 2  # as it asked for
+
+
+def test_searched_orders_of_its_sizes_come_with_a_job(scales: Path) -> None:
+    searched = Configuration(dp=1, pp=4, global_batch=8, micro_batch=1, schedule="search")
+    assert not (put(scales, name="without").folder / "orders").exists()
+    store(scales, searched, order("1f1b", ranks=4, micro_batches=8))
+    assert stored(put(scales).folder, searched) == stored(scales, searched)
 
 
 def test_what_cannot_be_kept_is_refused(scales: Path) -> None:

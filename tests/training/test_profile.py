@@ -1,21 +1,26 @@
 """What a profile of a run's first steps says is what was there; and a run whose order is searched for goes over to it as it trains."""
 
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from oppa.pipeline.configured import order_of
+from oppa.pipeline.orders import order
 from oppa.pipeline.profile import Profile
+from oppa.pipeline.stored_orders import store
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Training
 from oppa.training.mesh import open_mesh
 from oppa.training.profiling import Profiling
 from oppa.training.replica import Replica
+from oppa.training.run_folder import SCALES, RunSpec
 from oppa.training.sources import source_of
 from oppa.trials.wire import TrialSpec
 from tests.training.conftest import TINY
-from tests.training.runs import Runs, configured, events, losses, runs, steps_of
+from tests.training.runs import Heard, Runs, configured, events, losses, runs, steps_of
 
 made = pytest.fixture(scope="module", name="made")(runs)
 STEPS = 2
@@ -102,3 +107,64 @@ def test_runs_are_profiled_in_every_layout(configuration: Configuration, made: R
     assert all(size > 0 for size in held)
     without = made.trained(configuration, profile_steps=0)
     assert losses(steps_of(folder)) == losses(without)
+
+
+SEARCHED = configured(pp=2, micro_batch=1, schedule="search")
+
+
+def grown(folder: Path, configuration: Configuration) -> None:
+    """The run goes on in another configuration, on as many devices as that has."""
+    run = RunSpec.read(folder)
+    cluster = dataclasses.replace(run.problem.cluster, devices_per_host=configuration.devices)
+    dataclasses.replace(run, configuration=configuration, problem=dataclasses.replace(run.problem, cluster=cluster)).write(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_table", [True, False])
+def test_a_job_in_a_searched_order_grows_into_the_one_that_is_stored(in_table: bool, made: Runs) -> None:
+    larger = dataclasses.replace(SEARCHED, pp=4)
+    folder = made.new(SEARCHED, profile_steps=2)
+    store(folder / SCALES if in_table else folder, larger, order("zb-h2", ranks=4, micro_batches=8))
+    assert made.train(folder, Heard(stop_behind=2)).ending.value == "stopped"
+    assert not events(folder, "order_taken_up")
+    grown(folder, larger)
+    before = len(steps_of(folder))
+    assert made.train(folder).ending.value == "finished"
+    (taken,) = events(folder, "order_taken_up")
+    assert taken["step"] == before and not [line for line in events(folder, "profiled") if line["step"] > before]
+    assert losses(steps_of(folder)) == losses(made.trained(configured(pp=1, micro_batch=1), profile_steps=0))
+
+
+@pytest.mark.slow
+def test_a_job_in_a_searched_order_searches_again_where_none_is_stored(made: Runs) -> None:
+    """In process, too, where pp changes with dp."""
+    folder = made.new(dataclasses.replace(SEARCHED, dp=2), (48, dataclasses.replace(SEARCHED, pp=4)), samples=160, profile_steps=1)
+    assert made.train(folder).ending.value == "finished"
+    first, second = (line["step"] for line in events(folder, "profiled"))
+    (changed,) = events(folder, "changed")
+    assert first < changed["step"] < second == changed["step"] + 4
+    profile = Profile.from_dict(json.loads((folder / "profile.json").read_text()))
+    assert (profile.dp, profile.pp) == (1, 4)
+
+
+@pytest.mark.slow
+def test_a_stored_order_is_the_run_s_first_and_is_taken_up_again_after_a_change(made: Runs) -> None:
+    here, there = dataclasses.replace(SEARCHED, dp=2), dataclasses.replace(SEARCHED, pp=4)
+    folder = made.new(here, (32, there), (64, here), profile_steps=2)
+    for each, passes in ((here, order("gpipe", ranks=2, micro_batches=4)), (there, order("zb-h1", ranks=4, micro_batches=8))):
+        store(folder, each, passes)
+    assert made.train(folder).ending.value == "finished"
+    assert [line["step"] for line in events(folder, "order_taken_up")] == [0, 4, 8]
+    (profiled,) = events(folder, "profiled")
+    assert profiled["step"] == 3  # in that order, without a micro-batch at a time
+    assert not (folder / "order.json").exists()
+
+
+@pytest.mark.slow
+def test_a_damaged_order_is_not_gone_in(made: Runs) -> None:
+    folder = made.new(SEARCHED, profile_steps=2)
+    store(folder, SEARCHED, order("gpipe", ranks=2, micro_batches=8))
+    (path,) = (folder / "orders").iterdir()
+    path.write_text("0F0\n1F0\n")
+    assert made.train(folder).ending.value == "finished"
+    assert not events(folder, "order_taken_up") and events(folder, "profiled")

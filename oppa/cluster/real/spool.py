@@ -2,6 +2,7 @@
 
     NAME/job.toml            as it was submitted
     NAME/elastic.json        its sizes: the configuration on each number of hosts, and how fast it is; whose table that was, by SHA-256
+    NAME/orders/             searched orders for these sizes, where the table had some; a start takes them into the run
     NAME/wanted.json         how many hosts it shall have, written before anything is done about it; starts that were in vain
     NAME/started.json        who trains it now, or did last: a process, on how many hosts, from which byte of the ledger on
     NAME/run/                the run (`oppa train`)
@@ -26,6 +27,7 @@ from typing import Any, Self
 
 from oppa.cluster.job import ScaleTable
 from oppa.errors import InputError, RunError, TableError, nearest
+from oppa.pipeline import stored_orders
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Table
@@ -265,6 +267,7 @@ def _write(found: Elastic, job: Path) -> None:
     try:
         draft.mkdir(parents=True)
         shutil.copy(job, draft / JOB)
+        stored_orders.copy(found.source, draft)
         write_json(draft / ELASTIC, found.to_dict())
         draft.rename(found.folder)
     except OSError as error:

@@ -1,12 +1,12 @@
 """The heuristic search: schedules by name, orders by rules, and the best of them made better.
 
-All of it is reproducible: what it does is counted in orders looked at, not in seconds.
+All of it is reproducible: what it does is counted in orders looked at, not in seconds, unless a caller ends it.
 """
 
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -32,6 +32,8 @@ NODES = 12_000_000
 TRIES, MOVES = 2_000, 15_000
 """Rules that are tried, and moves of a round of annealing: at most, for pipelines of which nodes alone would allow more than helps."""
 
+Enough = Callable[[], bool]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
@@ -41,14 +43,22 @@ class Candidate:
     lists: list[list[int]]
 
 
-def heuristic(task: Task, *, seed: int = 0, nodes: int = NODES) -> Candidate:
-    """The best order found."""
+def heuristic(task: Task, *, seed: int = 0, nodes: int = NODES, enough: Enough = lambda: False) -> Candidate:
+    """The best order found.
+
+    Args:
+        nodes: How far to search.
+        enough: Whether to search no more; asked between orders, and between rounds of annealing.
+    """
     looks = nodes // task.size
-    begun = sorted([*_named(task), *_by_rules(task, tries=min(looks // 8, TRIES), draws=stream(seed, "rules"))], key=_length)
+    by_rules = _by_rules(task, tries=min(looks // 8, TRIES), draws=stream(seed, "rules"), enough=enough)
+    begun = sorted([*_named(task), *by_rules], key=_length)
     moves, best = min(looks // 2 // ROUNDS, MOVES), begun[:KEPT]
     for turn in range(ROUNDS):
+        if enough():
+            break
         draws = stream(seed, f"anneal {turn}")
-        best.append(Candidate(*anneal(task, best[turn % KEPT].lists, moves=moves, heat=HEATS[turn % len(HEATS)], draws=draws)))
+        best.append(Candidate(*anneal(task, best[turn % len(begun[:KEPT])].lists, moves=moves, heat=HEATS[turn % len(HEATS)], draws=draws)))
     return min(best, key=_length)
 
 
@@ -69,15 +79,17 @@ def _named(task: Task) -> Iterator[Candidate]:
             yield Candidate(length(task, lists), lists)
 
 
-def _by_rules(task: Task, *, tries: int, draws: np.random.Generator) -> list[Candidate]:
+def _by_rules(task: Task, *, tries: int, draws: np.random.Generator, enough: Enough) -> list[Candidate]:
     """Rules for all ranks alike: first how many passes are in flight, then when gaps are filled; then the best, varied rank by rank."""
-    ranks, whole_s, made = task.shape.ranks, max(task.busy_s), _Made(task)
+    ranks, whole_s, made = task.shape.ranks, max(task.busy_s), _Made(task, enough)
     for share, more, idle in itertools.product(SHARES, MORE, (0.003, 0.1)):
         made.add(Rules(in_flight(task, share, more), (0.5,) * ranks, (idle * whole_s,) * ranks))
     for rules in made.best(KEPT):
         for patience, idle in itertools.product(PATIENCE, IDLE):
             made.add(rules._replace(patience=(patience,) * ranks, idle_s=(idle * whole_s,) * ranks))
     for _ in range(tries - len(made.candidates)):
+        if enough():
+            break
         best = made.best(KEPT)
         made.add(_varied(best[int(draws.integers(len(best)))], whole_s, draws))
     return [made.candidates[rules] for rules in made.best(2 * KEPT)]
@@ -86,12 +98,12 @@ def _by_rules(task: Task, *, tries: int, draws: np.random.Generator) -> list[Can
 class _Made:
     """What rules have led to."""
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.candidates = task, dict[Rules, Candidate]()
+    def __init__(self, task: Task, enough: Enough) -> None:
+        self.task, self.candidates, self._enough = task, dict[Rules, Candidate](), enough
         self._ranked: list[Rules] = []
 
     def add(self, rules: Rules) -> None:
-        if rules in self.candidates:
+        if rules in self.candidates or (self.candidates and self._enough()):
             return
         lists = construct(self.task, rules)
         self.candidates[rules] = Candidate(length(self.task, lists), lists)

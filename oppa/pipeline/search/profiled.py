@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from oppa.errors import InputError
 from oppa.pipeline import schedules
@@ -33,6 +33,7 @@ def choose(
     limit_bytes: float | None = None,
     stages: Sequence[range] = (),
     nodes: int = NODES,
+    enough: Callable[[], bool] = lambda: False,
 ) -> Chosen:
     """The order in which a step is predicted to end soonest, of those that fit.
 
@@ -40,13 +41,14 @@ def choose(
         limit_bytes: Of a device's memory; None: whatever it takes.
         stages: The parts of each; shared out evenly unless given.
         nodes: How far to search.
+        enough: Whether to search no more, and take the best so far.
 
     Raises:
         InputError: none is predicted to fit.
     """
     stages = stages or evenly(profile.chain, shape.stages)
     found = []
-    for name, order in (*_named(shape), *_searched(profile, shape, stages, dp, zero_stage, limit_bytes, nodes)):
+    for name, order in (*_named(shape), *_searched(profile, shape, stages, dp, zero_stage, limit_bytes, nodes, enough)):
         prediction = predict(profile, order, dp=dp, zero_stage=zero_stage, stages=stages)
         if limit_bytes is None or prediction.peak_bytes <= limit_bytes:
             found.append(Chosen(order=order, name=name, prediction=prediction))
@@ -65,7 +67,14 @@ def _named(shape: Shape) -> Iterator[tuple[str, Order]]:
 
 
 def _searched(
-    profile: Profile, shape: Shape, stages: Sequence[range], dp: int, zero_stage: int, limit_bytes: float | None, nodes: int
+    profile: Profile,
+    shape: Shape,
+    stages: Sequence[range],
+    dp: int,
+    zero_stage: int,
+    limit_bytes: float | None,
+    nodes: int,
+    enough: Callable[[], bool],
 ) -> Iterator[tuple[str, Order]]:
     """What the heuristic finds in the memory that state leaves, with whole backward passes and with split ones.
 
@@ -82,5 +91,5 @@ def _searched(
             task = Task(shape=shape, times=each, footprint=held, limits=left)
         except InputError:
             continue
-        found = task.order(task.tidy(heuristic(task, nodes=nodes // 2).lists))
+        found = task.order(task.tidy(heuristic(task, nodes=nodes // 2, enough=enough).lists))
         yield "search", found if split else whole(found)

@@ -1,0 +1,58 @@
+"""Searched orders by configuration, as files of a run, of its scale table and of an elastic job: who scales goes on in one.
+
+orders/ID_bN.csv    the order for the configuration of this id at a global batch of N, as `oppa.pipeline.order_file` writes it
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from oppa.errors import InputError
+from oppa.pipeline.configured import shape_of
+from oppa.pipeline.graph import Order
+from oppa.pipeline.order_file import order_of, write_order
+from oppa.problem.configuration import Configuration
+
+ORDERS = "orders"
+
+
+def store(folder: Path, configuration: Configuration, order: Order) -> None:
+    """Keep an order in a folder's `orders/`, in the place of an earlier one; raises OSError where the disk refuses."""
+    path = _path(folder, configuration)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(write_order(order))
+    draft.replace(path)
+
+
+def stored(folder: Path, configuration: Configuration) -> str:
+    """Return the text of the order that is stored for a configuration; empty if there is none.
+
+    Raises:
+        InputError: it cannot be read, or is no order of this pipeline.
+    """
+    path = _path(folder, configuration)
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"`{path}` cannot be read: {error}", hint="`oppa scale-table` writes it again") from None
+    if (found := order_of(text, f"`{path}`").shape) != (asked := shape_of(configuration)):
+        raise InputError(f"`{path}` is the order of another pipeline: {found}, not {asked}", hint="`oppa scale-table` writes it again")
+    return text
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a folder's `orders/` into another folder, if it has any; raises OSError where the disk refuses."""
+    if (source / ORDERS).is_dir():
+        shutil.copytree(source / ORDERS, target / ORDERS, dirs_exist_ok=True)
+
+
+def forget(folder: Path) -> None:
+    """Remove a folder's `orders/`."""
+    shutil.rmtree(folder / ORDERS, ignore_errors=True)
+
+
+def _path(folder: Path, configuration: Configuration) -> Path:
+    return folder / ORDERS / f"{configuration.id}_b{configuration.global_batch}.csv"
