@@ -89,9 +89,14 @@ def pipelines(job: Job, devices: int, replicas: Sequence[int] | None) -> Iterato
 
 
 def layouts(profile: Profile, shape: Shape) -> Iterator[tuple[str, Stages]]:
-    """Layers shared out evenly, and measured costs as evenly as can be; without those that leave a rank nothing to compute."""
+    """Layers shared out evenly, and measured costs as evenly as can be; without those that leave a rank nothing to compute.
+
+    An even layout goes by that name where each rank has a layer and each stage a part, as search spaces have it.
+    """
     even, by_cost = evenly(profile.chain, shape.stages), balanced(profile.costs, shape)
-    for layout, stages in ((EVEN, even), *(((written(by_cost, profile.chain), by_cost),) if by_cost != even else ())):
+    usual = shape.ranks <= profile.layers and shape.stages <= profile.layers + 2
+    found = {EVEN if usual else written(even, profile.chain): even}
+    for layout, stages in (found if by_cost == even else {**found, written(by_cost, profile.chain): by_cost}).items():
         if len({shape.rank_of(stage) for stage, parts in enumerate(stages) if parts}) == shape.ranks:
             yield layout, stages
 

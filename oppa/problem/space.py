@@ -31,8 +31,8 @@ class Parameter:
     when: Expression | None = None
     divides: str = ""
     """The expression whose divisors the values are, if they are."""
-    open: bool = False
-    """Other words are values, too, where they are asked for."""
+    open: bool | tuple[Value, ...] = False
+    """Others are values, too, where they are asked for: any, or these."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they are written to JSON."""
@@ -43,8 +43,17 @@ class Parameter:
             "default": self.default,
             "when": self.when.text if self.when else None,
             "divides": self.divides,
-            **({"open": True} if self.open else {}),
+            **({"open": True if self.open is True else list(self.open)} if self.open else {}),
         }
+
+    def meant(self, given: object) -> Value | None:
+        """Return what is given as a value that is asked for beside the others; None: it is one of these, or none at all."""
+        if isinstance(given, str) and type(self.default) is int and given.isdecimal():
+            given = int(given)
+        if not isinstance(given, Value) or type(given) is not type(self.default) or given in self.values:
+            return None
+        fits = given in self.open if isinstance(self.open, tuple) else self.open and (not isinstance(given, int) or given > 0)
+        return given if fits else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +101,13 @@ class SearchSpace:
         """The same space where what is given for open parameters is among their values, and searched."""
 
         def admit(parameter: Parameter) -> Parameter:
-            value = given.get(parameter.name)
-            if not parameter.open or not isinstance(value, str) or value in parameter.values:
+            value = parameter.meant(given.get(parameter.name))
+            if value is None:
                 return parameter
-            return dataclasses.replace(parameter, values=(*parameter.values, value), choices=(*parameter.choices, value))
+            values, choices = (*parameter.values, value), (*parameter.choices, value)
+            if isinstance(value, int):  # numbers are listed in order
+                values, choices = tuple(sorted(values)), tuple(sorted(choices))
+            return dataclasses.replace(parameter, values=values, choices=choices)
 
         return dataclasses.replace(self, parameters=tuple(map(admit, self.parameters)))
 
@@ -139,7 +151,7 @@ class SearchSpace:
                 default=entry["default"],
                 when=parse(entry["when"], kinds) if entry["when"] else None,
                 divides=entry["divides"],
-                open=entry.get("open", False),
+                open=tuple(found) if isinstance(found := entry.get("open", False), list) else found,
             )
             for entry in values["parameters"]
         ]

@@ -38,7 +38,8 @@ class ParameterTable(Table):
     factor: int = Field(default=2, ge=2)
     default: Any = None
     when: str | None = None
-    open: bool = False
+    open: bool | list[Any] = False
+    """Other values may be asked for, though they are not searched: any, or these."""
 
 
 class ConstraintTable(Table):
@@ -190,7 +191,10 @@ def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kind
     if not any(_same(default, value) for value in values):
         raise SpaceError(f"the default of `{name}`, {spell(default)}, is none of its values", hint=f"use one of {listing(values)}")
     when = parse_expression(entry.when, kinds) if entry.when is not None else None
-    return Parameter(name=name, values=values, choices=values, default=default, when=when, divides=entry.divisors or "", open=entry.open)
+    others = entry.open if isinstance(entry.open, bool) else tuple(entry.open)
+    if isinstance(others, tuple):
+        _check_values(name, others)
+    return Parameter(name=name, values=values, choices=values, default=default, when=when, divides=entry.divisors or "", open=others)
 
 
 def _check_order(space: SearchSpace) -> None:

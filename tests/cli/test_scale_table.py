@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from oppa import catalog
+from oppa.pipeline.configured import stages_of
 from oppa.pipeline.orders import order
+from oppa.pipeline.profile import Part
+from oppa.pipeline.scaling import Job, candidates
 from oppa.pipeline.stored_orders import store, stored
+from oppa.problem.baseline import declared
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
+from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
 from oppa.problem.space import SearchSpace
 from oppa.problem.training import Limits, Training
@@ -113,6 +118,24 @@ def test_a_job_in_a_searched_order_has_one_at_each_size(oppa: Oppa, tmp_path: Pa
     table = Table.read(run / "scale-table")
     assert len(table.rows) > 1 and all(row.configuration.schedule == "search" for row in table.rows)
     assert all(stored(run / "scale-table", row.configuration) for row in table.rows)
+
+
+@pytest.mark.parametrize("devices", [3, 5, 8, 9])
+def test_whatever_is_proposed_can_be_asked_for(devices: int, tmp_path: Path) -> None:
+    """As `oppa train JOB CONFIGURATION.json --hosts N` takes it."""
+    (tmp_path / "job.toml").write_text(
+        f'model = {{preset = "tiny-1m"}}\nbatch = {{global_batch = 360}}\nrunner = {{name = "torch"}}\n'
+        f'cluster = {{devices_per_host = {devices}, device = "CPU", memory_limit = "1 GiB"}}\n'
+    )
+    problem, heavy = load_job(tmp_path / "job.toml"), Part(forward_s=2.0, backward_s=4.0)
+    assert problem.model.layers == profile().layers
+    seen = dataclasses.replace(profile(), parts=(*profile().parts[:-1], heavy))
+    found = list(candidates(Job(profile=seen, global_batch=360), devices, replicas=[1], schedules=["1f1b", "interleaved", "zb-h1", "zb-v"]))
+    assert found
+    for way in found:
+        layout = {"model_chunks": way.chunks, "schedule": way.schedule, "stage_layout": way.stage_layout}
+        values = Configuration(dp=1, pp=way.pp, global_batch=360, micro_batch=1, **layout).to_dict()  # type: ignore[arg-type]
+        assert stages_of(declared(problem.space.admitting(values), values), problem.model)
 
 
 def test_orders_are_searched_for_where_that_is_asked_for(oppa: Oppa, folder: Path) -> None:

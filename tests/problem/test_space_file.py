@@ -54,6 +54,32 @@ def test_the_paper_s_space_has_all_of_table_1(framework_space: Callable[..., Sea
         assert (space[bucket].values[0], space[bucket].values[-1]) == (1, 4096)
 
 
+@pytest.mark.parametrize(
+    ("given", "admitted"),
+    [
+        ({"schedule": "zb-h1"}, True),
+        ({"schedule": "fast"}, False),
+        ({"schedule": 3}, False),
+        ({"model_chunks": 5}, True),
+        ({"model_chunks": "5"}, True),
+        ({"model_chunks": 0}, False),
+        ({"model_chunks": "five"}, False),
+        ({"stage_layout": "Ett|tL"}, True),
+        ({"recompute": "some"}, False),
+    ],
+    ids=str,
+)
+def test_what_is_open_has_other_values_where_they_are_asked_for(
+    given: dict[str, object], admitted: bool, framework_space: Callable[..., SearchSpace]
+) -> None:
+    space = framework_space("torch")
+    wider = space.admitting(given)
+    assert (wider != space) == admitted and space.admitting({}) == space
+    for name in given if admitted else ():
+        assert len(wider[name].choices) == len(space[name].choices) + 1
+        assert list(wider[name].values) == sorted(wider[name].values) or name != "model_chunks"
+
+
 def test_torch_has_every_family_and_shares_experts_out_over_replicas(framework_space: Callable[..., SearchSpace]) -> None:
     for model in PRESETS:
         candidates = enumerate_candidates(framework_space("torch", model=model))
