@@ -48,6 +48,11 @@ class Candidates:
         columns = _Columns(self.space.facts, self.space, self.codes)
         return np.broadcast_to(columns[name] if name in columns else getattr(_AT_REST, name), len(self))
 
+    def matters(self, parameter: Parameter) -> NDArray[np.bool_]:
+        """Return, shape (n,), in which candidates the parameter's condition holds; elsewhere it stands at its default."""
+        columns = _Columns(self.space.facts, self.space, self.codes)
+        return np.broadcast_to(np.asarray(parameter.when(columns) if parameter.when else True, dtype=bool), len(self))
+
     def index_of(self, configuration: Configuration) -> int:
         """The position of a configuration; raises SpaceError if it is none of the candidates."""
         try:

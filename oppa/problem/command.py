@@ -14,7 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from oppa.errors import JobError, nearest
+from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.model import Model
@@ -37,7 +40,6 @@ Value = int | float | str | bool
 Values = Mapping[str, Value]
 Choice = dict[str, dict[str, Value]]
 """One parameter, and what each of its values stands for."""
-UNITS = {"s": 1.0, "ms": 1e-3}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +51,14 @@ class Argument:
     by_value: dict[str, tuple[str, ...]] | None = None
 
     def said(self, values: Values) -> tuple[str, ...]:
-        """The words for the parameter's value; raises JobError where there are none."""
-        if self.by_value is None:
-            return self.words
-        value = _spelled(values[self.parameter])
-        if value not in self.by_value:
-            hint = f"add `{value} = [...]` to it, or leave the value out of [space.parameters]"
-            raise JobError(f"`[command.arguments.{self.parameter}]` has no words for `{value}`", hint=hint)
-        return self.by_value[value]
+        """Return the words for the parameter's value; none for a value that `require_words` did not demand."""
+        return self.words if self.by_value is None else self.by_value.get(_spelled(values[self.parameter]), ())
+
+    def require(self, value: Value) -> None:
+        """Raise JobError if a value has no words."""
+        if self.by_value is not None and _spelled(value) not in self.by_value:
+            hint = f"add `{_spelled(value)} = [...]` to it, or leave the value out of [space.parameters]"
+            raise JobError(f"`[command.arguments.{self.parameter}]` has no words for `{_spelled(value)}`", hint=hint)
 
     @property
     def templates(self) -> Iterator[str]:
@@ -75,8 +77,9 @@ class ConfigFile:
     keys: dict[str, str | Choice]
 
     def rewritten(self, values: Values) -> dict[str, Value]:
-        """Every key with its value; raises JobError where a choice has none."""
-        return {key: _chosen(key, to, values) if isinstance(to, dict) else value_of(to, values) for key, to in self.keys.items()}
+        """Return each key with its value; a key stays as the file has it where its choice names no value that applies."""
+        set_to = {key: _chosen(to, values) if isinstance(to, dict) else [value_of(to, values)] for key, to in self.keys.items()}
+        return {key: value for key, found in set_to.items() for value in found}
 
     @property
     def choices(self) -> Iterator[Choice]:
@@ -86,14 +89,28 @@ class ConfigFile:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """How lines of output tell of steps: a pattern with named groups.
+    """How lines of output report steps: a pattern with named groups.
 
-    `s` or `ms` is the time of a step; without them it is the time between two lines. `step` counts the optimizer steps done; without it
-    each line is one. `loss` and `memory_gib` are passed on. A line that matches `out_of_memory` says why the program fails.
+    `s` or `ms` is the time of a step; without them it is the time between two lines. `step` is the number of the step that a line
+    reports, counted from anywhere; `done` is how many are done, 0 at first, as in progress bars. Without either each line is a step.
+    `loss` and `memory_gib` are passed on. A line that matches `out_of_memory` is the reason why the program fails.
     """
 
     pattern: str
     out_of_memory: str = "OutOfMemoryError|out of memory|can't allocate memory"
+    format: str = ""
+    """The known program whose pattern it is; empty for a pattern of the user's own."""
+    batches_per_step: str = "1"
+    """A template: where the program counts batches, how many of them make an optimizer step."""
+
+    @property
+    def name(self) -> str:
+        """The declaration, as the job file has it."""
+        return f'format = "{self.format}"' if self.format else f"pattern = '{self.pattern}'"
+
+    def batches(self, values: Values) -> int:
+        """Return how many counted lines make an optimizer step of a configuration."""
+        return int(value_of(self.batches_per_step, values))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +125,15 @@ class Command:
     @property
     def parameters(self) -> set[str]:
         """The parameters of a configuration that it says anything of: only they can be tuned. The number of ranks says `dp`."""
-        named = {name for template in self._templates for name in names_in(template)}
-        named |= {argument.parameter for argument in self.arguments}
-        named |= {parameter for file in self.files for choice in file.choices for parameter in choice}
+        named = self.placeholders | {argument.parameter for argument in self.arguments}
+        named |= self._chosen
         implied = {"micro_batch"} if named & IMPLY_MICRO_BATCH else set()
         return (named & set(PARAMETERS)) | implied | {"dp", "global_batch"}
+
+    @property
+    def placeholders(self) -> set[str]:
+        """What its words and files name in braces."""
+        return {name for template in self._templates for name in names_in(template)}
 
     def check(self) -> None:
         """Raise JobError for a placeholder that nothing fills in, or a pattern that says nothing of steps."""
@@ -125,16 +146,32 @@ class Command:
                 )
         if self.steps is not None:
             _check_pattern("pattern", self.steps.pattern)
+            _check_batches(self.steps.batches_per_step)
             _check_pattern("out_of_memory", self.steps.out_of_memory)
 
     def require_words(self, parameter: str, value: Value) -> None:
         """Raise JobError if it should say a parameter's value, and has no words for it."""
         for argument in self.arguments:
             if argument.parameter == parameter:
-                argument.said({parameter: value})
+                argument.require(value)
         for key, to in (entry for file in self.files for entry in file.keys.items()):
-            if isinstance(to, dict) and parameter in to:
-                _chosen(key, to, {parameter: value})
+            if isinstance(to, dict) and parameter in to and not _chosen(to, {parameter: value}):
+                hint = f"add `{_spelled(value)} = ...` to it, or leave the value out of [space.parameters]"
+                raise JobError(f"`{key}`: nothing is said for `{parameter} = {_spelled(value)}`", hint=hint)
+
+    def require_words_for(self, candidates: Candidates) -> None:
+        """Raise JobError if a value that matters in one of the candidates has no words.
+
+        A parameter that does not matter stands at its default, which needs none.
+        """
+        for parameter in (candidates.space[name] for name in candidates.space.names if name in self.worded):
+            for code in np.unique(candidates.codes[parameter.name][candidates.matters(parameter)]):
+                self.require_words(parameter.name, parameter.values[code])
+
+    @property
+    def worded(self) -> set[str]:
+        """The parameters that have words of their own for each value."""
+        return {argument.parameter for argument in self.arguments if argument.by_value is not None} | self._chosen
 
     def words(self, values: Values, copies: Mapping[str, Path]) -> list[str]:
         """The launch line for a configuration.
@@ -145,6 +182,11 @@ class Command:
         said = [*self.argv, *(word for argument in self.arguments for word in argument.said(values))]
         known = {name: _spelled(value) for name, value in values.items()} | {name: str(path) for name, path in copies.items()}
         return [word.format_map(known) for word in said]
+
+    @property
+    def _chosen(self) -> set[str]:
+        """The parameters by which keys of configuration files are chosen."""
+        return {parameter for file in self.files for choice in file.choices for parameter in choice}
 
     @property
     def _templates(self) -> Iterator[str]:
@@ -195,13 +237,11 @@ def names_in(template: str) -> Iterator[str]:
     return (name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
 
 
-def _chosen(key: str, choice: Choice, values: Values) -> Value:
+def _chosen(choice: Choice, values: Values) -> list[Value]:
+    """The value that a choice sets, alone; nothing where it names none."""
     ((parameter, by_value),) = choice.items()
     value = _spelled(values[parameter])
-    if value not in by_value:
-        hint = f"add `{value} = ...` to it, or leave the value out of [space.parameters]"
-        raise JobError(f"`{key}`: nothing is said for `{parameter} = {value}`", hint=hint)
-    return by_value[value]
+    return [by_value[value]] if value in by_value else []
 
 
 def _check_parameter(where: str, parameter: str) -> None:
@@ -218,6 +258,14 @@ def _check_template(template: str, known: Iterable[str]) -> None:
         if name is not None and (name not in known or form or conversion):
             hint = f"{nearest(name, known)}; write {{{{ and }}}} for braces"
             raise JobError(f"`{template}`: nothing is known as `{{{name}}}`", hint=hint)
+
+
+def _check_batches(template: str) -> None:
+    _check_template(template, NAMES)
+    names = list(names_in(template))
+    if not re.fullmatch("[1-9][0-9]*", template) and (len(names) != 1 or template != f"{{{names[0]}}}"):
+        hint = 'write a number, or `batches_per_step = "{num_microbatches}"`'
+        raise JobError(f"`[command.steps]`: `batches_per_step = {template}` is neither a positive number nor one placeholder", hint=hint)
 
 
 def _check_pattern(key: str, pattern: str) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,15 +137,30 @@ class StepsTable(Table):
     format: str | None = None
     pattern: str | None = None
     out_of_memory: str | None = None
+    batches_per_step: Count | str | None = None
 
-    def record(self) -> Steps:
-        """The pattern meant; raises JobError where it is none, or two."""
+    def record(self, named: Collection[str] = ()) -> Steps:
+        """Return the pattern meant; `named` are the placeholders of the command. Raises JobError for none, two, or unknown accumulation."""
         if (self.format is None) == (self.pattern is None):
             raise JobError("`[command.steps]` needs either `format` or `pattern`", hint=f"known formats: {', '.join(formats())}")
         if self.format is not None and self.format not in formats():
             raise JobError(f'`[command.steps]`: `format = "{self.format}"` is not known', hint=nearest(self.format, formats()))
-        pattern = self.pattern or formats()[str(self.format)]
-        return Steps(pattern=pattern, **({"out_of_memory": self.out_of_memory} if self.out_of_memory else {}))
+        known = formats().get(self.format or "", {})
+        given = {"out_of_memory": self.out_of_memory} if self.out_of_memory else {}
+        batches = str(self.batches_per_step or "1")
+        if known.get("counts") == "batches" and self.batches_per_step is None:
+            batches = self._accumulation(named)
+        return Steps(pattern=self.pattern or known["pattern"], format=self.format or "", batches_per_step=batches, **given)
+
+    def _accumulation(self, named: Collection[str]) -> str:
+        """What a program's batches per step are where it is given its accumulation; raises JobError where nothing states it."""
+        if "num_microbatches" in named:
+            return "{num_microbatches}"
+        raise JobError(
+            f'`format = "{self.format}"` counts batches, and nothing states how many of them make an optimizer step',
+            hint="give the program its accumulation as `{num_microbatches}`, or add `batches_per_step = ...` to [command.steps];"
+            " `batches_per_step = 1` if it does not accumulate",
+        )
 
 
 class CommandTable(Table):
@@ -164,9 +179,11 @@ class CommandTable(Table):
             argv=tuple(argv or self.argv),
             arguments=tuple(_argument(parameter, words) for parameter, words in self.arguments.items()),
             files=tuple(_config_file(name, file, folder) for name, file in self.files.items()),
-            steps=self.steps.record() if self.steps else None,
         )
         command.check()
+        if self.steps:
+            command = dataclasses.replace(command, steps=self.steps.record(command.placeholders))
+            command.check()
         return command
 
 
@@ -197,10 +214,10 @@ def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:
 
 
 @functools.cache
-def formats() -> dict[str, str]:
-    """Patterns of programs whose output is known, by name."""
+def formats() -> dict[str, dict[str, str]]:
+    """What is known of the output of known programs, by name: a `pattern`, and what it `counts` if not steps."""
     file = catalog.root() / "runners" / "command" / "formats.toml"
-    return {name: entry["pattern"] for name, entry in parse(file.read_text(), source=file.name, error=InputError).items()}
+    return parse(file.read_text(), source=file.name, error=InputError)
 
 
 class SpaceTable(Table):

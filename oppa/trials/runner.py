@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from oppa.errors import EnvironmentLackingError, InputError, nearest
+from oppa.problem.candidates import enumerate_candidates
 from oppa.problem.command import Command, names_in
 from oppa.problem.configuration import PARAMETERS
 from oppa.problem.space import SearchSpace
@@ -126,9 +127,8 @@ def require_program(command: Command, space: SearchSpace) -> None:
         raise EnvironmentLackingError(
             f"the command starts `{program}`, which is not installed", hint="install it, or put its folder on PATH"
         )
-    for parameter in space.parameters:
-        for value in {*parameter.choices, parameter.default}:
-            command.require_words(parameter.name, value)
+    if command.worded:
+        command.require_words_for(enumerate_candidates(space))
 
 
 def _check_keys(path: Path, values: dict[str, Any]) -> None:

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import report
 from command.rewriting import rewrite
+from command.steps import StepCounter
 
-from oppa.problem.command import UNITS, values_of
+from oppa.problem.command import values_of
 from oppa.trials.wire import REPORT, REPORTER, TrialSpec
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours and cursor movements
-GIB = 1 << 30
 LOOK_S = 0.5
 
 
@@ -41,25 +41,25 @@ def main(folder):
     sys.stdout.flush()
     if spec.command.steps is None:
         os.execvp(argv[0], argv)
-    return Follower(report.Trial(folder), spec).run(argv)
+    return Follower(report.Trial(folder), spec.command.steps, wanted=spec.steps, per_step=spec.command.steps.batches(values)).run(argv)
 
 
 class Follower:
     """Starts a program and reads its steps from what it prints."""
 
-    def __init__(self, trial, spec):
-        self.trial, self.wanted = trial, spec.steps
+    def __init__(self, trial, steps, *, wanted, per_step):
+        self.trial, self.wanted = trial, wanted
         self.reporting = None
-        self.pattern = re.compile(spec.command.steps.pattern)
-        self.out_of_memory = re.compile(spec.command.steps.out_of_memory)
-        self.last_s, self.last_step = time.monotonic(), 0
+        self.pattern = re.compile(steps.pattern)
+        self.out_of_memory = re.compile(steps.out_of_memory)
+        self.counter = StepCounter(per_step=per_step, now_s=time.monotonic())
         self.enough, self.lacking = False, ""
 
     def run(self, argv):
         """Start it, follow it to its end, and say how it ended; its exit code, 0 where it was we who ended it."""
         program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for line in lines_of(program):
-            self.read(line)
+        for lines in lines_of(program):
+            self.read(lines, time.monotonic())
             if self.enough or self.is_over_elsewhere():
                 program.terminate()  # what it leaves behind is ended by oppa, as after any trial
                 return 0
@@ -70,29 +70,17 @@ class Follower:
             die_of(-code)
         return code
 
-    def read(self, line):
-        """Take in one line of output."""
-        text = ESCAPES.sub("", line)
-        if found := self.pattern.search(text):
-            self.step(found.groupdict())
-        elif not self.lacking and self.out_of_memory.search(text):
-            self.lacking = text.strip()
-
-    def step(self, facts):
-        """Report the steps that a line tells of."""
-        now_s = time.monotonic()
-        step = int(facts["step"]) if facts.get("step") else self.last_step + 1
-        if (count := step - self.last_step) < 1:
-            return  # the same step again, as progress bars do
-        told_s = next((float(facts[unit]) * scale for unit, scale in UNITS.items() if facts.get(unit)), (now_s - self.last_s) / count)
-        memory = int(float(facts["memory_gib"]) * GIB) if facts.get("memory_gib") else None
-        loss = float(facts["loss"]) if facts.get("loss") else None
-        self.last_s, self.last_step = now_s, step
-        if not self.reports():
-            return
-        for _ in range(count):
-            stop = not self.trial.step(told_s, memory_bytes=memory, loss=loss)
-            self.enough = self.enough or stop or self.trial.next_step >= self.wanted
+    def read(self, lines, now_s):
+        """Take in lines of output that came at once, and report the steps that they complete."""
+        texts = [ESCAPES.sub("", line) for line in lines]
+        found = [self.pattern.search(text) for text in texts]
+        lacking = (text for text, match in zip(texts, found, strict=True) if not match and self.out_of_memory.search(text))
+        self.lacking = self.lacking or next(lacking, "").strip()
+        steps = self.counter.read([match.groupdict() for match in found if match], now_s)
+        for step in steps if steps and self.reports() else []:
+            if not self.enough:
+                stop = not self.trial.step(step.seconds, memory_bytes=step.memory_bytes, loss=step.loss)
+                self.enough = stop or self.trial.next_step >= self.wanted
 
     def is_over_elsewhere(self):
         """Whether another host, which reports, has seen the last step."""
@@ -117,7 +105,7 @@ def die_of(number):
 
 
 def lines_of(program):
-    """What a program prints on either stream, line by line as it comes (`\\r` ends one, too) and passed on; at times an empty one."""
+    """Yield what a program prints on either stream, in lists of the lines that come at once; an empty list now and then. `\\r` ends a line."""
     with selectors.DefaultSelector() as selector:
         rests = {program.stdout: b"", program.stderr: b""}
         passed_on = {program.stdout: sys.stdout.buffer, program.stderr: sys.stderr.buffer}
@@ -125,7 +113,8 @@ def lines_of(program):
             selector.register(stream, selectors.EVENT_READ)
         while selector.get_map():
             ready = selector.select(LOOK_S)
-            yield from [] if ready else [""]
+            if not ready:
+                yield []
             for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
                 if not data:
@@ -134,7 +123,7 @@ def lines_of(program):
                 passed_on[key.fileobj].flush()
                 *lines, rests[key.fileobj] = re.split(rb"[\r\n]", rests[key.fileobj] + data)
                 lines += [] if data else [rests[key.fileobj]]
-                yield from (line.decode(errors="replace") for line in lines)
+                yield [line.decode(errors="replace") for line in lines]
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def test_a_progress_bar_that_shows_a_step_again_counts_it_once(act):
             time.sleep(0.01)
             sys.stderr.write(f"\rEpoch 0:   1%|#  | {step}/1000 [00:01<00:10,  8.30it/s]" * 2)
     """
-    assert act(bar, pattern=formats()["lightning"]).steps == 4
+    assert act(bar, pattern=formats()["lightning"]["pattern"]).steps == 4
 
 
 def test_a_judge_ends_a_program_that_knows_nothing_of_oppa(act):

@@ -1,0 +1,130 @@
+"""Optimizer steps, counted and timed from the lines that a program prints: on a clock of our own."""
+
+import importlib.util
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oppa import catalog
+from oppa.problem.job_file import formats
+
+_spec = importlib.util.spec_from_file_location("command_steps", catalog.root() / "runners" / "command" / "steps.py")
+steps = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(steps)
+
+MEGATRON = (
+    " [2026-01-01 00:00:00] iteration {:8d}/     100 | consumed samples:   8 | elapsed time per iteration (ms): 500.0 | lm loss: 1.0E+00 |"
+)
+TORCHTITAN = "[titan] 2026-01-01 00:00:00,000 - root - INFO - step: {:2}  loss:  2.50000  grad_norm:  1.00  memory:  1.50GiB(2%)  tps: 9"
+TRAINER = "{{'loss': '2.5', 'grad_norm': '1', 'learning_rate': '5e-05', 'epoch': '0.{}'}}"
+LIGHTNING = "Epoch 0:  10%|#         | {}/100 [00:00<00:00, 30.50it/s, loss=0.0666]"
+LINES = {"megatron": MEGATRON, "torchtitan": TORCHTITAN, "hf-trainer": TRAINER, "lightning": LIGHTNING}
+
+
+def facts(text, pattern):
+    found = re.search(pattern, text)
+    return [found.groupdict()] if found else []
+
+
+def timed(printed, pattern, *, per_step=1):
+    """The steps of a program that printed these lines, each at its time; it was started at 0."""
+    counter = steps.StepCounter(per_step=per_step, now_s=0.0)
+    return [step for at_s, text in printed for step in counter.read(facts(text, pattern), at_s)]
+
+
+def numbered(numbers, text="step {}", every_s=0.5):
+    return [(every_s * (place + 1), text.format(number)) for place, number in enumerate(numbers)]
+
+
+STEP = r"step (?P<step>\d+)"
+BAR = r"(?P<done>\d+)/\d+ \["
+
+
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("first", [0, 1])
+def test_every_format_counts_from_0_and_from_1(name, first):
+    assert LINES.keys() == formats().keys()
+    progress = "done" in formats()[name]["pattern"]
+    numbers = range(first, first + 10 + (progress and first == 0))  # a bar's 0 is no step
+    seen = timed(numbered(numbers, LINES[name]), formats()[name]["pattern"])
+    assert len(seen) == 10 and {step.seconds for step in seen[1:]} == {0.5}
+
+
+@given(st.integers(0, 5000), st.integers(1, 30))
+def test_wherever_a_counter_starts_as_many_steps_are_counted_as_were_printed(first, count):
+    assert len(timed(numbered(range(first, first + count)), STEP)) == count
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.floats(0.01, 10), st.integers(2, 20))
+def test_accumulation_changes_no_throughput(one, other, step_s, count):
+    """Two configurations whose steps take as long, with other numbers of batches in each."""
+
+    def seen(batches):
+        printed = numbered(range(batches * count + 1), LIGHTNING, every_s=step_s / batches)
+        return timed(printed, formats()["lightning"]["pattern"], per_step=batches)
+
+    left, right = seen(one), seen(other)
+    assert len(left) == len(right) == count
+    assert [step.seconds for step in (*left, *right)] == pytest.approx([step_s] * 2 * count)
+
+
+@given(st.integers(1, 6), st.integers(1, 7), st.integers(1, 4))
+def test_a_bar_that_skips_batches_loses_no_time(per_step, every, count):
+    """Only every few batches are printed: what is measured adds up to the time that passed."""
+    batches = range(0, per_step * every * count + 1, every)
+    seen = timed([(float(number), f"{number}/100 [") for number in batches], BAR, per_step=per_step)
+    assert len(seen) == every * count and {round(step.seconds, 6) for step in seen} == {float(per_step)}
+
+
+def test_a_line_that_is_shown_again_is_no_step():
+    assert len(timed(numbered([0, 0, 1, 1, 2, 2, 2]), STEP)) == 3
+    assert len(timed(numbered([0, 0, 1, 1, 2, 2], "{}/9 ["), BAR)) == 2
+
+
+def test_ranks_that_all_print_a_step_count_it_once():
+    assert len(timed(numbered([0, 0, 1, 0, 1, 2, 2, 3, 2, 3]), STEP)) == 4
+    assert len(timed(numbered([0, 0, 1, 1, 2, 1, 2, 3, 2, 4], "{}/9 ["), BAR)) == 4
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_counter_that_starts_again_in_each_epoch_counts_on(first):
+    assert len(timed(numbered([*range(first, first + 4)] * 3), STEP)) == 12
+
+
+def test_batches_that_an_epoch_has_left_over_are_no_step():
+    """Ten batches an epoch, four to a step: the optimizer's third step is over two batches, and of another size."""
+    seen = timed(numbered([*range(11), *range(11)], "{}/10 ["), BAR, per_step=4)
+    assert [step.seconds for step in seen] == [2.0] * 4
+
+
+def test_validation_between_epochs_is_no_part_of_a_step():
+    printed = [(1.0, "0/2 ["), (2.0, "1/2 ["), (3.0, "2/2 ["), (60.0, "0/2 ["), (61.0, "1/2 ["), (62.0, "2/2 [")]
+    assert [step.seconds for step in timed(printed, BAR)] == [1.0] * 4
+
+
+def test_lines_that_come_at_once_share_the_time_since_the_last():
+    counter = steps.StepCounter(now_s=0.0)
+    lines = [each for number in range(4) for each in facts(f"step {number}", STEP)]
+    assert [step.seconds for step in counter.read(lines, 2.0)] == [0.5] * 4
+
+
+def test_a_time_that_is_printed_goes_before_the_clock():
+    seen = timed(numbered([1, 2, 3], MEGATRON, every_s=9.0), formats()["megatron"]["pattern"])
+    assert [(step.seconds, step.loss) for step in seen] == [(0.5, 1.0)] * 3
+
+
+def test_what_a_validation_prints_is_no_step_of_torchtitan():
+    pattern = formats()["torchtitan"]["pattern"]
+    assert facts(TORCHTITAN.format(3), pattern)[0]["memory_gib"] == "1.50"
+    assert not facts("validate step:  5  loss:  2.5000  memory:  1.00GiB(2%)  tps: 9", pattern)
+
+
+@pytest.mark.parametrize("loss", ["nan", "inf"])
+def test_a_step_whose_loss_is_no_number_is_a_step(loss):
+    for name, text in {"torchtitan": TORCHTITAN, "hf-trainer": TRAINER, "megatron": MEGATRON}.items():
+        printed = text.format(1).replace("2.50000", loss).replace("2.5", loss).replace("1.0E+00", loss)
+        (step,) = timed([(1.0, printed)], formats()[name]["pattern"])
+        assert step.loss is None and math.isfinite(step.seconds)
