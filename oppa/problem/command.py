@@ -41,6 +41,9 @@ Values = Mapping[str, Value]
 Choice = dict[str, dict[str, Value]]
 """One parameter, and what each of its values stands for."""
 
+OUT_OF_MEMORY = "OutOfMemoryError|out of memory|can't allocate memory"
+"""How a line reads that reports an allocation that failed."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
@@ -97,7 +100,7 @@ class Steps:
     """
 
     pattern: str
-    out_of_memory: str = "OutOfMemoryError|out of memory|can't allocate memory"
+    out_of_memory: str = OUT_OF_MEMORY
     format: str = ""
     """The known program whose pattern it is; empty for a pattern of the user's own."""
     batches_per_step: str = "1"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from oppa.errors import MeasurementError
 from oppa.problem.training import Limits
-from oppa.trials import logs, wire
+from oppa.trials import logs, output, wire
 from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.throughput import Estimate, estimate
 from oppa.trials.verdict import Verdict, kernel_oom_kills, verdict
@@ -72,13 +72,13 @@ def run_trial(
         (folder / wire.MEASUREMENTS).touch()  # what was missing once may stay unseen for seconds on a network file system
     with launcher.devices(spec, on_tick):
         watch = Watch(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, judge=judge, on_step=on_step)
-        result = _result(watch, _run(launcher, folder, spec, watch, grace_s=limits.grace_s, on_tick=on_tick))
+        result = _result(watch, _run(launcher, folder, spec, watch, limits=limits, on_tick=on_tick))
     if result.outcome == "failed":
         _check_space(folder)
     return result
 
 
-def _run(launcher: Launcher, folder: Path, spec: TrialSpec, watch: Watch, *, grace_s: float, on_tick: Callable[[], None]) -> Verdict:
+def _run(launcher: Launcher, folder: Path, spec: TrialSpec, watch: Watch, *, limits: Limits, on_tick: Callable[[], None]) -> Verdict:
     """Start the trial, watch it, end it."""
     oom_kills = kernel_oom_kills()
     try:
@@ -92,30 +92,37 @@ def _run(launcher: Launcher, folder: Path, spec: TrialSpec, watch: Watch, *, gra
             on_tick()
             time.sleep(POLL_S)
     finally:
-        running.end(grace_s)
+        running.end(limits.grace_s)
     watch.look()
-    return _verdict(folder, watch, exit or Exit(), wanted=spec.steps, kernel_oom=_any_oom(exit, oom_kills))
+    return _verdict(folder, spec, watch, exit or Exit(), limits=limits, kernel_oom=_any_oom(exit, oom_kills))
 
 
 def _any_oom(exit: Exit | None, before: int) -> bool:
     return (exit is not None and exit.kernel_oom) or kernel_oom_kills() > before
 
 
-def _verdict(folder: Path, watch: Watch, exit: Exit, *, wanted: int, kernel_oom: bool) -> Verdict:
+def _verdict(folder: Path, spec: TrialSpec, watch: Watch, exit: Exit, *, limits: Limits, kernel_oom: bool) -> Verdict:
     try:
         report = wire.read_report(folder)
     except MeasurementError as error:
         return Verdict(outcome="failed", cause=error.message)
-    return verdict(
+    crashed = exit.first_abnormal is not None or bool(exit.failure)
+    ended = verdict(
         exit,
         report,
         watch.must_end,
         steps=len(watch.measurements),
-        wanted=wanted,
+        wanted=spec.steps,
+        enough=limits.q_min,
         asked_to_stop=watch.asked_to_stop,
         kernel_oom=kernel_oom,
         last_words=logs.last_words(folder / logs.STDERR),
+        root=output.failure(folder) if crashed else None,
     )
+    if spec.command is None:
+        return ended
+    silent = not watch.measurements and report is None and not crashed
+    return output.with_output(ended, folder, spec.command, silent=silent, limit_s=limits.trial_time_s)
 
 
 def _result(watch: Watch, ended: Verdict) -> TrialResult:

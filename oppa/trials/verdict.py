@@ -1,4 +1,4 @@
-"""How a trial ended, from what is known about it; never from the words in a log.
+"""How a trial ended, from what is known about it; never from the words in a log, which may only explain it (root_cause, output).
 
 The earliest sign of failure is the cause: a report (a rank raises, and says so before the others lose it), the abnormal end of a
 process (a rank is killed, and the others report that they lost it), or our own decision to end the trial (and they report the same).
@@ -12,7 +12,11 @@ from pathlib import Path
 
 from oppa.trials.groups import own_group
 from oppa.trials.launcher import Exit, ProcessExit
+from oppa.trials.root_cause import RootCause
 from oppa.trials.wire import Outcome, Report
+
+FEWEST = 3
+"""Steps without which nothing is measured: a warm-up, and two that have a variance."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +45,21 @@ def verdict(
     *,
     steps: int,
     wanted: int,
+    enough: int,
     asked_to_stop: bool,
     kernel_oom: bool,
     last_words: str,
+    root: RootCause | None = None,
 ) -> Verdict:
     """What became of a trial.
 
     Args:
         must_end: Why it had to be ended from outside, if it had.
         steps: Steps reported, of those `wanted`.
+        enough: Steps after which a program may end by itself.
         kernel_oom: The kernel killed something for want of memory meanwhile.
         last_words: The end of stderr, shown where nothing better is known.
+        root: The reason of a failure that stderr has.
     """
     first = exit.first_abnormal
     if exit.revoked:
@@ -62,7 +70,7 @@ def verdict(
     if report is not None and report.outcome != "completed":
         signs.append(Sign(time=-math.inf if report.time is None else report.time, verdict=_reported(report)))
     if first is not None and not _had_done_its_steps(report, first):
-        ended = _ended_abnormally(first, steps=steps, kernel_oom=kernel_oom, last_words=last_words)
+        ended = _ended_abnormally(first, root, steps=steps, kernel_oom=kernel_oom, last_words=last_words)
         signs.append(Sign(time=first.time, verdict=ended))
     if must_end is not None:
         signs.append(must_end)
@@ -72,6 +80,8 @@ def verdict(
         return Verdict(outcome="completed")
     if asked_to_stop:
         return Verdict(outcome="terminated_early")
+    if steps >= max(enough, FEWEST):
+        return Verdict(outcome="completed")
     return Verdict(outcome="failed", cause=f"ended after {steps} of {wanted} steps", traceback=last_words)
 
 
@@ -87,11 +97,17 @@ def _reported(report: Report) -> Verdict:
     return Verdict(outcome=outcome, cause=cause, rank=report.rank, traceback=report.traceback)
 
 
-def _ended_abnormally(first: ProcessExit, *, steps: int, kernel_oom: bool, last_words: str) -> Verdict:
+def _ended_abnormally(first: ProcessExit, root: RootCause | None, *, steps: int, kernel_oom: bool, last_words: str) -> Verdict:
     if first.signal == signal.SIGKILL and kernel_oom:
         return Verdict(outcome="out_of_memory", cause=f"{first} when the host ran out of memory", rank=first.rank)
-    cause = str(first) if steps or first.signal is not None else f"launch failure: {first} before its first step"
-    return Verdict(outcome="failed", cause=cause, rank=first.rank, traceback=last_words)
+    early = "" if steps else " before its first step"
+    if root is None or first.signal is not None or (steps and not root.raised):
+        cause = str(first) if steps or first.signal is not None else f"launch failure: {first}{early}"
+        return Verdict(outcome="failed", cause=cause, rank=first.rank, traceback=last_words)
+    rank = root.rank if first.rank is None else first.rank
+    if root.signal == signal.SIGKILL and kernel_oom:
+        return Verdict(outcome="out_of_memory", cause=f"{root.line} when the host ran out of memory", rank=rank)
+    return Verdict(outcome="failed", cause=f"{root.line} ({first}{early})", rank=rank, traceback=root.traceback or last_words)
 
 
 def kernel_oom_kills() -> int:

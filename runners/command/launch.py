@@ -20,9 +20,9 @@ from command.rewriting import rewrite
 from command.steps import StepCounter
 
 from oppa.problem.command import values_of
+from oppa.trials.root_cause import ESCAPES, PREFIX
 from oppa.trials.wire import REPORT, REPORTER, TrialSpec
 
-ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours and cursor movements
 LOOK_S = 0.5
 
 
@@ -74,8 +74,9 @@ class Follower:
         """Take in lines of output that came at once, and report the steps that they complete."""
         texts = [ESCAPES.sub("", line) for line in lines]
         found = [self.pattern.search(text) for text in texts]
-        lacking = (text for text, match in zip(texts, found, strict=True) if not match and self.out_of_memory.search(text))
-        self.lacking = self.lacking or next(lacking, "").strip()
+        others = [PREFIX.sub("", text, count=1).rstrip() for text, match in zip(texts, found, strict=True) if not match]
+        lacking = (text for text in others if self.out_of_memory.search(text) and not text.startswith(" "))
+        self.lacking = self.lacking or next(lacking, "")  # the lines of source in a traceback are indented
         steps = self.counter.read([match.groupdict() for match in found if match], now_s)
         for step in steps if steps and self.reports() else []:
             if not self.enough:
@@ -105,7 +106,7 @@ def die_of(number):
 
 
 def lines_of(program):
-    """Yield what a program prints on either stream, in lists of the lines that come at once; an empty list now and then. `\\r` ends a line."""
+    """Yield what a program prints on either stream, in lists of lines that come at once, now and then an empty one; `\\r` ends a line."""
     with selectors.DefaultSelector() as selector:
         rests = {program.stdout: b"", program.stderr: b""}
         passed_on = {program.stdout: sys.stdout.buffer, program.stderr: sys.stderr.buffer}

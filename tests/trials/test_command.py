@@ -19,6 +19,8 @@ from oppa.trials.runner import load_runner, require_program
 from oppa.trials.trial import run_trial
 from tests.trials.conftest import STUDY, script_spec
 
+LIMITS = Limits(trial_time_s=60, grace_s=1)
+
 
 @pytest.fixture(scope="module")
 def launcher():
@@ -30,7 +32,7 @@ def launcher():
 def act(launcher, tmp_path):
     """Run a program's text as a trial; `words` come behind it."""
 
-    def run(program, *words, steps=4, pattern=None, files=(), ranks=1, **watching):
+    def run(program, *words, steps=4, pattern=None, files=(), ranks=1, limits=None, **watching):
         (tmp_path / "program.py").write_text(textwrap.dedent(program))
         how = Steps(pattern=pattern) if pattern else None
         start = [sys.executable]
@@ -38,7 +40,7 @@ def act(launcher, tmp_path):
             start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices}"]
         command = Command(argv=(*start, str(tmp_path / "program.py"), *words), files=tuple(files), steps=how)
         spec = dataclasses.replace(script_spec(steps=steps, ranks=ranks), command=command)
-        return run_trial(launcher, tmp_path / "trial", spec, limits=Limits(trial_time_s=60, grace_s=1), **watching)
+        return run_trial(launcher, tmp_path / "trial", spec, limits=limits or LIMITS, **watching)
 
     return run
 
@@ -128,6 +130,87 @@ def test_a_judge_ends_a_program_that_knows_nothing_of_oppa(act):
 def test_how_such_a_program_fails_is_told(act, end, outcome, cause):
     result = act(f"import sys\nprint('took 20.0 ms')\n{end}", pattern=r"took (?P<ms>[\d.]+) ms")
     assert result.outcome == outcome and cause in result.cause
+
+
+COUNTING = """
+    import sys
+    for step in range(int(sys.argv[1]), int(sys.argv[1]) + int(sys.argv[2])):
+        print(f"step {step} took 20.0 ms")
+"""
+
+
+@pytest.mark.parametrize("first", [0, 1, 1000])
+@pytest.mark.parametrize("count", [9, 10, 11])
+def test_a_program_takes_its_steps_and_ends_from_wherever_it_counts(act, first, count):
+    result = act(COUNTING, str(first), str(count), steps=10, pattern=r"step (?P<step>\d+) took (?P<ms>[\d.]+) ms")
+    assert (result.outcome, result.steps, set(result.step_times_s)) == ("completed", min(count, 10), {0.02})
+
+
+@pytest.mark.parametrize(("count", "outcome"), [(0, "failed"), (2, "failed"), (4, "failed"), (5, "completed"), (9, "completed")])
+def test_a_program_that_ends_by_itself_is_completed_after_q_min_steps(act, count, outcome):
+    result = act(COUNTING, "0", str(count), steps=10, pattern="took (?P<ms>[0-9.]+) ms")
+    assert (result.outcome, result.steps, result.estimate is not None) == (outcome, count, count > 2)
+
+
+def test_two_steps_are_never_enough(act):
+    few = dataclasses.replace(LIMITS, q_min=2)
+    assert act(COUNTING, "0", "2", steps=10, limits=few, pattern="took (?P<ms>[0-9.]+) ms").outcome == "failed"
+    assert act(COUNTING, "0", "3", steps=10, limits=few, pattern="took (?P<ms>[0-9.]+) ms").outcome == "completed"
+
+
+@pytest.mark.parametrize("end", ["", "import time\ntime.sleep(60)"])
+@pytest.mark.parametrize(
+    ("program", "cause", "lines"),
+    [
+        ("print('iter 1: 20 ms')", "no line made a step of `pattern = 'took (?P<ms>[0-9.]+) ms'`", "iter 1: 20 ms"),
+        ("", "the program printed nothing, and `pattern = ", ""),
+    ],
+)
+def test_a_program_whose_steps_cannot_be_read_is_told_so(act, program, cause, lines, end):
+    limits = dataclasses.replace(LIMITS, trial_time_s=1.5)
+    result = act(f"{program}\n{end}", pattern="took (?P<ms>[0-9.]+) ms", limits=limits)
+    assert result.outcome == ("timed_out" if end else "failed")
+    assert result.cause.startswith("no step was seen") and cause in result.cause and ("within 1.5 s" in result.cause) == bool(end)
+    assert result.traceback == lines
+
+
+def test_a_program_that_never_reports_is_told_so(act):
+    assert act("print('done')").cause.startswith("no step was reported: the program never called `trial.step(...)`")
+
+
+@pytest.mark.parametrize("pattern", [None, "took (?P<ms>[0-9.]+) ms"])
+@pytest.mark.parametrize(
+    ("program", "outcome", "cause"),
+    [
+        ("raise ValueError('3 layers')", "failed", "ValueError: 3 layers (the command exited with code 1 before its first step)"),
+        ("import sys\nsys.exit('no data')", "failed", "no data (the command exited with code 1 before its first step)"),
+        ("raise type('OutOfMemoryError', (RuntimeError,), {})('CUDA')", "out_of_memory", "OutOfMemoryError: CUDA"),
+    ],
+)
+def test_a_crash_before_the_first_step_shows_its_exception(act, program, outcome, cause, pattern):
+    result = act(program, pattern=pattern)
+    assert result.outcome == outcome and cause in result.cause
+
+
+def test_a_crash_after_some_steps_shows_its_exception(act):
+    result = act("print('took 20.0 ms')\nraise ValueError('3 layers')", pattern="took (?P<ms>[0-9.]+) ms")
+    assert (result.cause, result.steps) == ("ValueError: 3 layers (the command exited with code 1)", 1)
+    assert result.traceback.endswith("ValueError: 3 layers")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", [None, "took (?P<ms>[0-9.]+) ms"])
+def test_below_torchrun_the_rank_that_failed_first_is_named(act, pattern):
+    program = """
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 1:
+            raise ValueError("3 layers")
+        dist.all_reduce(torch.ones(1))
+    """
+    result = act(program, ranks=2, pattern=pattern)
+    assert (result.outcome, result.rank) == ("failed", 1)
+    assert result.cause == "ValueError: 3 layers (the command exited with code 1 before its first step)"
 
 
 @pytest.mark.parametrize("kind", ["json", "yaml", "toml"])

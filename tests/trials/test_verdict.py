@@ -12,7 +12,7 @@ def ended(rank, *, code=None, signal=None, time=10.0):
 
 
 def judge(*exits, report=None, must_end=None, failure="", steps=5, asked_to_stop=False, kernel_oom=False):
-    facts = {"steps": steps, "wanted": 5, "asked_to_stop": asked_to_stop, "kernel_oom": kernel_oom, "last_words": "words"}
+    facts = {"steps": steps, "wanted": 5, "asked_to_stop": asked_to_stop, "kernel_oom": kernel_oom, "last_words": "words", "enough": 4}
     return verdict(Exit(processes=exits, failure=failure), report, must_end, **facts)
 
 

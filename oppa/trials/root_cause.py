@@ -1,0 +1,135 @@
+"""Why a program failed, as its stderr has it: the last exception of the first rank that failed, without what its launcher adds.
+
+Notation:
+    stream     the lines of one rank: torch prefixes them with `[rank1]: ` once a process group is up, torchrun with `[default1]:`
+    exception  a traceback that ends with `XError: message`; one that another was raised from is not the last of its stream
+    wrapper    what torchrun and accelerate raise because a rank failed
+    secondary  what a rank raises because another one is gone
+"""
+
+import dataclasses
+import re
+import signal
+from collections.abc import Iterable, Iterator
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+"""Colours and cursor movements."""
+PREFIX = re.compile(r"(?:\[[A-Za-z_]+(\d+)\]:\s?)+")
+BEGIN = "Traceback (most recent call last):"
+CHAINED = ("The above exception was the direct cause of", "During handling of the above exception, another")
+EXCEPTION = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*(?::\s.*|:?)$")
+BARE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt): \S")
+"""An exception without a traceback, as of a script that does not parse."""
+WRAPPERS = ("ChildFailedError", "CalledProcessError", "ProcessRaisedException", "ProcessExitedException", "SignalException")
+SECONDARY = re.compile(
+    r"[Cc]onnection (?:closed|reset|refused)|Broken pipe|DistNetworkError|DistStoreError|RendezvousClosed|remote process exited"
+)
+NOISE = re.compile(r"\[?[EWI]\d{4} \d\d:|[=*-]{3,}$|\S*:\d+: \w*Warning: |\s|\$ |---? host \d")
+"""Log lines of torchrun, rules, warnings, whatever is indented, our own line in stdout, and the head of a host's log."""
+ROOT = re.compile(r"Root Cause \(first observed failure\):.*?rank +: (\d+).*?exitcode +: (-?\d+)", re.DOTALL)
+"""The end of what torchrun prints."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RootCause:
+    """The line that explains a failure, the rank that printed it, and the traceback that ends with it."""
+
+    line: str
+    rank: int | None = None
+    traceback: str = ""
+    signal: int | None = None
+    """The signal that killed the rank, where its launcher reports one."""
+    raised: bool = True
+    """Whether it is an exception or a signal; else it is just the last line."""
+
+
+def root_cause(stderr: str) -> RootCause | None:
+    """Return the reason of a failure; None where stderr has none."""
+    text = ESCAPES.sub("", stderr)
+    first = {int(rank): int(code) for rank, code in ROOT.findall(text)}  # a torchrun per host, and a rank of each
+    killed = [(rank, -code) for rank, code in first.items() if code < 0 and -code != signal.SIGTERM]
+    rank = next(iter(first), None)
+    told = list(_exceptions(text.splitlines()))
+    own = [each for each in told if not _is_wrapper(each)]
+    primary = [each for each in own if not SECONDARY.search(each.line)]
+    if named := [each for each in primary if each.rank in first]:
+        return named[-1]
+    if killed:
+        return RootCause(line=f"rank {killed[0][0]} was killed by {_name(killed[0][1])}", rank=killed[0][0], signal=killed[0][1])
+    if ours := primary or [each for each in own if each.rank in (None, rank)]:
+        chosen = ours[0 if len(own) < len(told) else -1]  # below a launcher, ranks fail one after the other
+        return dataclasses.replace(chosen, rank=rank if chosen.rank is None else chosen.rank)
+    line = _last_line(text)
+    return RootCause(line=line, rank=rank, raised=False) if line else next(iter(own), None)
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+def _is_wrapper(cause: RootCause) -> bool:
+    return cause.line.partition(":")[0].rpartition(".")[2] in WRAPPERS
+
+
+def _exceptions(lines: Iterable[str]) -> Iterator[RootCause]:
+    """The last exception of each chain, in the order in which they end."""
+    streams: dict[int | None, _Stream] = {}
+    for line in lines:
+        prefix = PREFIX.match(line)
+        rank = int(prefix[1]) if prefix else None
+        yield from streams.setdefault(rank, _Stream(rank)).read(line[prefix.end() :] if prefix else line)
+    for stream in streams.values():
+        yield from stream.end()
+
+
+class _Stream:
+    """The tracebacks of one rank."""
+
+    def __init__(self, rank: int | None) -> None:
+        self._rank = rank
+        self._open: list[str] | None = None
+        self._ended: RootCause | None = None
+        """An exception that the next lines may yet chain to another."""
+
+    def read(self, line: str) -> Iterator[RootCause]:
+        """Take in a line; yields an exception that is the last of its chain."""
+        if line.startswith(CHAINED):
+            self._ended = None
+        elif line.startswith(BEGIN):
+            yield from self.end()
+            self._open = [line]
+        elif self._open is not None:
+            self._open.append(line)
+            if EXCEPTION.match(line):
+                self._ended, self._open = self._cause(line, "\n".join(self._open)), None
+        elif self._ended is not None and line.strip() and self._ended.line.endswith(":"):
+            self._ended = dataclasses.replace(self._ended, line=f"{self._ended.line} {line.strip()}")
+        elif BARE.match(line):
+            yield from self.end()
+            self._ended = self._cause(line, "")
+
+    def end(self) -> Iterator[RootCause]:
+        """Yield the exception that was read last."""
+        if self._ended is not None:
+            yield self._ended
+        self._ended = None
+
+    def _cause(self, line: str, traceback: str) -> RootCause:
+        return RootCause(line=line.strip(), rank=self._rank, traceback=traceback)
+
+
+def _last_line(text: str) -> str:
+    """The last line that is neither of a traceback nor noise."""
+    last, inside = "", dict[str, bool]()
+    for line in text.splitlines():
+        prefix = PREFIX.match(line)
+        rank, rest = (prefix[0], line[prefix.end() :]) if prefix else ("", line)
+        if rest.startswith(BEGIN):
+            inside[rank] = True
+        elif inside.get(rank):
+            inside[rank] = not EXCEPTION.match(rest)
+            if "ChildFailedError" in rest:
+                break
+        elif rest.strip() and not NOISE.match(rest):
+            last = rest.strip()
+    return last
