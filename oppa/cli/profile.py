@@ -83,6 +83,7 @@ def _sitting(problem: "Problem", wishes: _Wishes) -> tuple[dict[str, Any], OppaE
     from oppa.report.record import provenance
     from oppa.trials.runner import require_program
     from oppa.trials.sweep import sweep
+    from oppa.tuning.repeated_failures import RepeatedFailureError
 
     if problem.command:
         require_program(problem.command, problem.space)
@@ -93,7 +94,10 @@ def _sitting(problem: "Problem", wishes: _Wishes) -> tuple[dict[str, Any], OppaE
         study.sit_down({**provenance(), "designer": designer, "seed": str(wishes.seed)})
         print_problem(problem, candidates, study)
         profiler = wishes.profiler(problem, candidates)
-        table, why_ended = _profiled(study, problem, candidates, profiler, wishes, interruption)
+        try:
+            table, why_ended = _profiled(study, problem, candidates, profiler, wishes, interruption)
+        except RepeatedFailureError as error:
+            return {"table": str(wishes.table), "ended": error.message, "rows": []}, error
         if table is None:
             return {"table": str(wishes.table), "ended": why_ended, "rows": []}, nothing_feasible(study, problem)
         print_table(table, profiler, why_ended)

@@ -86,9 +86,11 @@ def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) ->
 
 
 def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
+    from rich.markup import escape
+
     from oppa.cli import style
     from oppa.cli.summary import print_finding
-    from oppa.report.study import facts, ranked
+    from oppa.report.study import facts, failures, ranked
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import current
 
@@ -105,6 +107,8 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
         outcome, memory = style.outcome(trial.outcome), style.memory(trial.memory_bytes)
         table.add_row(str(trial.id), trial.configuration.id, outcome, speed, predicted, memory)
     style.out().print(summary, table)
+    if failed := failures(trials):
+        style.out().print("\n".join(f"[bold]failed[/]   {escape(line)}" for line in failed))
     if finding := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
         print_finding(finding, equivalence(study, finding, problem), console=style.out())
 

@@ -98,6 +98,9 @@ def _remedy(outcome: "Outcome", study: "Study", problem: "Problem") -> str:
     if outcome == "out_of_memory":
         limit = format_bytes(problem.cluster.usable_bytes)
         return f"the memory limit of {limit} binds: raise it, or lower `seq_len` or the batch, or use more devices"
+    if outcome == "timed_out" and problem.command and not any(trial.step_times_s for trial in study.trials()):
+        longer = f"raise `trial_time = {format_seconds(problem.limits.trial_time_s)}` if it takes longer to start"
+        return f"no step of the program was seen: correct [command.steps], and let it print every step, unbuffered; {longer}"
     if outcome == "timed_out":
         return f"`trial_time = {format_seconds(problem.limits.trial_time_s)}` binds: raise it, or lower `q_max`"
     return f"the logs of the {outcome.replace('_', ' ')} trials are in `{study.folder / 'trials'}`"

@@ -129,6 +129,7 @@ def _sitting(problem: "Problem", named: Path | None, wishes: _Wishes) -> tuple[d
     from oppa.trials.sweep import sweep
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.hand_over import write_best
+    from oppa.tuning.repeated_failures import RepeatedFailureError
     from oppa.tuning.result import to_json
 
     designers.require_designer(wishes.designer)
@@ -146,7 +147,10 @@ def _sitting(problem: "Problem", named: Path | None, wishes: _Wishes) -> tuple[d
         sweep(study.uuid)
         study.sit_down({**provenance(), "designer": wishes.designer, "seed": str(wishes.seed)})
         print_problem(problem, candidates, study)
-        finding, why_ended = _search_and_verify(study, problem, candidates, runner, wishes, interruption)
+        try:
+            finding, why_ended = _search_and_verify(study, problem, candidates, runner, wishes, interruption)
+        except RepeatedFailureError as error:
+            return to_json(study, None, error.message), error
         if finding is None:
             return to_json(study, None, why_ended), nothing_feasible(study, problem)
         learned = equivalence(study, finding, problem)

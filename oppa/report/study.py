@@ -16,6 +16,8 @@ from oppa.units import MIB
 Z95 = 1.96
 BETWEEN_TRIALS = 0.01
 """Relative standard deviation between trials of one configuration, beside what is seen within each."""
+SHOWN = 5
+"""Trials of one cause that are listed."""
 COLUMNS = (">trial", "configuration", "outcome", ">steps/s", ">±", ">predicted", ">MiB", ">steps", ">seconds")
 
 
@@ -63,6 +65,19 @@ def facts(trials: Sequence[Trial]) -> list[tuple[str, str]]:
         ("tied with the best (95% intervals overlap)", f"{len(tied(feasible))} of {len(feasible)} feasible"),
         *_predicted(trials),
     ]
+
+
+def failures(trials: Sequence[Trial]) -> list[str]:
+    """A line for each cause of failure, with the trials that failed so; the latest first."""
+    by_cause: dict[str, list[Trial]] = {}
+    for trial in reversed([trial for trial in trials if trial.outcome in ("failed", "timed_out")]):
+        by_cause.setdefault(" ".join(trial.cause.split()), []).insert(0, trial)
+    return [f"{_numbers(own)}: {cause}" for cause, own in by_cause.items()]
+
+
+def _numbers(trials: Sequence[Trial]) -> str:
+    listed = ", ".join(str(trial.id) for trial in trials[:SHOWN]) + (", ..." if len(trials) > SHOWN else "")
+    return f"trial {listed}" if len(trials) == 1 else f"{len(trials)} trials ({listed})"
 
 
 def each_once(searched: Sequence[Trial]) -> list[Trial]:

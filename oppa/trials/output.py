@@ -11,6 +11,8 @@ from oppa.units import format_seconds
 
 READ_BYTES = 1 << 20
 """Bytes of a log in which the reason of a failure is looked for: every rank may print a traceback, and the first one counts."""
+NO_STEP = "no step was"
+"""How the cause begins where a program took no step that oppa saw, and did not crash."""
 LAST_LINES = 5
 WIDTH = 200
 
@@ -33,11 +35,11 @@ def with_output(ended: Verdict, folder: Path, command: Command, *, silent: bool,
     within = f" within {format_seconds(limit_s)}" if ended.outcome == "timed_out" else ""
     printed = last_lines(folder)
     if command.steps is None:
-        cause = f"no step was reported{within}: the program never called `trial.step(...)`, and no [command.steps] reads its output"
+        cause = f"{NO_STEP} reported{within}: the program never called `trial.step(...)`, and no [command.steps] reads its output"
     elif not printed:
-        cause = f"no step was seen{within}: the program printed nothing, and `{command.steps.name}` reads its steps from what it prints"
+        cause = f"{NO_STEP} seen{within}: the program printed nothing, and `{command.steps.name}` reads its steps from what it prints"
     else:
-        cause = f"no step was seen in the output{within}: no line made a step of `{command.steps.name}`"
+        cause = f"{NO_STEP} seen in the output{within}: no line made a step of `{command.steps.name}`"
     return Verdict(outcome=ended.outcome, cause=cause, rank=ended.rank, traceback="\n".join(printed))
 
 

@@ -81,12 +81,17 @@ class Finding:
 
 
 def find_winner(sitting: Sitting, candidates: Candidates, designer: Designer) -> Finding | None:
-    """Find a default that fits, then repeat it, the fastest and the second until the winner is proved; None if nothing fits."""
+    """Find a default that fits, then repeat it, the fastest and the second until the winner is proved; None if nothing fits.
+
+    Raises:
+        RepeatedFailureError: no trial took a step, and the last ones failed alike.
+    """
     study, repeats, baseline = sitting.study, sitting.problem.limits.repeats, sitting.problem.baseline
     while True:
         study.recover()
         trials, running = study.trials(), study.running()
         finding = current(trials, candidates, repeats, baseline)
+        sitting.failing_alike(trials)
         if (default := untried_default(trials, candidates, baseline)) is not None:
             due, purpose, pairing = candidates.configuration(default), BASELINE, None
         elif finding is None or (repeat := finding.missing(repeats)) is None:

@@ -19,6 +19,7 @@ from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.trial import TrialResult
 from oppa.trials.watch import Judge
 from oppa.trials.wire import Measurement, TrialSpec
+from oppa.tuning import repeated_failures
 from oppa.tuning.designer import Designer, Observation
 from oppa.tuning.stopping import Rule, against
 from oppa.tuning.time_limit import time_limit_s
@@ -75,6 +76,10 @@ class Sitting:
         self._run_trial = run_trial
         self._watcher = watcher
         self._imitated = imitated
+        earlier = study.trials()
+        self._earlier = {trial.id for trial in earlier}
+        self.mended = {trial.id for trial in ([] if imitated else self._alike(earlier, earlier))}
+        """Trials that ended the sitting before because they failed alike: their configurations may run by now."""
 
     def spent_s(self) -> float:
         """Seconds that the search took so far, over all sittings."""
@@ -107,6 +112,20 @@ class Sitting:
         self._watcher.ended(lease, result)
         return result
 
+    def failing_alike(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Return the last trials of this sitting if enough of them failed alike before their first step; none where trials are imitated.
+
+        Raises:
+            RepeatedFailureError: if none of all trials has taken a step, either.
+        """
+        alike = [] if self._imitated else self._alike([trial for trial in trials if trial.id not in self._earlier], trials)
+        if alike and not any(trial.step_times_s for trial in trials):
+            raise repeated_failures.error(alike, self.study, self.problem)
+        return alike
+
+    def _alike(self, recent: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
+        return repeated_failures.repeated(recent, known, command=self.problem.command is not None)
+
     def wait(self) -> None:
         """Let other tuners of this study work for a moment."""
         self._watcher.tick()
@@ -126,13 +145,20 @@ class Sitting:
 
 
 def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: Rule) -> str:
-    """Run search trials until the budget is spent and no tuner runs one any more; says in a few words what ended it."""
+    """Run search trials until the budget is spent and no tuner runs one any more; says in a few words what ended it.
+
+    Raises:
+        RepeatedFailureError: no trial took a step, and the last ones failed alike.
+    """
     study, limits, learned = sitting.study, sitting.problem.limits, set[int]()
     while True:
         study.recover()
         running = [lease for lease in study.running() if lease.purpose == SEARCH]
-        trials = [trial for trial in study.trials() if trial.counts and trial.purpose != VERIFICATION]
-        reason = spent(sitting, len(searched(trials)) + len(running))
+        every = study.trials()
+        alike = sitting.failing_alike(every)
+        counted = [trial for trial in every if trial.counts and trial.purpose != VERIFICATION]
+        trials = [trial for trial in counted if trial.id not in sitting.mended]
+        reason = repeated_failures.in_words(alike) if alike else spent(sitting, len(searched(counted)) + len(running))
         seen = [Observation.of(trial, candidates) for trial in trials]
         if new := [observation for trial, observation in zip(trials, seen, strict=True) if trial.id not in learned]:
             designer.update(new)
@@ -142,7 +168,7 @@ def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: R
         if candidate is not None:
             prediction = designer.predict(candidate)
             configuration = candidates.configuration(candidate)
-            tried = sum(trial.configuration == configuration for trial in searched(trials))
+            tried = sum(trial.configuration == configuration for trial in searched(counted))
             lease = study.claim(configuration, tried=tried, prediction=prediction, limit=limits.trials)
             if lease is None:
                 sitting.wait()  # another tuner was faster: look again, with its trials in sight

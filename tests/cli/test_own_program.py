@@ -68,6 +68,29 @@ def test_a_study_goes_on_with_the_same_command_and_refuses_another(own) -> None:
     assert "study" in refused.stderr
 
 
+@pytest.mark.slow
+def test_a_program_that_cannot_start_ends_the_search_and_goes_on_once_it_is_mended(own) -> None:
+    works = (own.folder / "program.py").read_text()
+    (own.folder / "program.py").write_text("raise ValueError('3 layers')")
+    ended = own("tune", "own.toml", "--study", "s", "--trials", 12, "--json", *COMMAND, code=1)
+    cause = "ValueError: 3 layers (the command exited with code 1 before its first step)"
+    assert [trial["cause"] for trial in json.loads(ended.stdout)["trials"]] == [cause] * 3
+    assert f"error: 3 trials in a row failed alike before their first step: {cause}\n\n  Traceback" in ended.stderr
+    assert "the same command with the study `s` goes on" in ended.stderr
+    assert f"failed   3 trials (1, 2, 3): {cause}" in " ".join(own("show", "s").stdout.split("\n"))
+    (own.folder / "program.py").write_text(works)
+    result = json.loads(own("tune", "own.toml", "--study", "s", "--trials", 12, "--json", *COMMAND).stdout)
+    assert result["best"]["configuration"]["micro_batch"] == 4
+
+
+@pytest.mark.slow
+def test_a_program_whose_output_has_no_step_is_told_so_with_its_last_lines(own) -> None:
+    (own.folder / "program.py").write_text("print('iter 1: 20 ms')")
+    ended = own("tune", "own.toml", "--study", "s", *COMMAND, code=1)
+    assert "no line made a step of `pattern = 'step took (?P<ms>[0-9.]+) ms, loss" in ended.stderr
+    assert "the last lines of its output:\n  iter 1: 20 ms" in ended.stderr and "correct [command.steps]" in ended.stderr
+
+
 def test_a_command_that_is_not_installed_is_said_before_any_trial(own) -> None:
     refused = own("tune", "own.toml", "--study", "s", "--", "no-such-program", "{micro_batch}", code=3)
     assert "`no-such-program`, which is not installed" in refused.stderr

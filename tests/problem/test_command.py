@@ -109,6 +109,10 @@ def test_another_command_is_another_study(load):
         ("[command.steps]\n", ["train"], "needs either `format` or `pattern`", "torchtitan"),
         ('[command.steps]\nformat = "megatrn"\n', ["train"], '`format = "megatrn"` is not known', "did you mean `megatron`?"),
         ('[command.steps]\npattern = "("\n', ["train"], "is no regular expression", ""),
+        ('[command.steps]\nformat = "lightning"\n', ["train"], '`format = "lightning"` counts batches', "`{num_microbatches}`"),
+        ('[command.steps]\npattern = "a"\nbatches_per_step = "2{tp}"\n', ["train"], "is neither a positive number nor one", "number"),
+        ('[command.steps]\npattern = "a"\nbatches_per_step = "{tb}"\n', ["train"], "nothing is known as `{tb}`", "tp"),
+        ('[command.steps]\npattern = "a"\nbatches_per_step = 0\n', ["train"], "batches_per_step", ""),
         ('[command.files.a]\npath = "no.json"\nkeys = {}\n', ["train"], '`path = "no.json"` is no file', "relative"),
         ('[command.files.a]\npath = "job.ini"\nkeys = {}\n', ["train"], '`path = "job.ini"` is no file', "relative"),
     ],
@@ -117,6 +121,56 @@ def test_what_is_wrong_is_said(load, more, argv, message, hint):
     with pytest.raises(OppaError) as error:
         load(more, argv=argv)
     assert message in error.value.message and hint in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("argv", "more", "batches"),
+    [
+        (["train", "--accumulate", "{num_microbatches}"], "", "{num_microbatches}"),
+        (["train"], "batches_per_step = 4", "4"),
+        (["train", "{num_microbatches}"], "batches_per_step = 1", "1"),
+        (["train"], 'batches_per_step = "{num_microbatches}"', "{num_microbatches}"),
+    ],
+)
+def test_a_format_that_counts_batches_has_their_number_from_the_launch_line_or_the_job(load, argv, more, batches):
+    steps = load(f'[command.steps]\nformat = "lightning"\n{more}', argv=argv).command.steps
+    assert steps.batches_per_step == batches and steps.batches({"num_microbatches": 8}) == int(batches.replace("{num_microbatches}", "8"))
+
+
+def test_a_file_may_be_what_gives_a_program_its_accumulation(load, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    file = '[command.files.config]\npath = "config.json"\nkeys = { "accumulate" = "{num_microbatches}" }'
+    assert (
+        load(f'{file}\n[command.steps]\nformat = "lightning"', argv=["train", "{config}"]).command.steps.batches_per_step
+        == "{num_microbatches}"
+    )
+
+
+VALUES = """
+[command]
+argv = ["train", "{tp}"]
+[command.arguments]
+zero_stage = { 2 = ["--shard", "2"], 3 = ["--shard", "3"] }
+[space.parameters]
+"""
+
+
+def test_words_are_demanded_for_values_that_matter_in_a_candidate_and_no_others(load):
+    """zero_stage matters where dp > 1, and stands at 0 elsewhere."""
+    problem = load(f"{VALUES}zero_stage = [2, 3]")
+    assert {each.zero_stage for each in problem.candidates()} == {0, 2, 3}
+    problem.command.require_words_for(problem.candidates())
+    assert words(problem, dp=1) == ["train", "4"]
+    assert words(problem, dp=2, pp=1, zero_stage=3) == ["train", "2", "--shard", "3"]
+    with pytest.raises(JobError, match=r"`\[command.arguments.zero_stage\]` has no words for `0`"):
+        (problem := load(f"{VALUES}zero_stage = [0, 2]")).command.require_words_for(problem.candidates())
+
+
+def test_a_key_that_no_value_chooses_stays_as_the_file_has_it(load, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    keys = 'keys = { "tp" = "{tp}", "reshard" = { zero_stage = { 2 = false, 3 = true } } }'
+    (file,) = load(f'[command]\nargv = ["train"]\n[command.files.config]\npath = "config.json"\n{keys}').command.files
+    assert file.rewritten({"tp": 2, "zero_stage": 0}) == {"tp": 2}
 
 
 def test_every_known_format_is_a_pattern_with_groups():
@@ -143,7 +197,5 @@ def test_every_job_in_the_tutorials_loads_and_has_words_for_all_it_searches(page
     for job in jobs:
         (tmp_path / "job.toml").write_text(job)
         problem = load_job(tmp_path / "job.toml")
-        for parameter in problem.space.parameters:
-            for value in parameter.choices:
-                problem.command.require_words(parameter.name, value)
+        problem.command.require_words_for(problem.candidates())
         assert len(problem.candidates()) > 3

@@ -17,6 +17,7 @@ from oppa.trials import wire
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.trial import run_trial
 from oppa.tuning.designers import make_designer
+from oppa.tuning.repeated_failures import RepeatedFailureError
 from oppa.tuning.result import find_winner
 from oppa.tuning.search import Sitting, search
 from oppa.tuning.stopping import make_rule
@@ -24,7 +25,7 @@ from oppa.tuning.stopping import make_rule
 LIMITS = Limits(trials=8, q_min=5, q_max=12, repeats=3, trial_time_s=20)
 ROOM = 100 * 2**20
 STEPS_PER_POLL = 3
-SILENCE = float("inf")
+SILENCE, CRASH = float("inf"), -1.0
 
 
 def landscape(configuration: Configuration) -> tuple[float, int]:
@@ -58,6 +59,8 @@ class Actor:
     def poll(self) -> Exit | None:
         if self.step_time_s == SILENCE:
             return None
+        if self.step_time_s == CRASH:
+            return self._exit(1)
         if self.memory_bytes > ROOM:
             wire.write_json(self.folder / wire.REPORT, {"outcome": "out_of_memory", "cause": "too large", "rank": 0})
             return self._exit(1)
@@ -188,6 +191,56 @@ def test_without_a_budget_everything_is_tried_once(run, study, candidates) -> No
 def test_a_trial_that_never_says_a_word_is_timed_out(run, study) -> None:
     run("exhaustive", law=lambda configuration: (SILENCE, 0), limits=dataclasses.replace(LIMITS, trials=2, trial_time_s=0.1))
     assert [trial.outcome for trial in study.trials()] == ["timed_out"] * 2
+
+
+def crash(configuration):
+    return CRASH, 0
+
+
+@pytest.mark.parametrize("name", ["random", "exhaustive", "oppa"])
+def test_three_failures_alike_before_the_first_step_end_the_search(name, run, prove, study) -> None:
+    with pytest.raises(RepeatedFailureError, match=r"^3 trials in a row failed alike before their first step: launch"):
+        run(name, law=crash)
+    assert [trial.outcome for trial in study.trials()] == ["failed"] * 3
+
+
+def test_a_program_that_was_mended_is_tried_again_in_the_same_study(run, study, candidates) -> None:
+    with pytest.raises(RepeatedFailureError):
+        run("exhaustive", law=crash, limits=dataclasses.replace(LIMITS, trials=None))
+    assert run("exhaustive", limits=dataclasses.replace(LIMITS, trials=None)) == "every valid configuration was tried"
+    ran = [candidates.index_of(trial.configuration) for trial in study.trials()[3:]]
+    assert ran == list(range(len(candidates)))
+    assert run("exhaustive", limits=dataclasses.replace(LIMITS, trials=None)) == "every valid configuration was tried"
+    assert len(study.trials()) == 3 + len(candidates)
+
+
+def test_a_default_is_not_looked_for_where_the_program_cannot_start(run, prove, study) -> None:
+    assert run("random", law=crash, limits=dataclasses.replace(LIMITS, trials=2)) == "the budget of 2 trials is spent"
+    with pytest.raises(RepeatedFailureError):
+        prove("random", law=crash)
+    assert [trial.purpose for trial in study.trials()] == [SEARCH] * 2 + [BASELINE] * 3
+
+
+def test_running_out_of_memory_is_never_one_of_them(run, study) -> None:
+    run("exhaustive", law=lambda configuration: (1.0, 2 * ROOM), limits=dataclasses.replace(LIMITS, trials=6))
+    assert [trial.outcome for trial in study.trials()] == ["out_of_memory"] * 6
+
+
+def test_a_value_that_cannot_run_does_not_end_a_search_in_which_others_do(run, study) -> None:
+    def law(configuration):
+        return CRASH if configuration.tp > 1 else 1.0, 1
+
+    run("exhaustive", law=law, limits=dataclasses.replace(LIMITS, trials=None))
+    outcomes = [trial.outcome for trial in study.trials()]
+    assert outcomes.count("completed") and outcomes[(at := outcomes.index("failed")) : at + 4] == ["failed"] * 4
+
+
+def test_a_search_whose_program_breaks_ends_with_what_it_found(run, prove, study) -> None:
+    def law(configuration):
+        return CRASH if len(study.trials()) >= 12 else 1.0, 1
+
+    reason = run("random", law=law, limits=dataclasses.replace(LIMITS, trials=None))
+    assert reason.startswith("3 trials in a row failed alike") and len(study.trials()) == 15
 
 
 def test_a_search_that_was_broken_off_goes_on(run, study, onlooker) -> None:

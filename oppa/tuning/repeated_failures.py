@@ -1,0 +1,86 @@
+"""When a search ends because its program cannot start: trials that failed alike before their first step, one after the other.
+
+A trial that ran out of memory neither counts as one of them nor separates them. One that took a step does separate them.
+"""
+
+import re
+from collections.abc import Sequence
+
+from oppa.errors import InfeasibleError
+from oppa.problem.configuration import PARAMETERS
+from oppa.problem.problem import Problem
+from oppa.study import Study, Trial
+from oppa.trials.output import NO_STEP
+
+ALIKE = 3
+"""Failures after which the next one would be the same."""
+VARYING = re.compile(r"0x[0-9a-f]+|\bpid:? ?\d+|(?<=:)\d{4,5}\b|\d{4}_dp\w+|\d\d:\d\d:\d\d\S*|within [\d.]+ \w+", re.IGNORECASE)
+"""Addresses, processes, ports, trial folders, times: they differ between failures that are the same."""
+TAIL = 5
+"""Lines of a traceback that are shown."""
+
+
+class RepeatedFailureError(InfeasibleError):
+    """No trial took a step, and the last ones failed alike."""
+
+
+def repeated(recent: Sequence[Trial], known: Sequence[Trial], *, command: bool) -> list[Trial]:
+    """Return the last of the recent trials if enough of them failed alike, and no parameter explains it; else none.
+
+    Args:
+        known: All trials. What took a step there shows which values of parameters work.
+        command: The program is the user's own: one that prints nothing readable runs into its time limit.
+    """
+    alike: list[Trial] = []
+    for trial in reversed([trial for trial in recent if trial.counts and trial.outcome != "out_of_memory"]):
+        if not _fruitless(trial, command=command) or (alike and _kind(trial) != _kind(alike[0])):
+            break
+        alike.insert(0, trial)
+    return [] if len(alike) < ALIKE or _is_explained(alike, known) else alike
+
+
+def in_words(alike: Sequence[Trial]) -> str:
+    """What happened."""
+    return f"{len(alike)} trials in a row failed alike before their first step: {alike[-1].cause}"
+
+
+def error(alike: Sequence[Trial], study: Study, problem: Problem) -> RepeatedFailureError:
+    """Return the error that ends a search in which no trial has taken a step, with what to do about it."""
+    last = alike[-1]
+    lines = [f"  {line}" for line in last.traceback.splitlines()[-TAIL:]]
+    shown = "\n".join(["the last lines of its output:"] * _is_silent(last) + lines)
+    where = f"`{study.folder / 'trials' / last.folder_name}` has the command and all that it printed"
+    again = f"then the same command with the study `{study.folder}` goes on; a changed job or launch line begins a new one"
+    return RepeatedFailureError(
+        in_words(alike) + (f"\n\n{shown}" if lines else ""), hint=f"{where}\n      {_remedy(last, problem)}\n      {again}"
+    )
+
+
+def _remedy(trial: Trial, problem: Problem) -> str:
+    if problem.command is None or not _is_silent(trial):
+        return "correct what fails there, or exclude the values that cannot run under [space.parameters];"
+    if problem.command.steps is None:
+        return "report each step with `trial.step(...)`, or declare under [command.steps] how its output reads;"
+    late = "; raise `trial_time` if it takes longer to start" if trial.outcome == "timed_out" else ""
+    return f"correct [command.steps], and let the program print every step, unbuffered{late};"
+
+
+def _is_silent(trial: Trial) -> bool:
+    """Whether no step of it was seen, and no crash either (`oppa.trials.output`)."""
+    return trial.cause.startswith(NO_STEP)
+
+
+def _fruitless(trial: Trial, *, command: bool) -> bool:
+    return not trial.step_times_s and (trial.outcome == "failed" or (command and trial.outcome == "timed_out"))
+
+
+def _kind(trial: Trial) -> str:
+    """What failures of one kind have in common."""
+    return VARYING.sub("", trial.cause)
+
+
+def _is_explained(alike: Sequence[Trial], known: Sequence[Trial]) -> bool:
+    """Whether the failures share a value that no trial which took a step had: it may be what fails, and others may run."""
+    ran = [trial.configuration for trial in known if trial.step_times_s]
+    shared = {name: {getattr(trial.configuration, name) for trial in alike} for name in PARAMETERS}
+    return bool(ran) and any(len(own) == 1 and not own & {getattr(each, name) for each in ran} for name, own in shared.items())
