@@ -1,10 +1,12 @@
 """`oppa predict`: what the prior says of a job's configurations, or of somebody's rows, before anything is measured."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oppa.cli.job import Command
 from oppa.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ OUT = "Write the rows there, with what is predicted of them; else they are print
 
 def predict(
     job: Annotated[Path | None, typer.Argument(metavar="JOB", help=JOB, show_default=False)] = None,
+    command: Command = None,
+    *,
     limit: Annotated[int, typer.Option(min=1, help="Configurations listed.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line, best first.")] = False,
     rows: Annotated[Path | None, typer.Option(metavar="CSV", help=ROWS)] = None,
@@ -34,7 +38,7 @@ def predict(
     columns stay as they are.
     """
     if job and not rows and not out:
-        _predict_job(job, limit, as_json)
+        _predict_job(job, command or (), limit, as_json)
     elif rows and not job and not as_json:
         _predict_rows(rows, out)
     else:
@@ -44,14 +48,14 @@ def predict(
         )
 
 
-def _predict_job(job: Path, limit: int, as_json: bool) -> None:
+def _predict_job(job: Path, command: Sequence[str], limit: int, as_json: bool) -> None:
     from oppa.cli.summary import warn_of_unknown_device
     from oppa.cost.hardware import hardware_of
     from oppa.cost.prediction import believed, predict
     from oppa.cost.workload import workload_of
     from oppa.problem.job import load_job
 
-    problem = load_job(job)
+    problem = load_job(job, argv=command)
     candidates = problem.candidates()
     predicted = predict(workload_of(problem, candidates), believed(hardware_of(problem.cluster)))
     ranked = predicted.sort_values(["fits", "predicted_step_time_s"], ascending=[False, True], kind="stable")

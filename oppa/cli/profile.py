@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oppa.errors import InputError, OppaError, StudyError
+from oppa.cli.job import Command
+from oppa.errors import InputError, OppaError
 
 if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
     from oppa.study import Study
     from oppa.table import Row, Table
+    from oppa.trials.runner import Runner
     from oppa.tuning.profile import Profiler
 
 BATCH = "Global batch sizes in sequences: `16..1024` doubles from the first to the last, `16,24,32` lists."
@@ -27,6 +29,8 @@ TIME = "Wall-clock time at most, such as `10 min`."
 
 def profile(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (`oppa init` writes one).", show_default=False)],
+    command: Command = None,
+    *,
     global_batch: Annotated[str, typer.Option(metavar="FIRST..LAST", help=BATCH)],
     table: Annotated[Path, typer.Option(metavar="FOLDER", help=TABLE)],
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help=EXHAUSTIVE)] = False,
@@ -47,7 +51,7 @@ def profile(
 
     if not 0 < loss < 1:
         raise InputError(f"`--loss {loss:g}` is no share", hint="use a number between 0 and 1, such as 0.01 for 1%")
-    problem = over(load_job(job), parse_batches(global_batch))
+    problem = over(load_job(job, argv=command or ()), parse_batches(global_batch))
     limits = dataclasses.replace(problem.limits, trials=trials, wall_time_s=None if time is None else parse_seconds(time))
     wishes = _Wishes(table=table, exhaustive=exhaustive, loss=loss, seed=seed)
     result, error = _sitting(dataclasses.replace(problem, limits=limits), wishes)
@@ -78,24 +82,25 @@ class _Wishes:
 
 def _sitting(problem: "Problem", wishes: _Wishes) -> tuple[dict[str, Any], OppaError | None]:
     """Work on the table until it is done; the result, and the error if nothing is feasible."""
+    from oppa.cli.job import open_study, with_software
     from oppa.cli.summary import nothing_feasible, print_problem
     from oppa.cli.watch import Interruption
     from oppa.report.record import provenance
-    from oppa.trials.runner import require_program
+    from oppa.trials.runner import load_runner
     from oppa.trials.sweep import sweep
     from oppa.tuning.repeated_failures import RepeatedFailureError
 
-    if problem.command:
-        require_program(problem.command, problem.space)
+    runner = load_runner(problem.runner)
+    problem = with_software(problem, runner)
     candidates, interruption = problem.candidates(), Interruption()
-    with _opened(problem, wishes.table) as study, interruption.caught():
+    with open_study(problem, wishes.table, option="--table") as study, interruption.caught():
         sweep(study.uuid)
         designer = "complete" if wishes.exhaustive else "active"
-        study.sit_down({**provenance(), "designer": designer, "seed": str(wishes.seed)})
+        study.sit_down({**provenance(problem.software), "designer": designer, "seed": str(wishes.seed)})
         print_problem(problem, candidates, study)
         profiler = wishes.profiler(problem, candidates)
         try:
-            table, why_ended = _profiled(study, problem, candidates, profiler, wishes, interruption)
+            table, why_ended = _profiled(study, problem, candidates, runner, profiler, wishes, interruption)
         except RepeatedFailureError as error:
             return {"table": str(wishes.table), "ended": error.message, "rows": []}, error
         if table is None:
@@ -104,27 +109,22 @@ def _sitting(problem: "Problem", wishes: _Wishes) -> tuple[dict[str, Any], OppaE
         return to_json(table, wishes.table, why_ended), None
 
 
-def _opened(problem: "Problem", folder: Path) -> "Study":
-    """The table's study; raises StudyError if the folder holds that of another problem."""
-    from oppa.study import Study
-
-    try:
-        return Study.create(folder, problem.to_dict(), problem.fingerprint)
-    except StudyError as error:
-        raise type(error)(error.message, hint=error.hint.replace("--study", "--table").replace(", or leave it out", "")) from None
-
-
 def _profiled(
-    study: "Study", problem: "Problem", candidates: "Candidates", profiler: "Profiler", wishes: _Wishes, interruption: Any
+    study: "Study",
+    problem: "Problem",
+    candidates: "Candidates",
+    runner: "Runner",
+    profiler: "Profiler",
+    wishes: _Wishes,
+    interruption: Any,
 ) -> "tuple[Table | None, str]":
     from oppa.cli.profile_watch import make_profile_watcher
     from oppa.cli.sitting import again_with, going_on, running_trials
     from oppa.places.engine import Request
-    from oppa.trials.runner import load_runner
     from oppa.tuning.profile import Keeper, profile
     from oppa.tuning.search import Sitting
 
-    runner, again = load_runner(problem.runner), again_with("--table", study.folder)
+    again = again_with("--table", study.folder)
     request = Request(launcher="auto")
     request = request if runner.in_process else request.resolve(problem.cluster)
     trials = running_trials(runner, problem, study, request, interruption, again=again, seed=wishes.seed)

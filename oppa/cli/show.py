@@ -78,7 +78,7 @@ def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) ->
     from oppa.report.surrogate import sections as sections_of_surrogate
 
     trials = study.trials()
-    record = [*sections(trials, candidates=len(problem.candidates())), *sections_of_surrogate(learned)]
+    record = [*sections(trials, candidates=len(problem.candidates()), software=problem.software), *sections_of_surrogate(learned)]
     write_record(out, f"Study of `{problem.name}`", record, origins=study.sittings())
     with written(out):
         write_csv(out / "trials.csv", trials)
@@ -99,7 +99,7 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
         style.table(("fact", "value")),
         style.table((">trial", "configuration", "outcome", ">steps/s", ">predicted", ">memory")),
     )
-    for cells in facts(trials):
+    for cells in [*facts(trials), *(problem.software.facts if problem.software else [])]:
         summary.add_row(*cells)
     for trial in ranked(trials)[:limit]:
         speed = style.rate(trial.steps_per_s, trial.stddev)

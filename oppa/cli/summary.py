@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 
 
 def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") -> None:
-    """The job, the space and where the study stands, to stderr."""
+    """Print the job, the space, what trials run on, and where the study stands, to stderr."""
     done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
+    titles = {"interpreter": "python", "launcher": "start"}
+    started = [(titles[name], value) for name, value in problem.software.facts] if problem.software else []
     style.err().print(
         f"{job_line(problem)}\n"
         f"[bold]space[/]  {len(candidates)} valid configurations\n"
-        f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}\n"
+        + "".join(f"[bold]{title:<6}[/] {escape(value)}\n" for title, value in started)
+        + f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}\n"
     )
     warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
 

@@ -1,12 +1,12 @@
 """`oppa tune JOB`: find the fastest configuration by trials that really run, and prove it."""
 
 import dataclasses
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oppa.cli.job import Command, refuse_command
 from oppa.errors import InputError, OppaError, nearest
 from oppa.tuning import designers
 
@@ -35,12 +35,11 @@ LAUNCHER = (
 )
 PARALLEL = "Trials side by side, on hosts of their own: as many as Slurm's allocation has hosts for, unless given."
 SBATCH = "A word for the sbatch with which `--launcher slurm` asks for hosts, such as `--partition=gpu`. Repeat it for more."
-COMMAND = "Your own launch line, such as `torchrun train.py --micro-batch {micro_batch}`."
 
 
 def tune(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (`oppa init` writes one).", show_default=False)],
-    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=COMMAND)] = None,
+    command: Command = None,
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
     designer: Annotated[str, typer.Option(metavar="NAME", help=DESIGNER)] = designers.DEFAULT,
     trials: Annotated[int | None, typer.Option(min=1, help=TRIALS)] = None,
@@ -66,8 +65,8 @@ def tune(
 
     if runner and (task or table):
         raise InputError(f"`--runner {runner}` has no part in a replay", hint="leave it out, or `--task`")
-    if command and (task or table):
-        raise InputError(f"the command `{shlex.join(command)}` has no part in a replay", hint="leave it out, or `--task`")
+    if task or table:
+        refuse_command(command, "a replay starts nothing")
     problem, imitator = _question(job, task, table) if task or table else (load_job(job, runner_name=runner, argv=command or ()), None)
     limits = problem.limits
     if trials is not None:
@@ -121,11 +120,11 @@ def _question(file: Path, name: str | None, table: Path | None) -> "tuple[Proble
 
 def _sitting(problem: "Problem", named: Path | None, wishes: _Wishes) -> tuple[dict[str, Any], OppaError | None]:
     """Work on a study until it is done; the result, and the error if nothing is feasible."""
+    from oppa.cli.job import open_study, with_software
     from oppa.cli.summary import new_folder, nothing_feasible, print_finding, print_problem
     from oppa.cli.watch import Interruption
     from oppa.report.record import provenance
-    from oppa.study import Study
-    from oppa.trials.runner import load_runner, require_program
+    from oppa.trials.runner import load_runner
     from oppa.trials.sweep import sweep
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.hand_over import write_best
@@ -138,14 +137,13 @@ def _sitting(problem: "Problem", named: Path | None, wishes: _Wishes) -> tuple[d
         raise InputError("there is nothing to replay", hint="name a search space file with `[replay]`, and one of its tasks: `--task`")
     if not runner.in_process:
         wishes = dataclasses.replace(wishes, request=wishes.request.resolve(problem.cluster))
-    if problem.command:
-        require_program(problem.command, problem.space)
+    problem = with_software(problem, runner)
     candidates = problem.candidates()
     folder = named or new_folder(problem.name)
     interruption = Interruption()
-    with Study.create(folder, problem.to_dict(), problem.fingerprint) as study, interruption.caught():
+    with open_study(problem, folder) as study, interruption.caught():
         sweep(study.uuid)
-        study.sit_down({**provenance(), "designer": wishes.designer, "seed": str(wishes.seed)})
+        study.sit_down({**provenance(problem.software), "designer": wishes.designer, "seed": str(wishes.seed)})
         print_problem(problem, candidates, study)
         try:
             finding, why_ended = _search_and_verify(study, problem, candidates, runner, wishes, interruption)

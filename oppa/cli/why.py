@@ -1,9 +1,12 @@
 """`oppa why JOB dp=2,tp=1`: why a configuration is not the best, or not even legal."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from oppa.cli.job import Command, refuse_command
 
 if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
@@ -24,6 +27,8 @@ SMALL = 0.05
 def why(
     job: Annotated[Path, typer.Argument(metavar="JOB|STUDY", help=JOB, show_default=False)],
     setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)],
+    command: Command = None,
+    *,
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
 ) -> None:
     """Explain a configuration: the constraint that forbids it, the failure that was measured, or how far it is from the best.
@@ -33,7 +38,7 @@ def why(
     from oppa.cli.summary import warn_of_unknown_device
     from oppa.problem.setting import find
 
-    problem, folder, trials = _question(job, study)
+    problem, folder, trials = _question(job, study, command or ())
     warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
     candidates = problem.candidates()
     asked, matches = find(setting, candidates)
@@ -50,7 +55,7 @@ def why(
     _print(explain(designer, problem, candidates, chosen, trials), setting, len(matches), folder)
 
 
-def _question(job: Path, named: Path | None) -> "tuple[Problem, Path | None, list[Trial]]":
+def _question(job: Path, named: Path | None, command: Sequence[str]) -> "tuple[Problem, Path | None, list[Trial]]":
     """The problem, and the study that knows something of it; raises InputError where the two do not belong together."""
     from oppa.errors import InputError
     from oppa.problem.job import load_job
@@ -59,12 +64,14 @@ def _question(job: Path, named: Path | None) -> "tuple[Problem, Path | None, lis
 
     folder = job if job.is_dir() else named
     if folder is None:
-        return load_job(job), None, []
+        return load_job(job, argv=command), None, []
+    if job.is_dir():
+        refuse_command(command, f"`{job}` is a study, which has its own")
     if job.is_dir() and named is not None:
         raise InputError(f"`{job}` and `{named}` are both studies", hint="give a job file with --study, or one study alone")
     with Study(folder) as study:
         problem, trials = Problem.from_dict(study.meta["problem"]), study.trials()
-    if not job.is_dir() and load_job(job).fingerprint != problem.fingerprint:
+    if not job.is_dir() and load_job(job, argv=command).fingerprint != problem.fingerprint:
         raise InputError(f"`{folder}` is the study of another problem than `{job}`", hint=f"give the study alone: `oppa why {folder} ...`")
     return problem, folder, trials
 

@@ -186,6 +186,14 @@ class Command:
         known = {name: _spelled(value) for name, value in values.items()} | {name: str(path) for name, path in copies.items()}
         return [word.format_map(known) for word in said]
 
+    def pinned(self, programs: Mapping[str, str]) -> Self:
+        """Return the same launch line with programs at their absolute paths; each is named by the first word that is equal."""
+        argv = list(self.argv)
+        for word, path in programs.items():
+            if word in argv:
+                argv[argv.index(word)] = path
+        return dataclasses.replace(self, argv=tuple(argv))
+
     @property
     def _chosen(self) -> set[str]:
         """The parameters by which keys of configuration files are chosen."""

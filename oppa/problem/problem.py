@@ -11,6 +11,7 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.command import Command
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
+from oppa.problem.software import Software
 from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.training import Limits, Recipe, Strategy, Training
 
@@ -38,6 +39,8 @@ class Problem:
     recipe: Recipe = dataclasses.field(default_factory=Recipe)
     baseline: Configuration | None = None
     """What the user runs at present: the first trial, and what the winner is compared with instead of the default."""
+    software: Software | None = None
+    """What its trials run on; None before it was looked up, and where nothing is started."""
 
     def candidates(self) -> "Candidates":
         """Every valid configuration."""
@@ -46,12 +49,20 @@ class Problem:
         return enumerate_candidates(self.space)
 
     @property
+    def pinned_command(self) -> Command | None:
+        """The launch line as trials start it: with the programs that PATH found when the study began."""
+        return self.command.pinned(self.software.programs) if self.command and self.software else self.command
+
+    @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides results; name, limits, strategy and recipe do not, so a study may be continued with others."""
+        """SHA-256 of all that decides results; name, limits, strategy and recipe do not, so a study may be continued with others.
+
+        Software does, and is left out: a study that was measured on another is refused with both named.
+        """
         values = self.to_dict()
         values["runner"] = self.runner.name
         values["space"]["constraints"] = [entry["expression"] for entry in values["space"]["constraints"]]
-        decisive = {key: value for key, value in values.items() if key not in ("name", "limits", "strategy", "recipe")}
+        decisive = {key: value for key, value in values.items() if key not in ("name", "limits", "strategy", "recipe", "software")}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,6 +80,7 @@ class Problem:
             "strategy": dataclasses.asdict(self.strategy),
             "recipe": dataclasses.asdict(self.recipe),
             **({"baseline": self.baseline.to_dict()} if self.baseline else {}),
+            **({"software": self.software.to_dict()} if self.software else {}),
         }
 
     @classmethod
@@ -89,6 +101,7 @@ class Problem:
             strategy=Strategy(**values["strategy"]),
             recipe=Recipe(**values.get("recipe", {})),
             baseline=Configuration.from_dict(values["baseline"]) if values.get("baseline") else None,
+            software=Software.from_dict(values["software"]) if values.get("software") else None,
         )
 
 

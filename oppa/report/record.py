@@ -14,6 +14,7 @@ from pathlib import Path
 
 from oppa import __version__
 from oppa.errors import InputError
+from oppa.problem.software import Software
 from oppa.report.inputs import NAME as INPUTS
 from oppa.report.inputs import Inputs
 from oppa.units import format_bytes
@@ -98,8 +99,8 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([lines[0], f"|{rule}|", *lines[1:], ""])
 
 
-def provenance() -> dict[str, str]:
-    """How this process comes to its figures: command, date, commit, software, hardware."""
+def provenance(of_trials: Software | None = None) -> dict[str, str]:
+    """How this process comes to its figures: command, date, commit, software, hardware; and what trials run on, where they do."""
     packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "botorch", "gpytorch", "numpy"))
     return {
         "command": f"`{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}`",
@@ -107,6 +108,7 @@ def provenance() -> dict[str, str]:
         "oppa": f"{__version__}, commit {_commit()}",
         "software": f"Python {platform.python_version()}, {packages}, {platform.system()} {platform.release().split('-')[0]}",
         "hardware": hardware(),
+        **(dict(of_trials.facts) if of_trials else {}),
     }
 
 

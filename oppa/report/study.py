@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from oppa.problem.software import Software
 from oppa.report.record import Section
 from oppa.study import Trial
 from oppa.study.records import SEARCH, VERIFICATION
@@ -21,10 +22,11 @@ SHOWN = 5
 COLUMNS = (">trial", "configuration", "outcome", ">steps/s", ">±", ">predicted", ">MiB", ">steps", ">seconds")
 
 
-def sections(trials: Sequence[Trial], *, candidates: int) -> list[Section]:
-    """What a record of a study says."""
+def sections(trials: Sequence[Trial], *, candidates: int, software: Software | None = None) -> list[Section]:
+    """Return the sections of a study's record."""
+    summary = [*facts(trials), *(software.facts if software else [])]
     return [
-        Section(title="Summary", text=f"{candidates} valid configurations.", columns=("fact", "value"), rows=facts(trials)),
+        Section(title="Summary", text=f"{candidates} valid configurations.", columns=("fact", "value"), rows=summary),
         Section(
             title="Verification",
             text="Repeats of the winner, the second, and the default configuration or the baseline, in turn.",

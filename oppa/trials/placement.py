@@ -8,7 +8,7 @@ from pathlib import Path
 from oppa import catalog
 from oppa.trials import environments, processes
 from oppa.trials.quota import CpuGroups
-from oppa.trials.runner import Runner, command_path
+from oppa.trials.runner import Runner
 from oppa.trials.wire import TrialSpec
 
 TORCHRUN_RANKS = "PET_NPROC_PER_NODE"
@@ -61,7 +61,7 @@ def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]
     return {
         **os.environ,
         **threads,
-        "PATH": command_path(),
+        "PATH": os.environ.get("PATH", os.defpath),
         "PYTHONUNBUFFERED": "1",
         **own,
         **runner.environment,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import os
 import shutil
 import sys
 import tomllib
@@ -110,23 +109,27 @@ def load_runner(folder: Path) -> Runner:
     return runner
 
 
-def command_path() -> str:
-    """Where commands are looked for: in PATH, then beside this Python, where torchrun lies if torch is installed with oppa."""
-    return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+def find_program(word: str) -> Path:
+    """Return the program that PATH finds, as an absolute path; raises EnvironmentLackingError where it finds none."""
+    if found := shutil.which(word):
+        return Path(found).absolute()
+    if own := shutil.which(word, path=str(Path(sys.executable).parent)):
+        message = f"the command starts `{word}`, which PATH does not find; the one beside oppa is another environment's"
+        hint = f"activate your environment, or name its `{word}` by the absolute path; if oppa's own is meant, write `{own}`"
+        raise EnvironmentLackingError(message, hint=hint)
+    hint = "install it, activate the environment that has it, or name it by its absolute path"
+    raise EnvironmentLackingError(f"the command starts `{word}`, which is not installed", hint=hint)
 
 
 def require_program(command: Command, space: SearchSpace) -> None:
     """Refuse a launch line that no trial could start, or that has no words for a value that is searched.
 
     Raises:
-        EnvironmentLackingError: the program is not installed.
+        EnvironmentLackingError: PATH does not find the program.
         JobError: a value without words.
     """
-    program = command.argv[0]
-    if not any(names_in(program)) and shutil.which(program, path=command_path()) is None:
-        raise EnvironmentLackingError(
-            f"the command starts `{program}`, which is not installed", hint="install it, or put its folder on PATH"
-        )
+    if not any(names_in(command.argv[0])):
+        find_program(command.argv[0])
     if command.worded:
         command.require_words_for(enumerate_candidates(space))
 

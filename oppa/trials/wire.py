@@ -57,7 +57,7 @@ class TrialSpec:
             cluster=problem.cluster,
             training=problem.training,
             steps=steps,
-            command=problem.command,
+            command=problem.pinned_command,
         )
 
     def write(self, folder: Path) -> None:

@@ -200,6 +200,7 @@ def to_json(study: Study, finding: Finding | None, why_ended: str | None, learne
     compared, lead, predicted = finding and finding.gain, finding and finding.lead, track_record(trials)
     return {
         "study": str(study.folder),
+        "software": study.meta["problem"].get("software"),
         "ended": why_ended,
         "best": finding and _summary(finding, finding.best),
         "default": usual.get("default"),

@@ -1,13 +1,16 @@
 """A program of one's own, from the launch line to the script that starts the winner."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from oppa import catalog
 from tests.cli.conftest import Oppa
+from tests.trials.test_software import make_environment
 
 JOB = """
 [model]
@@ -89,6 +92,76 @@ def test_a_program_whose_output_has_no_step_is_told_so_with_its_last_lines(own) 
     ended = own("tune", "own.toml", "--study", "s", *COMMAND, code=1)
     assert "no line made a step of `pattern = 'step took (?P<ms>[0-9.]+) ms, loss" in ended.stderr
     assert "the last lines of its output:\n  iter 1: 20 ms" in ended.stderr and "correct [command.steps]" in ended.stderr
+LINE = ("--", "python", "program.py", "{micro_batch}", "1000")
+
+
+@pytest.fixture
+def without_environment(own):
+    """`oppa` where nothing is activated, as `.venv/bin/oppa` is started; then with folders before everything else on PATH."""
+
+    def started(*folders: Path) -> Oppa:
+        again = Oppa(own.folder)
+        path = os.pathsep.join([*map(str, folders), "/usr/bin", "/bin"])
+        again.environment = lambda: {**Oppa.environment(), "PATH": path}
+        return again
+
+    return started
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory) -> list[Path]:
+    """The commands of two environments with different versions of torch."""
+    return [make_environment(tmp_path_factory.mktemp("env") / "env", torch) for torch in ("2.7.1", "2.8.0")]
+
+
+def test_oppas_own_environment_never_stands_in_for_one_that_is_not_activated(own, without_environment) -> None:
+    refused = without_environment()("tune", "own.toml", "--study", "s", "--", "torchrun", "program.py", "{micro_batch}", code=3)
+    assert "starts `torchrun`, which PATH does not find" in refused.stderr and "activate your environment" in refused.stderr
+    assert not (own.folder / "s").exists()
+
+
+@pytest.mark.slow
+def test_a_study_shows_its_environment_hands_it_over_and_refuses_another(own, without_environment, environments) -> None:
+    mine, other = environments
+    oppa = without_environment(mine)
+    ended = oppa("tune", "own.toml", "--study", "s", "--trials", 1, "--json", *LINE)
+    seen = json.loads(ended.stdout)["software"]
+    assert (seen["python"], seen["torch"]) == (f"{mine}/python", "2.7.1")
+    assert f"python {mine}/python: Python {seen['python_version']}, torch 2.7.1\n" in ended.stderr
+    shown = without_environment()("show", "s").stdout
+    assert f"{mine}/python: Python" in shown and "torch 2.7.1" in shown
+    without_environment()("report", "s")
+    assert f"<code>{mine}/python: Python" in (own.folder / "s" / "report.html").read_text()
+    assert f"{mine}/python program.py" in (own.folder / "s" / "best" / "run.sh").read_text()
+    refused = without_environment(other)("tune", "own.toml", "--study", "s", "--trials", 2, *LINE, code=2)
+    assert f"was measured with environment {mine.parent}, and here it is {other.parent}" in refused.stderr
+    assert "torch 2.7.1" in refused.stderr
+    assert len(json.loads(oppa("show", "s", "--json").stdout)["trials"]) == 1
+    assert len(json.loads(oppa("tune", "own.toml", "--study", "s", "--trials", 2, "--json", *LINE).stdout)["trials"]) == 2
+
+
+def test_space_takes_the_command_that_tune_takes(own) -> None:
+    assert "give them behind `--`" in own("space", "own.toml", code=2).stderr
+    assert own("space", "own.toml", *LINE).stdout.startswith("3 valid configurations of `command`")
+    assert "nothing is known as `{micro_bach}`" in own("space", "own.toml", "--", "python", "{micro_bach}", code=2).stderr
+
+
+@pytest.mark.slow
+def test_why_predict_and_profile_take_it_too(own, without_environment) -> None:
+    listed = own("predict", "own.toml", "--json", *LINE).stdout.splitlines()
+    assert sorted(json.loads(line)["micro_batch"] for line in listed) == [1, 2, 4]
+    assert own("why", "own.toml", "micro_batch=2", *LINE).stdout.startswith("dp1_tp1_pp1_z0_mbs2 ")
+    assert "micro_batch in [1, 2, 4]" in own("why", "own.toml", "micro_batch=8", *LINE).stdout
+    lacking = without_environment()("profile", "own.toml", "--global-batch", "8", "--table", "t", "--", "torchrun", "{micro_batch}", code=3)
+    assert "which PATH does not find" in lacking.stderr
+
+
+@pytest.mark.slow
+def test_a_study_of_such_a_command_is_asked_with_it_or_alone(own) -> None:
+    own("tune", "own.toml", "--study", "s", "--trials", 1, *COMMAND)
+    assert "steps/s" in own("why", "own.toml", "micro_batch=4", "--study", "s", *COMMAND).stdout
+    assert "another problem" in own("why", "own.toml", "micro_batch=4", "--study", "s", *COMMAND[:-1], "7", code=2).stderr
+    assert "is a study, which has its own" in own("why", "s", "micro_batch=4", *COMMAND, code=2).stderr
 
 
 def test_a_command_that_is_not_installed_is_said_before_any_trial(own) -> None:
@@ -105,8 +178,12 @@ def test_the_example_is_tuned_from_where_it_lies_and_keeps_its_script_as_it_is(t
     script = root / "examples" / "own_script.py"
     before, study = script.read_bytes(), tmp_path / "s"
     command = ("tune", "examples/own_script.toml", "--trials", 2, "--study", study, "--json", "--", "torchrun", "examples/own_script.py")
-    ended = Oppa(root)(*command, timeout_s=500)
+    oppa = Oppa(root)  # in the environment that has oppa, activated
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    oppa.environment = lambda: {**Oppa.environment(), "PATH": path}
+    ended = oppa(*command, timeout_s=500)
     result = json.loads(ended.stdout)
+    assert result["software"]["launcher"] == str(Path(sys.executable).with_name("torchrun"))
     best, default = result["best"], result["default"]
     assert best["configuration"]["micro_batch"] > default["configuration"]["micro_batch"] == 1
     assert best["steps_per_s"] > default["steps_per_s"] and result["gain_interval"][0] < result["gain"] < result["gain_interval"][1]

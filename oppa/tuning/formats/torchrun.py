@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import shlex
-import sys
 from pathlib import Path
 
 from oppa.errors import InputError
@@ -63,10 +62,14 @@ def parse(problem: Problem, files: Files) -> Reading:
 
 
 def _exports(runner: Runner, problem: Problem) -> dict[str, str]:
-    """Environment variables of a runner, and of a command that may be torchrun: without a number of ranks, and on no PATH but ours."""
+    """Environment variables of a runner, and of a command that may be torchrun without a number of ranks.
+
+    A launch line that shows no interpreter gets PATH of the study, so that it finds the programs that its trials ran on.
+    """
     found = {name: shlex.quote(value) for name, value in runner.environment.items()}
     found |= {TORCHRUN_RANKS: str(problem.cluster.devices_per_host)} if runner.command else {}
-    return found | ({"PATH": f'"$PATH":{shlex.quote(str(Path(sys.executable).parent))}'} if problem.command else {})
+    recorded = problem.software.path if problem.software else ""
+    return found | ({"PATH": f'{shlex.quote(recorded)}:"$PATH"'} if recorded else {})
 
 
 def _paths(runner: Runner) -> list[str]:
@@ -79,17 +82,20 @@ def _paths(runner: Runner) -> list[str]:
 
 def _users_own(problem: Problem, configuration: Configuration) -> str:
     """The user's launch line as it stands, from the folder in which it was tuned."""
-    assert problem.command is not None
+    command = problem.pinned_command
+    assert command is not None
     values = values_of(configuration, problem.model, problem.cluster, problem.training, steps=0, folder=Path(_FOLDER))
-    quoted = shlex.join(problem.command.words({**values, "steps": _STEPS}, {}))
+    quoted = shlex.join(command.words({**values, "steps": _STEPS}, {}))
     words = quoted.replace(_STEPS, f"'\"${{1:-{STEPS}}}\"'").replace(_FOLDER, "'\"$run\"'")
     return f'sh -c \'cd "$0" && exec "$@"\' {shlex.quote(str(Path.cwd()))} {words}'
 
 
 def _command(runner: Runner, problem: Problem) -> str:
-    """The runner's own command, else torchrun of its Python; `$run` is the run's folder in the script."""
+    """The runner's own command with the programs of its trials, else torchrun of its Python; `$run` is the run's folder in the script."""
     if not runner.command:
         words = launch.torchrun(problem).removeprefix("torchrun ")
         return f"{shlex.quote(str(runner.python))} -P -m torch.distributed.run {words} {shlex.quote(str(runner.program))}"
     values = {"python": str(runner.python), "program": str(runner.program), "nproc": str(problem.cluster.devices), "folder": "$run"}
-    return " ".join('"$run"' if word == "{folder}" else shlex.quote(word.format(**values)) for word in runner.command)
+    pinned = problem.software.programs if problem.software else {}
+    words = [pinned.get(word, word) for word in runner.command]
+    return " ".join('"$run"' if word == "{folder}" else shlex.quote(word.format(**values)) for word in words)

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.command import Command
 from oppa.problem.configuration import PARAMETERS, Configuration
+from oppa.problem.software import Software
 from oppa.tuning.formats import FORMATS, export
 from tests.tuning.formats.conftest import read_back
 
@@ -82,6 +85,21 @@ def test_torchrun_starts_a_program_of_the_users_own_as_it_stands(problem_of, tmp
     assert told[-1] == "2 a b --steps=7 {}"
     (run,) = (tmp_path / "runs").iterdir()
     assert json.loads((run / "trial.json").read_text())["steps"] == 7
+
+
+@pytest.mark.parametrize(
+    ("software", "expected"),
+    [
+        (Software(programs={"train": "/mine/bin/train"}, python="/mine/bin/python"), "/mine/bin/train"),
+        (Software(programs={"train": "/mine/train"}, path="/mine/a b:/bin"), "export PATH='/mine/a b:/bin':\"$PATH\"\n"),
+    ],
+    ids=["its programs", "its PATH, where no interpreter is seen"],
+)
+def test_the_script_starts_the_programs_that_the_study_ran_on_and_none_of_oppas(software, expected, problem_of) -> None:
+    own = dataclasses.replace(problem_of("torch", runner="torch"), runner=catalog.find("runners", "command"))
+    problem = dataclasses.replace(own, command=Command(argv=("train", "{micro_batch}")), software=software)
+    text = export("torchrun", problem, at())["run.sh"]
+    assert expected in text and str(Path(sys.executable).parent) not in text
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
