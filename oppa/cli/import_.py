@@ -1,9 +1,10 @@
-"""`oppa import FILE --from deepspeed --job JOB`: what the user runs at present becomes the baseline of a job."""
+"""`oppa import FILE --from deepspeed`: what the user runs at present becomes the baseline of a job."""
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -11,44 +12,74 @@ if TYPE_CHECKING:
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
     from oppa.problem.space import Value
+    from oppa.tuning.formats.adoption import Draft, Take
     from oppa.tuning.formats.format import Reading
 
 SOURCE = "The framework's file, or a folder with its files."
 FORMAT = "deepspeed, megatron or accelerate; or any that `oppa export` writes."
-JOB = "The job that it configures: model, batch, devices."
+JOB = "The job that it configures; without one, a new job is made of what the file states."
 SETTING = "What the file leaves open: `pp=2,micro_batch=4`."
-OUT = "Write the job with the table there, instead of the table to stdout."
+TAKE = "`file` or `job`: which is right where the two differ in model, batch, devices, precision or search space."
+OUT = "Write the job with the table there, instead of printing it."
 
 
 def import_(
     source: Annotated[Path, typer.Argument(metavar="FILE", help=SOURCE, show_default=False)],
     origin: Annotated[str, typer.Option("--from", metavar="FORMAT", help=FORMAT, show_default=False)],
-    job: Annotated[Path, typer.Option("--job", metavar="JOB", help=JOB, show_default=False)],
+    job: Annotated[Path | None, typer.Option("--job", metavar="JOB", help=JOB, show_default=False)] = None,
     setting: Annotated[str, typer.Option("--set", metavar="SETTING", help=SETTING)] = "",
+    take: Annotated[str, typer.Option("--take", metavar="file|job", help=TAKE)] = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the configuration and what was ignored as JSON.")] = False,
 ) -> None:
-    """Read a framework's configuration as `\\[baseline]` of a job: its first trial, and what the winner is compared with."""
-    from oppa.cli import style
-    from oppa.problem.baseline import table
-    from oppa.problem.job import load_job
-    from oppa.tuning.formats import format_named
+    """Read a framework's configuration as `\\[baseline]` of a job: its first trial, and what the winner is compared with.
 
-    problem = load_job(job)
-    reading = format_named(origin).parse(problem, _files(source, origin))
+    A job that chooses no runner gets the framework's, with its search space. Where file and job differ, both values are named and --take
+    decides. With a job, the tables to append to it are printed; without one, a whole job.
+    """
+    from oppa.cli import style
+    from oppa.errors import InputError
+    from oppa.problem.baseline import table
+
+    if take not in ("", "file", "job"):
+        raise InputError(f"`--take {take}` is unknown", hint="use `file` or `job`")
+    files = _files(source, origin)
+    draft, reading = _adopted(job, files, origin, source, cast("Take | None", take or None))
+    problem = draft.problem()
     configuration, notes = _configuration(problem, reading, setting, origin)
+    notes = [*draft.notes, *notes]
     if as_json:
-        typer.echo(json.dumps({"baseline": configuration.to_dict(), "ignored": list(reading.ignored), "notes": notes}, indent=1))
+        chosen = {"runner": problem.runner.name, "space": problem.space.name}
+        typer.echo(json.dumps({"baseline": configuration.to_dict(), "ignored": list(reading.ignored), "notes": notes, **chosen}, indent=1))
     else:
         lines = [f"{configuration.id}, from {source}", *notes, *(f"ignored: {text}" for text in reading.ignored)]
         style.err().print("\n".join(lines) + "\n", markup=False)
     block = f"# From {source.name} ({origin}).\n{table(problem.space, configuration)}"
     if out is not None:
-        _write(out, job, problem, block, force=force)
+        _write(out, problem, draft, block, force=force)
         style.err().print(f"written: {out}\n\n  oppa tune {out}", markup=False)
     elif not as_json:
-        typer.echo(block, nl=False)
+        if job is not None and draft.rewritten:
+            raise InputError(f"lines of `{job}` itself have to change", hint="write the changed job to a file of its own: `--out FILE`")
+        tables = draft.text if job is None else draft.added
+        typer.echo(f"{tables.rstrip()}\n\n{block}" if tables else block, nl=False)
+
+
+def _adopted(job: Path | None, files: "Mapping[str, str]", origin: str, source: Path, take: "Take | None") -> "tuple[Draft, Reading]":
+    """The job that the files configure, and what they say of its configuration."""
+    from oppa.tuning.formats import format_named
+    from oppa.tuning.formats.adoption import completed, new_job, settled
+    from oppa.tuning.formats.job_facts import facts_of
+
+    facts = facts_of(origin, files)
+    draft = completed(job, facts, origin=origin) if job else new_job(Path("job.toml"), facts, origin=origin, source=source.name)
+    reading = format_named(origin).parse(draft.problem(), files)
+    draft = settled(draft, facts, reading, origin=origin, take=take)
+    reading = format_named(origin).parse(draft.problem(), files)  # devices and layers may be others now
+    if unread := [f"its value is not in the file: {words}" for words in facts.unread]:
+        draft = dataclasses.replace(draft, notes=(*draft.notes, *unread))
+    return draft, reading
 
 
 def _files(source: Path, origin: str) -> dict[str, str]:
@@ -68,16 +99,13 @@ def _configuration(problem: "Problem", reading: "Reading", setting: str, origin:
     """The legal configuration that is meant, and what was done to make it one.
 
     Raises:
-        InputError: for another batch than the job's, for what the file leaves open, and for what is not in the search space.
+        InputError: for what the file leaves open, and for what is not in the search space.
     """
     from oppa.errors import InputError
     from oppa.problem.baseline import at_rest, complete, require_legal
     from oppa.problem.setting import values_of
 
-    settings = dict(reading.settings)
-    if (batch := settings.get("global_batch", problem.global_batch)) != problem.global_batch:
-        hint = f"set `global_batch = {batch}` under [batch], or correct the file"
-        raise InputError(f"the file has a global batch of {batch}, the job of {problem.global_batch}", hint=hint)
+    settings = {**reading.settings, "global_batch": problem.global_batch}
     settings |= values_of(setting, problem.space) if setting else {}
     if "micro_batch" not in settings:
         raise InputError(f"the {origin} file does not say the micro-batch", hint="say it: `--set micro_batch=...`, sequences per rank")
@@ -104,15 +132,15 @@ def _notes(problem: "Problem", settings: "Mapping[str, Value]", said: "Configura
     return notes
 
 
-def _write(out: Path, job: Path, problem: "Problem", block: str, *, force: bool) -> None:
-    """The job's own text with the table behind it."""
+def _write(out: Path, problem: "Problem", draft: "Draft", block: str, *, force: bool) -> None:
+    """The job's text with the table behind it."""
     from oppa.errors import InputError
 
     if problem.baseline is not None:
-        raise InputError(f"`{job}` has a `[baseline]` already", hint="remove it there, or leave out --out and edit it yourself")
+        raise InputError(f"`{draft.path}` has a `[baseline]` already", hint="remove it there, or leave out --out and edit it yourself")
     if out.exists() and not force:
         raise InputError(f"`{out}` exists", hint="name another file, or overwrite it with --force")
     try:
-        out.write_text(f"{job.read_text().rstrip()}\n\n{block}")
+        out.write_text(f"{draft.text.rstrip()}\n\n{block}")
     except OSError as error:
         raise InputError(f"`{out}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and is yours") from None

@@ -20,10 +20,13 @@ COMMAND = "command"
 """The runner of the user's own launch line."""
 
 
-def load_job(path: Path, *, runner_name: str | None = None, argv: Sequence[str] = (), hosts: int | None = None) -> Problem:
+def load_job(
+    path: Path, *, text: str | None = None, runner_name: str | None = None, argv: Sequence[str] = (), hosts: int | None = None
+) -> Problem:
     """The problem that a job file describes, with at least one valid configuration.
 
     Args:
+        text: What the file is to hold; read from it unless given.
         runner_name: Goes before the file's own.
         argv: The launch line of the user's own program, before that of the file's `[command]`.
         hosts: Instead of the file's; its `[baseline]`, which is of so many, is left out.
@@ -32,7 +35,7 @@ def load_job(path: Path, *, runner_name: str | None = None, argv: Sequence[str] 
         JobError: for whatever is wrong in it.
         InputError: if the runner, the search space or a file of theirs is missing or wrong.
     """
-    declared = parse(_read(path), source=path.name, error=JobError)
+    declared = parse(_read(path) if text is None else text, source=path.name, error=JobError)
     if "replay" in declared:
         raise JobError(f"`{path.name}` is a search space file, whose tasks are replayed", hint="name one: `oppa tune FILE --task NAME`")
     job = validate(JobFile, declared, error=JobError)

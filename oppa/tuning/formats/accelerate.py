@@ -127,7 +127,7 @@ def _native(problem: Problem, configuration: Configuration) -> dict[str, Any]:
 
 def parse(problem: Problem, files: Files) -> Reading:
     """What accelerate's file says, with DeepSpeed's own where it names one; the micro-batch only where the script beside it tells."""
-    values = _yaml(only(files, ".yaml", ".yml"))
+    values = values_of(files)
     kind = str(values.get("distributed_type", "NO"))
     if kind == "DEEPSPEED":
         return _parse_deepspeed(problem, files, values)
@@ -142,6 +142,11 @@ def parse(problem: Problem, files: Files) -> Reading:
     settings |= _micro_batch(problem, files, tp=tp)
     nested = (("fsdp_config", fsdp, _FSDP | _FSDP_IMMATERIAL), ("parallelism_config", mesh, _MESH))
     return Reading(settings=settings, ignored=tuple(_ignored(values, nested)))
+
+
+def values_of(files: Files) -> dict[str, Any]:
+    """Return what accelerate's own file says; raises InputError where it cannot be read."""
+    return _yaml(only(files, ".yaml", ".yml"))
 
 
 def _parse_deepspeed(problem: Problem, files: Files, values: dict[str, Any]) -> Reading:

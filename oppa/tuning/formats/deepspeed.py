@@ -104,7 +104,7 @@ def config(problem: Problem, configuration: Configuration) -> dict[str, Any]:
 
 def parse(problem: Problem, files: Files) -> Reading:
     """What a DeepSpeed file says; keys that are "auto" say nothing."""
-    values = _said(_json(files))
+    values = said(files)
     zero, pipeline = values.get("zero_optimization") or {}, values.get("pipeline") or {}
     stage = zero.get("stage", 0)
     settings: dict[str, Value] = {"zero_stage": stage, "overlap_zero_comm": zero.get("overlap_comm", stage == 3)}
@@ -116,6 +116,11 @@ def parse(problem: Problem, files: Files) -> Reading:
     recomputed = pipeline.get("activation_checkpoint_interval") or (prepared and _recomputes(prepared))
     settings["recompute"] = "full" if recomputed else "none"
     return Reading(settings=settings, ignored=tuple(_ignored(values)))
+
+
+def said(files: Files) -> dict[str, Any]:
+    """Return what a file says, without what is left to others; raises InputError where it cannot be read."""
+    return _said(_json(files))
 
 
 def _check(problem: Problem, configuration: Configuration) -> None:

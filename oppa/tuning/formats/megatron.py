@@ -46,7 +46,7 @@ NUMBERS = {
     "--global-batch-size": "global_batch",
 }
 SWITCHES = {"--overlap-grad-reduce": "overlap_zero_comm", "--overlap-param-gather": "overlap_zero_allgather"}
-_KNOWN = {
+KNOWN = {
     *NUMBERS,
     *SWITCHES,
     *["--use-distributed-optimizer", "--no-overlap-p2p-communication", "--ddp-bucket-size", "--num-layers-per-virtual-pipeline-stage"],
@@ -118,7 +118,7 @@ def parallel_options(problem: Problem, configuration: Configuration) -> list[str
         options += ["--recompute-method uniform --recompute-num-layers 1"] if c.recompute == "full" else []
     options += [option for option, name in SWITCHES.items() if getattr(c, name)]
     if is_knob(problem, "dp_bucket_mb") and c.overlap_zero_comm:
-        options += [f"--ddp-bucket-size {elements(c.dp_bucket_mb, size=GRADIENT_BYTES)}"]
+        options += [f"--ddp-bucket-size {bucket_elements(c.dp_bucket_mb)}"]
     return options
 
 
@@ -160,7 +160,7 @@ def training_options(problem: Problem) -> list[str]:
 
 def parse(problem: Problem, files: Files) -> Reading:
     """What a shell script or a list of options says of Megatron-LM; its own variables are filled in."""
-    options = _options(only(files, ARGUMENTS) if ARGUMENTS in files else only(files, ".sh", ".txt", ".args"))
+    options = options_of(files)
     settings: dict[str, Value] = {name: _number(option, options[option]) for option, name in NUMBERS.items() if option in options}
     settings |= {name: option in options for option, name in SWITCHES.items()}
     settings["zero_stage"] = int("--use-distributed-optimizer" in options)
@@ -175,8 +175,27 @@ def parse(problem: Problem, files: Files) -> Reading:
     settings["recompute"] = options.get("--recompute-granularity", selective)[0]
     if "--ddp-bucket-size" in options:
         settings["dp_bucket_mb"] = mebibytes(_number("--ddp-bucket-size", options["--ddp-bucket-size"]), size=GRADIENT_BYTES)
-    ignored = [" ".join((option, *values)) for option, values in options.items() if option not in _KNOWN and MATTER.fullmatch(option)]
+    ignored = [" ".join((option, *values)) for option, values in options.items() if option not in KNOWN and MATTER.fullmatch(option)]
     return Reading(settings=settings, ignored=tuple(ignored))
+
+
+def options_of(files: Files) -> dict[str, list[str]]:
+    """Return every option of a shell script or a list of options, with its values; raises InputError where it cannot be read."""
+    return _options(_text(files))
+
+
+def program_of(files: Files) -> str:
+    """Return the program that a script starts: the last word that ends in `.py`; empty where there is none."""
+    return next((word for word in reversed(_words(_text(files))) if word.endswith(".py")), "")
+
+
+def bucket_elements(mebibytes: float) -> int:
+    """Return how many elements Megatron-LM counts in a bucket of gradients."""
+    return elements(mebibytes, size=GRADIENT_BYTES)
+
+
+def _text(files: Files) -> str:
+    return only(files, ARGUMENTS) if ARGUMENTS in files else only(files, ".sh", ".txt", ".args")
 
 
 def layout_of(problem: Problem, text: str, pp: int) -> dict[str, Value]:

@@ -1,0 +1,212 @@
+"""Adopts a framework's files in a job: chooses what the job leaves open, and compares what both state."""
+
+import dataclasses
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from oppa import catalog
+from oppa.errors import InputError, JobError
+from oppa.problem.declaration import spell, validate
+from oppa.problem.job import load_job
+from oppa.problem.job_file import ModelTable
+from oppa.problem.job_text import with_table, with_value
+from oppa.problem.machine import suggest_job
+from oppa.problem.problem import Problem
+from oppa.problem.space import Value
+from oppa.tuning.formats.format import Reading
+from oppa.tuning.formats.job_facts import JobFacts, fits
+
+Take = Literal["file", "job"]
+Edit = tuple[str, str, Value]
+"""A table of a job file, a key, and the value to write."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A job's text on the way to one that fits a framework's files."""
+
+    path: Path
+    """The job file; one that is not written yet where there is no job."""
+    text: str
+    added: str = ""
+    """The tables that were appended to the job's own text."""
+    rewritten: bool = False
+    """Lines of the job's own text were changed, or all of it is new."""
+    notes: tuple[str, ...] = ()
+
+    def problem(self) -> Problem:
+        """Return the problem that the text describes; raises JobError where it is wrong."""
+        return load_job(self.path, text=self.text)
+
+    def edited(self, *edits: Edit, note: str) -> "Draft":
+        """Return the draft with values set; a table that was not there is appended."""
+        text = self.text
+        for table, key, value in edits:
+            text = with_value(text, table, key, value)
+        kept = text.startswith(self.text.rstrip()) and not self.rewritten
+        added = text[len(self.text.rstrip()) :].strip("\n") if kept else ""
+        both = "\n\n".join(filter(None, (self.added, added)))
+        return dataclasses.replace(self, text=text, added=both, rewritten=not kept, notes=(*self.notes, note))
+
+    def with_tables(self, tables: str, *, note: str) -> "Draft":
+        """Return the draft with further tables behind it."""
+        both = "\n\n".join(filter(None, (self.added, tables.strip())))
+        text = f"{self.text.rstrip()}\n\n{tables.strip()}\n"
+        return dataclasses.replace(self, text=text, added=both, notes=(*self.notes, note))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Something that the files and the job state differently."""
+
+    words: str
+    file: str
+    job: str
+    edits: tuple[Edit, ...] = ()
+    """What makes the job state what the files do."""
+
+    def __str__(self) -> str:
+        return self.words.format(file=self.file, job=self.job)
+
+
+def completed(path: Path, facts: JobFacts, *, origin: str) -> Draft:
+    """Return a job with what it leaves open chosen from the files: model, batch, runner and search space.
+
+    Raises:
+        JobError: the file cannot be read, or is no TOML.
+    """
+    try:
+        text = path.read_text()
+        declared = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        load_job(path)  # which says what is wrong
+        raise
+    draft = Draft(path=path, text=text)
+    if facts.kind and "model" not in declared:
+        edits = tuple(("model", key, value) for key, value in {**facts.model, **facts.kind}.items())
+        draft = draft.edited(*edits, note="[model] is the file's")
+    if facts.global_batch and "global_batch" not in (declared.get("batch") or {}):
+        draft = draft.edited(("batch", "global_batch", facts.global_batch), note=f"global_batch = {facts.global_batch}, from the file")
+    chosen = "command" in declared or "name" in (declared.get("runner") or {})
+    if chosen or not facts.runner:
+        return draft
+    return _with_runner(draft, declared, facts, origin=origin)
+
+
+def new_job(path: Path, facts: JobFacts, *, origin: str, source: str) -> Draft:
+    """Return a job for what files state, on this machine where they state nothing.
+
+    Raises:
+        InputError: for a format that names no runner, or files that state a part of the model alone.
+    """
+    if not facts.runner:
+        raise InputError(f"a file of {origin} does not choose a runner", hint="name the job that it configures: `--job job.toml`")
+    if facts.model and not facts.kind:
+        lacking = [name for name in ("layers", "hidden", "heads", "seq_len", "vocab") if name not in facts.model]
+        message = f"the file does not state {', '.join(f'`{name}`' for name in lacking)} as a number"
+        raise InputError(message, hint="write them there, or name a job that has them: `--job job.toml`")
+    suggested = tomllib.loads(suggest_job(devices=facts.devices // (facts.hosts or 1) if facts.devices else None))
+    cluster: dict[str, Any] = suggested["cluster"]
+    if facts.devices:
+        cluster |= {"hosts": facts.hosts or 1, "devices_per_host": facts.devices // (facts.hosts or 1)}
+    notes = [] if facts.kind else ["the file states no model: [model] is a suggestion"]
+    stated = f"{facts.devices} devices, and nothing else of [cluster]" if facts.devices else "nothing of [cluster]"
+    notes.append(f"the file states {stated}: the rest is this machine's")
+    notes += [] if facts.global_batch else ["the file states no global batch: [batch] is a suggestion"]
+    tables: dict[str, dict[str, Value]] = {
+        "model": {**facts.model, **facts.kind} if facts.kind else suggested["model"],
+        "batch": {"global_batch": facts.global_batch or suggested["batch"]["global_batch"]},
+        "cluster": cluster,
+        "training": {"precision": facts.precision or ("fp32" if facts.kind else suggested["training"]["precision"])},
+        "limits": suggested["limits"],
+    }
+    text = f"# Made by `oppa import` from {source} ({origin}).\n" + "".join(f"# {note}\n" for note in notes)
+    for name, values in tables.items():
+        text = with_table(text, name, values)
+    draft = Draft(path=path, text=text, rewritten=True, notes=tuple(notes))
+    return _with_runner(draft, tables, facts, origin=origin)
+
+
+def _with_runner(draft: Draft, declared: Mapping[str, Any], facts: JobFacts, *, origin: str) -> Draft:
+    """Choose the framework's runner and search space for a job that chooses none."""
+    words = f"the runner `{facts.runner}`" + (f" and the search space `{facts.space}`" if facts.space else "")
+    note = f"chosen for {origin}: {words}"
+    if facts.command:
+        model = validate(ModelTable, declared.get("model") or {}, error=JobError).record(draft.path.parent)
+        draft = draft.with_tables(facts.command(model.layers, model.experts), note=f"{note}; check `[command]`")
+    else:
+        draft = draft.edited(("runner", "name", facts.runner), note=note)
+    if facts.space and "name" not in (declared.get("space") or {}):
+        draft = draft.edited(("space", "name", facts.space), note="")
+    return dataclasses.replace(draft, notes=tuple(filter(None, draft.notes)))
+
+
+def settled(draft: Draft, facts: JobFacts, reading: Reading, *, origin: str, take: Take | None) -> Draft:
+    """Return the draft with differences from the files settled as `take` says.
+
+    Raises:
+        InputError: for differences that nobody has settled, with both values of each.
+    """
+    problem = draft.problem()
+    found = tuple(differences(problem, facts, reading, origin=origin))
+    if not found:
+        return draft
+    if take is None:
+        hint = "`--take file` writes the file's values into the job, `--take job` keeps the job's; or correct one of the two"
+        raise InputError("\n".join(map(str, found)), hint=hint)
+    if take == "job":
+        return dataclasses.replace(draft, notes=(*draft.notes, *(f"kept as the job has it: {each}" for each in found)))
+    for each in found:
+        if not each.edits:
+            raise InputError(str(each), hint="this cannot be taken from the file: correct the job")
+        draft = draft.edited(*each.edits, note=f"taken from the file: {each}")
+        if each.edits[0][0] == "runner" and facts.command and not problem.command:
+            model = dataclasses.replace(problem.model, **facts.model)
+            draft = draft.with_tables(facts.command(model.layers, model.experts), note="check `[command]`")
+    return draft
+
+
+def differences(problem: Problem, facts: JobFacts, reading: Reading, *, origin: str) -> Iterator[Difference]:
+    """Yield what the files and the job state differently: dimensions, batch, devices, precision, and whose search space it is."""
+    if not fits(origin, problem.space.name, tuple(catalog.names("search_spaces"))):
+        yield _foreign(problem, facts, origin)
+    for name, value in facts.model.items():
+        if (ours := getattr(problem.model, name)) != value:
+            words, edits = f"the file has {name} = {{file}}, the job {{job}}", (("model", name, value),)
+            yield Difference(words=words, file=str(value), job=str(ours), edits=edits)
+    batch = int(reading.settings.get("global_batch", problem.global_batch))
+    if batch != problem.global_batch:
+        words, taken = "the file has a global batch of {file}, the job of {job}", ("batch", "global_batch", batch)
+        yield Difference(words=words, file=str(batch), job=str(problem.global_batch), edits=(taken,))
+    yield from _devices(problem, facts)
+    if facts.precision and facts.precision != problem.training.precision:
+        edit = ("training", "precision", facts.precision)
+        words = "the file has precision = {file}, the job {job}"
+        yield Difference(words=words, file=spell(facts.precision), job=spell(problem.training.precision), edits=(edit,))
+
+
+def _devices(problem: Problem, facts: JobFacts) -> Iterator[Difference]:
+    cluster = problem.cluster
+    hosts = facts.hosts or cluster.hosts
+    if not facts.devices or (facts.devices, hosts) == (cluster.devices, cluster.hosts):
+        return
+    ours, theirs = (f"{number} devices on {on} hosts" for number, on in ((cluster.devices, cluster.hosts), (facts.devices, hosts)))
+    edits: tuple[Edit, ...] = (("cluster", "hosts", hosts), ("cluster", "devices_per_host", facts.devices // hosts))
+    yield Difference(words="the file has {file}, the job {job}", file=theirs, job=ours, edits=edits if facts.devices % hosts == 0 else ())
+
+
+def _foreign(problem: Problem, facts: JobFacts, origin: str) -> Difference:
+    """The job searches another framework's space, in which the file's parameters mean nothing or something else."""
+    edits: tuple[Edit, ...] = ()
+    if facts.runner:
+        edits = (("runner", "name", facts.runner), ("space", "name", facts.space or _space_of(facts.runner)))
+    words = "the file is one of {file}, the job runs {job}"
+    return Difference(words=words, file=origin, job=f"`{problem.runner.name}` and searches `{problem.space.name}`", edits=edits)
+
+
+def _space_of(runner: str) -> str:
+    """Return the search space of a runner of the catalog."""
+    declared = tomllib.loads((catalog.find("runners", runner) / "runner.toml").read_text())
+    return str(declared["search_space"])

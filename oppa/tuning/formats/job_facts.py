@@ -1,0 +1,121 @@
+"""Reads what a framework's files state about the job itself: its model, batch, devices, and which runner and space are the framework's."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oppa.problem.space import Value
+from oppa.tuning.formats import accelerate, deepspeed, megatron
+from oppa.tuning.formats.format import Files
+from oppa.tuning.formats.megatron_command import command_table, model_facts
+
+SPACES = {
+    "deepspeed": ("deepspeed", "deepspeed-llama"),
+    "megatron": ("megatron",),
+    "megatron-bridge": ("megatron",),
+    "colossalai": ("colossalai", "colossalai-llama"),
+}
+"""The catalog's search spaces that have a framework's parameters."""
+ANY = "command"
+"""The search space that knows no framework's rules, and therefore fits all of them."""
+
+
+CommandOf = Callable[[int, int], str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """What files state, in the words of a job file; what they leave open is missing."""
+
+    model: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Dimensions."""
+    kind: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    """Further keys of `[model]` that a job without a model needs, where the files state the model whole."""
+    global_batch: int | None = None
+    devices: int | None = None
+    """All of them."""
+    hosts: int | None = None
+    precision: str = ""
+    runner: str = ""
+    """The runner for the framework; empty where there is none."""
+    space: str = ""
+    """The search space, where it is not the runner's own."""
+    command: CommandOf | None = None
+    """The text of the tables `[command]` for a model of some layers and experts, where the runner starts a launch line."""
+    unread: tuple[str, ...] = ()
+    """Options that state a fact in a way that cannot be read."""
+
+
+def facts_of(origin: str, files: Files) -> JobFacts:
+    """Return what files of a format state about the job; raises InputError for files that cannot be read."""
+    return _READERS[origin](files) if origin in _READERS else JobFacts()
+
+
+def fits(origin: str, space: str, known: tuple[str, ...]) -> bool:
+    """Return whether a search space can hold the format's parameters; one outside of the catalog, `known`, is the user's choice."""
+    return origin not in SPACES or space not in known or space in (*SPACES[origin], ANY)
+
+
+def _deepspeed(files: Files) -> JobFacts:
+    values = deepspeed.said(files)
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    total, micro, steps = (values.get(name) for name in names)
+    split = int((values.get("tensor_parallel") or {}).get("autotp_size") or 1) * int((values.get("pipeline") or {}).get("stages", 1))
+    ranks = total / (micro * steps) if total and micro and steps else 0
+    return JobFacts(
+        global_batch=total,
+        devices=int(ranks) * split if ranks and ranks.is_integer() else None,
+        precision=_precision(values.get("bf16")),
+        runner="deepspeed",
+    )
+
+
+def _precision(bf16: Any) -> str:
+    given = bf16.get("enabled") if isinstance(bf16, Mapping) else None
+    return {True: "bf16", False: "fp32"}.get(given, "") if isinstance(given, bool) else ""
+
+
+def _accelerate(files: Files) -> JobFacts:
+    values = accelerate.values_of(files)
+    inner = _deepspeed(files) if deepspeed.CONFIG in files else JobFacts()
+    devices, hosts = values.get("num_processes"), values.get("num_machines")
+    return dataclasses.replace(
+        inner,
+        devices=devices if isinstance(devices, int) else inner.devices,
+        hosts=hosts if isinstance(hosts, int) else None,
+        precision=inner.precision or {"bf16": "bf16", "no": "fp32"}.get(str(values.get("mixed_precision")), ""),
+        runner="deepspeed" if str(values.get("distributed_type")) == "DEEPSPEED" else "torch",
+    )
+
+
+def _megatron(files: Files) -> JobFacts:
+    options = megatron.options_of(files)
+    model, kind, unread = model_facts(options)
+    hosts = _first(options, "--nnodes") or 1
+    ranks = _first(options, "--nproc_per_node", "--nproc-per-node")
+    return JobFacts(
+        model=model,
+        kind=kind,
+        global_batch=_first(options, "--global-batch-size"),
+        devices=ranks * hosts if ranks else None,
+        hosts=_first(options, "--nnodes"),
+        precision="bf16" if "--bf16" in options else "",
+        runner="command",
+        space="megatron",
+        command=lambda layers, experts: command_table(options, megatron.program_of(files), layers=layers, experts=experts),
+        unread=unread,
+    )
+
+
+def _first(options: Mapping[str, list[str]], *names: str) -> int | None:
+    """Return the number that the first of some options has; None where there is none."""
+    words = [options[name][0] for name in names if options.get(name)]
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+_READERS: dict[str, Callable[[Files], JobFacts]] = {
+    "deepspeed": _deepspeed,
+    "accelerate": _accelerate,
+    "megatron": _megatron,
+    "colossalai": lambda _: JobFacts(runner="colossalai"),
+}
