@@ -78,6 +78,33 @@ def test_an_import_prints_a_table_that_can_be_appended(present) -> None:
     assert config["zero_optimization"]["stage"] == 2 and config["train_micro_batch_size_per_gpu"] == 2
 
 
+def test_without_a_job_one_is_made_that_can_be_tuned(present) -> None:
+    script = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128 "
+    script += "--tokenizer-type NullTokenizer --vocab-size 511 --micro-batch-size 2 --global-batch-size 32 --bf16 --lr 1e-4\n"
+    (present.folder / "train.sh").write_text(script)
+    said = present("import", "train.sh", "--from", "megatron", "--out", "made.toml").stderr
+    assert "chosen for megatron: the runner `command` and the search space `megatron`" in said and "dp8_tp1_pp1_z0_mbs2" in said
+    assert "of `megatron` for made" in present("space", "made.toml").stdout
+    printed = present("import", "ds.json", "--from", "deepspeed").stdout
+    (present.folder / "printed.toml").write_text(printed)
+    assert 'name = "deepspeed"' in printed and "of `deepspeed-llama` for printed" in present("space", "printed.toml").stdout
+    assert "[baseline]" in printed and "a suggestion" in printed
+
+
+def test_what_differs_is_settled_by_a_word(present) -> None:
+    (present.folder / "other.json").write_text(json.dumps({**PRESENT, "train_batch_size": 64}))
+    other = ("import", "other.json", "--from", "deepspeed", "--job", "ds.toml")
+    assert "`--take file` writes the file's values into the job" in present(*other, code=2).stderr
+    kept = present(*other, "--take", "job")
+    assert "kept as the job has it" in kept.stderr and kept.stdout.startswith("# From other.json (deepspeed).\n[baseline]")
+    assert "`--out FILE`" in present(*other, "--take", "file", code=2).stderr
+    present(*other, "--take", "file", "--out", "taken.toml")
+    assert "global_batch = 64" in (present.folder / "taken.toml").read_text()
+    assert "`--take both` is unknown" in present(*other, "--take", "both", code=2).stderr
+    shown = json.loads(present(*other, "--take", "job", "--json").stdout)
+    assert (shown["runner"], shown["space"]) == ("simulated", "deepspeed")
+
+
 def test_an_export_never_overwrites_what_differs(present) -> None:
     export = ("export", "ds.toml", "micro_batch=2", "--to", "deepspeed")
     written = present(*export).stdout.split()

@@ -218,9 +218,14 @@ def test_a_value_is_set_in_a_text_and_nothing_else_is_changed(text, value) -> No
     ]
 
 
-def test_a_text_that_cannot_be_changed_is_left_to_its_writer() -> None:
+@pytest.mark.parametrize(
+    "text",
+    ['"batch" = {global_batch = 8}', 'note = """\n[batch]\nglobal_batch = 8\n"""\n[batch]\nglobal_batch = 8\n'],
+    ids=["a name in quotes", "a text that looks like the table"],
+)
+def test_a_text_that_cannot_be_changed_is_left_to_its_writer(text) -> None:
     with pytest.raises(JobError, match="`global_batch = 64` cannot be set") as caught:
-        with_value('"batch" = {global_batch = 8}', "batch", "global_batch", 64)
+        with_value(text, "batch", "global_batch", 64)
     assert "write it there yourself" in caught.value.hint
 
 
