@@ -72,11 +72,11 @@ def print_refined(table: "Table", better: "Table", seen: Sequence["Observation"]
 
 
 def print_worth(account: Mapping[str, float | None]) -> None:
-    """What the decisions of a run have brought, to stderr; nothing where nobody knows."""
+    """Print what the decisions of a run have brought, to stderr; nothing where that is not known."""
     gain, regret = account["gain"], account["regret"]
     if gain is not None and regret is not None:
-        told = f"{gain:+.1%} over staying as it began; {regret:.1%} short of the best of the table at every moment"
-        style.err().print(f"[bold]worth[/]   {told}")
+        brought = f"{gain:+.1%} over staying as it began" if account["changed"] else "nothing was changed"
+        style.err().print(f"[bold]worth[/]   {brought}; {regret:.1%} short of the best of the table at every moment")
 
 
 def make_watcher(run: RunSpec, folder: Path, interruption: Interruption) -> "PlainWatcher":

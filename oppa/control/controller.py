@@ -5,6 +5,7 @@ is asked whether the job should go back to where it came from. What cannot be bu
 
 Worth is goodput times seconds. A step counts for what it has brought, however long it took, and pauses count for nothing; had the job
 stayed, all time would have counted for what it stayed in, at the speed that the table, as training refines it, has for that (`Worth`).
+Before the first change the two are the same but for attempts that failed: a job that never changed has gained nothing.
 """
 
 import dataclasses
@@ -112,6 +113,8 @@ class Controller:
         self._cost_s = reconfiguration_s
         """What a change of layout will take: as the last one; before there was one, as it was said."""
         self._reconfiguring_s = 0.0
+        self._paid_s = 0.0
+        """What of that the worth of the run has taken in."""
         self._stretches: list[_Stretch] = []
         self._barred: set[Configuration] = set()
         self._spikes = Spikes()
@@ -279,15 +282,22 @@ class Controller:
         if seen.believed is None or offers is None:
             return
         self.present = present = offers.measured(seen.configuration, seen.believed, 1 / seen.step_time_s)
+        actual = present.goodput * seen.step_time_s
+        in_vain_s, self._paid_s = self._reconfiguring_s - self._paid_s, self._reconfiguring_s
         first = offers.current(self._stretches[0].configuration, seen.believed, None) or present
         known = offers.current(seen.configuration, seen.believed, None) or present
         best = float(offers.goodputs(seen.believed).max())
         self.worth = Worth(
-            actual=self.worth.actual + present.goodput * seen.step_time_s,
-            stayed=self.worth.stayed + first.goodput * passed_s,
+            actual=self.worth.actual + actual,
+            stayed=self.worth.stayed + (first.goodput * passed_s if self.has_changed else actual + present.goodput * in_vain_s),
             ideal=self.worth.ideal + max(best, known.goodput) * passed_s,
         )
 
+    @property
+    def has_changed(self) -> bool:
+        """The job has trained in more than the configuration that it began in."""
+        return len(self._stretches) > 1
+
     def to_dict(self) -> dict[str, Any]:
         """What it accounts for, for JSON."""
-        return {**dataclasses.asdict(self.worth), "gain": self.worth.gain, "regret": self.worth.regret}
+        return {**dataclasses.asdict(self.worth), "gain": self.worth.gain, "regret": self.worth.regret, "changed": self.has_changed}

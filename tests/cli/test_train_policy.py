@@ -58,6 +58,13 @@ def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
     assert "known" in oppa("plan", "--table", table, "--noise", "run", "--to", "nemo", code=2).stderr
 
 
+def test_a_run_that_never_changed_claims_no_gain(oppa, table) -> None:
+    done = oppa("train", "job.toml", BEGIN.id, "--run", "run", "--samples", 300, "--table", table, "--policy", "static", "--json")
+    account = json.loads(done.stdout)["worth"]
+    assert account["gain"] == pytest.approx(0, abs=1e-9) and account["changed"] is False
+    assert "worth   nothing was changed; " in done.stderr and "over staying" not in done.stderr
+
+
 @pytest.mark.parametrize("policy", ["norm-test,eta=0.01,interval=2", "norm-test-paper,eta=0.001,interval=2"])
 def test_a_run_grows_its_batch_by_the_norm_test(policy, oppa, table) -> None:
     oppa("train", "job.toml", BEGIN.id, "--run", "run", "--samples", 200, "--table", table, "--policy", policy)

@@ -204,7 +204,7 @@ def test_a_step_is_worth_what_it_brought_however_long_it_took(job) -> None:
         for factor in (1.0, 5.0)
     )
     assert slow.present.goodput == pytest.approx(fast.present.goodput / 5)
-    assert slow.worth.actual == pytest.approx(fast.worth.actual) and slow.worth.gain == pytest.approx(-0.8)
+    assert slow.worth.actual == pytest.approx(fast.worth.actual) and slow.worth.regret > fast.worth.regret
 
 
 def test_nothing_is_decided_on_an_unhealthy_estimator(job) -> None:
@@ -226,6 +226,20 @@ def test_a_layout_is_not_changed_shortly_before_the_end(job) -> None:
 def test_a_job_that_stays_is_worth_what_staying_is_worth(job) -> None:
     worth = job(policy=lambda _: StaticPolicy()).run(50).controller.worth
     assert worth.gain == pytest.approx(0, abs=1e-9) and worth.regret > 0.1
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.14, 5.0])
+def test_a_job_that_never_changed_claims_no_gain_whatever_speed_the_table_has(factor, job) -> None:
+    began = Configuration(**PIPELINE, global_batch=64, micro_batch=4)
+    stayed = job(policy=lambda _: StaticPolicy(), slow={began: factor}).run(60).controller
+    assert stayed.worth.gain == pytest.approx(0, abs=1e-12) and stayed.worth.actual > 0
+    assert not stayed.to_dict()["changed"] and job().run(60).controller.to_dict()["changed"]
+
+
+def test_attempts_that_fail_have_cost_something(job) -> None:
+    unbuildable = frozenset(Configuration(**DATA, global_batch=batch, micro_batch=4) for batch in (8, 16, 32, 64, 128, 256))
+    failed = job(unbuildable=unbuildable, total_samples=64 * 1000).run(20).controller
+    assert failed.worth.gain < 0 and not failed.has_changed
 
 
 def test_decisions_are_worth_something_and_never_more_than_the_ideal(job) -> None:

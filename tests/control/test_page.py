@@ -61,6 +61,30 @@ def test_what_comes_from_outside_is_text(page, served) -> None:
     assert page.value("document.title") == "oppa control" and not page.complaints
 
 
+LONG = Configuration(
+    dp=4, tp=2, pp=2, global_batch=1024, micro_batch=4, zero_stage=1, model_chunks=2, schedule="interleaved", recompute="selective"
+)
+TOO_WIDE = """[...document.querySelectorAll("main, main *")]
+    .filter(each => each instanceof HTMLElement && each.clientWidth && (each.scrollWidth > each.clientWidth + 1
+        || each.getBoundingClientRect().right > each.parentElement.getBoundingClientRect().right + 1))
+    .map(each => `${each.tagName}.${each.className}: ${each.innerText}`)"""
+
+
+@pytest.mark.parametrize("width", [1200, 800])
+def test_nothing_runs_out_of_its_frame(width, page, served) -> None:
+    service, port = served
+    with line(port, service.tokens.of_job("a-job")) as opened:
+        opened.send(hello(configuration=LONG).to_json())
+        for number in range(22, 60):
+            opened.send(step(number, configuration=LONG).to_json())
+        until(lambda: service.jobs["a-job"].number == 59)
+    page.call("Emulation.setDeviceMetricsOverride", width=width, height=1300, deviceScaleFactor=1, mobile=False)
+    _opened(page, port, f"#token={service.tokens.of_watcher()}")
+    page.wait_for(f"document.querySelector('#decisions').innerText.includes('{LONG.schedule}')")
+    assert page.value("innerWidth") == width and page.value(TOO_WIDE) == []
+    assert page.value("document.documentElement.scrollWidth") <= width
+
+
 def test_no_script_but_its_own_runs(page, served) -> None:
     _opened(page, served[1], "")
     page.wait_for("document.querySelector('#ask') && !document.querySelector('#ask').hidden")
