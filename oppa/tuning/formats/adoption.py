@@ -163,8 +163,8 @@ def settled(draft: Draft, facts: JobFacts, reading: Reading, *, origin: str, tak
             raise InputError(str(each), hint="this cannot be taken from the file: correct the job")
         draft = draft.edited(*each.edits, note=f"taken from the file: {each}")
         if each.edits[0][0] == "runner" and facts.command and not problem.command:
-            model = dataclasses.replace(problem.model, **facts.model)
-            draft = draft.with_tables(facts.command(model.layers, model.experts), note="check `[command]`")
+            layers, experts = (facts.model.get(name, getattr(problem.model, name)) for name in ("layers", "experts"))
+            draft = draft.with_tables(facts.command(layers, experts), note="check `[command]`")
     return draft
 
 

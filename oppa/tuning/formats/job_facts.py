@@ -59,12 +59,12 @@ def fits(origin: str, space: str, known: tuple[str, ...]) -> bool:
 def _deepspeed(files: Files) -> JobFacts:
     values = deepspeed.said(files)
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    total, micro, steps = (values.get(name) for name in names)
+    total, micro, steps = (value if isinstance(value := values.get(name), int) else 0 for name in names)
     split = int((values.get("tensor_parallel") or {}).get("autotp_size") or 1) * int((values.get("pipeline") or {}).get("stages", 1))
-    ranks = total / (micro * steps) if total and micro and steps else 0
+    ranks, rest = divmod(total, micro * steps or 1) if micro and steps else (0, 0)
     return JobFacts(
-        global_batch=total,
-        devices=int(ranks) * split if ranks and ranks.is_integer() else None,
+        global_batch=total or None,
+        devices=ranks * split if ranks and not rest else None,
         precision=_precision(values.get("bf16")),
         runner="deepspeed",
     )

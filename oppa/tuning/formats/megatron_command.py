@@ -121,18 +121,18 @@ def _arguments(layers: int, experts: int) -> dict[str, str]:
     always = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size", "micro_batch": "--micro-batch-size"}
     always |= {"ep": "--expert-model-parallel-size"} if experts > 1 else {}
     full = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
-    chunks = {size: ["--num-virtual-stages-per-pipeline-rank", str(size)] if size > 1 else [] for size in divisors(layers)}
+    chunks = {str(size): ["--num-virtual-stages-per-pipeline-rank", str(size)] if size > 1 else [] for size in divisors(layers)}
     usual, *others = BUCKETS_MB
-    buckets = {size: ["--ddp-bucket-size", str(megatron.bucket_elements(size))] for size in others}
-    switches = {name: {"false": [], "true": [option]} for option, name in megatron.SWITCHES.items()}
-    by_value: dict[str, Mapping[object, list[str]]] = {
-        "zero_stage": {0: [], 1: ["--use-distributed-optimizer"]},
+    buckets = {str(size): ["--ddp-bucket-size", str(megatron.bucket_elements(size))] for size in others}
+    switches: dict[str, dict[str, list[str]]] = {name: {"false": [], "true": [option]} for option, name in megatron.SWITCHES.items()}
+    by_value: dict[str, dict[str, list[str]]] = {
+        "zero_stage": {"0": [], "1": ["--use-distributed-optimizer"]},
         "schedule": {"1f1b": [], "interleaved": []},
         "model_chunks": chunks,
         "overlap_p2p": {"false": ["--no-overlap-p2p-communication"], "true": []},
         "recompute": {"none": [], "selective": ["--recompute-activations"], "full": full},
         **switches,
-        "dp_bucket_mb": {usual: [], **buckets},
+        "dp_bucket_mb": {str(usual): [], **buckets},
     }
     said = {name: spell([option, f"{{{name}}}"]) for name, option in always.items()}
     for name, each in by_value.items():

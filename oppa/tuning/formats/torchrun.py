@@ -97,5 +97,5 @@ def _command(runner: Runner, problem: Problem) -> str:
         return f"{shlex.quote(str(runner.python))} -P -m torch.distributed.run {words} {shlex.quote(str(runner.program))}"
     values = {"python": str(runner.python), "program": str(runner.program), "nproc": str(problem.cluster.devices), "folder": "$run"}
     pinned = problem.software.programs if problem.software else {}
-    words = [pinned.get(word, word) for word in runner.command]
-    return " ".join('"$run"' if word == "{folder}" else shlex.quote(word.format(**values)) for word in words)
+    started = [pinned.get(word, word) for word in runner.command]
+    return " ".join('"$run"' if word == "{folder}" else shlex.quote(word.format(**values)) for word in started)
