@@ -110,7 +110,8 @@ class Declared:
 
 def joined(several: Iterable[Declared]) -> Declared:
     """Return what several benchmarks without tasks declare."""
-    files, data = {}, {}
+    files: dict[str, None] = {}
+    data: dict[str, None] = {}
     for each in several:
         assert not each.tasks, "their records would have to name them"
         files |= dict.fromkeys(each.files)

@@ -40,5 +40,5 @@ def control(
         for section in sections:
             style.print_section(section)
     if out:
-        written = write_record(out, "Control", sections, inputs=inputs("control", **asked))
+        written = write_record(out, "Control", sections, inputs=inputs("control", None, **asked))
         style.err().print(f"written: {written}", markup=False)

@@ -40,5 +40,5 @@ def schedule(
             style.print_section(section)
     if out:
         asked = {"instances": instances} | ({} if times is None else {"times": sha256(times)})
-        written = write_record(out, "Orders of a pipeline", found, inputs=inputs("schedule", **asked))
+        written = write_record(out, "Orders of a pipeline", found, inputs=inputs("schedule", None, **asked))
         style.err().print(f"written: {written}", markup=False)

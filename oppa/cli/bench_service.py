@@ -34,5 +34,5 @@ def service(
     else:
         style.print_section(found.section)
     if out:
-        written = write_record(out, "The control service", [found.section], inputs=inputs("service", **asked))
+        written = write_record(out, "The control service", [found.section], inputs=inputs("service", None, **asked))
         style.err().print(f"written: {written}", markup=False)

@@ -43,7 +43,7 @@ class Parameter:
             "default": self.default,
             "when": self.when.text if self.when else None,
             "divides": self.divides,
-            **({"open": True if self.open is True else list(self.open)} if self.open else {}),
+            **({"open": list(self.open) if isinstance(self.open, tuple) else True} if self.open else {}),
         }
 
     def meant(self, given: object) -> Value | None:

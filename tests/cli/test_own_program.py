@@ -92,6 +92,8 @@ def test_a_program_whose_output_has_no_step_is_told_so_with_its_last_lines(own) 
     ended = own("tune", "own.toml", "--study", "s", *COMMAND, code=1)
     assert "no line made a step of `pattern = 'step took (?P<ms>[0-9.]+) ms, loss" in ended.stderr
     assert "the last lines of its output:\n  iter 1: 20 ms" in ended.stderr and "correct [command.steps]" in ended.stderr
+
+
 LINE = ("--", "python", "program.py", "{micro_batch}", "1000")
 
 

@@ -72,8 +72,7 @@ def test_who_does_not_arrive_has_no_time(task) -> None:
 def test_the_same_seed_learns_the_same(algorithm, task) -> None:
     told = []
     first, second = (
-        learned(task, algorithm, episodes=2, seed=4, provenance={"job": "a"}, told=lambda *each: told.append(each))
-        for _ in range(2)
+        learned(task, algorithm, episodes=2, seed=4, provenance={"job": "a"}, told=lambda *each: told.append(each)) for _ in range(2)
     )
     assert all((one[0] == other[0]).all() for one, other in zip(first.layers, second.layers, strict=True))
     assert [number for number, _ in told] == [0, 1, 0, 1]
