@@ -114,7 +114,7 @@ def unknown_device(name: str, memory_bytes: int) -> str:
     near = nearest(name)
     return (
         f"`{name}` is not in the device catalogue{f', `{near}` is the nearest' if near else ''}. "
-        "A generic GPU stands in: predicted speeds may be off by a factor of three, and a search takes more trials. "
+        "A generic GPU stands in: predicted speeds may be off by a factor of three, and a search may take more trials. "
         f"If it is one of {', '.join(id_ for id_ in devices() if id_ not in (CPU, GENERIC))}, set `device` to that. "
         f"Else describe it in {catalog.root() / CATALOG}/NAME.toml, as priors/README.md shows."
     )

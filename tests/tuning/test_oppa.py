@@ -26,11 +26,19 @@ def needs_at_least_as_much(candidates, one: int, other: int) -> bool:
     return dataclasses.replace(a, micro_batch=b.micro_batch) == b and a.micro_batch >= b.micro_batch
 
 
-def test_the_first_is_the_fastest_that_is_believed_to_fit(designer) -> None:
-    rate, slack = designer.log_rate.at(ALL).mean, designer.log_slack.at(ALL).mean
-    first = designer.suggest(set())
-    assert slack[first] <= 0
-    assert rate[first] == rate[slack <= 0].max()
+def test_the_first_has_the_largest_expected_throughput(designer) -> None:
+    rate, slack = designer.log_rate.at(ALL).mean, designer.log_slack.at(ALL)
+    fits = torch.special.ndtr(-slack.mean / slack.stddev)
+    expected, first = rate.exp() * fits, designer.suggest(set())
+    assert expected[first] == expected.max()
+    assert fits[first] > 0.5
+
+
+def test_a_candidate_that_surely_fits_goes_before_a_faster_one_that_may_not(designer) -> None:
+    rate, slack = designer.log_rate.at(ALL).mean, designer.log_slack.at(ALL)
+    fits, first = torch.special.ndtr(-slack.mean / slack.stddev), designer.most_promising(ALL)
+    faster = rate > rate[first]
+    assert faster.any() and (fits[faster] < fits[first]).all()
 
 
 def test_where_nothing_is_believed_to_fit_the_first_is_what_needs_least(make_problem) -> None:

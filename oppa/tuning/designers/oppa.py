@@ -154,7 +154,7 @@ class Oppa:
             self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes)))
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """What is worth most, tried or not; at first, the best that is believed to fit; None when every candidate was tried."""
+        """What is worth most, tried or not; at first, the largest expected throughput; None when every candidate was tried."""
         rows = torch.from_numpy(free(len(self.hopeless), taken))
         rows = rows[~self.hopeless[rows]]
         rows = rows[self._deviations[rows].argsort(stable=True)]  # of equals, the first is taken: what frameworks do by default
@@ -165,10 +165,15 @@ class Oppa:
         return most_valuable(rows, self.log_rate, self.log_slack, self._seen, self._strategy)
 
     def most_promising(self, rows: Tensor) -> int:
-        """Of candidates, by number: the fastest of those believed to fit; where none is, the one that needs the least memory."""
+        """Return the candidate with the largest expected throughput: its rate times the probability that it fits.
+
+        The probability is the safety margin. A limit on the mean of memory would let a candidate win that fails every other time.
+        Where none is expected to fit, it is the candidate that needs the least memory, not the one whose memory is known least.
+        """
         rate, slack = self.log_rate.at(rows), self.log_slack.at(rows)
-        fits = slack.mean <= 0
-        return int(rows[torch.where(fits, rate.mean, -math.inf).argmax() if fits.any() else slack.mean.argmin()])
+        if not (slack.mean <= 0).any():
+            return int(rows[slack.mean.argmin()])
+        return int(rows[(rate.mean + torch.special.log_ndtr(-slack.mean / slack.stddev)).argmax()])
 
     def fitting(self) -> Tensor:
         """Which candidates are believed to fit, shape (N,); none that needs at least as much as one that ran out of memory."""
