@@ -1,0 +1,125 @@
+"""Every job and every step format of the docs runs: before the real library, or a tiny real program that prints as it does.
+
+Each runs with one micro-batch per optimizer step and with four, as what counts is steps.
+"""
+
+import importlib.util
+import os
+
+import pytest
+
+from tests.docs.conftest import DOCS, blocks
+
+ACCUMULATION = pytest.mark.parametrize("microbatches", [1, 4])
+STEPS = 6
+JOB = '[model]\npreset = "tiny-1m"\n'
+TRAIN = [
+    "torchrun",
+    "--nproc-per-node",
+    "{devices_per_host}",
+    "train.py",
+    "--micro-batch",
+    "{micro_batch}",
+    "--accumulate",
+    "{num_microbatches}",
+]
+ACCELERATE = """
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config: {fsdp_version: 2, fsdp_auto_wrap_policy: NO_WRAP, fsdp_reshard_after_forward: true}
+num_machines: 1
+num_processes: 8
+mixed_precision: 'no'
+use_cpu: true
+"""
+OWN = [text for text in blocks("own-program", "toml")]
+
+
+def require(package):
+    """Skip, loudly, where a library of the docs is not installed."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"the docs' job for `{package}` cannot run: `pip install -c constraints.txt {package}`")
+
+
+def job_of(page):
+    (job,) = blocks(page, "toml")
+    return job
+
+
+def test_no_page_with_a_job_is_forgotten():
+    pages = {page.stem for page in DOCS.glob("*.md") if any("[command" in text for text in blocks(page.stem, "toml"))}
+    assert pages == {"own-program", "accelerate", "lightning", "megatron-lm", "torchtitan"}
+
+
+@pytest.mark.slow
+@ACCUMULATION
+@pytest.mark.parametrize("page", ["megatron-lm", "torchtitan"])
+def test_what_megatron_and_torchtitan_print_is_read(run_job, page, microbatches):
+    result, _ = run_job(job_of(page), microbatches=microbatches, steps=STEPS)
+    assert (result.outcome, result.steps, len(result.losses)) == ("completed", STEPS, STEPS), result.traceback
+
+
+@pytest.mark.slow
+@ACCUMULATION
+def test_the_trainer_of_transformers_is_tuned_below_accelerate(run_job, folder, microbatches):
+    require("transformers")
+    (folder / "accelerate.yaml").write_text(ACCELERATE)
+    (folder / "hf_train.py").rename(folder / "train.py")
+    result, printed = run_job(job_of("accelerate"), microbatches=microbatches, steps=STEPS)
+    assert (result.outcome, result.steps, len(result.losses)) == ("completed", STEPS, STEPS), result.traceback
+    assert printed.count("{'loss':") == STEPS
+    assert f"--gradient_accumulation_steps {microbatches} " in printed.splitlines()[0]
+    assert "fsdp_reshard_after_forward: false" in (folder / "trial" / "accelerate.yaml").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("microbatches", "steps"), [(1, 20), (4, 6)])
+def test_batches_of_lightning_become_optimizer_steps(run_job, folder, monkeypatch, microbatches, steps):
+    """Ten batches an epoch: with accumulation over 4, the last two of each are left over, and its third optimizer step is of another size."""
+    require("lightning")
+    monkeypatch.setenv("EPOCHS", str(3 if microbatches == 4 else 2))
+    (folder / "lightning_train.py").rename(folder / "train.py")
+    result, printed = run_job(job_of("lightning"), microbatches=microbatches, steps=30)
+    assert (result.outcome, result.steps) == ("completed", steps), result.traceback
+    assert f"took {steps if microbatches == 1 else 9} steps" in printed
+
+
+@pytest.mark.slow
+@ACCUMULATION
+def test_the_callback_for_lightning_reports_optimizer_steps(run_job, folder, monkeypatch, microbatches):
+    require("lightning")
+    (callback,) = blocks("lightning", "python")
+    (folder / "reporting.py").write_text(callback)
+    (folder / "lightning_train.py").rename(folder / "train.py")
+    monkeypatch.setenv("EPOCHS", "4")
+    monkeypatch.setenv("CALLBACK", "reporting")
+    result, printed = run_job(
+        job_of("lightning").replace('[command.steps]\nformat = "lightning"', ""), microbatches=microbatches, steps=STEPS
+    )
+    assert (result.outcome, result.steps) == ("completed", STEPS), result.traceback
+    assert f"took {STEPS} steps" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("text", OWN, ids=range(len(OWN)))
+def test_every_way_to_tell_steps_of_a_program_of_ones_own(run_job, folder, monkeypatch, text, first):
+    """The program takes fewer steps than a trial has, and ends by itself: each of them is counted, and nothing else."""
+    (folder / "settings.json").write_text('{"train": {"micro_batch": 1, "accumulate": 1, "reshard": true}}')
+    tell = "bar" if "batches_per_step" in text else "line" if "pattern" in text else "report"
+    for name, value in {"TELL": tell, "FIRST": first, "STEPS": STEPS}.items():
+        monkeypatch.setenv(name, str(value))
+    result, printed = run_job(JOB + text, microbatches=4, steps=STEPS + 4, argv=[] if "argv" in text else TRAIN)
+    assert (result.outcome, result.steps) == ("completed", STEPS), result.traceback
+    assert f"rank 0 took {STEPS} steps" in printed
+
+
+def test_the_lines_that_report_are_those_of_the_program_that_is_tested(folder):
+    (example,) = blocks("own-program", "python")
+    program = (folder / "train.py").read_text()
+    for line in example.splitlines():
+        assert line.split("  #")[0].removesuffix("open_trial()") in program or line == "..."
+
+
+def test_nothing_of_the_tests_own_environment_is_needed():
+    assert "TELL" not in os.environ
