@@ -42,7 +42,8 @@ def use(oppa: Path, home: Path) -> None:
     where = run(oppa.with_name("python"), "-c", "import oppa.catalog; print(oppa.catalog.root())", cwd=home)
     assert where.strip().endswith("site-packages/oppa/_catalog"), where
     hint = run(oppa.with_name("python"), "-c", "from oppa import catalog; print(catalog.install_hint('peers'))", cwd=home)
-    assert "optuna" in hint and "oppa[" not in hint, hint
+    assert "optuna>=5" in hint and "xgboost-cpu" in hint, hint
+    assert " oppa" not in hint, hint
     assert "<script>" in run(oppa.with_name("python"), "-c", "import oppa.control.page; print(oppa.control.page.page())", cwd=home)
     run(oppa, "init", "job.toml", cwd=home)
     assert "configurations" in run(oppa, "space", "job.toml", cwd=home)
