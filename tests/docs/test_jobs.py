@@ -32,7 +32,7 @@ num_processes: 8
 mixed_precision: 'no'
 use_cpu: true
 """
-OWN = [text for text in blocks("own-program", "toml")]
+OWN = list(blocks("own-program", "toml"))
 
 
 def require(package):
@@ -75,7 +75,7 @@ def test_the_trainer_of_transformers_is_tuned_below_accelerate(run_job, folder, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("microbatches", "steps"), [(1, 20), (4, 6)])
 def test_batches_of_lightning_become_optimizer_steps(run_job, folder, monkeypatch, microbatches, steps):
-    """Ten batches an epoch: with accumulation over 4, the last two of each are left over, and its third optimizer step is of another size."""
+    """Each epoch has ten batches: accumulation over 4 leaves two, and the third optimizer step of the epoch is smaller."""
     require("lightning")
     monkeypatch.setenv("EPOCHS", str(3 if microbatches == 4 else 2))
     (folder / "lightning_train.py").rename(folder / "train.py")

@@ -1,4 +1,7 @@
-"""Lightning's Trainer on a model of five weights: epochs of ten batches, STEPS optimizer steps. CALLBACK names what reports them, if not its bar."""
+"""Train a model of five weights with Lightning, ten batches an epoch.
+
+The environment gives EPOCHS, and CALLBACK: a module whose `Report` callback replaces the progress bar.
+"""
 
 import argparse
 import importlib
