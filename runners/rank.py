@@ -52,7 +52,8 @@ def guarded(work, folder, rank, world):
 def _train(build, trial, rank, world):
     spec = TrialSpec.read(trial.folder)
     rendezvous = os.environ.get("OPPA_RENDEZVOUS", "env://")
-    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=rendezvous) as mesh:
+    timeout_s = spec.training.collective_timeout_s
+    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=rendezvous, timeout_s=timeout_s) as mesh:
         for measurement in train(build, spec, mesh, trial.stop_requested):
             if rank == 0:
                 trial.measured(measurement.step_time_s, memory_bytes=measurement.memory_bytes, loss=measurement.loss)

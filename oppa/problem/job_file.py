@@ -236,12 +236,16 @@ class TrainingTable(Table):
     momentum: float | None = Field(default=None, ge=0, lt=1)
     adam_beta2: float | None = Field(default=None, ge=0, lt=1)
     gradient_clipping: float | None = Field(default=None, ge=0)
+    reduce_in_rank_order: bool | None = None
+    collective_timeout: Seconds | None = None
     seed: int | None = Field(default=None, ge=0)
     corpus: str | None = None
 
     def record(self, folder: Path) -> Training:
         """The training meant; `corpus` is relative to the job's folder. Raises JobError if it is none, or for another optimizer's words."""
         given = self.model_dump(exclude_none=True)
+        if "collective_timeout" in given:
+            given["collective_timeout_s"] = given.pop("collective_timeout")
         asked = self.optimizer or Training().optimizer
         for name, optimizer in {"momentum": "sgd", "adam_beta2": "adamw"}.items():
             if name in given and optimizer != asked:

@@ -74,7 +74,7 @@ class Problem:
             "cluster": self.cluster.to_dict(),
             "runner": self.runner.name if self.runner.parent == catalog.root() / "runners" else str(self.runner),
             **({"command": dataclasses.asdict(self.command)} if self.command else {}),
-            "training": dataclasses.asdict(self.training),
+            "training": self.training.to_dict(),
             "space": self.space.to_dict(),
             "limits": dataclasses.asdict(self.limits),
             "strategy": dataclasses.asdict(self.strategy),

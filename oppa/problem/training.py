@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 Scaling = Literal["sqrt", "linear", "none"]
 """How the learning rate follows the global batch: as its square root (Adam's rule, COPUS eq. 9), in proportion (SGD's), not at all."""
@@ -12,6 +12,12 @@ Optimizer = Literal["adamw", "sgd"]
 
 Over = Literal["micro-batches", "workers"]
 """What is compared with a step's mean gradient, to tell how noisy it is."""
+
+
+COLLECTIVE_TIMEOUT_S = 300.0
+
+SAME_RESULTS = ("reduce_in_rank_order", "collective_timeout_s")
+"""Fields that change no result beyond rounding; a run may go on with others."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +34,21 @@ class Training:
     """How much of the second moment AdamW keeps from step to step. Where the batch grows, the moment must follow: 0.95 does in 20 steps."""
     gradient_clipping: float = 0.0
     """The largest norm of a step's gradient; 0: whatever it is."""
+    reduce_in_rank_order: bool = False
+    """Add replicas' gradients in the order of ranks, after the backward pass: pipelines of any length compute the same bits."""
     seed: int = 0
+    collective_timeout_s: float = COLLECTIVE_TIMEOUT_S
+    """How long a rank waits for its peers, when they meet and in a collective."""
     corpus: str = ""
-    """A folder of text to train on; empty: the sources of Python's standard library."""
+    """A folder of text to train on, all of it; empty: the first 4 MiB of the sources of Python's standard library."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as they are written to JSON; `Training(**values)` is the inverse.
+
+        Fields that change no result are left out at their defaults, so fingerprints of older studies hold.
+        """
+        values, usual = dataclasses.asdict(self), Training()
+        return {name: value for name, value in values.items() if name not in SAME_RESULTS or value != getattr(usual, name)}
 
     @property
     def adam_betas(self) -> tuple[float, float]:

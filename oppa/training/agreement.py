@@ -1,6 +1,7 @@
 """What all ranks tell each other at the end of a step, at once: each time that ranks wait for each other costs more than these numbers."""
 
 import dataclasses
+import math
 
 import torch
 import torch.distributed as dist
@@ -59,7 +60,7 @@ def agree(mesh: Mesh, said: Said) -> Agreed:
     assert len(shares) == mesh.dp.size, f"ranks of a replica were shown different samples: {shares}"
     length = int(columns[3][0])
     return Agreed(
-        loss=float(losses.sum()),
+        loss=math.fsum(losses.tolist()),
         shares=tuple(shares),
         measured=rows[:, len(told) : behind].sum(0),
         order=_heard(mesh, text, length) if length else None,

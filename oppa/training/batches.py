@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import sysconfig
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -18,13 +18,15 @@ from torch import Tensor
 from oppa.errors import InputError
 from oppa.problem.model import Model
 from oppa.training.tensor_parallel import IGNORED
+from oppa.training.text import Text
 
 MASK = 256
 """The token behind the 256 bytes that stands for what an encoder has to predict."""
 MASKED = 0.15
 """Share of a sequence that is masked (BERT, Devlin et al. 2019, section 3.1)."""
 
-_ENOUGH_BYTES = 4 << 20
+_EMBEDDED_BYTES = 4 << 20
+"""How much of the standard library's sources is enough: about so much."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,23 +76,22 @@ class Source(Protocol):
 class Corpus:
     """Text to train on, one byte a token; what to predict is one token ahead."""
 
-    text: Tensor
+    text: Text
     seq_len: int
     seed: int
     held_out: int = 0
 
     @classmethod
     def load(cls, folder: str, model: Model, *, seed: int, held_out: int = 0) -> "Corpus":
-        """The first few MB of the files under `folder` in the order of their names; empty: of the standard library's sources."""
+        """Load all files under `folder` in the order of their names; if it is empty, the first 4 MiB of the standard library's sources."""
         if model.vocab < 256:
             raise InputError(f"`vocab = {model.vocab}` cannot hold the 256 bytes of the corpus", hint="use a vocab of at least 256")
-        files = Path(folder).rglob("*") if folder else Path(sysconfig.get_path("stdlib")).glob("*.py")
-        text = _read(sorted(files))
+        text = Text(sorted(Path(folder).rglob("*")) if folder else _embedded())
         if len(text) < model.seq_len + 2:
             raise InputError(
                 f"the corpus `{folder}` has {len(text)} bytes, less than a sequence of {model.seq_len}", hint="name a larger folder"
             )
-        corpus = cls(text=torch.frombuffer(text, dtype=torch.uint8), seq_len=model.seq_len, seed=seed, held_out=held_out)
+        corpus = cls(text=text, seq_len=model.seq_len, seed=seed, held_out=held_out)
         require_left(corpus.size, held_out)
         return corpus
 
@@ -112,7 +113,7 @@ class Corpus:
         return self._windows(held_out_among(self.size, self.held_out)[numbers.start : numbers.stop] * self.seq_len)
 
     def _windows(self, starts: Tensor) -> Batch:
-        windows = self.text[starts.unsqueeze(1) + torch.arange(self.seq_len + 1)].long()
+        windows = self.text.windows(starts, self.seq_len + 1)
         return Batch(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
 
 
@@ -209,11 +210,10 @@ def _shuffled(size: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(size, generator=torch.Generator().manual_seed(zlib.crc32(f"{seed}/epoch {epoch}".encode())))
 
 
-def _read(files: Iterable[Path]) -> bytearray:
-    text = bytearray()
-    for file in files:
-        if len(text) >= _ENOUGH_BYTES:
+def _embedded() -> Iterator[Path]:
+    size = 0
+    for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        if size >= _EMBEDDED_BYTES:
             break
-        if file.is_file():
-            text += file.read_bytes()
-    return text
+        yield file
+        size += file.stat().st_size

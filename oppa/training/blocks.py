@@ -28,7 +28,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape unchanged."""
-        return F.rms_norm(x.float(), self.weight.shape, self.weight, eps=1e-5).to(x.dtype)
+        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), eps=1e-5).to(x.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -40,7 +40,7 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape unchanged."""
-        return F.layer_norm(x.float(), self.weight.shape, self.weight, self.bias, eps=1e-5).to(x.dtype)
+        return F.layer_norm(x.float(), self.weight.shape, self.weight.float(), self.bias.float(), eps=1e-5).to(x.dtype)
 
 
 def norm_of(model: Model) -> nn.Module:

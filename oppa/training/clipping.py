@@ -1,7 +1,8 @@
 """Gradients clipped to a norm: that of all of them, whatever the layout, and the same to the last bit in pipelines of any length.
 
-Each parameter's norm is taken by itself, the ranks exchange them in the order of names, and the sum is the exact one, rounded once
-(`math.fsum`). How parameters are spread over stages then changes no bit; how they are spread over replicas and tensor-parallel peers does.
+Each parameter's norm is taken by itself, by one of the ranks that hold the same gradient. Shards of a parameter add up in the order of
+ranks; the sum over parameters is the exact one, rounded once (`math.fsum`). How parameters are spread over stages then changes no bit;
+how they are spread over replicas and tensor-parallel peers does.
 """
 
 import math
@@ -12,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from oppa.training.gradient_layout import layout_of_stages
+from oppa.training.data_parallel import of_expert
+from oppa.training.gradient_layout import Placement, layout_of_stages
 from oppa.training.mesh import Mesh
 from oppa.training.tied import COPIES
 
@@ -36,7 +38,7 @@ class Clipping:
         copies = 2 if tied and mesh.pp.size > 1 else 1
         self._group = layout.group
         self._own = {
-            name.removeprefix("module."): (parameter, placements[name].replicas * (copies if name.removeprefix("module.") in COPIES else 1))
+            name.removeprefix("module."): (parameter, _share(name, placements[name], mesh) / (copies if _tied(name) else 1))
             for stage, placements in layout.parts
             for name, parameter in stage.named_parameters()
         }
@@ -44,19 +46,29 @@ class Clipping:
 
     def clip(self) -> bool:
         """Scale the averaged gradients, where their norm is larger; all ranks call it. False: it is no number, and nothing changes."""
-        named = {name: (_local(parameter), holders) for name, (parameter, holders) in self._own.items() if parameter.grad is not None}
+        named = {name: (_local(parameter), share) for name, (parameter, share) in self._own.items() if parameter.grad is not None}
         squares = torch.zeros(len(self._order()), dtype=torch.float64, device=self._mesh.device)
         gradients = [gradient for gradient, _ in named.values()]
         if gradients:
             norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float64))
-            holders = torch.tensor([holders for _, holders in named.values()], dtype=torch.float64, device=norms.device)
-            squares[[self._places[name] for name in named]] = norms.square() / holders
-        if self._group is not None:
-            dist.all_reduce(squares, group=self._group)
+            shares = torch.tensor([share for _, share in named.values()], dtype=torch.float64, device=norms.device)
+            squares[[self._places[name] for name in named]] = norms.square() * shares
+        squares = self._summed(squares)
         norm = math.sqrt(math.fsum(squares.tolist())) if bool(squares.isfinite().all()) else math.inf
         if math.isfinite(norm) and (share := self._most / (norm + SMALL)) < 1 and gradients:
             torch._foreach_mul_(gradients, share)
         return math.isfinite(norm)
+
+    def _summed(self, squares: Tensor) -> Tensor:
+        """Return the sums over all ranks, added in their order; zeros of ranks on other stages change nothing."""
+        if self._group is None:
+            return squares
+        everyones = squares.new_empty(self._mesh.world * len(squares))
+        dist.all_gather_single(everyones, squares, group=self._group)
+        total = torch.zeros_like(squares)
+        for own in everyones.view(self._mesh.world, -1):
+            total += own
+        return total
 
     def _order(self) -> dict[str, int]:
         """A place for each parameter of the model, the same on all ranks."""
@@ -68,6 +80,18 @@ class Clipping:
                 dist.all_gather_object(names, list(self._own), group=self._mesh.pp.group)
             self._places = {name: place for place, name in enumerate(sorted({name for each in names for name in each}))}
         return self._places
+
+
+def _tied(name: str) -> bool:
+    return name.removeprefix("module.") in COPIES
+
+
+def _share(name: str, placement: Placement, mesh: Mesh) -> float:
+    """Return 1 on the first of the ranks that hold the same averaged gradient, 0 on the others."""
+    averaged_alike = placement.replicas > placement.copies
+    replica = (mesh.expert_dp if of_expert(name) else mesh.dp).index if averaged_alike else 0
+    peer = mesh.tp.index if placement.copies > 1 else 0
+    return float(replica == peer == 0)
 
 
 def _local(parameter: nn.Parameter) -> Tensor:

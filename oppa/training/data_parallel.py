@@ -4,16 +4,19 @@ zero_stage 0   DDP, gradients averaged in buckets of `dp_bucket_mb`
 zero_stage 1   the same, and each replica updates a share of the parameters (ZeroRedundancyOptimizer)
 zero_stage 2   FSDP2: gradients and optimizer state sharded; parameters gathered once per step
 zero_stage 3   FSDP2: parameters too, gathered for each block's forward and again for its backward pass
+
+DDP's buckets decide in which order a ring adds an element's gradients, and stages decide the buckets. `reduce_in_rank_order` of
+`[training]` averages in the order of ranks instead, after the backward pass: the same bits for pipelines of any length.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,16 +28,23 @@ from oppa.training.model import Stage
 from oppa.training.optimizer import update_rule
 from oppa.training.rules import splits_backward
 
+Sums = Callable[[Sequence[Tensor], Axis], Iterator[Tensor]]
+"""Sums flat tensors over replicas, one after the other."""
+
 
 def shard(stage: Stage, configuration: Configuration, mesh: Mesh) -> None:
     """Split a stage that is still on the meta device over the replicas, in place, where the ZeRO stage asks for it."""
     for block in stage.blocks.values():
-        shard_module(block, configuration, mesh)
-    shard_module(stage, configuration, mesh)
+        shard_module(block, configuration, mesh, stage.dtype)
+    shard_module(stage, configuration, mesh, stage.dtype)
 
 
-def shard_module(module: nn.Module, configuration: Configuration, mesh: Mesh) -> None:
-    """Split over the replicas what of a module is not split yet; experts, which have fewer replicas, by themselves."""
+def shard_module(module: nn.Module, configuration: Configuration, mesh: Mesh, dtype: torch.dtype) -> None:
+    """Split over the replicas what of a module is not split yet; experts, which have fewer replicas, by themselves.
+
+    Args:
+        dtype: What parameters are gathered as and compute in. Shards stay in float32, and gradients are reduced in it.
+    """
     if configuration.zero_stage < 2 or mesh.dp.group is None:
         return
     whole = set[nn.Parameter]()
@@ -42,21 +52,32 @@ def shard_module(module: nn.Module, configuration: Configuration, mesh: Mesh) ->
         if mesh.expert_dp.group is None:
             whole |= set(experts.parameters())
         elif not isinstance(experts, FSDPModule):
-            _fully_shard(experts, configuration, mesh.expert_dp, mesh, whole)
-    _fully_shard(module, configuration, mesh.dp, mesh, whole)
+            _fully_shard(experts, configuration, mesh.expert_dp, mesh, whole, dtype)
+    _fully_shard(module, configuration, mesh.dp, mesh, whole, dtype)
 
 
-def _fully_shard(module: nn.Module, configuration: Configuration, replicas: Axis, mesh: Mesh, whole: set[nn.Parameter]) -> None:
+def _fully_shard(
+    module: nn.Module, configuration: Configuration, replicas: Axis, mesh: Mesh, whole: set[nn.Parameter], dtype: torch.dtype
+) -> None:
     assert replicas.group is not None
     # The layout is part of the name: DTensor remembers what it did on equal meshes, and would take the groups of a layout that is gone.
     ranks = DeviceMesh.from_group(replicas.group, mesh.device.type, mesh_dim_names=(f"dp_{mesh.layout}",))
-    fully_shard(module, mesh=ranks, reshard_after_forward=configuration.zero_stage == 3, ignored_params=whole or None)
+    # Inputs stay as they are: rotations are float32, the residual stream has the dtype already.
+    lower = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    policy = MixedPrecisionPolicy() if dtype == torch.float32 else lower
+    gather_again = configuration.zero_stage == 3
+    fully_shard(module, mesh=ranks, reshard_after_forward=gather_again, mp_policy=policy, ignored_params=whole or None)
 
 
-def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh) -> nn.Module:
+def averages_after_backward(configuration: Configuration, training: Training) -> bool:
+    """Return whether gradients are averaged once all are there, rather than by DDP during the backward pass."""
+    return splits_backward(configuration) or training.reduce_in_rank_order
+
+
+def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh, training: Training) -> nn.Module:
     """A stage with its weights, whose backward pass averages gradients over the replicas, but for experts that are spread."""
     trained = any(parameter.requires_grad for parameter in stage.parameters())
-    if configuration.zero_stage >= 2 or mesh.dp.group is None or splits_backward(configuration) or not trained:
+    if configuration.zero_stage >= 2 or mesh.dp.group is None or averages_after_backward(configuration, training) or not trained:
         return stage
     spread = [name for name, _ in stage.named_parameters() if mesh.ep.size > 1 and of_expert(name)]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(stage, spread)
@@ -85,14 +106,15 @@ def _optimizer(parameters: list[nn.Parameter], configuration: Configuration, rep
     return ZeroRedundancyOptimizer(parameters, make, process_group=replicas.group, parameters_as_bucket_view=True, **options)
 
 
-def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh) -> None:
-    """Average the gradients that neither DDP nor FSDP2 does: all under a split backward pass, else those of experts that are spread."""
+def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, training: Training) -> None:
+    """Average the gradients that neither DDP nor FSDP2 does: all of them after the backward pass, or those of experts that are spread."""
     if configuration.zero_stage >= 2:
         return
     for parameters, replicas in _replicated(stages, mesh):
-        by_hand = splits_backward(configuration) or replicas is not mesh.dp
+        by_hand = averages_after_backward(configuration, training) or replicas is not mesh.dp
         if by_hand and replicas.group is not None:
-            average(parameters, replicas, configuration.dp_bucket_mb * 2**20)
+            sums = sums_in_rank_order if training.reduce_in_rank_order else sums_of_all_reduce
+            average(parameters, replicas, configuration.dp_bucket_mb * 2**20, sums)
 
 
 def _replicated(stages: Iterable[nn.Module], mesh: Mesh) -> list[tuple[list[nn.Parameter], Axis]]:
@@ -126,15 +148,47 @@ def accumulating(module: nn.Module, configuration: Configuration, *, last: bool)
         yield
 
 
-def average(parameters: Iterable[nn.Parameter], replicas: Axis, bucket_bytes: float) -> None:
+def average(parameters: Iterable[nn.Parameter], replicas: Axis, bucket_bytes: float, sums: Sums) -> None:
     """Average gradients over the replicas, bucket by bucket, all of them under way at once."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    flats = [torch.cat([gradient.flatten() for gradient in bucket]) for bucket in _buckets(gradients, bucket_bytes)]
-    works = [dist.all_reduce(flat, group=replicas.group, async_op=True) for flat in flats]
-    for flat, bucket, work in zip(flats, _buckets(gradients, bucket_bytes), works, strict=True):
-        work.wait()
-        for gradient, mean in zip(bucket, flat.div_(replicas.size).split([gradient.numel() for gradient in bucket]), strict=True):
+    buckets = _buckets(gradients, bucket_bytes)
+    flats = [torch.cat([gradient.flatten() for gradient in bucket]) for bucket in buckets]
+    for bucket, total in zip(buckets, sums(flats, replicas), strict=True):
+        for gradient, mean in zip(bucket, total.div_(replicas.size).split([gradient.numel() for gradient in bucket]), strict=True):
             gradient.copy_(mean.view_as(gradient))
+
+
+def sums_of_all_reduce(flats: Sequence[Tensor], replicas: Axis) -> Iterator[Tensor]:
+    """Yield the sum of each flat gradient over the replicas, added in the order that the backend prefers."""
+    works = [dist.all_reduce(flat, group=replicas.group, async_op=True) for flat in flats]
+    for flat, work in zip(flats, works, strict=True):
+        work.wait()
+        yield flat
+
+
+def sums_in_rank_order(flats: Sequence[Tensor], replicas: Axis) -> Iterator[Tensor]:
+    """Yield the sum of each flat gradient over the replicas, every element added in the order of ranks.
+
+    Each replica gets a share of all others' gradients, adds them up, and sends the sums to all: the bytes of a ring.
+    """
+    shares, scattered = [], []
+    for flat in flats:
+        padded = nn.functional.pad(flat, (0, -len(flat) % replicas.size))
+        received = torch.empty_like(padded)
+        scattered.append(dist.all_to_all_single(received, padded, group=replicas.group, async_op=True))
+        shares.append(received)
+    wholes, gathered = [], []
+    for received, work in zip(shares, scattered, strict=True):
+        work.wait()
+        first, *others = received.chunk(replicas.size)
+        for other in others:
+            first += other
+        whole = torch.empty_like(received)
+        gathered.append(dist.all_gather_single(whole, first, group=replicas.group, async_op=True))
+        wholes.append(whole)
+    for flat, whole, work in zip(flats, wholes, gathered, strict=True):
+        work.wait()
+        yield whole[: len(flat)]
 
 
 def _buckets(tensors: Iterable[Tensor], bucket_bytes: float) -> list[list[Tensor]]:

@@ -37,7 +37,7 @@ class Mixture(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (b, s, h) unchanged."""
         with torch.autocast(x.device.type, enabled=False):
-            probabilities = self.router(x.float()).softmax(-1)
+            probabilities = F.linear(x.float(), self.router.weight.float()).softmax(-1)
         weights, chosen = probabilities.topk(self.active)
         if self.active > 1:  # a single choice counts as its probability, or the router would not learn from it (Switch Transformer)
             weights = weights / weights.sum(-1, keepdim=True)

@@ -11,9 +11,10 @@ A mixture's experts are spread over `ep` data-parallel ranks that follow each ot
 import contextlib
 import dataclasses
 import datetime
+import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -23,9 +24,7 @@ from torch.distributed.rendezvous import rendezvous as meet
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
-
-_TIMEOUT = datetime.timedelta(seconds=60)
-# Longer than any sane step of a trial; the supervisor ends a trial that hangs long before, by its own clock.
+from oppa.problem.training import COLLECTIVE_TIMEOUT_S
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,6 +53,8 @@ class Mesh:
     rank: int
     world: int
     device: torch.device
+    timeout: datetime.timedelta
+    """How long ranks wait for each other."""
     dp: Axis
     tp: Axis
     pp: Axis
@@ -62,18 +63,27 @@ class Mesh:
 
 
 @contextlib.contextmanager
-def open_mesh(configuration: Configuration, cluster: Cluster, *, rank: int, world: int, rendezvous: str) -> Iterator[Mesh]:
-    """Join the job's process groups; leave them at the end."""
+def open_mesh(
+    configuration: Configuration,
+    cluster: Cluster,
+    *,
+    rank: int,
+    world: int,
+    rendezvous: str,
+    timeout_s: float = COLLECTIVE_TIMEOUT_S,
+) -> Iterator[Mesh]:
+    """Join the job's process groups; leave them at the end. `timeout_s` is how long ranks wait for each other, then and later."""
     if world != configuration.devices:
         raise InputError(f"`dp * tp * pp = {configuration.devices}`, but {world} ranks were started", hint="start one rank per device")
     device = _device(cluster, rank)
     if cluster.hosts == 1 and sys.platform == "linux":
         # Without it gloo looks up the host's own name, which may be unknown or lie on a slow interface.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store, *_ = next(meet(rendezvous, rank, world, timeout=_TIMEOUT))
-    store.set_timeout(_TIMEOUT)
+    timeout = datetime.timedelta(seconds=timeout_s)
+    store, *_ = next(meet(rendezvous, rank, world, timeout=timeout))
+    store.set_timeout(timeout)
     try:
-        yield _joined(configuration, store, 0, device=device, rank=rank, world=world)
+        yield _joined(configuration, store, 0, device=device, rank=rank, world=world, timeout=timeout)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -85,21 +95,25 @@ def regrouped(mesh: Mesh, configuration: Configuration) -> Mesh:
         raise InputError(f"`dp * tp * pp = {configuration.devices}`, but the job has {mesh.world} ranks", hint="keep the number of devices")
     if dist.is_initialized():  # a rank that has failed to build its part of the present one has none any more
         dist.destroy_process_group()
-    return _joined(configuration, mesh.store, mesh.layout + 1, device=mesh.device, rank=mesh.rank, world=mesh.world)
+    return _joined(configuration, mesh.store, mesh.layout + 1, device=mesh.device, rank=mesh.rank, world=mesh.world, timeout=mesh.timeout)
 
 
-def _joined(configuration: Configuration, store: Store, layout: int, *, device: torch.device, rank: int, world: int) -> Mesh:
+def _joined(
+    configuration: Configuration, store: Store, layout: int, *, device: torch.device, rank: int, world: int, timeout: datetime.timedelta
+) -> Mesh:
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=PrefixStore(f"layout {layout}", store),
         rank=rank,
         world_size=world,
-        timeout=_TIMEOUT,
+        timeout=timeout,
         device_id=device if device.type == "cuda" else None,
     )
-    dp, tp, pp = (_axis(ranks, rank, world) for ranks in peers(configuration, rank))
-    ep, expert_dp = _expert_axes(dp, configuration.ep, rank, world)
-    return Mesh(store=store, layout=layout, rank=rank, world=world, device=device, dp=dp, tp=tp, pp=pp, ep=ep, expert_dp=expert_dp)
+    axis = functools.partial(_axis, rank=rank, world=world, timeout=timeout)
+    dp, tp, pp = (axis(ranks) for ranks in peers(configuration, rank))
+    ep, expert_dp = _expert_axes(dp, configuration.ep, rank, axis)
+    axes = {"dp": dp, "tp": tp, "pp": pp, "ep": ep, "expert_dp": expert_dp}
+    return Mesh(store=store, layout=layout, rank=rank, world=world, device=device, timeout=timeout, **axes)
 
 
 def peers(configuration: Configuration, rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -114,19 +128,19 @@ def peers(configuration: Configuration, rank: int) -> tuple[tuple[int, ...], tup
     )
 
 
-def _expert_axes(dp: Axis, ep: int, rank: int, world: int) -> tuple[Axis, Axis]:
+def _expert_axes(dp: Axis, ep: int, rank: int, axis: Callable[[tuple[int, ...]], Axis]) -> tuple[Axis, Axis]:
     """The data-parallel ranks that share the experts out among themselves, and those that hold the same ones."""
     if ep == 1:
         return Axis((rank,), 0, None), dp
     start = dp.index // ep * ep
-    return _axis(dp.ranks[start : start + ep], rank, world), _axis(dp.ranks[dp.index % ep :: ep], rank, world)
+    return axis(dp.ranks[start : start + ep]), axis(dp.ranks[dp.index % ep :: ep])
 
 
-def _axis(ranks: tuple[int, ...], rank: int, world: int) -> Axis:
+def _axis(ranks: tuple[int, ...], *, rank: int, world: int, timeout: datetime.timedelta) -> Axis:
     if len(ranks) == 1:
         return Axis(ranks, 0, None)
     # Each rank makes only its own groups: a 2 x 2 x 2 job makes 3 of them, not 12.
-    group = dist.group.WORLD if len(ranks) == world else dist.new_group(list(ranks), timeout=_TIMEOUT, use_local_synchronization=True)
+    group = dist.group.WORLD if len(ranks) == world else dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
     return Axis(ranks, ranks.index(rank), group)
 
 

@@ -52,7 +52,7 @@ class OwnModule:
         """
         recompute, layers = self._spec.configuration.recompute, self._spec.model.layers
         stage = OwnStage(parts, layers, self._made, recompute=recompute, dtype=self._dtype)
-        shard_module(stage, self._spec.configuration, self._mesh)
+        shard_module(stage, self._spec.configuration, self._mesh, self._dtype)
         return stage
 
     def boundary(self, part: int) -> Tensor:
@@ -73,5 +73,5 @@ class OwnModule:
         with torch.device(self._mesh.device):
             module: nn.Module = getattr(self._parts, part)(*index)
         if part == "block":
-            shard_module(module, self._spec.configuration, self._mesh)
+            shard_module(module, self._spec.configuration, self._mesh, self._dtype)
         return module

@@ -8,6 +8,7 @@ it there. What fails later, or dies, ends the run on all ranks; whoever started 
 import contextlib
 import dataclasses
 import gc
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
@@ -103,11 +104,19 @@ def _built(spec: TrialSpec, mesh: Mesh) -> Replica:
     if failure:
         gc.collect()
         dist.destroy_process_group()
-    store = PrefixStore(f"built {mesh.layout}", mesh.store)
-    store.set(str(mesh.rank), failure)
-    failures = {rank: text for rank in range(mesh.world) if (text := store.get(str(rank)).decode())}
-    if failures:
-        first = min(failures)
-        raise _NotBuiltError(f"rank {first} cannot build its part of `{spec.configuration.id}`: {failures[first]}")
+    if first := _first_failure(mesh, failure):
+        rank, why = first
+        raise _NotBuiltError(f"{rank} cannot build its part of `{spec.configuration.id}`: {why}")
     assert replica is not None
     return replica
+
+
+def _first_failure(mesh: Mesh, failure: str) -> tuple[str, str] | None:
+    """Return the rank that failed first, and why; None if all ranks built their part. Each rank asks the store a fixed number of times."""
+    store = PrefixStore(f"built {mesh.layout}", mesh.store)
+    if failure and store.add("failed", 1) == 1:
+        store.set("failure", json.dumps((f"rank {mesh.rank}", failure)))
+    if store.add("done", 1) == mesh.world:
+        store.set("verdict", store.get("failure").decode() if store.add("failed", 0) else "null")
+    verdict: tuple[str, str] | None = json.loads(store.get("verdict"))
+    return verdict

@@ -46,7 +46,7 @@ class Replica:
         numbers = numbers_of(spec.configuration, mesh.pp.index)
         parts = stages_of(spec.configuration, spec.model)
         stages = [family.stage(parts[number], weights=weights) for number in numbers]
-        self._modules = [replicate(stage, spec.configuration, mesh) for stage in stages]
+        self._modules = [replicate(stage, spec.configuration, mesh, spec.training) for stage in stages]
         self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training)
         self._tied = TiedWeights(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
         most, tied = spec.training.gradient_clipping, spec.model.tied
@@ -144,7 +144,7 @@ class Replica:
     def accumulate(self, batch: Batch) -> Tensor | None:
         """The first half of a step: gradients, averaged over the replicas; the mean loss, where the last stage is."""
         loss = self._passes.forward_backward(batch)
-        average_rest(self._modules, self._spec.configuration, self._mesh)
+        average_rest(self._modules, self._spec.configuration, self._mesh, self._spec.training)
         return loss
 
     def evaluate(self, batch: Batch, counting: int) -> Tensor:

@@ -60,7 +60,8 @@ def open_run(
     Raises:
         InputError: if the model or the configuration cannot be built, or the data cannot be had.
     """
-    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=rendezvous) as mesh:
+    timeout_s = spec.training.collective_timeout_s
+    with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=rendezvous, timeout_s=timeout_s) as mesh:
         keep_pages(mesh.device)
         run = TrainingRun(spec, recipe, mesh, on_phase)
         try:

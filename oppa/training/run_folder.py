@@ -23,6 +23,7 @@ from typing import Any, Self
 from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
+from oppa.problem.training import SAME_RESULTS
 from oppa.trials.wire import write_json
 
 SPEC, CHECKPOINTS, ATTEMPTS, PROFILED, LOCK = "run.json", "checkpoints", "attempts", "profiled", ".lock"
@@ -30,7 +31,7 @@ SCALES = "scale-table"
 STOP = "stop"
 """A file that asks whoever trains the run to save it and stop, as Ctrl-C does; it goes when training begins."""
 VERSION = 1
-MAY_CHANGE = ("name", "entry_point", "learning_rate")
+MAY_CHANGE = ("name", "entry_point", "learning_rate", *SAME_RESULTS)
 """What a run may go on with otherwise: how its model is called, where its code lies, and how fast it learns."""
 
 

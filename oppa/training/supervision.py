@@ -18,8 +18,6 @@ from oppa.trials.wire import Measurement, TrialSpec
 
 FRUITLESS = 3
 """Attempts in a row that may end without a new checkpoint, before the run is given up."""
-HANG_S = 300.0
-"""No step for so long, nor for as long as many usual ones take, is a hang: a checkpoint or a change of layout comes between steps."""
 
 
 class Ending(enum.Enum):
@@ -85,7 +83,8 @@ def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: Listener
             limits=dataclasses.replace(run.problem.limits, trial_time_s=math.inf),
             on_step=listener.stepped,
             on_tick=asked.tick,
-            hang_s=HANG_S,
+            # Between two steps a checkpoint or a change of layout may come: ranks that wait for each other longer than this hang.
+            hang_s=run.problem.training.collective_timeout_s,
         )
         ending = _ending(result, folder)
         if ending is None:

@@ -28,7 +28,7 @@ from oppa.problem.training import Limits, Training
 from oppa.simulator.replay import Noise, Record, Replay
 from oppa.simulator.task import Task
 from oppa.trials import processes
-from oppa.tuning.stopping import make_rule
+from oppa.tuning.stopping import Rule, make_rule
 from tests.bench.remains import assert_gone, command_of
 
 SPACE = "\n".join(f"[parameters.{name}]\nvalues = {values}" for name, values in (("dp", [1, 2, 4]), ("tp", [1, 2, 4]), ("pp", [1])))
@@ -111,7 +111,7 @@ def test_the_incumbent_is_the_fastest_that_ran_to_its_end() -> None:
 
 def test_a_trial_that_was_stopped_is_no_incumbent() -> None:
     task = small_task()
-    played = play(task, InOrder(), lambda times, incumbent: incumbent is not None, seed=0, trials=10)
+    played = play(task, InOrder(), Rule(lambda times, incumbent: incumbent is not None), seed=0, trials=10)
     first = next(i for i, each in enumerate(played) if each.result.outcome == "completed")
     assert {each.result.outcome for each in played[first + 1 :]} <= {"terminated_early", "failed"}
     assert {each.incumbent for each in played[first:]} == {played[first].candidate}

@@ -10,6 +10,7 @@ With `digest`, what all ranks hold at their end follows the losses, as a hash of
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -52,9 +53,10 @@ def whole(state: State, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, torch.T
 def stepped(replica: Replica, mesh: Mesh, spec: TrialSpec, source: Source, step: int) -> float:
     share = spec.configuration.global_batch // mesh.dp.size
     loss = replica.step(source.batch(step, range(mesh.dp.index * share, (mesh.dp.index + 1) * share)))
-    mean = torch.tensor(0.0 if loss is None or mesh.tp.index else float(loss) / mesh.dp.size)
-    dist.all_reduce(mean)
-    return float(mean)
+    mean = torch.tensor([0.0 if loss is None or mesh.tp.index else float(loss) / mesh.dp.size], dtype=torch.float64)
+    everyones = mean.new_empty(mesh.world)
+    dist.all_gather_single(everyones, mean)
+    return math.fsum(everyones.tolist())
 
 
 def run(order: dict, rendezvous: Path, rank: int) -> list[float | str]:

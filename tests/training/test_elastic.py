@@ -1,6 +1,7 @@
 """A pipeline that grows and shrinks trains what one that never changed trains, to the last bit (FlexTrain, sections 2.1 and 7.1)."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,30 @@ from tests.training.test_reshard import losses_of, order
 CLIPPED = {"gradient_clipping": 0.5}
 """Less than the norms of all steps."""
 LENGTHS, STEPS = (1, 2, 4, 3, 1), (2, 2, 2, 3, 2)
+IN_RANK_ORDER = {**CLIPPED, "reduce_in_rank_order": True}
+"""Any number of replicas adds up alike. Two always do, as a + b = b + a."""
 
 
 def pipeline(pp: int, **values: object) -> Configuration:
-    return Configuration(**{"dp": 1, "pp": pp, "global_batch": 8, "micro_batch": 1, **(values if pp > 1 else {})})  # type: ignore[arg-type]
+    replicas = {name: values.pop(name) for name in ("dp", "zero_stage") if name in values}
+    of_stages = values if pp > 1 else {}
+    return Configuration(**{"dp": 1, "pp": pp, "global_batch": 8, "micro_batch": 1, **replicas, **of_stages})  # type: ignore[arg-type]
 
 
-def elastic(model: Model, folder: Path, **values: object) -> list[dict[str, object]]:
+def elastic(
+    model: Model,
+    folder: Path,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    steps: Sequence[int] = STEPS,
+    training: Mapping[str, object] = CLIPPED,
+    **values: object,
+) -> list[dict[str, object]]:
     """Orders for a job that goes from length to length, each from the checkpoint of the one before."""
     orders = []
-    for number, (pp, steps) in enumerate(zip(LENGTHS, STEPS, strict=True)):
+    for number, (pp, some) in enumerate(zip(lengths, steps, strict=True)):
         places = {"saved": str(folder / f"stop-{number}"), **({"checkpoint": str(folder / f"stop-{number - 1}")} if number else {})}
-        orders.append(order(model, [pipeline(pp, **values)], [steps], training=CLIPPED, digest=number == len(LENGTHS) - 1, **places))
+        orders.append(order(model, [pipeline(pp, **values)], [some], training=training, digest=number == len(lengths) - 1, **places))
     return orders
 
 
@@ -42,6 +55,24 @@ def test_weights_moments_and_losses_are_equal_to_the_last_bit(values: dict[str, 
     unchanging = order(model, [pipeline(1)], [sum(STEPS)], training=CLIPPED, digest=True)
     *_, last, alone = losses_of(tmp_path, *elastic(model, tmp_path, **values), unchanging)
     assert len(last) == sum(STEPS) + 1 and last == alone
+
+
+REPLICATED = [
+    *((2, zero, CLIPPED) for zero in (0, 1)),
+    *((4, zero, IN_RANK_ORDER) for zero in (0, 1)),
+    *((4, zero, CLIPPED) for zero in (2, 3)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dp", "zero_stage", "training"), REPLICATED, ids=str)
+def test_so_are_those_of_replicated_pipelines(dp: int, zero_stage: int, training: dict[str, object], tmp_path: Path) -> None:
+    model, replicated = dataclasses.replace(TINY, layers=6), {"dp": dp, "zero_stage": zero_stage}
+    steps = (4, 10)
+    unchanging = order(model, [pipeline(1, **replicated)], [sum(steps)], training=training, digest=True)
+    chain = elastic(model, tmp_path, lengths=(1, 2), steps=steps, training=training, **replicated)
+    *_, last, alone = losses_of(tmp_path, *chain, unchanging)
+    assert len(last) == sum(steps) + 1 and last == alone
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
-from oppa.training.batches import MASK, Source, in_order
+from oppa.training.batches import MASK, Corpus, Source, in_order
 from oppa.training.images import Digits
 from oppa.training.sources import source_of
 from oppa.training.tensor_parallel import IGNORED
@@ -48,6 +48,20 @@ def test_a_sample_of_a_run_is_the_same_in_every_batch(model: Model) -> None:
     whole, part = data.samples(around), data.samples(around[2:6])
     assert torch.equal(whole.inputs[2:6], part.inputs) and torch.equal(whole.targets[2:6], part.targets)
     assert not torch.equal(whole.inputs, source(model, seed=1).samples(around).inputs)
+
+
+def test_all_of_a_corpus_is_read_also_across_files(tmp_path: Path) -> None:
+    sizes = (1, 5 << 20, 0, 7, 3)
+    generator = torch.Generator().manual_seed(0)
+    contents = [torch.randint(256, (size,), generator=generator, dtype=torch.uint8).numpy().tobytes() for size in sizes]
+    for number, content in enumerate(contents):
+        (tmp_path / str(number)).write_bytes(content)
+    whole = b"".join(contents)
+    corpus = Corpus.load(str(tmp_path), TINY, seed=0)
+    assert corpus.size == (len(whole) - 1) // TINY.seq_len
+    starts = torch.tensor([0, (5 << 20) - 30, len(whole) - TINY.seq_len])
+    windows = corpus.text.windows(starts, TINY.seq_len)
+    assert [bytes(window.tolist()) for window in windows] == [whole[start : start + TINY.seq_len] for start in starts.tolist()]
 
 
 @pytest.mark.parametrize("model", [TINY, VIT], ids=["text", "images"])
