@@ -21,7 +21,7 @@ $(DONE): pyproject.toml constraints.txt
 tune: setup ## Tune the example job on this machine's CPUs: a new study each time
 	$(BIN)/oppa tune examples/cpu.toml
 
-loop: setup ## Init, tune, profile, train and report one job on this machine, in runs/loop
+loop: setup ## Tune, profile, train and report one job on this machine, in runs/loop: ten minutes
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/loop.sh
 
 test: setup ## The tests

@@ -218,7 +218,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "service": _own(
         "the control service under load",
-        _NOTHING,
+        Declared(files=("examples/cpu.toml",)),
         "service",
         "service --out results/service",
         "service --jobs 20 --seconds 2 --malformed 320 --kills 1",

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 SOURCE = "The job file; or the folder of a study, whose winner is trained."
 SETTING = (
-    "The configuration: an id, `dp=2,micro_batch=4`, the rest at its defaults, or a JSON file; with --table, `global_batch=16`, too. "
+    "The configuration: an id, `dp=2,micro_batch=4`, the rest at its defaults, or a JSON file. With --table, `global_batch=16` means the "
+    "fastest row of that batch. "
     "A run that goes on changes to it."
 )
 RUN = "The run's folder: an existing one goes on where it was saved. A new one below runs/ unless given."
@@ -83,7 +84,9 @@ def train(
     from oppa.trials.runner import load_runner
 
     profiled = Table.read(table) if table else None
-    problem, configuration = question(source, setting, batches=profiled.batches if profiled else (), hosts=hosts)
+    begin = _fastest_with(setting, profiled) if profiled else None
+    problem, configuration = question(source, "" if begin else setting, batches=profiled.batches if profiled else (), hosts=hosts)
+    configuration = begin or configuration
     runner = load_runner(problem.runner).for_runs()
     if samples is not None:
         if samples < problem.recipe.warmup_samples:
@@ -352,6 +355,20 @@ def _refine(table: "Table", folder: Path, lines: "Sequence[Line]") -> None:
         better = refined(table, seen)
         better.write(folder / "table")
         print_refined(table, better, seen, folder / "table")
+
+
+def _fastest_with(setting: str, table: "Table") -> "Configuration | None":
+    """Return the fastest row of a table for `global_batch=16,dp=2`, measured ones first; None for a setting without a batch, or no row."""
+    from oppa.problem.batches import GLOBAL_BATCH
+    from oppa.problem.declaration import spell
+    from oppa.problem.setting import worded
+
+    asked = worded(setting)
+    if GLOBAL_BATCH not in asked:
+        return None
+    values = [(row, row.configuration.to_dict()) for row in table.rows]
+    rows = [row for row, have in values if all(name in have and spell(have[name]).strip('"') == value for name, value in asked.items())]
+    return max(rows, key=lambda row: (row.source == "measured", row.steps_per_s)).configuration if rows else None
 
 
 def _fastest(problem: "Problem", table: "Table | None") -> "Configuration":

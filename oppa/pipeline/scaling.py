@@ -140,16 +140,15 @@ def scale_table(job: Job, ways: Mapping[int, Sequence[Candidate]], present: tupl
     Raises:
         InfeasibleError: nothing fits, or nothing is worth a change.
     """
-    best = [(count, way) for count in devices if (way := fastest(job, ways[count])) is not None]
+    here, as_run = present
+    now = fastest(job, [as_run, *ways[here]]) or as_run
+    found = [(count, now if count == here else fastest(job, ways[count])) for count in devices]
+    best = [(count, way) for count, way in found if way is not None]
     if not best:
         hint = "`oppa scale-table --help` says what is looked at; more devices, or smaller micro-batches, may fit"
         told = f"{min(devices)}..{max(devices)}" if devices else "no"
         raise InfeasibleError(f"no pipeline on {told} devices can be run, or fits into memory", hint=hint)
-    count, as_run = present
-    now = fastest(job, [as_run, *ways[count]]) or as_run
-    if count in devices and count not in dict(best):
-        best.append((count, now))
-    return filtered(best, (count, now))
+    return filtered(best, (here, now))
 
 
 def filtered(best: Sequence[tuple[int, Candidate]], present: tuple[int, Candidate]) -> list[Entry]:

@@ -143,7 +143,7 @@ def _sets(names: Sequence[str]) -> frozenset[frozenset[str]]:
 
 def _words(name: str) -> list[str]:
     """Return the words of a name in order, without what `nvidia-smi -L` and Slurm write around it: index, UUID, `gres/gpu:`, counts."""
-    name = re.sub(r"\([^)]*\)\s*$", "", name.strip().lower())
+    name = re.sub(r"\([^)]*:[^)]*\)\s*$", "", name.strip().lower())  # a UUID, Slurm's sockets and indices; not `(40 GB SXM4)`
     name = re.sub(r"^(gpu \d+:|(gres[/:])?gpu:)", "", name)
     name = re.sub(r"[:=]\d+\s*$", "", name)
     name = re.sub(r"(\d)\s+(gb|gib)\b", r"\1\2", name).replace("gib", "gb")

@@ -45,6 +45,7 @@ NAMES = {
         "nvidia-a100-80gb",
         "A100-80GB:4",
         "A100 80 GB",
+        "1x A100 (80 GB SXM4)",  # Lambda
         "gpu_8x_a100_80gb_sxm4",
         "a2-ultragpu-8g",
         "p4de.24xlarge",
