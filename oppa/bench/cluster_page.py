@@ -152,7 +152,8 @@ def _tables(tables: Mapping[str, Mapping[int, Elasticity]]) -> Section:
     return Section(
         title="Scale tables",
         text="Of FlexTrain's three models (its table 2), as oppa's predictor has them with layers, heads and slices of losses balanced; "
-        "that a loss can be cut into slices is hypothetical, hidden sizes, and what a change costs, are assumed. GPUs, and the speed-up over what the job asks for.",
+        "that a loss can be cut into slices is hypothetical, hidden sizes, and what a change costs, are assumed. "
+        "GPUs, and the speed-up over what the job asks for.",
         columns=("change", "model", ">asks for", ">a change costs", "sizes"),
         rows=rows,
     )

@@ -5,6 +5,7 @@ Imports nothing heavy: `oppa bench` compares every record with its inputs each t
 
 import dataclasses
 import hashlib
+import json
 import os
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -49,6 +50,8 @@ REPLAY = Path("search_spaces", "nanotron-h100.toml")
 DATA = "OPPA_DATA/"
 """Begins the names of files that are no part of the project."""
 COST_MODEL = ("priors/step_time.toml", "priors/memory.toml")
+ALIASES = ("aliases", "shared_aliases")
+"""Keys of a device's file that only help to find it."""
 UNKNOWN = "GPU"
 """Stands for devices that `priors/hardware` does not have."""
 
@@ -85,8 +88,8 @@ class Declared:
         if self.believed:
             paths |= dict.fromkeys([*map(Path, COST_MODEL), *(_hardware(job) for job in self.jobs)])
         paths |= dict.fromkeys(map(Path, self.files))
-        known = {path.as_posix(): sha256(here / path) for path in paths}
-        measured = {f"{DATA}{name}": sha256(data_folder() / name) for name in self.data}
+        known = {path.as_posix(): content_hash(here / path) for path in paths}
+        measured = {f"{DATA}{name}": content_hash(data_folder() / name) for name in self.data}
         return Inputs(arguments=arguments, tasks=self.tasks, files={**known, **measured})
 
     @property
@@ -132,12 +135,19 @@ def task_files(job: Path) -> Iterator[Path]:
         yield Path("priors", "clusters", f"{_device(declared)}.toml")
 
 
-def sha256(path: Path) -> str:
-    """Return the hash of a file's bytes, or ABSENT."""
+def content_hash(path: Path) -> str:
+    """Return the SHA-256 of what a file states, or ABSENT: of a TOML file its values, else its bytes.
+
+    Comments of a TOML file change no figure, and neither do the other names that a device is found by.
+    """
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        content = path.read_bytes()
     except OSError:
         return ABSENT
+    if path.suffix == ".toml":
+        values = {name: value for name, value in tomllib.loads(content.decode()).items() if name not in ALIASES}
+        content = json.dumps(values, sort_keys=True).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 SUITES: Mapping[str, Declared] = {
@@ -157,7 +167,7 @@ def replay_inputs(declaration: Path, table: Path, *, name: str) -> Inputs:
         name: The table's name in its declaration, whatever file was given for it.
     """
     device = _device(_toml(declaration))
-    own = {declaration.name: sha256(declaration), f"{DATA}{name}": sha256(table)}
+    own = {declaration.name: content_hash(declaration), f"{DATA}{name}": content_hash(table)}
     files = ("runners/replay/runner.toml", *COST_MODEL, _prior(device).as_posix())
     known = Declared(files=files).inputs()
     return dataclasses.replace(known, files={**known.files, **own})

@@ -63,7 +63,7 @@ def suite_inputs(suite: str, table: Path | None = None) -> Inputs:
     if suite not in SUITES:
         return declared.replay_inputs(declaration, found, name=name)
     known = declared.SUITES[suite].inputs()
-    return dataclasses.replace(known, files={**known.files, f"{declared.DATA}{name}": declared.sha256(found)})
+    return dataclasses.replace(known, files={**known.files, f"{declared.DATA}{name}": declared.content_hash(found)})
 
 
 def cpu_task() -> Task:

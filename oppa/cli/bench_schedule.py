@@ -17,7 +17,7 @@ def schedule(
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON on stdout.")] = False,
 ) -> None:
     """Bubble rate and peak memory of every schedule, and of the search with once and twice the memory of 1F1B."""
-    from oppa.bench.declared import sha256
+    from oppa.bench.declared import content_hash
     from oppa.bench.registry import inputs
     from oppa.bench.schedule import gap, measure, sections, to_json
     from oppa.cli import style
@@ -39,6 +39,6 @@ def schedule(
         for section in found:
             style.print_section(section)
     if out:
-        asked = {"instances": instances} | ({} if times is None else {"times": sha256(times)})
+        asked = {"instances": instances} | ({} if times is None else {"times": content_hash(times)})
         written = write_record(out, "Orders of a pipeline", found, inputs=inputs("schedule", None, **asked))
         style.err().print(f"written: {written}", markup=False)

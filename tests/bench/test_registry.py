@@ -123,15 +123,31 @@ def checkout(tmp_path_factory) -> Checkout:
         ("oppa/simulator/simulator.py", set()),
     ],
 )
-def test_a_byte_of_an_input_changes_the_digests_of_what_declares_it(checkout, name, changed) -> None:
+def test_a_change_of_an_input_changes_the_digests_of_what_declares_it(checkout, name, changed) -> None:
     before, path = checkout.digests(), checkout.path(name)
+    now = digests_with(checkout, path, b"\nadded = 1\n" if path.suffix == ".toml" else b"\n")
+    assert {record for record in before if now[record] != before[record]} == changed
+
+
+def digests_with(checkout, path: Path, added: bytes) -> dict[str, str]:
     content = path.read_bytes()
-    path.write_bytes(content + b"\n")
+    path.write_bytes(content + added)
     try:
-        now = checkout.digests()
+        return checkout.digests()
     finally:
         path.write_bytes(content)
-    assert {record for record in before if now[record] != before[record]} == changed
+
+
+@pytest.mark.slow
+def test_a_comment_and_another_name_of_a_device_change_no_digest(checkout) -> None:
+    before, path = checkout.digests(), checkout.path("priors/hardware/RTX3080.toml")
+    assert digests_with(checkout, path, b"# a comment\n") == before
+    content = path.read_bytes()
+    try:
+        path.write_bytes(content.replace(b"aliases = [", b'aliases = ["another name",', 1))
+        assert path.read_bytes() != content and checkout.digests() == before
+    finally:
+        path.write_bytes(content)
 
 
 @pytest.mark.slow
@@ -173,7 +189,7 @@ def test_records_match_until_an_input_changes_and_say_which(tmp_path) -> None:
     checkout.run("-c", MEASURED)
     assert checkout.states(code=0) == {}
     with checkout.path(MOE).open("a") as file:
-        file.write("\n")
+        file.write("\nadded = 1\n")
     assert checkout.states(code=4) == dict.fromkeys(SIMULATED_RECORDS, ("stale", [MOE]))
 
 
