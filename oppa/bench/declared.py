@@ -24,6 +24,8 @@ PROFILED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
 """The simulated jobs whose profiles are compared."""
 POLLUX = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 """Pollux's workloads, by their names in its measurements."""
+DYNAMIX = ("8", "16", "32")
+"""The simulated workers of DYNAMIX's Table I."""
 OVERHEAD = ("1000", "10000", "100000")
 """About how many candidates a designer chooses from."""
 ELASTIC = ("small", "medium", "large")

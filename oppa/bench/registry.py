@@ -12,6 +12,7 @@ from oppa.bench.declared import (
     COPUS,
     COST_MODEL,
     DESIGNERS,
+    DYNAMIX,
     ELASTIC,
     OVERHEAD,
     POLLUX,
@@ -252,6 +253,12 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "policies --run --seeds 3",
         "policies",
         seeds=3,
+    ),
+    "policies-simulated": _alone(
+        "policies-simulated",
+        Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX),
+        repeats=10,
+        smallest="--tasks 8",
     ),
     "schedule": _own(
         "schedules of a pipeline, by name and searched for",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oppa.bench.declared import COPUS, OVERHEAD, POLLUX, PROFILED
+from oppa.bench.declared import COPUS, DYNAMIX, OVERHEAD, POLLUX, PROFILED
 
 if TYPE_CHECKING:  # the help lists these, and must stay fast
     from oppa.report.record import Section
@@ -110,6 +110,24 @@ def _goodput_simulated_json(repeats: int, tasks: Sequence[str]) -> "Mapping[str,
     return to_json(repeats, tasks)
 
 
+def _policies_simulated(repeats: int, tasks: Sequence[str]) -> "Sequence[Section]":
+    from oppa.bench.policies.simulated import sections
+
+    return sections(repeats, [int(task) for task in tasks])
+
+
+def _policies_simulated_figures(repeats: int) -> "Mapping[str, str]":
+    from oppa.bench.policies.simulated import figures
+
+    return figures(repeats)
+
+
+def _policies_simulated_json(repeats: int, tasks: Sequence[str]) -> "Mapping[str, object]":
+    from oppa.bench.policies.simulated import to_json
+
+    return to_json(repeats, [int(task) for task in tasks])
+
+
 def _goodput_pollux(repeats: int, tasks: Sequence[str]) -> "Sequence[Section]":
     from oppa.bench.goodput.pollux import sections
 
@@ -138,6 +156,14 @@ SUITES = {
     ),
     "goodput-pollux": Suite(
         "time to Pollux's results under each policy, on its measured step times", _goodput_pollux, when_named=True, tasks=POLLUX
+    ),
+    "policies-simulated": Suite(
+        "learned batches at 8, 16 and 32 simulated workers",
+        _policies_simulated,
+        when_named=True,
+        figures=_policies_simulated_figures,
+        to_json=_policies_simulated_json,
+        tasks=DYNAMIX,
     ),
     "simulator": Suite("the simulator against what others measured and published", _simulator, when_named=True, repeated=False),
     "calibrate": Suite("the coefficients of `priors/`, fitted to published measurements", _calibrate, when_named=True, repeated=False),

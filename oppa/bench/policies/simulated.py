@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
+from oppa.bench.declared import DYNAMIX
 from oppa.control.decision import Policy
 from oppa.control.learned.actions import Actions
 from oppa.control.learned.algorithms import ALGORITHMS, learned
@@ -33,14 +34,14 @@ from oppa.simulator.learning_curve import LearningCurve
 CURVE = "digits"
 PARAMETERS = 127_000
 """Weights of the model whose learning curve this is."""
-CLUSTERS = (8, 16, 32)
+CLUSTERS = tuple(map(int, DYNAMIX))
 """Workers (Table I)."""
 GLOBAL_BATCH = 512
 """Samples of a step in the beginning, in every cluster."""
 WINDOW = 5
 """Steps between two decisions."""
-EPISODES: Mapping[str, int] = {"ppo": 200, "paper": 20}
-"""Training episodes by algorithm; the paper has 20 (section VI-C)."""
+EPISODES: Mapping[str, int] = {"ppo": 10, "paper": 2}
+"""Training episodes for each judged run, by algorithm: ten runs have the paper's 20 (section VI-C)."""
 UNSEEN = 1_000_000
 """Seeds of the judged runs begin here: no policy is learned on them."""
 FORMS: Mapping[str, str] = {"ppo": "goodput", "paper": "paper"}
@@ -119,38 +120,38 @@ def scale(workers: int, runs: int) -> Scale:
         found[f"static, {size} each"] = _judged(task, StaticPolicy(), size, runs)
         found[f"proportional, {size} each"] = _judged(task, ProportionalPolicy(window=WINDOW), size, runs)
     for algorithm in ALGORITHMS:
-        policy = LearnedPolicy(weights=_policy(workers, algorithm).weights)
+        policy = LearnedPolicy(weights=_policy(workers, algorithm, runs).weights)
         found[LABELS[algorithm]] = _judged(task, policy, task.local_batch, runs)
     seconds = {name: tuple(each.seconds for each in of_policy) for name, of_policy in found.items()}
     fastest = functools.partial(_fastest, seconds)
     return Scale(workers=workers, seconds=seconds, best_static=fastest("static"), best_shared=fastest("proportional"))
 
 
-def sections(runs: int) -> list[Section]:
-    """Table I, the course of the rewards, and the spread of the batches."""
-    return [_scales(runs), _rewards(), _spread()]
+def sections(runs: int, clusters: Sequence[int] = CLUSTERS) -> list[Section]:
+    """Return Table I, the course of the rewards, and the spread of the batches, at these numbers of workers."""
+    return [_scales(runs, clusters), _rewards(runs, clusters), _spread(runs, clusters)]
 
 
 def figures(runs: int) -> dict[str, str]:
     """File name -> SVG: Figures 3 and 5."""
-    return {"rewards.svg": standalone(_reward_figure()), "batches.svg": standalone(_batch_figure())}
+    return {"rewards.svg": standalone(_reward_figure(runs)), "batches.svg": standalone(_batch_figure(runs))}
 
 
-def to_json(runs: int) -> dict[str, Any]:
-    """Table I by number of workers, as fractions and seconds."""
+def to_json(runs: int, clusters: Sequence[int] = CLUSTERS) -> dict[str, Any]:
+    """Return Table I by number of workers, as fractions and seconds."""
     return {
         str(workers): {
             "policies": {name: found.median(name) for name in _shown(found)},
             "best_static": found.best_static,
             "saved": {name: found.saved(name, found.best_static) for name in _shown(found)[1:]},
         }
-        for workers in CLUSTERS
+        for workers in clusters
         for found in [scale(workers, runs)]
     }
 
 
-def _policy(workers: int, algorithm: str) -> Learned:
-    return trained(workers, algorithm, EPISODES[algorithm])
+def _policy(workers: int, algorithm: str, runs: int) -> Learned:
+    return trained(workers, algorithm, EPISODES[algorithm] * runs)
 
 
 def _judged(task: Task, policy: Policy, local_batch: int, runs: int) -> list[Judged]:
@@ -170,15 +171,16 @@ def _shown(found: Scale) -> list[str]:
     return [found.best_static, found.best_shared, *(LABELS[algorithm] for algorithm in ALGORITHMS)]
 
 
-def _scales(runs: int) -> Section:
+def _scales(runs: int, clusters: Sequence[int]) -> Section:
     text = (
         f"Simulated workers of uneven speed, {runs} runs with workers that no policy was learned on, from {GLOBAL_BATCH} samples a step. "
         f"Seconds until {SHARE:.0%} of the last accuracy of the `{CURVE}` curve, medians over runs. Saved: the share of the best static "
         "batch's seconds, run by run, the median and its 95% bootstrap interval; negative where the static batch is faster. "
-        f"Learned by PPO: {EPISODES['ppo']} episodes, `{FORMS['ppo']}` reward; as the paper writes it: {EPISODES['paper']} episodes."
+        f"Learned by PPO: {EPISODES['ppo'] * runs} episodes, `{FORMS['ppo']}` reward; "
+        f"as the paper writes it: {EPISODES['paper'] * runs} episodes."
     )
     rows = []
-    for workers in CLUSTERS:
+    for workers in clusters:
         found = scale(workers, runs)
         for name in _shown(found):
             arrived = sum(each is not None for each in found.seconds[name])
@@ -196,15 +198,15 @@ def _scales(runs: int) -> Section:
     return Section(title="More workers (Table I)", text=text, columns=columns, rows=rows)
 
 
-def _rewards() -> Section:
+def _rewards(runs: int, clusters: Sequence[int]) -> Section:
     text = (
         "Discounted cumulative reward of a worker in the first and the last five training episodes (Figure 3): mean over episodes of the "
         "mean and the median over workers. The spread is the standard deviation over workers. The two rewards have different units."
     )
     rows = []
-    for workers in CLUSTERS:
+    for workers in clusters:
         for algorithm in ALGORITHMS:
-            found = _policy(workers, algorithm).rewards
+            found = _policy(workers, algorithm, runs).rewards
             for name, part in (("first", found[:5]), ("last", found[-5:])):
                 means = (np.mean([of(each) for each in part]) for of in (np.mean, np.median, np.std))
                 rows.append((workers, LABELS[algorithm], name, *(f"{mean:.3f}" for mean in means)))
@@ -212,14 +214,14 @@ def _rewards() -> Section:
     return Section(title="Rewards while learning (Figure 3)", text=text, columns=columns, rows=rows)
 
 
-def _spread() -> Section:
+def _spread(runs: int, clusters: Sequence[int]) -> Section:
     text = (
         "Local batches under the policy learned by PPO, in the first judged run of each cluster (Figure 5): mean and standard deviation "
         "over workers, at the first window, half-way, and at the last window."
     )
     rows = []
-    for workers in CLUSTERS:
-        course = _course(workers)
+    for workers in clusters:
+        course = _course(workers, runs)
         for name, index in (("first", 0), ("middle", len(course) // 2), ("last", len(course) - 1)):
             rows.append((workers, name, index + 1, f"{course[index].mean():.1f}", f"{course[index].std():.1f}"))
     columns = (">workers", "when", ">window", ">mean batch", ">spread")
@@ -227,9 +229,9 @@ def _spread() -> Section:
 
 
 @functools.cache
-def _course(workers: int) -> Sequence[NDArray[np.float64]]:
+def _course(workers: int, runs: int) -> Sequence[NDArray[np.float64]]:
     """Local batches of the first judged run under the policy learned by PPO, window by window; each of shape (workers,)."""
-    found = _policy(workers, "ppo")
+    found = _policy(workers, "ppo", runs)
     policy, target = LearnedPolicy(weights=found.weights), SHARE * found.task.curve.accuracy[-1]
     episode = Episode(found.task, found.task.hosts(UNSEEN, unseen=True), seed=UNSEEN)
     course = [np.array(episode.local_batches, float)]
@@ -240,7 +242,7 @@ def _course(workers: int) -> Sequence[NDArray[np.float64]]:
     return course
 
 
-def _reward_figure() -> str:
+def _reward_figure(runs: int) -> str:
     def series(of: Callable[[NDArray[np.float64]], Any], name: str, found: Learned) -> Series:
         y = [float(of(each)) for each in found.rewards]
         spread = [float(each.std()) if name == "mean" else 0.0 for each in found.rewards]
@@ -251,16 +253,16 @@ def _reward_figure() -> str:
         f"{workers} workers, {LABELS[algorithm]}": [series(np.mean, "mean", found), series(np.median, "median", found)]
         for algorithm in ALGORITHMS
         for workers in CLUSTERS
-        for found in [_policy(workers, algorithm)]
+        for found in [_policy(workers, algorithm, runs)]
     }
     caption = "Cumulative reward by training episode: mean over workers with its standard deviation, and median (DYNAMIX, figure 3)"
     return lines(panels, x=Axis(label="episode"), y=Axis(label="cumulative reward"), description=caption)
 
 
-def _batch_figure() -> str:
+def _batch_figure(runs: int) -> str:
     panels = {}
     for workers in CLUSTERS:
-        course = _course(workers)
+        course = _course(workers, runs)
         middle, spread = [float(each.mean()) for each in course], [float(each.std()) for each in course]
         low, high = ([m - s for m, s in zip(middle, spread, strict=True)], [m + s for m, s in zip(middle, spread, strict=True)])
         panels[f"{workers} workers"] = [Series(name="mean", x=list(range(1, len(course) + 1)), y=middle, low=low, high=high)]
