@@ -21,6 +21,11 @@ def root() -> Path:
     )
 
 
+def client() -> Path:
+    """Return the folder that programs have on PYTHONPATH: it holds `report.py` alone, so that no framework seems to be installed."""
+    return root() / "runners" / "client"
+
+
 def install_hint(extra: str, *, package: Path = _PACKAGE) -> str:
     """Return how to install one of oppa's extras. The public index has another project under oppa's name, so no hint names that.
 

@@ -130,7 +130,7 @@ def call(program, folder, rank, world):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the tuner must know
         traceback.print_exc()
-        import report  # oppa puts this folder on PYTHONPATH
+        import report  # runners/client is on PYTHONPATH
 
         outcome = "out_of_memory" if isinstance(error, MemoryError) else "failed"
         report.Trial(folder).end(outcome, rank=rank, error=error)

@@ -17,7 +17,7 @@ cluster = {devices_per_host = 2, device = "CPU", memory_limit = "1 GiB"}
 runner = {name = "torch"}
 limits = {q_min = 2, q_max = 3, repeats = 3}
 """
-EXPECTED_IN_SDIST = ("pyproject.toml", "README.md", "Makefile", "constraints.txt", "tests/installed.py", "runners/torch/train.py")
+EXPECTED_IN_SDIST = ("pyproject.toml", "README.md", "Makefile", "constraints.txt", "tests/installed.py", "runners/client/report.py")
 
 
 def main(dist: Path) -> None:
@@ -41,6 +41,8 @@ def use(oppa: Path, home: Path) -> None:
     assert "tune" in run(oppa, "--help", cwd=home)
     where = run(oppa.with_name("python"), "-c", "import oppa.catalog; print(oppa.catalog.root())", cwd=home)
     assert where.strip().endswith("site-packages/oppa/_catalog"), where
+    client = run(oppa.with_name("python"), "-c", "import oppa.catalog; print(*oppa.catalog.client().glob('*.py'))", cwd=home)
+    assert client.strip().endswith("site-packages/oppa/_catalog/runners/client/report.py"), client
     hint = run(oppa.with_name("python"), "-c", "from oppa import catalog; print(catalog.install_hint('peers'))", cwd=home)
     assert "optuna>=5" in hint and "xgboost-cpu" in hint, hint
     assert " oppa" not in hint, hint

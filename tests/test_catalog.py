@@ -5,9 +5,12 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from oppa import catalog
 from oppa.errors import InputError
@@ -55,9 +58,11 @@ TEXTS = (
     "runners",
     "search_spaces",
     "tests",
-    "README.md",
     "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "LOG.md",
     "Makefile",
+    "README.md",
 )
 SUFFIXES = (".py", ".md", ".toml", ".html", ".j2", ".js", ".sh", "")
 
@@ -78,6 +83,22 @@ def test_of_a_wheel_the_hint_names_the_extra_s_packages(extra: str, tmp_path: Pa
 def test_every_extra_that_a_hint_asks_for_is_there() -> None:
     asked = {name for path in (ROOT / "oppa").rglob("*.py") for name in re.findall(r"install_hint\([\"'](\w+)[\"']\)", path.read_text())}
     assert asked <= set(EXTRAS) and asked >= {"command", "learn", "peers"}
+
+
+def test_every_package_that_the_tests_install_is_pinned() -> None:
+    """Packages that torch alone requires are left out: a build for CUDA has others than one for CPUs."""
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    installed: set[tuple[str, str]] = set()
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+    waiting = [Requirement(text) for text in declared]
+    while waiting:
+        package = waiting.pop()
+        name = canonicalize_name(package.name)
+        for extra in {"", *package.extras} - {of for each, of in installed if each == name}:
+            installed.add((name, extra))
+            required = [Requirement(text) for text in (requires(name) or () if name != "torch" else ())]
+            waiting += [each for each in required if each.marker is None or each.marker.evaluate({"extra": extra})]
+    assert not {name for name, _ in installed} - pinned - {"oppa"}
 
 
 def test_no_text_installs_oppa_from_an_index() -> None:

@@ -104,19 +104,26 @@ def _configuration(problem: "Problem", reading: "Reading", setting: str, origin:
     from oppa.errors import InputError
     from oppa.problem.baseline import at_rest, complete, require_legal
     from oppa.problem.setting import values_of
+    from oppa.tuning.formats.adoption import unnamed_knobs
 
-    settings = {**reading.settings, "global_batch": problem.global_batch}
-    settings |= values_of(setting, problem.space) if setting else {}
+    chosen = values_of(setting, problem.space) if setting else {}
+    unnamed = {name: value for name, value in unnamed_knobs(problem, reading).items() if name not in chosen}
+    usual = {name: problem.space[name].default for name in unnamed}
+    settings = {**reading.settings, **usual, "global_batch": problem.global_batch, **chosen}
     if "micro_batch" not in settings:
         raise InputError(f"the {origin} file does not say the micro-batch", hint="say it: `--set micro_batch=...`, sequences per rank")
     said = complete(problem.space, settings)
     configuration = require_legal(problem.space, at_rest(problem.space, said))
-    return configuration, _notes(problem, settings, said, configuration)
+    left_out = [
+        f"left out: {name} = {_spelled(value)}, which the job's launch line does not name; here it stands at {_spelled(usual[name])}"
+        for name, value in unnamed.items()
+    ]
+    return configuration, [*left_out, *_notes(problem, settings, said, configuration)]
 
 
 def _notes(problem: "Problem", settings: "Mapping[str, Value]", said: "Configuration", meant: "Configuration") -> list[str]:
     """Where the configuration is not, to the letter, what the file says."""
-    from oppa.problem.baseline import ROUNDED
+    from oppa.problem.baseline import ROUNDED, alike
 
     notes = []
     for name, value in settings.items():
@@ -125,11 +132,18 @@ def _notes(problem: "Problem", settings: "Mapping[str, Value]", said: "Configura
                 notes.append(f"ignored: {name} = {value}, which `{problem.space.name}` cannot vary")
             continue
         asked, taken = getattr(said, name), getattr(meant, name)
-        if name in ROUNDED and taken != problem.space[name].default and abs(asked / taken - 1) > 0.01:
+        if name in ROUNDED and taken != problem.space[name].default and not alike(name, asked, taken):
             notes.append(f"rounded: {name} = {asked:.4g} is {taken} in the search space")
         elif name not in ROUNDED and asked != taken:
             notes.append(f"ignored: {name} = {asked}, which does not matter here")
     return notes
+
+
+def _spelled(value: "Value") -> str:
+    """Return a value as a job file has it; sizes of buckets with four digits."""
+    from oppa.problem.declaration import spell
+
+    return f"{value:.4g}" if isinstance(value, float) else spell(value)
 
 
 def _write(out: Path, problem: "Problem", draft: "Draft", block: str, *, force: bool) -> None:

@@ -44,6 +44,13 @@ def at_rest(space: SearchSpace, configuration: Configuration) -> Configuration:
     return Configuration.from_dict(values)
 
 
+def alike(name: str, asked: Value, taken: Value) -> bool:
+    """Return whether two values of a parameter mean the same; sizes of buckets do where they differ by at most 1%."""
+    if name not in ROUNDED or isinstance(asked, str) or isinstance(taken, str):
+        return asked == taken
+    return abs(asked - taken) <= 0.01 * abs(taken)
+
+
 def require_legal(space: SearchSpace, configuration: Configuration) -> Configuration:
     """The configuration; raises InputError that names what it violates where it is not among the candidates."""
     setting = {name: getattr(configuration, name) for name in space.names}

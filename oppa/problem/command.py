@@ -29,7 +29,7 @@ TOKENS = ("tokens_per_microbatch", "tokens_per_step")
 IMPLY_MICRO_BATCH = {"num_microbatches", "tokens_per_microbatch"}
 ABOUT = {
     Cluster: ("hosts", "devices_per_host"),
-    Model: ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "experts"),
+    Model: ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "experts", "experts_per_token"),
     Training: ("precision", "learning_rate", "seed"),
 }
 GIVEN = ("steps", "folder")

@@ -19,7 +19,7 @@ class Software:
     torch: str = ""
     """The version of torch that the interpreter has; empty where it has none."""
     path: str = ""
-    """PATH of the study, kept where the launch line does not show an interpreter."""
+    """PATH of the study, kept where programs of the launch line leave it to PATH what they run on."""
 
     @property
     def launcher(self) -> str:

@@ -197,10 +197,9 @@ def _pip(wanted: Environment, step: StepTable) -> list[str]:
 def _warm_up(wanted: Environment, declared: DeclarationTable, tell: Callable[[str], None]) -> None:
     tell(f"importing {', '.join(declared.imports)}")
     started = {**variables(wanted.python, wanted.path / "packages"), "OMP_NUM_THREADS": "1"}
-    # Without `runners/`, whose folders look like packages of the frameworks' names.
     _run(wanted, [str(wanted.python), "-P", "-c", f"import {', '.join(declared.imports)}"], "importing what it is for", started)
     if declared.warm_up:
-        started["PYTHONPATH"] = os.pathsep.join([str(catalog.root() / "runners"), started["PYTHONPATH"]])
+        started["PYTHONPATH"] = os.pathsep.join([str(catalog.client()), started["PYTHONPATH"]])
         _run(wanted, [str(wanted.python), "-P", str(wanted.runner / declared.warm_up)], "warming it up", started)
 
 

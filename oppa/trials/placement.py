@@ -50,14 +50,14 @@ class Placement:
 
 
 def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]:
-    """What every process of a study is executed with: its tags, `runners/` on PYTHONPATH, one thread per rank (a rank is a device).
+    """Return the variables of every process of a study: its tags, `report` on PYTHONPATH, one thread per rank (a rank is a device).
 
     Args:
         packages: A folder of the study's own, where a runner that is isolated finds oppa.
     """
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     own = environments.variables(runner.python, packages) if runner.isolated else {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    paths = [str(catalog.root() / "runners"), own["PYTHONPATH"]]
+    paths = [str(catalog.client()), own["PYTHONPATH"]]
     return {
         **os.environ,
         **threads,

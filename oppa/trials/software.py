@@ -1,6 +1,8 @@
 """Finds the software that a runner's trials run on, as the user's own PATH finds it.
 
 oppa's own environment never stands in for a program that PATH does not find: the user's program would run on another torch.
+
+A shim, such as pyenv's `shims/torchrun`, chooses a version each time it starts. The program that it chooses is found and recorded instead.
 """
 
 import dataclasses
@@ -10,7 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from oppa.errors import EnvironmentLackingError, StudyError
@@ -22,16 +24,19 @@ from oppa.trials.runner import Runner, find_program
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "colossalai")
 """Programs that start ranks with the `python` that lies in the same folder, also where they are shims and no Python themselves."""
 ANSWER_S = 60.0
+_MANAGED = re.compile("_*(PYENV|ASDF|MISE|RTX)_.*|PATH|PWD|OLDPWD|SHLVL|_|LC_CTYPE")
+"""Variables that version managers, shells and Python itself set; a wrapper that sets others is more than a shim."""
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _ASK = """
-import json, sys
+import json, os, sys
 from importlib import metadata
 try:
     torch = metadata.version("torch")
 except metadata.PackageNotFoundError:
     torch = ""
 version = "%d.%d.%d" % sys.version_info[:3]
-print(json.dumps({"python": sys.executable, "prefix": sys.prefix, "python_version": version, "torch": torch}))
+software = {"python": sys.executable, "prefix": sys.prefix, "python_version": version, "torch": torch}
+print(json.dumps({"software": software, "environment": dict(os.environ)}))
 """
 
 
@@ -62,31 +67,67 @@ def require_same(folder: Path, problem: Problem, now: Software | None) -> None:
 
 
 def _started_by(words: Sequence[str]) -> Software:
-    """Look for the programs of a launch line: its first word, and behind a wrapper such as `numactl` the first that runs on Python."""
+    """Find the programs of a launch line: its first word, and after a wrapper such as `numactl` the first that runs on Python."""
     if any(names_in(words[0])):
-        return Software(path=os.environ.get("PATH", os.defpath))
-    first = find_program(words[0])
+        return Software(path=_path())
+    found = find_program(words[0])
+    first = _chosen_by_shim(found)
     programs = {words[0]: str(first)}
     if python := _interpreter(first):
-        return dataclasses.replace(_ask(python, words[0]), programs=programs)
+        return _recorded(python, words[0], programs, found)
     for word in words[1:]:
-        found = None if any(names_in(word)) or word.startswith("-") else shutil.which(word)
-        if found and (python := _interpreter(inner := Path(found).absolute())):
-            return dataclasses.replace(_ask(python, word), programs={**programs, word: str(inner)})
-    return Software(programs=programs, path=os.environ.get("PATH", os.defpath))
+        named = None if any(names_in(word)) or word.startswith("-") else shutil.which(word)
+        if named and (python := _interpreter(inner := _chosen_by_shim(Path(named).absolute()))):
+            return _recorded(python, word, {**programs, word: str(inner)}, Path(named).absolute())
+    return Software(programs=programs, path=_path())
+
+
+def _recorded(python: Path, word: str, programs: Mapping[str, str], found: Path) -> Software:
+    """Ask the interpreter of a program, and keep PATH where it decides what runs: of a shim, or of `#!/usr/bin/env python`."""
+    software = _ask(python, word)
+    program = Path(programs[word])
+    left_to_path = program != found or not Path(_named_in(_head(program)) or "/").is_absolute()
+    return dataclasses.replace(software, programs=programs, path=_path() if left_to_path else "")
+
+
+def _path() -> str:
+    """Return PATH; where its `python` is a shim, the folder of the interpreter that the shim starts now goes first."""
+    path = os.environ.get("PATH", os.defpath)
+    found = [Path(named).absolute() for name in ("python", "python3") if (named := shutil.which(name))]
+    folders = [chosen.parent for each in found if (chosen := _chosen_by_shim(each)) != each]
+    return os.pathsep.join([*map(str, folders[:1]), path])
+
+
+def _chosen_by_shim(program: Path) -> Path:
+    """Return the program that a shim now starts: the one of its name beside the interpreter. Any other program is returned unchanged."""
+    is_python = bool(_PYTHON.fullmatch(program.name))
+    asked = program if is_python else program.with_name("python")
+    if not is_python and (not asked.exists() or _named_in(_head(program))):
+        return program
+    try:
+        software, set_by_it = _answer(asked)
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
+        return program
+    python = Path(software.python)
+    chosen = python if is_python else python.with_name(program.name)
+    return chosen if not set_by_it and chosen.is_file() else program
 
 
 def _interpreter(program: Path) -> Path | None:
     """Return the interpreter that runs a program, by its name or its first lines; None where it is no Python program."""
     if _PYTHON.fullmatch(program.name):
         return program
-    with program.open("rb") as file:
-        head = file.read(1024).decode(errors="replace").splitlines()
-    if named := _named_in(head):
+    if named := _named_in(_head(program)):
         found = shutil.which(named)
         return Path(found or named).absolute()
     beside = program.with_name("python")
     return beside if program.name in LAUNCHERS and beside.exists() else None
+
+
+def _head(program: Path) -> list[str]:
+    """Return the first lines of a program."""
+    with program.open("rb") as file:
+        return file.read(1024).decode(errors="replace").splitlines()
 
 
 def _named_in(head: Sequence[str]) -> str:
@@ -108,20 +149,31 @@ def _named_in(head: Sequence[str]) -> str:
 
 
 def _ask(python: Path, word: str) -> Software:
-    """Ask an interpreter for its environment and versions; it imports nothing but Python's own modules."""
-    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    """Ask an interpreter for its environment and versions; raises EnvironmentLackingError where it does not start."""
     try:
-        said = subprocess.run(
-            [str(python), "-c", _ASK],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_S,
-            check=True,
-        )
-        return Software(**json.loads(said.stdout.strip().splitlines()[-1]))
-    except (OSError, subprocess.SubprocessError, ValueError, TypeError, IndexError) as error:
+        return _answer(python)[0]
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
         *_, reason = ["", *str(getattr(error, "stderr", "") or error).strip().splitlines()]
         message = f"`{word}` runs on the interpreter `{python}`, which does not start: {reason}"
         raise EnvironmentLackingError(message, hint="repair its environment, or name another program") from None
+
+
+def _answer(python: Path) -> tuple[Software, set[str]]:
+    """Return what an interpreter tells of itself, and the variables that whatever starts it has set; it imports Python's own modules alone.
+
+    Raises:
+        OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError: it does not start, or does not answer.
+    """
+    given = {**os.environ, "PYTHONSAFEPATH": "1"}
+    said = subprocess.run(
+        [str(python), "-c", _ASK],
+        env=given,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=ANSWER_S,
+        check=True,
+    )
+    answer = json.loads(said.stdout.strip().splitlines()[-1])
+    changed = {name for name, value in answer["environment"].items() if given.get(name) != value and not _MANAGED.fullmatch(name)}
+    return Software(**answer["software"]), changed

@@ -4,7 +4,10 @@ import functools
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for `rank`
 import rank
+
+sys.path.pop(0)  # its folders have the names of frameworks
 
 sys.path.insert(0, str(Path(__file__).parent))  # what lies beside this file; the program may be imported from elsewhere
 

@@ -15,9 +15,11 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))  # what lies beside this file
+
 import report
-from command.rewriting import rewrite
-from command.steps import StepCounter
+from rewriting import rewrite
+from steps import StepCounter, facts_of
 
 from oppa.problem.command import values_of
 from oppa.trials.root_cause import ESCAPES, PREFIX
@@ -41,18 +43,18 @@ def main(folder):
     sys.stdout.flush()
     if spec.command.steps is None:
         os.execvp(argv[0], argv)
-    return Follower(report.Trial(folder), spec.command.steps, wanted=spec.steps, per_step=spec.command.steps.batches(values)).run(argv)
+    counter = StepCounter(per_step=spec.command.steps.batches(values), ranks=spec.cluster.devices_per_host, now_s=time.monotonic())
+    return Follower(report.Trial(folder), spec.command.steps, wanted=spec.steps, counter=counter).run(argv)
 
 
 class Follower:
     """Starts a program and reads its steps from what it prints."""
 
-    def __init__(self, trial, steps, *, wanted, per_step):
-        self.trial, self.wanted = trial, wanted
+    def __init__(self, trial, steps, *, wanted, counter):
+        self.trial, self.wanted, self.counter = trial, wanted, counter
         self.reporting = None
         self.pattern = re.compile(steps.pattern)
         self.out_of_memory = re.compile(steps.out_of_memory)
-        self.counter = StepCounter(per_step=per_step, now_s=time.monotonic())
         self.enough, self.lacking = False, ""
 
     def run(self, argv):
@@ -77,7 +79,7 @@ class Follower:
         others = [PREFIX.sub("", text, count=1).rstrip() for text, match in zip(texts, found, strict=True) if not match]
         lacking = (text for text in others if self.out_of_memory.search(text) and not text.startswith(" "))
         self.lacking = self.lacking or next(lacking, "")  # the lines of source in a traceback are indented
-        steps = self.counter.read([match.groupdict() for match in found if match], now_s)
+        steps = self.counter.read([facts_of(text, match) for text, match in zip(texts, found, strict=True) if match], now_s)
         for step in steps if steps and self.reports() else []:
             if not self.enough:
                 stop = not self.trial.step(step.seconds, memory_bytes=step.memory_bytes, loss=step.loss)

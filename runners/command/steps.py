@@ -2,18 +2,35 @@
 
 Notation:
     unit      what the program counts: an optimizer step, or one of `per_step` batches
-    facts     the named groups of a line that matched: `step` or `done`, `s` or `ms`, `loss`, `memory_gib`
+    facts     the named groups of a line that matched: `step` or `done`, `s` or `ms`, `loss`, `memory_gib`; and `source`, its rank's prefix
     at_s      when the last unit was seen
     rest      units seen that make no whole step yet, and the seconds that they took
+
+The rule for the numbers of one rank, or of ranks that share a stream without a prefix:
+
+1. A higher number is new. The same number is the same unit, shown again. A lower number begins a new epoch.
+2. Prefixes such as `[rank1]:` tell ranks apart. Each rank is counted by itself, and the rank that is furthest counts.
+3. Without a prefix, a rank may print a number after another rank has printed the next one. Such a late line adds nothing.
+4. A return to the first number from the second is therefore late, or begins an epoch of two units. These lines are held. A higher number
+   shows that they were late. Another return shows that epochs have two units; where lines are repeated, so many prints as in rule 5 do.
+5. A number that alone was ever printed is one unit, shown again, or one unit in each epoch. These lines are held. Epochs are established by
+   more prints than one unit explains: one of each rank, or of a bar that is redrawn.
+
+Lines that were held are counted as soon as the epochs are established, so none is lost.
 """
 
 import dataclasses
 import math
+import re
 
 GIB = 1 << 30
 SECONDS = {"s": 1.0, "ms": 1e-3}
+SOURCE = re.compile(r"(?:\[(?:rank|default)\d+\]:\s?)+")
+"""How torch and torchrun (`--tee`) begin the lines of one rank; `default` is the role of ranks that have no other."""
 LATE = 1
-"""A rank may print a step again after another rank has printed the next one: synchronous ranks are no further apart."""
+"""A rank may print a number after another rank has printed the next one: synchronous ranks are no further apart."""
+REDRAWN = 3
+"""A rank may show the same line so often, as when a bar is redrawn."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,12 +42,97 @@ class Step:
     memory_bytes: int | None = None
 
 
-class StepCounter:
-    """Turns lines into steps; a counter may start at 0, at 1 or anywhere, and start again in each epoch."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unit:
+    """One unit: the facts of the line that added it, and whether it is the first of an epoch."""
 
-    def __init__(self, *, per_step=1, now_s):
-        self.per_step = per_step
-        self.first = self.last = None
+    facts: dict
+    begins: bool = False
+
+
+class Numbers:
+    """Tells which lines of a source add units, by the rule above; a source is one rank, or all ranks that print without a prefix."""
+
+    def __init__(self, *, ranks):
+        self.lateness = self.late = LATE if ranks > 1 else 0  # what is possible, and what is not ruled out yet
+        self.copies = max(ranks, REDRAWN)
+        self.first = self.last = None  # of this epoch
+        self.most = self.end = None  # the highest of all epochs, and of the epoch before
+        self.printed = 0  # how often the first number was
+        self.shared = self.begins = False  # whether a line was shown again, and whether the next unit begins an epoch
+        self.in_doubt, self.held = False, []
+
+    def units(self, facts):
+        """Return the units that a line adds, after those of lines held before it that are established now."""
+        bar = facts.get("done") is not None
+        number = facts["done"] if bar else facts.get("step")
+        if number is None:
+            return [Unit(facts=facts)]
+        number = int(number)
+        if self.last is None:  # a run that was resumed begins at any number
+            self.first = self.last = self.most = number
+            self.printed = 1
+            return self.add(facts, 1 if not bar else number if number <= 1 else 0)
+        self.printed += number == self.first
+        if number > self.last:
+            return self.higher(number, facts, bar=bar)
+        if number == self.last:
+            return self.again(facts, bar=bar)
+        return self.lower(number, facts, bar=bar)
+
+    def higher(self, number, facts, *, bar):
+        """Count on, unless a late rank ends the epoch before."""
+        if self.shared and self.late and not bar and self.last == self.first and number == self.end > self.first + 1:
+            return []
+        if number > self.most and (self.held or self.late < self.lateness):  # epochs are longer than they seemed
+            self.last, self.held = self.most, []
+            self.late, self.in_doubt, self.shared = self.lateness, False, True
+        units, self.last, self.most = number - self.last, number, max(self.most, number)
+        return self.add(facts, units)
+
+    def again(self, facts, *, bar):
+        """Count a number again only if it alone is ever printed, in epochs of one unit; a bar shows its 0 between them."""
+        self.shared = True
+        if bar or self.most > self.first:
+            return []
+        self.held.append(Unit(facts=facts, begins=True))
+        return self.release() if self.printed > self.copies else []
+
+    def lower(self, number, facts, *, bar):
+        """Begin an epoch, unless a late rank prints what another one has printed."""
+        maybe_late = self.late and not (bar and number == 0)
+        near = self.last - number <= LATE
+        returns = number == self.first and near
+        if maybe_late and ((returns and self.most > self.first + 1) or (number > self.first and (near or not bar))):
+            self.shared = True
+            return []
+        if not self.in_doubt:
+            self.held = []  # they were shown again
+        if maybe_late and returns:
+            self.in_doubt = self.printed <= self.copies if self.shared else not self.in_doubt
+            self.late = self.lateness if self.in_doubt else 0
+        self.printed = self.printed if number == self.first else 1
+        self.end, self.first, self.last, self.begins = self.last, number, number, True
+        return self.add(facts, number if bar else 1)
+
+    def add(self, facts, count):
+        """Return so many units, and those held before; hold them while in doubt."""
+        self.held += [Unit(facts=facts, begins=self.begins and place == 0) for place in range(count)]
+        self.begins = self.begins and not count
+        return [] if self.in_doubt else self.release()
+
+    def release(self):
+        """Return what was held."""
+        held, self.held = self.held, []
+        return held
+
+
+class StepCounter:
+    """Turns lines into steps; a counter may start at 0, at 1 or anywhere, and start again in each epoch, however short."""
+
+    def __init__(self, *, per_step=1, ranks, now_s):
+        self.per_step, self.ranks = per_step, ranks
+        self.sources, self.seen, self.total = {}, {}, 0  # of each source its numbers, and how many units they are; the most of them
         self.at_s = now_s
         self.rest, self.rest_s = 0, 0.0
 
@@ -40,54 +142,43 @@ class StepCounter:
         Args:
             lines: The facts of each line; those that came at once share the time since the lines before them.
         """
-        counts = [self.units(facts) for facts in lines]
-        if not any(counts):
+        units = [unit for facts in lines for unit in self.units(facts)]
+        if not units:
             self.at_s = now_s if any(facts.get("done") == "0" for facts in lines) else self.at_s
             return []
-        share_s = (now_s - self.at_s) / sum(counts)
+        share_s = (now_s - self.at_s) / len(units)
         self.at_s = now_s
-        return [step for facts, count in zip(lines, counts, strict=True) if count for step in self.steps(facts, count, share_s)]
+        return [step for unit in units if (step := self.step(unit, share_s))]
 
     def units(self, facts):
-        """Return how many units a line adds to those before it; 0 for a line that repeats one."""
-        if facts.get("done") is not None:
-            return self.done(int(facts["done"]))
-        if facts.get("step") is None:
-            return 1
-        number, last = int(facts["step"]), self.last
-        if last is None:
-            self.first = self.last = number
-            return 1  # a run that was resumed begins at any number
-        if number <= self.first and last - number > LATE:
-            self.begin_epoch(number)
-            return 1
-        self.last = max(last, number)
-        return self.last - last
+        """Return the units that a line adds to those of the source that is furthest."""
+        source = facts.get("source")
+        if source not in self.sources:
+            self.sources[source], self.seen[source] = Numbers(ranks=1 if source else self.ranks), 0
+        units = self.sources[source].units(facts)
+        self.seen[source] += len(units)
+        more = max(self.seen[source] - self.total, 0)
+        self.total += more
+        return units[len(units) - more :]
 
-    def done(self, number):
-        """The same for a line that prints how many are done."""
-        if self.last is None:
-            self.last = number
-            return number if number <= 1 else 0
-        if number == 0 or self.last - number > LATE:
-            self.begin_epoch(0)
-        last, self.last = self.last, max(number, self.last)
-        return self.last - last
-
-    def begin_epoch(self, number):
-        """Count on from `number`; batches at the end of the last epoch that are too few for a step are no step of this configuration."""
-        self.last = number
+    def step(self, unit, share_s):
+        """Return the step that a unit completes, or None; batches left over at the end of an epoch make no step of this configuration."""
+        if unit.begins:
+            self.rest, self.rest_s = 0, 0.0
+        facts = unit.facts
+        self.rest += 1
+        self.rest_s += next((float(facts[name]) * scale for name, scale in SECONDS.items() if facts.get(name)), share_s)
+        if self.rest < self.per_step:
+            return None
+        step = Step(seconds=self.rest_s, loss=finite(facts.get("loss")), memory_bytes=in_bytes(facts.get("memory_gib")))
         self.rest, self.rest_s = 0, 0.0
+        return step
 
-    def steps(self, facts, count, share_s):
-        """Return the whole steps that `count` more units complete."""
-        unit_s = next((float(facts[name]) * scale for name, scale in SECONDS.items() if facts.get(name)), share_s)
-        self.rest, self.rest_s = self.rest + count, self.rest_s + count * unit_s
-        whole, rest = divmod(self.rest, self.per_step)
-        step_s = self.rest_s * self.per_step / self.rest
-        if whole:
-            self.rest, self.rest_s = rest, self.rest_s * rest / self.rest
-        return [Step(seconds=step_s, loss=finite(facts.get("loss")), memory_bytes=in_bytes(facts.get("memory_gib")))] * whole
+
+def facts_of(text, match):
+    """Return the facts of a line that matched, with the source that its prefix names."""
+    source = SOURCE.match(text)
+    return match.groupdict() | {"source": source[0].rstrip() if source else None}
 
 
 def finite(text):

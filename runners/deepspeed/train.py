@@ -6,7 +6,11 @@ import os
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for `rank`
 import rank
+
+sys.path.pop(0)  # its folders have the names of frameworks
+
 import torch
 
 # Told, not looked for: to look, DeepSpeed would wake CUDA, and what is awake cannot be forked.

@@ -2,8 +2,13 @@
 
 import contextlib
 import os
+import sys
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for `rank`
 import rank as ranks
+
+sys.path.pop(0)  # its folders have the names of frameworks
 
 from oppa.control import line
 from oppa.training.attempt import Attempt

@@ -1,8 +1,13 @@
 """oppa's own training core as a trial: one process per rank."""
 
 import functools
+import sys
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for `rank`
 import rank
+
+sys.path.pop(0)  # its folders have the names of frameworks
 
 from oppa.training.replica import Replica
 

@@ -105,6 +105,21 @@ def test_what_differs_is_settled_by_a_word(present) -> None:
     assert (shown["runner"], shown["space"]) == ("simulated", "deepspeed")
 
 
+@pytest.mark.parametrize("space", ["", '[space]\nname = "deepspeed"\n'])
+def test_a_file_is_imported_into_a_job_with_a_launch_line_and_names_what_that_leaves_out(space, present) -> None:
+    own = '[command]\nargv = ["torchrun", "train.py", "{micro_batch}"]\n'
+    job = DEEPSPEED.replace('[runner]\nname = "simulated"\n\n[space]\nname = "deepspeed"\n', own + space)
+    (present.folder / "own.toml").write_text(job)
+    (present.folder / "large.json").write_text(json.dumps({**PRESENT, "zero_optimization": {"stage": 2, "reduce_bucket_size": 1e9}}))
+    said = present("import", "large.json", "--from", "deepspeed", "--job", "own.toml", "--out", "tuned.toml").stderr
+    named = "which the job's launch line does not name; here it stands at"
+    assert f"left out: zero_bucket_mb = 1907, {named} 954" in said and f"left out: zero_stage = 2, {named} 0" in said
+    assert ("chosen for deepspeed: the search space `deepspeed`" in said) is (not space)
+    shown = present("space", "tuned.toml").stdout
+    assert "of `deepspeed` for tuned" in shown
+    assert (present.folder / "tuned.toml").read_text().endswith("[baseline]\ndp = 8\ntp = 1\npp = 1\nmicro_batch = 2\n")
+
+
 def test_an_export_never_overwrites_what_differs(present) -> None:
     export = ("export", "ds.toml", "micro_batch=2", "--to", "deepspeed")
     written = present(*export).stdout.split()

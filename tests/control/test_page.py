@@ -70,7 +70,7 @@ TOO_WIDE = """[...document.querySelectorAll("main, main *")]
     .map(each => `${each.tagName}.${each.className}: ${each.innerText}`)"""
 
 
-@pytest.mark.parametrize("width", [1200, 800])
+@pytest.mark.parametrize("width", [1200, 1100, 800, 400])
 def test_nothing_runs_out_of_its_frame(width, page, served) -> None:
     service, port = served
     with line(port, service.tokens.of_job("a-job")) as opened:

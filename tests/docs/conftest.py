@@ -1,8 +1,10 @@
-"""The blocks of code in the docs, and trials of their jobs on two CPU ranks."""
+"""The blocks of code in the docs, and trials of their jobs on one or two CPU ranks."""
 
 import dataclasses
+import os
 import re
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from tests.trials.conftest import STUDY
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROGRAMS = Path(__file__).parent / "programs"
-CPUS = {"devices_per_host": 2, "device": "CPU", "memory_limit": "2 GiB"}
+CPUS = {"device": "CPU", "memory_limit": "2 GiB"}
 LIMITS = Limits(trial_time_s=200, grace_s=1)
 GLOBAL_BATCH = 8
 
@@ -32,23 +34,24 @@ def blocks(page, language):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where the programs lie, and where trials start."""
+    """The folder of the programs, in which trials start. The environment of the tests is active, as the docs require."""
     shutil.copytree(PROGRAMS, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def run_job(folder):
-    """Run one configuration of a job on two CPU ranks, the one with so many micro-batches per step; the job is else as its text has it."""
+    """Run a job's data-parallel configuration with so many micro-batches per step, on so many CPU ranks; all else is as its text has it."""
 
-    def run(text, *, microbatches, steps, argv=()):
-        job = tomllib.loads(text) | {"batch": {"global_batch": GLOBAL_BATCH}, "cluster": CPUS}
+    def run(text, *, microbatches, steps, argv=(), ranks=2):
+        job = tomllib.loads(text) | {"batch": {"global_batch": GLOBAL_BATCH}, "cluster": CPUS | {"devices_per_host": ranks}}
         job.get("space", {}).get("parameters", {}).pop("micro_batch", None)
         (folder / "job.toml").write_text(tomlkit.dumps(job))
         problem = load_job(folder / "job.toml", argv=argv)
         require_program(problem.command, problem.space)
-        configuration = next(each for each in problem.candidates() if each.dp == 2 and each.num_microbatches == microbatches)
+        configuration = next(each for each in problem.candidates() if each.dp == ranks and each.num_microbatches == microbatches)
         spec = TrialSpec.of(problem, configuration, study=STUDY, trial=0, steps=steps)
         with LocalLauncher(load_runner(catalog.find("runners", "command")), study=STUDY, grace_s=1) as launcher:
             result = run_trial(launcher, folder / "trial", spec, limits=dataclasses.replace(LIMITS, q_max=steps))

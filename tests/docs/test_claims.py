@@ -3,8 +3,16 @@
 A block of a document (a paragraph, a list item, a row of a table) that links to `results/` quotes it: each of its numerals must be a
 numeral of the linked pages, rounded to as many decimals as the document gives. A table without links of its own quotes what the paragraph
 above it links to. Numerals in code, in links, in references to a paper, and in names such as H100 or ZB-H1 quote nothing.
+
+Three rules bind a figure to its place on the page:
+
+named       a figure directly after a name in backticks stands in a row that has the name in a cell. All named figures of a sentence stand
+            in one column of one table: they compare like with like.
+interval    a figure and its interval, `1 [0, 2]`, stand in one line, in this order
+pair        two figures with `and` between them stand in one line or in one column, in this order
 """
 
+import itertools
 import re
 from collections.abc import Iterator
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
@@ -17,6 +25,11 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 NUMERAL = re.compile(r"(?<![\w.,/-])[-+−]?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?P<percent>\s?%)?(?![\w])(?!\.\d)")
+_ANY = re.sub(r"\?P<\w+>", "?:", NUMERAL.pattern)
+NAMED = re.compile(rf"`(?P<name>[^`\n]+)`(?: needs| at| reaches)? (?P<figure>{_ANY})")
+INTERVAL = re.compile(rf"{_ANY}[^\d.;:|\[\]]*\[{_ANY}, {_ANY}\]")
+PAIR = re.compile(rf"{_ANY} and {_ANY}")
+SENTENCE = re.compile(r"(?<=[.;:])\s+|\s\|\s")
 FACTOR = re.compile(r"(?<=\d)[x×](?=[\s,.;:)\]]|$)")
 REFERENCE = re.compile(r"\b(?:section|equation|eq\.|eqs\.|table|figure)\s+\d+(?:\.\d+)*", re.IGNORECASE)
 PAGES = ("table.md", "README.md")
@@ -65,8 +78,40 @@ def claims(document: Path, text: str) -> Iterator[Claim]:
 
 
 def missing(claim: Claim) -> list[str]:
-    recorded = [figure for page in claim.pages for figure in figures(re.sub("`", "", page.read_text()))]
-    return [figure.text for figure in figures(claim.text) if not any(figure.quotes(other) for other in recorded)]
+    """What the pages do not have: figures, or figures that are bound by a rule."""
+    lines = [line for page in claim.pages for line in page.read_text().replace("`", "").splitlines()]
+    tables = list(_tables(lines))
+    rows = [figures(line) for line in lines]
+    columns = [figures(" | ".join(column)) for table in tables for column in zip(*table, strict=False)]
+    lost = [figure.text for figure in figures(claim.text) if not any(_hold([figure], row) for row in rows)]
+    for sentence in SENTENCE.split(claim.text):
+        named = [(found["name"], figures(found["figure"])) for found in NAMED.finditer(sentence)]
+        if named and not any(_in_one_column(named, table) for table in tables):
+            lost.append(", ".join(f"{name} {figure.text}" for name, (figure,) in named))
+    for rule, series in ((INTERVAL, rows), (PAIR, rows + columns)):
+        lost += [group for group in rule.findall(claim.text) if not any(_hold(figures(group), each) for each in series)]
+    return lost
+
+
+def _hold(quoted: list[Figure], recorded: list[Figure]) -> bool:
+    """Whether the quoted figures are among the recorded ones, in the same order."""
+    rest = iter(recorded)
+    return all(any(figure.quotes(other) for other in rest) for figure in quoted)
+
+
+def _tables(lines: list[str]) -> Iterator[list[list[str]]]:
+    """The cells of each table, row by row."""
+    for table, rows in itertools.groupby(lines, key=lambda line: line.startswith("|")):
+        if table:
+            yield [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def _in_one_column(named: list[tuple[str, list[Figure]]], table: list[list[str]]) -> bool:
+    """Whether some column has, in the row of each name, its figure."""
+    return any(
+        all(any(name in row and _hold(quoted, figures(row[column])) for row in table) for name, quoted in named)
+        for column in range(min(map(len, table)))
+    )
 
 
 def _pages(document: Path, text: str) -> tuple[Path, ...]:
@@ -90,6 +135,56 @@ def test_a_quoted_figure_stands_in_its_record(claim: Claim) -> None:
 
 def test_the_readme_quotes_records() -> None:
     assert sum(len(figures(claim.text)) for claim in _all() if claim.document.name == "README.md") > 40
+
+
+def _swaps(text: str) -> Iterator[str]:
+    """The text with two different figures swapped, of those that are bound to a name or to an interval."""
+    bound = [found.span("figure") for found in NAMED.finditer(text)]
+    bound += [found.span() for group in INTERVAL.finditer(text) for found in NUMERAL.finditer(text, *group.span())]
+    for (start, end), (then, last) in itertools.combinations(sorted(set(bound)), 2):
+        one, other = text[start:end], text[then:last]
+        if one != other:
+            yield text[:start] + other + text[end:then] + one + text[last:]
+
+
+def test_two_figures_of_the_readme_cannot_be_swapped() -> None:
+    swapped = [claim._replace(text=text) for claim in _all() if claim.document.name == "README.md" for text in _swaps(claim.text)]
+    assert len(swapped) > 20
+    assert not [claim.text for claim in swapped if not missing(claim)]
+
+
+TABLE = """
+What `grid` was at 20: 0.996.
+
+| designer | at 5  |    20 | trials |        gain over `grid` |
+|----------|------:|------:|-------:|------------------------:|
+| `oppa`   | 0.989 | 0.996 |     10 | +16.0% [+9.3%, +22.4%]  |
+| `grid`   | 0.916 | 0.976 |      4 |                         |
+"""
+
+
+@pytest.mark.parametrize(
+    ("quoted", "holds"),
+    [
+        ("`oppa` 0.996, `grid` 0.976", True),
+        ("`oppa` 0.976, `grid` 0.996", False),
+        ("`oppa` 0.996, `grid` 0.916", False),
+        ("`oppa` 0.996; `grid` 0.916", True),
+        ("`grid` needs 4 trials, `oppa` 10", True),
+        ("`grid` needs 10 trials, `oppa` 4", False),
+        ("`planner` 0.976", False),
+        ("a gain of 16.0% [9.3%, 22.4%]", True),
+        ("a gain of 9.3% [16.0%, 22.4%]", False),
+        ("0.989 and 0.996, after 5 and 20", True),
+        ("0.989 and 0.916, of 10 and 4", True),
+        ("0.989 and 0.976", False),
+        ("0.996 and 0.989", False),
+    ],
+)
+def test_a_figure_is_bound_to_its_name_its_interval_and_its_pair(tmp_path: Path, quoted: str, holds: bool) -> None:
+    page = tmp_path / "table.md"
+    page.write_text(TABLE)
+    assert (not missing(Claim(page, quoted, (page,)))) is holds
 
 
 @pytest.mark.parametrize(

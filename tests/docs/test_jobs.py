@@ -3,12 +3,14 @@
 Each runs with one micro-batch per optimizer step and with four, as what counts is steps.
 """
 
-import importlib.util
 import os
+import re
+import sys
+import tomllib
 
 import pytest
 
-from tests.docs.conftest import DOCS, blocks
+from tests.docs.conftest import DOCS, PROGRAMS, blocks
 
 ACCUMULATION = pytest.mark.parametrize("microbatches", [1, 4])
 STEPS = 6
@@ -35,12 +37,6 @@ use_cpu: true
 OWN = list(blocks("own-program", "toml"))
 
 
-def require(package):
-    """Skip, loudly, where a library of the docs is not installed."""
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"the docs' job for `{package}` cannot run: `pip install -c constraints.txt {package}`")
-
-
 def job_of(page):
     (job,) = blocks(page, "toml")
     return job
@@ -49,6 +45,17 @@ def job_of(page):
 def test_no_page_with_a_job_is_forgotten():
     pages = {page.stem for page in DOCS.glob("*.md") if any("[command" in text for text in blocks(page.stem, "toml"))}
     assert pages == {"own-program", "accelerate", "lightning", "megatron-lm", "torchtitan"}
+
+
+def test_the_libraries_of_the_jobs_are_installed_with_the_tests():
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    declared = {re.match(r"[\w-]+", each)[0] for each in (*project["dependencies"], *project["optional-dependencies"]["dev"])}
+    texts = [path.read_text() for path in PROGRAMS.glob("*.py")]
+    imported = {name for text in texts for name in re.findall(r"^(?:import|from) (\w+)", text, flags=re.MULTILINE)}
+    own = {"report", *(path.stem for path in PROGRAMS.glob("*.py"))}
+    libraries = imported - own - sys.stdlib_module_names
+    assert libraries == {"torch", "lightning", "transformers"}
+    assert libraries | {"accelerate"} <= declared
 
 
 @pytest.mark.slow
@@ -62,7 +69,6 @@ def test_what_megatron_and_torchtitan_print_is_read(run_job, page, microbatches)
 @pytest.mark.slow
 @ACCUMULATION
 def test_the_trainer_of_transformers_is_tuned_below_accelerate(run_job, folder, microbatches):
-    require("transformers")
     (folder / "accelerate.yaml").write_text(ACCELERATE)
     (folder / "hf_train.py").rename(folder / "train.py")
     result, printed = run_job(job_of("accelerate"), microbatches=microbatches, steps=STEPS)
@@ -75,27 +81,27 @@ def test_the_trainer_of_transformers_is_tuned_below_accelerate(run_job, folder, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("microbatches", "steps"), [(1, 20), (4, 6)])
 def test_batches_of_lightning_become_optimizer_steps(run_job, folder, monkeypatch, microbatches, steps):
-    """Each epoch has ten batches: accumulation over 4 leaves two, and the third optimizer step of the epoch is smaller."""
-    require("lightning")
+    """Each epoch has ten batches: accumulation over 4 leaves two, and the third optimizer step of the epoch is smaller.
+
+    One rank is enough, as only rank 0 has a bar.
+    """
     monkeypatch.setenv("EPOCHS", str(3 if microbatches == 4 else 2))
     (folder / "lightning_train.py").rename(folder / "train.py")
-    result, printed = run_job(job_of("lightning"), microbatches=microbatches, steps=30)
+    result, printed = run_job(job_of("lightning"), microbatches=microbatches, steps=30, ranks=1)
     assert (result.outcome, result.steps) == ("completed", steps), result.traceback
     assert f"took {steps if microbatches == 1 else 9} steps" in printed
 
 
 @pytest.mark.slow
-@ACCUMULATION
-def test_the_callback_for_lightning_reports_optimizer_steps(run_job, folder, monkeypatch, microbatches):
-    require("lightning")
+@pytest.mark.parametrize(("microbatches", "ranks"), [(1, 1), (4, 2)])
+def test_the_callback_for_lightning_reports_optimizer_steps(run_job, folder, monkeypatch, microbatches, ranks):
     (callback,) = blocks("lightning", "python")
     (folder / "reporting.py").write_text(callback)
     (folder / "lightning_train.py").rename(folder / "train.py")
     monkeypatch.setenv("EPOCHS", "4")
     monkeypatch.setenv("CALLBACK", "reporting")
-    result, printed = run_job(
-        job_of("lightning").replace('[command.steps]\nformat = "lightning"', ""), microbatches=microbatches, steps=STEPS
-    )
+    job = job_of("lightning").replace('[command.steps]\nformat = "lightning"', "")
+    result, printed = run_job(job, microbatches=microbatches, steps=STEPS, ranks=ranks)
     assert (result.outcome, result.steps) == ("completed", STEPS), result.traceback
     assert f"took {STEPS} steps" in printed
 
@@ -112,6 +118,17 @@ def test_every_way_to_tell_steps_of_a_program_of_ones_own(run_job, folder, monke
     result, printed = run_job(JOB + text, microbatches=4, steps=STEPS + 4, argv=[] if "argv" in text else TRAIN)
     assert (result.outcome, result.steps) == ("completed", STEPS), result.traceback
     assert f"rank 0 took {STEPS} steps" in printed
+
+
+@pytest.mark.slow
+def test_ranks_that_torchrun_prefixes_are_one_program_in_epochs_of_one_step(run_job, monkeypatch):
+    """Each of two ranks prints `step 1` six times."""
+    for name, value in {"TELL": "ranks", "FIRST": 1, "STEPS": STEPS, "EPOCH": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    (text,) = (each for each in OWN if 'pattern = "step' in each)
+    result, printed = run_job(JOB + text, microbatches=4, steps=STEPS + 4, argv=["torchrun", "--tee", "3", *TRAIN[1:]])
+    assert (result.outcome, result.steps) == ("completed", STEPS), result.traceback
+    assert printed.count("[default1]:step 1 took") == printed.count("[default0]:step 1 took") == STEPS
 
 
 def test_the_lines_that_report_are_those_of_the_program_that_is_tested(folder):

@@ -26,12 +26,12 @@ LINES = {"megatron": MEGATRON, "torchtitan": TORCHTITAN, "hf-trainer": TRAINER, 
 
 def facts(text, pattern):
     found = re.search(pattern, text)
-    return [found.groupdict()] if found else []
+    return [steps.facts_of(text, found)] if found else []
 
 
-def timed(printed, pattern, *, per_step=1):
-    """The steps of a program that printed these lines, each at its time; it was started at 0."""
-    counter = steps.StepCounter(per_step=per_step, now_s=0.0)
+def timed(printed, pattern, *, per_step=1, ranks=2):
+    """The steps of a program of so many ranks that printed these lines, each at its time; it was started at 0."""
+    counter = steps.StepCounter(per_step=per_step, ranks=ranks, now_s=0.0)
     return [step for at_s, text in printed for step in counter.read(facts(text, pattern), at_s)]
 
 
@@ -89,9 +89,75 @@ def test_ranks_that_all_print_a_step_count_it_once():
     assert len(timed(numbered([0, 0, 1, 1, 2, 1, 2, 3, 2, 4], "{}/9 ["), BAR)) == 4
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_counter_that_starts_again_in_each_epoch_counts_on(first):
-    assert len(timed(numbered([*range(first, first + 4)] * 3), STEP)) == 12
+# Epochs, however short, and ranks that print late
+
+FIRST = st.sampled_from([0, 1, 7])
+RANKS = st.integers(1, 8)
+
+
+@given(FIRST, st.integers(1, 5), st.integers(9, 12), RANKS)
+def test_each_step_of_each_epoch_is_counted(first, length, epochs, ranks):
+    printed = numbered([*range(first, first + length)] * epochs)
+    assert len(timed(printed, STEP, ranks=ranks)) == length * epochs
+
+
+@given(st.booleans(), st.integers(1, 5), st.integers(3, 6), RANKS)
+def test_each_batch_of_each_epoch_is_counted_in_a_bar(zero, length, epochs, ranks):
+    length += not zero  # without its 0, a bar over one batch is a bar that is shown again
+    bar = numbered([*range(not zero, length + 1)] * epochs, "{}/9 [")
+    assert len(timed(bar, BAR, ranks=ranks)) == length * epochs
+
+
+@given(FIRST, st.integers(2, 5), st.integers(3, 6), RANKS)
+def test_ranks_that_all_print_count_as_one_in_each_epoch(first, length, epochs, ranks):
+    numbers = [number for number in range(first, first + length) for _ in range(ranks)] * epochs
+    assert len(timed(numbered(numbers), STEP, ranks=ranks)) == length * epochs
+
+
+@st.composite
+def interleaved(draw, *, ranks, lead, lengths):
+    """The numbers of one rank, and what all ranks print: (rank, number); none is ahead of another by more than `lead` numbers."""
+    numbers = [*range(draw(lengths))] * draw(st.integers(4, 6))
+    printed, places = [], [0] * draw(ranks)
+    while min(places) < len(numbers):
+        ready = [rank for rank, place in enumerate(places) if place < len(numbers) and place - min(places) < lead]
+        rank = draw(st.sampled_from(ready))
+        printed.append((rank, numbers[places[rank]]))
+        places[rank] += 1
+    return numbers, printed
+
+
+@given(interleaved(ranks=st.just(2), lead=2, lengths=st.integers(3, 6)))
+def test_a_late_rank_without_a_prefix_adds_no_step(ranks):
+    numbers, printed = ranks
+    assert len(timed(numbered([number for _, number in printed]), STEP)) == len(numbers)
+
+
+@pytest.mark.parametrize("prefix", ["[rank{}]: step {}", "[default{}]:step {}", "[default{0}]:[rank{0}]: step {1}"])
+@given(ranks=interleaved(ranks=st.integers(1, 4), lead=4, lengths=st.integers(1, 6)))
+def test_ranks_with_a_prefix_are_told_apart_in_epochs_of_any_length(prefix, ranks):
+    numbers, printed = ranks
+    lines = [(0.5 * place, prefix.format(*each)) for place, each in enumerate(printed, 1)]
+    assert len(timed(lines, STEP, ranks=4)) == len(numbers)
+    assert len(timed(lines, "step", ranks=4)) == len(numbers), "without a number, each line of a rank is a step"
+
+
+def test_a_number_in_brackets_is_a_rank_only_where_torch_prints_it():
+    assert len(timed([(float(epoch), f"[epoch{epoch}]: step 1") for epoch in range(1, 7)], STEP)) == 6
+
+
+def test_three_late_ranks_that_look_like_short_epochs_add_few_steps():
+    """Up to the first 2, this is what one rank prints in epochs of two steps."""
+    numbers = [0, 1, 0, 1, 0, 2, 1, 2, 3, 2, 3, 4, 3, 4, 5, 4, 5, 5]
+    assert len(timed(numbered(numbers), STEP, ranks=3)) == 6 + 3
+
+
+@pytest.mark.parametrize("numbers", [[1] * 12, [0, 1] * 6, [0, 1, 2] * 4])
+def test_steps_that_were_held_keep_their_loss_and_the_time_that_passed(numbers):
+    printed = [(float(place), f"step {number} loss {place}") for place, number in enumerate(numbers, 1)]
+    seen = timed(printed, STEP + r" loss (?P<loss>\d+)")
+    assert [step.loss for step in seen] == [*range(1, 13)]
+    assert [step.seconds for step in seen] == [1.0] * 12
 
 
 def test_batches_that_an_epoch_has_left_over_are_no_step():
@@ -106,7 +172,7 @@ def test_validation_between_epochs_is_no_part_of_a_step():
 
 
 def test_lines_that_come_at_once_share_the_time_since_the_last():
-    counter = steps.StepCounter(now_s=0.0)
+    counter = steps.StepCounter(ranks=2, now_s=0.0)
     lines = [each for number in range(4) for each in facts(f"step {number}", STEP)]
     assert [step.seconds for step in counter.read(lines, 2.0)] == [0.5] * 4
 

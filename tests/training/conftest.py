@@ -82,7 +82,7 @@ class Trials:
 
 @pytest.fixture(scope="session")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "runners", ROOT / "runners" / "torch")))
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "runners", ROOT / "runners" / "client", ROOT / "runners" / "torch")))
     command = [sys.executable, "-P", str(Path(__file__).with_name("gang.py"))]
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

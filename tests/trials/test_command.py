@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import subprocess
 import sys
 import textwrap
 
@@ -83,6 +84,15 @@ def test_a_judge_ends_it_early(act):
 def test_an_error_that_nobody_catches_is_told(act, error, outcome):
     result = act(f"import report\ntrial = report.open_trial()\nraise {error}")
     assert (result.outcome, result.rank) == (outcome, 0) and error.partition("(")[0].split("'")[0] and result.traceback
+
+
+def test_a_program_finds_report_and_no_module_that_it_would_not_find_without_oppa(act, tmp_path):
+    names = sorted({path.stem for path in (catalog.root() / "runners").iterdir()} - {"__pycache__"})
+    look = "import sys, importlib.util\nprint(*[name for name in sys.argv[1:] if importlib.util.find_spec(name)])"
+    without = subprocess.run([sys.executable, "-P", "-c", look, *names], capture_output=True, text=True, check=True, cwd=tmp_path)
+    act(f"{look}\nimport report\nreport.open_trial().step(0.01)", *names)
+    assert (tmp_path / "trial" / "stdout.log").read_text().splitlines()[-1] == without.stdout.strip()
+    assert {"deepspeed", "torch", "rank"} <= set(names) and "torch" in without.stdout
 
 
 PRINTING = """

@@ -18,6 +18,7 @@ from oppa.trials.placement import environment
 from oppa.trials.runner import find_program, load_runner
 from oppa.trials.software import require_same, software_of
 from oppa.trials.wire import TrialSpec
+from oppa.tuning.formats import export
 
 LONG = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
 JOB = '[model]\npreset = "tiny-4m"\n[batch]\nglobal_batch = 8\n[cluster]\ndevices_per_host = 4\nmemory_limit = "1 GiB"\n'
@@ -102,7 +103,8 @@ def test_the_interpreter_of_a_launch_line_is_recognised(words, activated, mine, 
     script(tmp_path / "long", LONG.format(python=mine / "python"))
     script(tmp_path / "named", "#!/usr/bin/env -S python -u\n")
     found = of(*words)
-    assert found.torch == "2.7.1" and found.prefix == str(mine.parent) and not found.path
+    assert found.torch == "2.7.1" and found.prefix == str(mine.parent)
+    assert bool(found.path) is (words[0] == "named"), "PATH is kept where the program's first line leaves the interpreter to it"
     assert all(Path(path).is_absolute() for path in found.programs.values()) and set(found.programs) <= set(words)
 
 
@@ -110,6 +112,64 @@ def test_a_launch_line_that_shows_no_interpreter_keeps_its_path(activated, mine)
     activated(mine)
     found = of("sh", "train.sh")
     assert not found.python and found.path == os.environ["PATH"] and dict(found.facts)["interpreter"] == "not shown by the launch line"
+
+
+SHIM = """#!/bin/sh
+export PYENV_DIR="$PWD" PYENV_VERSION PATH="{versions}/$PYENV_VERSION/bin:$PATH"
+exec "{versions}/$PYENV_VERSION/bin/${{0##*/}}" "$@"
+"""
+"""It does what a shim of pyenv does."""
+
+
+@pytest.fixture
+def shims(activated, monkeypatch, tmp_path) -> Path:
+    """Put shims of two versions of Python on PATH, and choose the first version."""
+    versions = tmp_path / "versions"
+    for version, torch in (("first", "2.7.1"), ("second", "2.8.0")):
+        commands = make_environment(versions / version, torch)
+        script(commands / "train", f"#!{commands}/python\nimport sys\nprint(sys.prefix)\n")
+    (tmp_path / "shims").mkdir()
+    for name in ("python", "torchrun", "train", "tool"):
+        script(tmp_path / "shims" / name, SHIM.format(versions=versions))
+    activated(tmp_path / "shims")
+    monkeypatch.setenv("PYENV_VERSION", "first")
+    return tmp_path / "shims"
+
+
+@pytest.mark.parametrize("words", [("torchrun", "x.py"), ("python", "x.py"), ("train",), ("env", "A=1", "torchrun", "x.py")])
+def test_of_a_shim_the_program_that_it_starts_is_recorded(words, shims) -> None:
+    word = words[2] if words[0] == "env" else words[0]
+    chosen = shims.with_name("versions") / "first" / "bin"
+    found = of(*words)
+    assert (found.programs[word], found.torch, found.prefix) == (f"{chosen}/{word}", "2.7.1", str(chosen.parent))
+    assert found.path == f"{chosen}:{os.environ['PATH']}"
+
+
+def test_a_study_on_shims_keeps_its_version_and_so_does_its_script(shims, monkeypatch, tmp_path) -> None:
+    (tmp_path / "job.toml").write_text(JOB)
+    asked = load_job(tmp_path / "job.toml", argv=["train", "{micro_batch}"])
+    problem = dataclasses.replace(asked, software=of("train"))
+    for name, text in export("torchrun", problem, problem.candidates().configuration(0)).items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("PYENV_VERSION", "second")
+    printed = subprocess.run(["sh", tmp_path / "run.sh"], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-1] == str(shims.with_name("versions") / "first")
+    with pytest.raises(StudyError, match=r"measured with environment .*first, and here it is .*second"):
+        require_same(tmp_path, problem, of("train"))
+
+
+def test_a_wrapper_that_sets_variables_stays_as_its_program_would_lack_them(activated, mine, tmp_path) -> None:
+    activated(tmp_path)
+    script(tmp_path / "python", f'#!/bin/sh\nLD_PRELOAD= MALLOC_ARENA_MAX=1 exec "{mine}/python" "$@"\n')
+    found = of("python", "train.py")
+    assert (found.programs, found.prefix) == ({"python": f"{tmp_path}/python"}, str(mine.parent))
+
+
+@pytest.mark.parametrize("word", ["sh", "tool"])
+def test_a_program_that_is_no_python_stays_and_the_version_of_now_goes_first_on_its_path(word, shims) -> None:
+    found = of(word, "train.sh")
+    assert found.programs == {word: "/usr/bin/sh" if word == "sh" else f"{shims}/tool"} and not found.python
+    assert found.path == f"{shims.with_name('versions')}/first/bin:{os.environ['PATH']}"
 
 
 def test_an_interpreter_without_torch_is_fine_and_one_that_does_not_start_is_lacking(activated, tmp_path) -> None:

@@ -8,17 +8,21 @@ from typing import Any, Literal
 
 from oppa import catalog
 from oppa.errors import InputError, JobError
+from oppa.problem.baseline import alike
 from oppa.problem.declaration import spell, validate
 from oppa.problem.job import load_job
 from oppa.problem.job_file import ModelTable
 from oppa.problem.job_text import with_table, with_value
 from oppa.problem.machine import suggest_job
+from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
 from oppa.tuning.formats.format import Reading
-from oppa.tuning.formats.job_facts import JobFacts, fits
+from oppa.tuning.formats.job_facts import ANY, CommandOf, JobFacts, fits
 
 Take = Literal["file", "job"]
+DEGREES = ("dp", "tp", "pp", "ep")
+"""The parameters of the layout; all others are knobs."""
 Edit = tuple[str, str, Value]
 """A table of a job file, a key, and the value to write."""
 
@@ -32,6 +36,8 @@ class Draft:
     text: str
     added: str = ""
     """The tables that were appended to the job's own text."""
+    command: str = ""
+    """Those of these tables that are a launch line made from the files."""
     rewritten: bool = False
     """Lines of the job's own text were changed, or all of it is new."""
     notes: tuple[str, ...] = ()
@@ -55,6 +61,19 @@ class Draft:
         both = "\n\n".join(filter(None, (self.added, tables.strip())))
         text = f"{self.text.rstrip()}\n\n{tables.strip()}\n"
         return dataclasses.replace(self, text=text, added=both, notes=(*self.notes, note))
+
+    def with_command(self, tables: str, *, note: str) -> "Draft":
+        """Return the draft with a launch line appended."""
+        return dataclasses.replace(self.with_tables(tables, note=note), command=tables.strip())
+
+    def with_launch_line_of_job(self, facts: JobFacts) -> "Draft":
+        """Return the draft with its launch line written again for what the job states now: layers, model, precision."""
+        if not self.command or facts.command is None:
+            return self
+        problem = self.problem()
+        command = facts.command(model=problem.model, precision=problem.training.precision).strip()
+        text, added = (each.replace(self.command, command) for each in (self.text, self.added))
+        return dataclasses.replace(self, text=text, added=added, command=command)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +103,16 @@ def completed(path: Path, facts: JobFacts, *, origin: str) -> Draft:
         load_job(path)  # which says what is wrong
         raise
     draft = Draft(path=path, text=text)
-    if facts.kind and "model" not in declared:
-        edits = tuple(("model", key, value) for key, value in {**facts.model, **facts.kind}.items())
+    if not facts.lacking and "model" not in declared:
+        edits = tuple(("model", key, value) for key, value in facts.model_table.items())
         draft = draft.edited(*edits, note="[model] is the file's")
     if facts.global_batch and "global_batch" not in (declared.get("batch") or {}):
         draft = draft.edited(("batch", "global_batch", facts.global_batch), note=f"global_batch = {facts.global_batch}, from the file")
-    chosen = "command" in declared or "name" in (declared.get("runner") or {})
-    if chosen or not facts.runner:
+    if "command" in declared:
+        return _with_space(draft, declared, facts, origin=origin)
+    if "name" in (declared.get("runner") or {}) or not facts.runner:
         return draft
-    return _with_runner(draft, declared, facts, origin=origin)
+    return _with_runner(draft, facts, origin=origin)
 
 
 def new_job(path: Path, facts: JobFacts, *, origin: str, source: str) -> Draft:
@@ -103,39 +123,52 @@ def new_job(path: Path, facts: JobFacts, *, origin: str, source: str) -> Draft:
     """
     if not facts.runner:
         raise InputError(f"a file of {origin} does not choose a runner", hint="name the job that it configures: `--job job.toml`")
-    if facts.model and not facts.kind:
-        lacking = [name for name in ("layers", "hidden", "heads", "seq_len", "vocab") if name not in facts.model]
-        message = f"the file does not state {', '.join(f'`{name}`' for name in lacking)} as a number"
+    if facts.model and facts.lacking:
+        message = f"the file does not state {', '.join(f'`{name}`' for name in facts.lacking)} as a number"
         raise InputError(message, hint="write them there, or name a job that has them: `--job job.toml`")
     suggested = tomllib.loads(suggest_job(devices=facts.devices // (facts.hosts or 1) if facts.devices else None))
     cluster: dict[str, Any] = suggested["cluster"]
     if facts.devices:
         cluster |= {"hosts": facts.hosts or 1, "devices_per_host": facts.devices // (facts.hosts or 1)}
-    notes = [] if facts.kind else ["the file states no model: [model] is a suggestion"]
+    notes = [] if facts.model else ["the file states no model: [model] is a suggestion"]
     stated = f"{facts.devices} devices, and nothing else of [cluster]" if facts.devices else "nothing of [cluster]"
     notes.append(f"the file states {stated}: the rest is this machine's")
     notes += [] if facts.global_batch else ["the file states no global batch: [batch] is a suggestion"]
     tables: dict[str, dict[str, Value]] = {
-        "model": {**facts.model, **facts.kind} if facts.kind else suggested["model"],
+        "model": facts.model_table if facts.model else suggested["model"],
         "batch": {"global_batch": facts.global_batch or suggested["batch"]["global_batch"]},
         "cluster": cluster,
-        "training": {"precision": facts.precision or ("fp32" if facts.kind else suggested["training"]["precision"])},
+        "training": {"precision": facts.precision or ("fp32" if facts.model else suggested["training"]["precision"])},
         "limits": suggested["limits"],
     }
     text = f"# Made by `oppa import` from {source} ({origin}).\n" + "".join(f"# {note}\n" for note in notes)
     for name, values in tables.items():
         text = with_table(text, name, values)
     draft = Draft(path=path, text=text, rewritten=True, notes=tuple(notes))
-    return _with_runner(draft, tables, facts, origin=origin)
+    return _with_runner(draft, facts, origin=origin)
 
 
-def _with_runner(draft: Draft, declared: Mapping[str, Any], facts: JobFacts, *, origin: str) -> Draft:
+def _with_space(draft: Draft, declared: Mapping[str, Any], facts: JobFacts, *, origin: str) -> Draft:
+    """Choose the framework's search space for a job that has a launch line of its own and names none."""
+    if not facts.launch_space or "name" in (declared.get("space") or {}):
+        return draft
+    chosen = draft.edited(("space", "name", facts.launch_space), note=f"chosen for {origin}: the search space `{facts.launch_space}`")
+    try:
+        chosen.problem()
+    except InputError as error:
+        note = f"the search space stays `{ANY}`, as the job does not fit into `{facts.launch_space}`: {error.message}"
+        return dataclasses.replace(draft, notes=(*draft.notes, note))
+    return chosen
+
+
+def _with_runner(draft: Draft, facts: JobFacts, *, origin: str) -> Draft:
     """Choose the framework's runner and search space for a job that chooses none."""
+    declared = tomllib.loads(draft.text)
     words = f"the runner `{facts.runner}`" + (f" and the search space `{facts.space}`" if facts.space else "")
     note = f"chosen for {origin}: {words}"
     if facts.command:
         model = validate(ModelTable, declared.get("model") or {}, error=JobError).record(draft.path.parent)
-        draft = draft.with_tables(facts.command(model.layers, model.experts), note=f"{note}; check `[command]`")
+        draft = draft.with_command(_as_stated(facts, facts.command, model), note=f"{note}; check `[command]`")
     else:
         draft = draft.edited(("runner", "name", facts.runner), note=note)
     if facts.space and "name" not in (declared.get("space") or {}):
@@ -143,39 +176,44 @@ def _with_runner(draft: Draft, declared: Mapping[str, Any], facts: JobFacts, *, 
     return dataclasses.replace(draft, notes=tuple(filter(None, draft.notes)))
 
 
+def _as_stated(facts: JobFacts, command: CommandOf, model: Model) -> str:
+    """Return the tables of the launch line as the files have it, of a model that is the job's where they state nothing."""
+    stated: dict[str, Any] = {**facts.model, **facts.kind}
+    return command(model=dataclasses.replace(model, **stated), precision=facts.precision)
+
+
 def settled(draft: Draft, facts: JobFacts, reading: Reading, *, origin: str, take: Take | None) -> Draft:
-    """Return the draft with differences from the files settled as `take` says.
+    """Return the draft with differences from the files settled as `take` says, and with a launch line that states what the job does.
 
     Raises:
         InputError: for differences that nobody has settled, with both values of each.
     """
     problem = draft.problem()
     found = tuple(differences(problem, facts, reading, origin=origin))
-    if not found:
-        return draft
-    if take is None:
+    if found and take is None:
         hint = "`--take file` writes the file's values into the job, `--take job` keeps the job's; or correct one of the two"
         raise InputError("\n".join(map(str, found)), hint=hint)
     if take == "job":
-        return dataclasses.replace(draft, notes=(*draft.notes, *(f"kept as the job has it: {each}" for each in found)))
+        kept = tuple(f"kept as the job has it: {each}" for each in found)
+        kept += ("the launch line has the job's values",) if found and draft.command else ()
+        return dataclasses.replace(draft, notes=(*draft.notes, *kept)).with_launch_line_of_job(facts)
     for each in found:
         if not each.edits:
             raise InputError(str(each), hint="this cannot be taken from the file: correct the job")
         draft = draft.edited(*each.edits, note=f"taken from the file: {each}")
         if each.edits[0][0] == "runner" and facts.command and not problem.command:
-            layers, experts = (facts.model.get(name, getattr(problem.model, name)) for name in ("layers", "experts"))
-            draft = draft.with_tables(facts.command(layers, experts), note="check `[command]`")
-    return draft
+            draft = draft.with_command(_as_stated(facts, facts.command, problem.model), note="check `[command]`")
+    return draft.with_launch_line_of_job(facts)
 
 
 def differences(problem: Problem, facts: JobFacts, reading: Reading, *, origin: str) -> Iterator[Difference]:
-    """Yield what the files and the job state differently: dimensions, batch, devices, precision, and whose search space it is."""
+    """Yield what the files and the job state differently: model, batch, devices, precision, and whose search space it is."""
     if not fits(origin, problem.space.name, tuple(catalog.names("search_spaces"))):
         yield _foreign(problem, facts, origin)
-    for name, value in facts.model.items():
+    for name, value in {**facts.model, **facts.kind}.items():
         if (ours := getattr(problem.model, name)) != value:
             words, edits = f"the file has {name} = {{file}}, the job {{job}}", (("model", name, value),)
-            yield Difference(words=words, file=str(value), job=str(ours), edits=edits)
+            yield Difference(words=words, file=spell(value), job=spell(ours), edits=edits)
     batch = int(reading.settings.get("global_batch", problem.global_batch))
     if batch != problem.global_batch:
         words, taken = "the file has a global batch of {file}, the job of {job}", ("batch", "global_batch", batch)
@@ -185,6 +223,15 @@ def differences(problem: Problem, facts: JobFacts, reading: Reading, *, origin: 
         edit = ("training", "precision", facts.precision)
         words = "the file has precision = {file}, the job {job}"
         yield Difference(words=words, file=spell(facts.precision), job=spell(problem.training.precision), edits=(edit,))
+
+
+def unnamed_knobs(problem: Problem, reading: Reading) -> dict[str, Value]:
+    """Return the knobs that the job's own launch line does not name, and that stand elsewhere in its trials than in the files."""
+    if problem.command is None:
+        return {}
+    space, named = problem.space, {*problem.command.parameters, *DEGREES}
+    knobs = {name: value for name, value in reading.settings.items() if name in space.names and name not in named}
+    return {name: value for name, value in knobs.items() if not alike(name, value, space[name].default)}
 
 
 def _devices(problem: Problem, facts: JobFacts) -> Iterator[Difference]:

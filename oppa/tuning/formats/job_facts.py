@@ -1,13 +1,15 @@
 """Reads what a framework's files state about the job itself: its model, batch, devices, and which runner and space are the framework's."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
+from oppa.problem.model import Model
 from oppa.problem.space import Value
 from oppa.tuning.formats import accelerate, deepspeed, megatron
 from oppa.tuning.formats.format import Files
-from oppa.tuning.formats.megatron_command import command_table, model_facts
+from oppa.tuning.formats.megatron_command import command_table, model_facts, states_architecture
 
 SPACES = {
     "deepspeed": ("deepspeed", "deepspeed-llama"),
@@ -18,9 +20,16 @@ SPACES = {
 """The catalog's search spaces that have a framework's parameters."""
 ANY = "command"
 """The search space that knows no framework's rules, and therefore fits all of them."""
+NEEDED = ("layers", "hidden", "heads", "seq_len", "vocab")
+"""The dimensions without which a job has no model."""
 
 
-CommandOf = Callable[[int, int], str]
+class CommandOf(Protocol):
+    """Writes the tables `[command]` for a job of a model and a precision."""
+
+    def __call__(self, *, model: Model, precision: str) -> str:
+        """Return the text."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +39,7 @@ class JobFacts:
     model: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Dimensions."""
     kind: Mapping[str, Value] = dataclasses.field(default_factory=dict)
-    """Further keys of `[model]` that a job without a model needs, where the files state the model whole."""
+    """Further keys of `[model]`: what kind of model it is."""
     global_batch: int | None = None
     devices: int | None = None
     """All of them."""
@@ -40,10 +49,23 @@ class JobFacts:
     """The runner for the framework; empty where there is none."""
     space: str = ""
     """The search space, where it is not the runner's own."""
+    launch_space: str = ""
+    """The search space for a launch line of the user's own; empty where the framework has none."""
     command: CommandOf | None = None
-    """The text of the tables `[command]` for a model of some layers and experts, where the runner starts a launch line."""
+    """Writes the launch line, where the runner starts one."""
     unread: tuple[str, ...] = ()
     """Options that state a fact in a way that cannot be read."""
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """The dimensions that a job's model needs and that the files do not state."""
+        return tuple(name for name in NEEDED if name not in self.model)
+
+    @property
+    def model_table(self) -> dict[str, Value]:
+        """`[model]` of a job without one: the dimensions, and of its kind what is not the default."""
+        usual = {field.name: field.default for field in dataclasses.fields(Model)}
+        return {**self.model, **{name: value for name, value in self.kind.items() if value != usual[name]}}
 
 
 def facts_of(origin: str, files: Files) -> JobFacts:
@@ -67,6 +89,7 @@ def _deepspeed(files: Files) -> JobFacts:
         devices=ranks * split if ranks and not rest else None,
         precision=_precision(values.get("bf16")),
         runner="deepspeed",
+        launch_space="deepspeed",
     )
 
 
@@ -79,18 +102,20 @@ def _accelerate(files: Files) -> JobFacts:
     values = accelerate.values_of(files)
     inner = _deepspeed(files) if deepspeed.CONFIG in files else JobFacts()
     devices, hosts = values.get("num_processes"), values.get("num_machines")
+    sharded_by_deepspeed = str(values.get("distributed_type")) == "DEEPSPEED"
     return dataclasses.replace(
         inner,
         devices=devices if isinstance(devices, int) else inner.devices,
         hosts=hosts if isinstance(hosts, int) else None,
         precision=inner.precision or {"bf16": "bf16", "no": "fp32"}.get(str(values.get("mixed_precision")), ""),
-        runner="deepspeed" if str(values.get("distributed_type")) == "DEEPSPEED" else "torch",
+        runner="deepspeed" if sharded_by_deepspeed else "torch",
+        launch_space="deepspeed" if sharded_by_deepspeed else "",
     )
 
 
 def _megatron(files: Files) -> JobFacts:
-    options = megatron.options_of(files)
-    model, kind, unread = model_facts(options)
+    options, program = megatron.options_of(files), megatron.program_of(files)
+    model, kind, unread = model_facts(options, program)
     hosts = _first(options, "--nnodes") or 1
     ranks = _first(options, "--nproc_per_node", "--nproc-per-node")
     return JobFacts(
@@ -99,12 +124,18 @@ def _megatron(files: Files) -> JobFacts:
         global_batch=_first(options, "--global-batch-size"),
         devices=ranks * hosts if ranks else None,
         hosts=_first(options, "--nnodes"),
-        precision="bf16" if "--bf16" in options else "",
+        precision=_megatron_precision(options, usual="fp32" if states_architecture(model) else ""),
         runner="command",
         space="megatron",
-        command=lambda layers, experts: command_table(options, megatron.program_of(files), layers=layers, experts=experts),
+        launch_space="megatron",
+        command=functools.partial(command_table, options, program),
         unread=unread,
     )
+
+
+def _megatron_precision(options: Mapping[str, list[str]], *, usual: str) -> str:
+    """Return the precision that options state; none for fp16, which no job has."""
+    return "bf16" if "--bf16" in options else "" if "--fp16" in options else usual
 
 
 def _first(options: Mapping[str, list[str]], *names: str) -> int | None:
@@ -117,5 +148,5 @@ _READERS: dict[str, Callable[[Files], JobFacts]] = {
     "deepspeed": _deepspeed,
     "accelerate": _accelerate,
     "megatron": _megatron,
-    "colossalai": lambda _: JobFacts(runner="colossalai"),
+    "colossalai": lambda _: JobFacts(runner="colossalai", launch_space="colossalai"),
 }

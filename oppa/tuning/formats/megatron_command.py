@@ -1,14 +1,16 @@
 """Makes a launch line for trials of Megatron-LM from a script's own options, and reads the model that they state.
 
 Options that stand for a parameter become `[command.arguments]`; those of torchrun, and those that say how long a run is and what it
-writes, are replaced by what a trial needs. All others are kept as they are.
+writes, are replaced by what a trial needs. Options that state another model or precision than the job follow the job. All others are kept.
 """
 
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 
 from oppa.problem.declaration import spell
+from oppa.problem.model import Model
 from oppa.problem.space import Value
 from oppa.problem.space_file import divisors
 from oppa.tuning.formats import megatron
@@ -26,6 +28,23 @@ DIMENSIONS = {
     "--num-experts": "experts",
     "--moe-router-topk": "experts_per_token",
 }
+STATED_BY = {
+    "hidden": ["--ffn-hidden-size"],
+    "ffn": ["--ffn-hidden-size"],
+    "heads": ["--group-query-attention", "--num-query-groups"],
+    "kv_heads": ["--group-query-attention", "--num-query-groups"],
+    "seq_len": ["--max-position-embeddings"],
+    "vocab": ["--vocab-size"],
+    "gated": ["--swiglu"],
+    "norm": ["--normalization"],
+    "biases": ["--disable-bias-linear"],
+    "qkv_bias": ["--add-qkv-bias"],
+    "tied": ["--untie-embeddings-and-output-weights"],
+    "learned_positions": ["--position-embedding-type", "--max-position-embeddings", "--use-rotary-position-embeddings"],
+    "experts": ["--num-experts", "--moe-router-topk"],
+    "experts_per_token": ["--num-experts", "--moe-router-topk"],
+}
+"""The options that change where the job has another value. Those of other dimensions are placeholders, which follow the job anyway."""
 _IN_A_TRIAL = ["--global-batch-size", "{global_batch}", "--train-iters", "{steps}", "--log-interval", "1", "--eval-iters", "0"]
 _REPLACED = re.compile(
     r"--(nproc[_-]per[_-]node|nnodes|node[_-]rank|master[_-](addr|port)|rdzv[_-].*|standalone|max[_-]restarts|local[_-]ranks[_-]filter"
@@ -38,8 +57,11 @@ BUCKETS_MB = (153, *(2**power for power in range(13)))
 """The sizes of search_spaces/megatron.toml; Megatron-LM's own needs no word."""
 
 
-def model_facts(options: Options) -> tuple[dict[str, int], dict[str, Value], tuple[str, ...]]:
-    """Return the dimensions that options state, what kind of model they state where it is whole, and the options that cannot be read."""
+def model_facts(options: Options, program: str = "") -> tuple[dict[str, int], dict[str, Value], tuple[str, ...]]:
+    """Return the dimensions that options state, what kind of model they state, and the options that cannot be read.
+
+    What options leave out has the default of megatron/training/arguments.py. Options without layers, width and heads state no kind.
+    """
     found: dict[str, int] = {}
     unread = []
     for option, name in DIMENSIONS.items():
@@ -50,31 +72,65 @@ def model_facts(options: Options) -> tuple[dict[str, int], dict[str, Value], tup
             found[name] = int(words[0])
         else:
             unread.append(" ".join((option, *words)))
+    grouped = "--group-query-attention" in options
+    if "heads" in found and not (grouped and "--num-query-groups" in options):
+        found["kv_heads"] = 1 if grouped else found["heads"]
     unread += [" ".join((option, *words)) for option, words in options.items() if option not in DIMENSIONS and _is_open(option, words)]
     vocab = options.get("--vocab-size", ())
     if vocab and vocab[0].isdigit():
-        end_of_document = list(options.get("--tokenizer-type", ()))[:1] == ["NullTokenizer"]
-        found["vocab"] = int(vocab[0]) + end_of_document
-    return found, _kind(options, found), tuple(unread)
+        found["vocab"] = int(vocab[0]) + _tokens_beyond(options)
+    return found, _kind(options, found, program), tuple(unread)
 
 
-def _kind(options: Options, found: Mapping[str, int]) -> dict[str, Value]:
-    """Return further keys of `[model]`, with the defaults of megatron/training/arguments.py; none where dimensions are missing."""
-    if not {"layers", "hidden", "heads", "seq_len", "vocab"} <= set(found):
+def states_architecture(found: Mapping[str, int]) -> bool:
+    """Return whether dimensions are those of a model, so that options that are left out have their defaults."""
+    return {"layers", "hidden", "heads"} <= set(found)
+
+
+def _tokens_beyond(options: Options) -> int:
+    """Return how many tokens the vocabulary has beyond `--vocab-size`: this tokenizer adds one for the end of a document."""
+    return int(_first(options, "--tokenizer-type") == "NullTokenizer")
+
+
+def _kind(options: Options, found: Mapping[str, int], program: str) -> dict[str, Value]:
+    """Return further keys of `[model]`; none where options state no architecture."""
+    if not states_architecture(found):
         return {}
-    hidden, gated = found["hidden"], "--swiglu" in options
-    norm = list(options.get("--normalization", ()))[:1] == ["RMSNorm"]
-    positions = list(options.get("--max-position-embeddings", ()))[:1]
-    learned = list(options.get("--position-embedding-type", ("learned_absolute",)))[:1] == ["learned_absolute"]
+    gated, experts = "--swiglu" in options, found.get("experts", 1)
+    causal = PurePath(program or PROGRAM).name == PROGRAM
     return {
-        **({} if "ffn" in found else {"ffn": int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden}),
+        **({} if "--ffn-hidden-size" in options else {"ffn": _usual_ffn(found["hidden"], gated=gated)}),
         "gated": gated,
-        "norm": "rms" if norm else "layer",
+        "norm": "rms" if _first(options, "--normalization") == "RMSNorm" else "layer",
         "biases": "--disable-bias-linear" not in options,
         "qkv_bias": "--add-qkv-bias" in options,
         "tied": "--untie-embeddings-and-output-weights" not in options,
-        **({"learned_positions": int(positions[0]) if positions and positions[0].isdigit() else found["seq_len"]} if learned else {}),
+        **_positions(options, found),
+        **({} if "--num-experts" in options else {"experts": 1, "experts_per_token": 1}),
+        **({"experts_per_token": 2} if experts > 1 and "--moe-router-topk" not in options else {}),
+        **({"causal": True, "patch": 0, "token_types": 0} if causal else {}),
     }
+
+
+def _usual_ffn(hidden: int, *, gated: bool) -> int:
+    """Return the width of the feed-forward network without `--ffn-hidden-size`."""
+    return int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+
+
+def _positions(options: Options, found: Mapping[str, int]) -> dict[str, Value]:
+    """Return the rows of a learned position embedding, 0 for a rotary one; nothing where options do not state their number."""
+    rotary = "--use-rotary-position-embeddings" in options
+    if rotary or _first(options, "--position-embedding-type") not in ("", "learned_absolute"):
+        return {"learned_positions": 0}
+    rows = _first(options, "--max-position-embeddings")
+    if rows.isdigit():
+        return {"learned_positions": int(rows)}
+    return {"learned_positions": found["seq_len"]} if "seq_len" in found else {}
+
+
+def _first(options: Options, option: str) -> str:
+    """Return the first value of an option; empty where it is not given, or has none."""
+    return next(iter(options.get(option, ())), "")
 
 
 def _is_open(option: str, words: Sequence[str]) -> bool:
@@ -83,11 +139,37 @@ def _is_open(option: str, words: Sequence[str]) -> bool:
     return kept and any("$" in word for word in itertools.takewhile(lambda word: not _NO_VALUE.fullmatch(word), words))
 
 
-def command_table(options: Options, program: str, *, layers: int, experts: int) -> str:
-    """Return the tables `[command]`, `[command.arguments]` and `[command.steps]` as text."""
+def command_table(options: Options, program: str, *, model: Model, precision: str) -> str:
+    """Return the tables `[command]`, `[command.arguments]` and `[command.steps]` as text, for a job of a model and a precision.
+
+    Raises:
+        InputError: the options state another model than the job's, and Megatron-LM cannot train the job's.
+    """
+    options = _with_precision(_with_model(options, program, model), precision)
     argv = ["torchrun", "--nproc-per-node", "{devices_per_host}", program or PROGRAM, *_kept(options), *_IN_A_TRIAL]
-    arguments = "".join(f"{name} = {words}\n" for name, words in _arguments(layers, experts).items())
+    arguments = "".join(f"{name} = {words}\n" for name, words in _arguments(model.layers, model.experts).items())
     return f'[command]\nargv = [\n{"".join(_lines(argv))}]\n\n[command.arguments]\n{arguments}\n[command.steps]\nformat = "megatron"\n'
+
+
+def _with_model(options: Options, program: str, model: Model) -> Options:
+    """Return the options of a model: those that state something else give way to the model's own."""
+    dimensions, kind, _ = model_facts(options, program)
+    others = [name for name, value in {**dimensions, **kind}.items() if getattr(model, name) != value]
+    if not others:
+        return options
+    given_up = {option for name in others for option in STATED_BY.get(name, ())}
+    ours = megatron.options_of({megatron.ARGUMENTS: " ".join(megatron.model_options(model))})
+    ours["--vocab-size"] = [str(model.vocab - _tokens_beyond(options))]
+    kept = {option: words for option, words in options.items() if option not in given_up}
+    return kept | {option: words for option, words in ours.items() if option in given_up}
+
+
+def _with_precision(options: Options, precision: str) -> Options:
+    """Return the options in a precision of a job; no job has fp16, so that stays as it is."""
+    if "--fp16" in options:
+        return options
+    others = {option: words for option, words in options.items() if option != "--bf16"}
+    return {**options, "--bf16": options.get("--bf16", [])} if precision == "bf16" else others
 
 
 def _kept(options: Options) -> Iterable[str]:

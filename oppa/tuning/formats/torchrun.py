@@ -9,6 +9,7 @@ import os
 import shlex
 from pathlib import Path
 
+from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.command import values_of
 from oppa.problem.configuration import PARAMETERS, Configuration
@@ -64,7 +65,7 @@ def parse(problem: Problem, files: Files) -> Reading:
 def _exports(runner: Runner, problem: Problem) -> dict[str, str]:
     """Environment variables of a runner, and of a command that may be torchrun without a number of ranks.
 
-    A launch line that shows no interpreter gets PATH of the study, so that it finds the programs that its trials ran on.
+    A launch line that leaves programs to PATH gets that of the study, so that it finds the programs that its trials ran on.
     """
     found = {name: shlex.quote(value) for name, value in runner.environment.items()}
     found |= {TORCHRUN_RANKS: str(problem.cluster.devices_per_host)} if runner.command else {}
@@ -74,7 +75,7 @@ def _exports(runner: Runner, problem: Problem) -> dict[str, str]:
 
 def _paths(runner: Runner) -> list[str]:
     """Where a runner's programs find `report`, and oppa where they run in an environment of their own."""
-    found = [str(runner.folder.parent)]
+    found = [str(catalog.client())]
     if own := environment(runner.folder):
         found.append(variables(own.python, own.path / "packages")["PYTHONPATH"])
     return found

@@ -1,5 +1,6 @@
 """A framework's file and a job: what the job leaves open is chosen, and what differs is named with both values."""
 
+import dataclasses
 import json
 import tomllib
 from pathlib import Path
@@ -11,9 +12,10 @@ from oppa.errors import InputError, JobError
 from oppa.problem.baseline import at_rest, complete
 from oppa.problem.command import values_of
 from oppa.problem.job_text import with_value
+from oppa.problem.presets import PRESETS
 from oppa.trials.runner import require_program
 from oppa.tuning.formats import FORMATS
-from oppa.tuning.formats.adoption import completed, new_job, settled
+from oppa.tuning.formats.adoption import completed, new_job, settled, unnamed_knobs
 from oppa.tuning.formats.job_facts import SPACES, facts_of
 from oppa.tuning.formats.megatron_command import BUCKETS_MB
 
@@ -55,6 +57,30 @@ memory_limit = "80 GiB"
 
 [training]
 precision = "bf16"
+"""
+GPT = """\
+layers = 12
+hidden = 768
+heads = 12
+ffn = 3072
+vocab = 50304
+seq_len = 1024
+gated = false
+norm = "layer"
+biases = true
+tied = true
+learned_positions = 1024"""
+"""What SCRIPT trains."""
+LLAMA = """
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32
+    --seq-length 4096 --max-position-embeddings 4096 --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear
+    --untie-embeddings-and-output-weights --tokenizer-type NullTokenizer --vocab-size 32000 --bf16 --lr 1e-4
+    --tensor-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 64
+""".replace("\n   ", "")
+QWEN = JOB.replace("tiny-4m", "qwen2-1.5b").replace('"bf16"', '"fp32"')
+OWN = """
+[command]
+argv = ["torchrun", "train.py", "--micro-batch", "{micro_batch}"]
 """
 SEARCHED = '\n[runner]\nname = "simulated"\n\n[space]\nname = "{space}"\n'
 
@@ -129,11 +155,7 @@ def test_without_a_job_a_format_must_choose_a_runner_and_state_its_model_whole(t
 
 @pytest.mark.parametrize(("origin", "files"), [("deepspeed", deepspeed()), ("megatron", {"train.sh": SCRIPT})])
 def test_a_job_that_chooses_no_runner_gets_the_frameworks_behind_its_own_text(origin, files, tmp_path) -> None:
-    job = (
-        JOB
-        if origin == "deepspeed"
-        else JOB.replace('preset = "tiny-4m"  # small', "layers = 12\nhidden = 768\nheads = 12\nffn = 3072\nvocab = 50304\nseq_len = 1024")
-    )
+    job = JOB if origin == "deepspeed" else JOB.replace('preset = "tiny-4m"  # small', GPT)
     draft, problem = adopted(tmp_path, origin, files, job)
     assert problem.space.name in SPACES[origin] and not draft.rewritten
     assert draft.text == f"{job}\n{draft.added}\n" and f"chosen for {origin}" in draft.notes[0]
@@ -175,6 +197,88 @@ def test_dimensions_are_compared_one_by_one_and_can_be_taken(tmp_path) -> None:
         assert f"the file has {line}" in caught.value.message
     draft, problem = adopted(tmp_path, "megatron", {"train.sh": SCRIPT}, job, take="file")
     assert (problem.model.layers, problem.model.vocab) == (12, 50304) and tomllib.loads(draft.text)["model"]["preset"] == "tiny-4m"
+
+
+def test_taken_from_a_script_the_model_is_the_scripts_in_kind_too(tmp_path) -> None:
+    draft, problem = adopted(tmp_path, "megatron", {"train.sh": LLAMA}, QWEN, take="file")
+    model = problem.model
+    assert (model.layers, model.kv_heads, model.qkv_bias, model.tied, model.vocab) == (32, 32, False, False, 32001)
+    assert dataclasses.replace(model, name="") == dataclasses.replace(PRESETS["llama-2-7b"], name="", vocab=32001, seq_len=4096)
+    problem.command.require_words_for(problem.candidates())  # chunks of 32 layers, not of 28
+    assert adopted(tmp_path, "megatron", {"train.sh": LLAMA}, draft.text)[0].text == draft.text, "nothing differs any more"
+
+
+def test_kept_as_the_job_has_it_the_launch_line_has_the_jobs_values(tmp_path) -> None:
+    """The launch line states the job's model, although the script states another."""
+    draft, problem = adopted(tmp_path, "megatron", {"train.sh": LLAMA}, QWEN, take="job")
+    assert problem.model == PRESETS["qwen2-1.5b"] and problem.training.precision == "fp32"
+    assert "the launch line has the job's values" in draft.notes
+    words = launch_line(problem, tmp_path)
+    assert words[words.index("--vocab-size") + 1] == "151935", "the tokenizer adds one"
+    assert "--bf16" not in words and words[words.index("--lr") + 1] == "1e-4"
+    stated = facts_of("megatron", {"line.sh": " ".join(words)})
+    assert all(getattr(problem.model, name) == value for name, value in {**stated.model, **stated.kind}.items())
+    assert stated.precision == "fp32"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("preset", ["qwen2-1.5b", "mixtral-8x7b", "llama-2-7b", "GPT"])
+@pytest.mark.parametrize("script", [SCRIPT, LLAMA], ids=["GPT", "Llama"])
+def test_the_launch_line_states_the_model_and_the_precision_of_any_job(script, preset, precision, tmp_path) -> None:
+    job = JOB.replace('"bf16"', f'"{precision}"').replace('preset = "tiny-4m"', GPT if preset == "GPT" else f'preset = "{preset}"')
+    _, problem = adopted(tmp_path, "megatron", {"train.sh": script}, job, take="job")
+    stated = facts_of("megatron", {"line.sh": " ".join(launch_line(problem, tmp_path))})
+    assert {**stated.model, **stated.kind} == {name: getattr(problem.model, name) for name in {**stated.model, **stated.kind}}
+    assert stated.precision == precision and not stated.lacking
+
+
+def launch_line(problem, folder: Path) -> list[str]:
+    configuration = problem.candidates().configuration(0)
+    return problem.command.words(values_of(configuration, problem.model, problem.cluster, problem.training, steps=3, folder=folder), {})
+
+
+def test_a_script_of_experts_becomes_a_job_and_a_dense_one_differs_from_a_job_of_experts(tmp_path) -> None:
+    _, problem = adopted(tmp_path, "megatron", {"train.sh": f"{LLAMA.strip()} --num-experts 8"})
+    assert (problem.model.experts, problem.model.experts_per_token) == (8, 2), "the default of --moe-router-topk"
+    with pytest.raises(InputError, match="the file has experts = 1, the job 8"):
+        adopted(tmp_path, "megatron", {"train.sh": LLAMA}, JOB.replace("tiny-4m", "mixtral-8x7b"))
+
+
+def test_a_model_that_the_framework_cannot_train_is_refused_unless_the_files_is_taken(tmp_path) -> None:
+    job = JOB.replace("tiny-4m", "bert-base")
+    with pytest.raises(InputError, match="the file has causal = true, the job false"):
+        adopted(tmp_path, "megatron", {"train.sh": LLAMA}, job)
+    with pytest.raises(InputError, match=r"pretrain_gpt.py cannot train `bert-base`"):
+        adopted(tmp_path, "megatron", {"train.sh": LLAMA}, job, take="job")
+    assert adopted(tmp_path, "megatron", {"train.sh": LLAMA}, job, take="file")[1].model.causal
+
+
+def test_a_job_without_a_model_gets_the_scripts(tmp_path) -> None:
+    _, problem = adopted(tmp_path, "megatron", {"train.sh": LLAMA}, JOB.replace('[model]\npreset = "tiny-4m"  # small\n', ""))
+    assert (problem.model.hidden, problem.model.kv_heads, problem.runner.name) == (4096, 32, "command")
+
+
+@pytest.mark.parametrize(("origin", "space"), [("deepspeed", "deepspeed"), ("megatron", "megatron")])
+def test_a_launch_line_of_the_users_own_gets_the_frameworks_space(origin, space, tmp_path) -> None:
+    job, files = JOB.replace('preset = "tiny-4m"  # small', GPT) + OWN, {"deepspeed": deepspeed(), "megatron": {"train.sh": SCRIPT}}[origin]
+    draft, problem = adopted(tmp_path, origin, files, job)
+    assert (problem.space.name, problem.runner.name, draft.command) == (space, "command", "")
+    assert draft.notes == (f"chosen for {origin}: the search space `{space}`",) and draft.text.startswith(job)
+    assert adopted(tmp_path, origin, files, f'{job}[space]\nname = "command"\n')[1].space.name == "command", "the user's choice"
+    draft, problem = adopted(tmp_path, origin, files, f"{job}[space.parameters]\nep = 1\n")
+    assert problem.space.name == ("command" if origin == "deepspeed" else "megatron")
+    assert ("the search space stays `command`, as the job does not fit" in draft.notes[0]) is (origin == "deepspeed")
+
+
+def test_knobs_that_the_launch_line_does_not_name_are_found(tmp_path) -> None:
+    files = deepspeed(zero_optimization={"stage": 2, "reduce_bucket_size": 1e9}, pipeline={"stages": 2})
+    _, problem = adopted(tmp_path, "deepspeed", files, f"{JOB}{OWN}", take="job")
+    reading = FORMATS["deepspeed"].parse(problem, files)
+    assert unnamed_knobs(problem, reading) == {"zero_stage": 2, "zero_bucket_mb": pytest.approx(1907, abs=1)}, "pp is no knob"
+    _, problem = adopted(tmp_path, "deepspeed", files, f"{JOB}{OWN}[command.arguments]\nzero_stage = ['{{zero_stage}}']\n", take="job")
+    assert set(unnamed_knobs(problem, reading)) == {"zero_bucket_mb"}
+    usual = FORMATS["deepspeed"].parse(problem, deepspeed(zero_optimization={"stage": 2, "reduce_bucket_size": 5e8}))
+    assert not unnamed_knobs(problem, usual), "5e8 elements are DeepSpeed's default"
 
 
 @pytest.mark.parametrize(("origin", "files"), [("deepspeed", deepspeed()), ("megatron", {"train.sh": SCRIPT})])

@@ -9,7 +9,11 @@
 import json
 import os
 import signal
+import sys
 
+from oppa import catalog
+
+sys.path.insert(0, str(catalog.root() / "runners"))
 import rank as ranks
 import torch
 

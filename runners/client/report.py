@@ -5,7 +5,8 @@
     if trial and not trial.step(step_time_s, memory_bytes=peak, loss=loss):    # every rank, after each optimizer step
         break                                # the trial is over: all ranks are told so behind the same step
 
-oppa puts this folder on PYTHONPATH and names the trial's folder in OPPA_TRIAL. Which rank this is says RANK, as torchrun sets it.
+oppa puts this folder on PYTHONPATH, in which nothing else lies, and names the trial's folder in OPPA_TRIAL. Which rank this is says RANK,
+as torchrun sets it.
 """
 
 import json
