@@ -71,7 +71,7 @@ def test_a_wrong_word_is_named(words, message) -> None:
 
 def test_a_reference_of_other_tasks_is_refused_before_anything_is_played(checkout) -> None:
     with (checkout / simulated_job("moe")).open("a") as file:
-        file.write("\n")
+        file.write("\nadded = 1\n")
     done = ci(checkout=checkout)
     assert done.returncode == 2 and "is a reference of other tasks: runners/simulated/jobs/moe.toml" in done.stderr
     assert "oppa bench ci --record" in done.stderr and "plays" not in done.stderr
