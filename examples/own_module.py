@@ -1,6 +1,6 @@
-"""A module of one's own, in parts: an MLP-Mixer over bytes of text (Tolstikhin et al. 2021), which is no transformer.
+"""Define a module of one's own in parts: an MLP-Mixer over bytes of text (Tolstikhin et al. 2021), which is no transformer.
 
-Each part is any `nn.Module` from one tensor to one; oppa/training/parts.py says what they may be.
+Each part is an `nn.Module` that takes one tensor and returns one; oppa/training/parts.py defines the parts.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """Mixes tokens with those before them, then channels."""
+    """Mixes each token with earlier tokens, then mixes channels."""
 
     def __init__(self, model):
         super().__init__()
@@ -19,30 +19,30 @@ class Block(nn.Module):
         self.register_buffer("past", torch.ones(model.seq_len, model.seq_len).tril())
 
     def forward(self, x):
-        """Shape (sequences, tokens, hidden) unchanged."""
+        """Return a tensor of the input's shape, (sequences, tokens, hidden)."""
         mixed = F.linear(self.tokens(x).transpose(1, 2), self.over_tokens.weight * self.past, self.over_tokens.bias)
         x = x + mixed.transpose(1, 2)
         return x + self.over_channels(self.channels(x))
 
 
 class Mixer:
-    """The entry point: called with the job's `[model]`, it says its parts."""
+    """The entry point, which oppa calls with the job's `[model]`; its methods return the parts."""
 
     def __init__(self, model):
         self.model = model
 
     def embed(self):
-        """What stands before the blocks."""
+        """Return the part before the blocks."""
         return nn.Embedding(self.model.vocab, self.model.hidden)
 
     def block(self, index):
-        """One of `layers` blocks."""
+        """Return one of `layers` blocks."""
         return Block(self.model)
 
     def head(self):
-        """What stands behind them."""
+        """Return the part after the blocks."""
         return nn.Sequential(nn.LayerNorm(self.model.hidden), nn.Linear(self.model.hidden, self.model.vocab))
 
     def loss(self, output, targets):
-        """Mean over the sequences given."""
+        """Return the mean loss of the given sequences."""
         return F.cross_entropy(output.flatten(0, 1), targets.flatten())

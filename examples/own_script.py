@@ -1,4 +1,4 @@
-"""A plain training script, started by torchrun; the three lines that mention `trial` are all that oppa adds to it."""
+"""Train with a plain script, which torchrun starts; oppa adds only `import report` and three lines for `trial` in the loop."""
 
 import argparse
 import time
@@ -6,7 +6,7 @@ import time
 import report
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a group: defaults of its functions would hold on to it until the interpreter ends
+import torch.distributed.nn  # imported before there is a group: defaults of its functions would keep the group until the interpreter ends
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -41,5 +41,5 @@ for _ in range(options.steps):
     if trial and not trial.step(time.monotonic() - begin, loss=total.item()):
         break
 dist.barrier()
-del model, optimizer  # which hold on to the group
+del model, optimizer  # they keep a reference to the group
 dist.destroy_process_group()

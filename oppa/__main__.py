@@ -1,4 +1,4 @@
-"""`python -m oppa`."""
+"""Run the command line as `python -m oppa`."""
 
 from oppa.cli import main
 

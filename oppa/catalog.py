@@ -1,4 +1,4 @@
-"""Finds what an installation has, in a checkout and in a wheel alike: search spaces, priors, runners, and what installs an extra."""
+"""Find what an installation contains, in a checkout or a wheel: search spaces, priors, runners, and how to install an extra."""
 
 import re
 import shlex
@@ -11,7 +11,11 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def root() -> Path:
-    """The folder that holds `search_spaces/`, `priors/` and `runners/`: inside the wheel, else the checkout."""
+    """Return the folder that holds `search_spaces/`, `priors/` and `runners/`: inside the wheel, else the checkout.
+
+    Raises:
+        EnvironmentLackingError: the installation has no such folder.
+    """
     for folder in (_PACKAGE / "_catalog", _PACKAGE.parent):
         if (folder / "runners").is_dir():
             return folder
@@ -22,16 +26,21 @@ def root() -> Path:
 
 
 def client() -> Path:
-    """Return the folder that programs have on PYTHONPATH: it holds `report.py` alone, so that no framework seems to be installed."""
+    """Return the folder that oppa adds to the PYTHONPATH of programs.
+
+    It holds `report.py` alone, so that the folder of a runner is never imported in place of a framework.
+    """
     return root() / "runners" / "client"
 
 
 def install_hint(extra: str, *, package: Path = _PACKAGE) -> str:
-    """Return how to install one of oppa's extras. The public index has another project under oppa's name, so no hint names that.
+    """Return the command that installs one of oppa's extras.
+
+    The public index has another project under oppa's name, so no hint uses that name.
 
     Args:
         extra: Its name in `pyproject.toml`, such as `peers`.
-        package: Where oppa is installed; without a `pyproject.toml` above, the hint names the extra's packages.
+        package: Folder of the installed package; if no `pyproject.toml` is above it, the hint names the extra's packages.
     """
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     if (package.parent / "pyproject.toml").is_file():
@@ -48,7 +57,7 @@ def _requirements(extra: str) -> list[str]:
 
 
 def names(kind: str) -> list[str]:
-    """What there is of a kind: `search_spaces`, `priors` (TOML files) or `runners` (folders with a runner.toml)."""
+    """Return the sorted names of a kind: `search_spaces`, `priors` (TOML files) or `runners` (folders with a runner.toml)."""
     folder = root() / kind
     if kind == "runners":
         return sorted(path.parent.name for path in folder.glob("*/runner.toml"))
@@ -56,10 +65,14 @@ def names(kind: str) -> list[str]:
 
 
 def find(kind: str, name: str, *, beside: Path | None = None) -> Path:
-    """The file or folder that `name` means: a path (relative to `beside`) if it holds a `/` or a `.`, else a name of the catalog.
+    """Return the file or folder that `name` means.
+
+    Args:
+        name: A path if it contains a `/` or a `.`, else a name of the catalogue.
+        beside: Folder to which a path is relative; None: the current one.
 
     Raises:
-        InputError: if there is none; the hint names the nearest.
+        InputError: there is none; the hint lists the known names, or the nearest.
     """
     if "/" in name or "." in name:
         path = (beside or Path()) / name

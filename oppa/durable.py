@@ -1,11 +1,14 @@
-"""What is written is on disk before anything builds on it."""
+"""Write files so that they are on disk before anything depends on them."""
 
 import os
 from pathlib import Path
 
 
 def write_private(path: Path, body: bytes) -> None:
-    """A new file that its owner alone can read, from its first moment on, and on disk; one that is there already is replaced."""
+    """Write a new file, and wait until it is on disk; an existing one is replaced.
+
+    Only its owner can read it, from the moment of its creation.
+    """
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(body)
@@ -14,7 +17,7 @@ def write_private(path: Path, body: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
+    """Wait until a file, or the entries of a folder, are on disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -1,17 +1,19 @@
-"""Every error that oppa raises on purpose, in one tree.
+"""Define every error that oppa raises on purpose, in one tree.
 
-OppaError                    base: what is wrong, with the value; and a hint: what to do
+OppaError                    base: the message states what is wrong, with the value; the hint states what to do
 ├── InputError               the user's input is wrong                                (exit code 2)
-│   ├── JobError             job.toml
-│   ├── SpaceError           a search space file
-│   ├── StudyError           a study folder: foreign, truncated, not writable
-│   ├── CheckpointError      a checkpoint: cut short, altered, of another model
-│   └── TableError           a table: cut short, altered, foreign, stale
+│   ├── JobError             the job file is wrong
+│   ├── SpaceError           a search space file is wrong
+│   ├── StudyError           a study folder is foreign, truncated or not writable
+│   ├── RunError             a run's folder cannot be used
+│   ├── CheckpointError      a checkpoint is truncated, altered, or of another model
+│   └── TableError           a table is truncated, altered, foreign or stale
 ├── InfeasibleError          nothing in the space can run                             (exit code 1)
 ├── EnvironmentLackingError  a program, package or device is missing                  (exit code 3)
-├── ProtocolError            a message that is none, or that its sender may not send
-├── MeasurementError         a measurement that is no number, or is not positive
-└── LeaseLostError           another tuner took over a trial that this one still ran
+├── ProtocolError            a message is malformed, or its sender may not send it
+├── TrainingError            training cannot continue
+├── MeasurementError         a measurement is not a finite, positive number
+└── LeaseLostError           another tuner took over a trial that this one was still running
 
 `oppa.cli` alone catches OppaError, prints it and exits.
 """
@@ -21,7 +23,7 @@ from collections.abc import Iterable
 
 
 class OppaError(Exception):
-    """What is wrong, with the value; `hint` says what to do about it."""
+    """States what is wrong, with the value; `hint` states what to do about it."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -50,15 +52,15 @@ class RunError(InputError):
 
 
 class CheckpointError(InputError):
-    """A checkpoint cannot be written here, or be gone on from."""
+    """A checkpoint cannot be written, or training cannot resume from it."""
 
 
 class TableError(InputError):
-    """A table cannot be used: it is not what was written, or not of this job, this hardware, this version."""
+    """A table cannot be used: it was altered, or it is of another job, hardware or version."""
 
 
 class ProtocolError(OppaError):
-    """A message is not one, or its sender may not send it."""
+    """A message is malformed, or its sender may not send it."""
 
 
 class InfeasibleError(OppaError):
@@ -70,7 +72,7 @@ class EnvironmentLackingError(OppaError):
 
 
 class TrainingError(OppaError):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class MeasurementError(OppaError):
@@ -78,11 +80,11 @@ class MeasurementError(OppaError):
 
 
 class LeaseLostError(OppaError):
-    """Another tuner took over a trial that this one still ran."""
+    """Another tuner took over a trial that this one was still running."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that names the known word closest to `word`, or all of them when none is close."""
+    """Return a hint that names the known word closest to `word`, or all of them if none is close."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1)
     return f"did you mean `{close[0]}`?" if close else f"use one of {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Random numbers by purpose: streams are named, so that adding one never shifts another."""
+"""Provide named streams of random numbers, one per purpose, so that adding one never shifts another."""
 
 import zlib
 
@@ -6,5 +6,5 @@ import numpy as np
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """An independent stream per purpose."""
+    """Return the random stream of a purpose, which is independent of all others."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()),)))

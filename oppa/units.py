@@ -1,4 +1,7 @@
-"""The one place that parses `"80 GiB"` and prints `1.2 s`. Inside oppa everything is in SI base units and bytes."""
+"""Parse quantities such as `"80 GiB"` and format them as `1.2 s`; no other module does.
+
+Inside oppa everything is in SI base units and bytes.
+"""
 
 import re
 from collections.abc import Sequence
@@ -29,22 +32,22 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], kind: str) -> fl
 
 
 def parse_bytes(text: str) -> int:
-    """`"80 GiB"` to bytes; raises InputError."""
+    """Return the bytes of a size such as `"80 GiB"`; raises InputError if the text is not one."""
     return round(_parse(text, BYTES, "a size"))
 
 
 def parse_seconds(text: str) -> float:
-    """`"10 min"` to seconds; raises InputError."""
+    """Return the seconds of a duration such as `"10 min"`; raises InputError if the text is not one."""
     return _parse(text, SECONDS, "a duration")
 
 
 def parse_bandwidth(text: str) -> float:
-    """`"25 GB/s"` or `"200 Mbit"` (per second) to bytes per second; raises InputError."""
+    """Return the bytes per second of `"25 GB/s"` or `"200 Mbit"` (per second); raises InputError if the text is no bandwidth."""
     return _parse(text, BYTES_PER_S, "a bandwidth")
 
 
 def format_bytes(count: float) -> str:
-    """Bytes for people: `412 MiB`."""
+    """Return bytes as text, such as `412 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.3g} {unit}" if count < 100 else f"{count:.0f} {unit}"
@@ -53,13 +56,13 @@ def format_bytes(count: float) -> str:
 
 
 def format_batch(global_batch: int, local_batches: Sequence[int] = ()) -> str:
-    """A global batch for people, with each worker's own where they differ: `batch 64 as 40, 24`."""
+    """Return a global batch as text, with each worker's batch if given: `batch 64 as 40, 24`."""
     shares = f" as {', '.join(map(str, local_batches))}" if local_batches else ""
     return f"batch {global_batch}{shares}"
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """A link's bandwidth for people: `200 Mbit/s`."""
+    """Return a link's bandwidth as text, such as `200 Mbit/s`."""
     bits_per_s = bytes_per_s * 8
     for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if bits_per_s >= size:
@@ -68,18 +71,18 @@ def format_bandwidth(bytes_per_s: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """Three digits, and all digits before the point."""
-    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"  # which would write 100 as `100.`
+    """Return a number with three significant digits, and all digits before the decimal point."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"  # `#.3g` would write 100 as `100.`
 
 
 def format_uncertain(value: float, stddev: float) -> str:
-    """`12.3 ± 0.2`: the uncertainty with the digits of the value."""
+    """Return a value with its standard deviation to the same number of decimals: `12.3 ± 0.2`."""
     text = format_number(value)
     return f"{text} ± {stddev:.{len(text.partition('.')[2])}f}"
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds for people: `85 ms`, `1.2 s`, `3 min 05 s`, `2 h 10 min`."""
+    """Return seconds as text: `85 ms`, `1.2 s`, `3 min 05 s`, `2 h 10 min`."""
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 100:
@@ -91,7 +94,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """Counts for people: `1.24 B`, `350 M`, `12 k`."""
+    """Return a count as text: `1.24 B`, `350 M`, `12 k`."""
     for size, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
         if abs(count) >= size:
             return f"{count / size:.3g}{suffix}"

@@ -1,9 +1,9 @@
-"""The parent of a trial's ranks: one process for all trials, the standard library alone.
+"""Start the ranks of all trials, one after the other, in one parent process that uses the standard library alone.
 
-Started as `python -P parent.py CONTROL [PROGRAM]`. With a program (a warm start) it imports the program once, and each rank is a fork
-that calls the program's `run(folder, rank, world) -> exit code`; without (a cold start) each rank executes a command of its own.
+The parent is started as `python -P parent.py CONTROL [PROGRAM]`. With a program (a warm start) it imports the program once, and each rank
+is a fork that calls the program's `run(folder, rank, world) -> exit code`. Without one (a cold start) each rank executes its own command.
 
-It is told over the socket CONTROL, one JSON message per packet, and tells what happens:
+It receives requests (<-) and sends events (->) over the socket CONTROL, one JSON message per packet:
 
     <- {"gang": 1, "folder": of the trial, "logs": folder, "ranks": [{"rank": 0, "world": 4, "argv": [...] or null, "environment": {...},
         "groups": [...]}, ...]}
@@ -11,7 +11,7 @@ It is told over the socket CONTROL, one JSON message per packet, and tells what 
     -> {"event": "exit", "gang": 1, "rank": 0, "code": 0 or null, "signal": null or 9, "time": unix seconds}
     -> {"event": "failed", "gang": 1 (null: the import), "cause": ..., "traceback": ...}
 
-When the socket closes it starts nothing more, and ends when its last rank has ended. Ranks are killed when it dies.
+When the socket closes, the parent starts no more ranks, and ends after its last rank. When the parent dies, its ranks are killed.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Parent:
-    """Starts ranks when told, and tells when they end."""
+    """Starts ranks on request, and reports their ends."""
 
     def __init__(self, control, program):
         self.control = control
@@ -43,18 +43,18 @@ class Parent:
         self.listening = True
 
     def serve(self):
-        """Until the socket has closed and no rank is left."""
+        """Handle requests and ends of ranks until the socket has closed and no rank is left."""
         while self.listening or len(self.selector.get_map()) > 0:
             for key, _ in self.selector.select():
                 key.data()
 
     def tell(self, event, **facts):
-        """Send an event; a tuner that is gone is noticed by `hear`."""
+        """Send an event. An error is ignored, because `hear` detects that the tuner is gone."""
         with contextlib.suppress(OSError):
             self.control.send(json.dumps({"event": event, **facts}).encode())
 
     def hear(self):
-        """Start the gang that a message describes."""
+        """Start the gang that a message describes, or stop listening if the socket has closed."""
         packet = self.control.recv(MAX_MESSAGE)
         if not packet:
             self.listening = False
@@ -65,7 +65,7 @@ class Parent:
             for rank in gang["ranks"]:
                 self.start(gang, rank)
             self.tell("started", gang=gang["gang"], pid=os.getpid())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the tuner must know
+        except Exception as error:  # noqa: BLE001 - every error is reported to the tuner
             self.tell("failed", gang=gang["gang"], cause=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
 
     def start(self, gang, rank):
@@ -80,7 +80,7 @@ class Parent:
         self.selector.register(handle, selectors.EVENT_READ, lambda: self.ended(gang["gang"], rank["rank"], pid, handle))
 
     def ended(self, gang, rank, pid, handle):
-        """A rank has ended: take its status and pass it on."""
+        """Collect the exit status of a rank that has ended, and report it."""
         self.selector.unregister(handle)
         os.close(handle)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -89,14 +89,14 @@ class Parent:
 
 
 def become_rank(parent, parent_pid, gang, rank):
-    """What the forked child does, to its end."""
+    """Run the rank in the forked child, and exit; never return."""
     code = 1
     try:
         settle(parent, parent_pid, Path(gang["logs"]), rank)
         if rank["argv"]:
             os.execvpe(rank["argv"][0], rank["argv"], os.environ)
         code = call(parent.program, Path(gang["folder"]), rank["rank"], rank["world"])
-    except BaseException:  # noqa: BLE001 - a fork must not run on as a second parent
+    except BaseException:  # noqa: BLE001 - a fork must not continue as a second parent
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -105,7 +105,7 @@ def become_rank(parent, parent_pid, gang, rank):
 
 
 def settle(parent, parent_pid, logs, rank):
-    """A session, an environment, logs and a CPU quota of the rank's own; nothing of the parent's but its memory."""
+    """Give the rank its own session, environment, logs and CPU quota, so that it shares only memory with the parent."""
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -114,7 +114,7 @@ def settle(parent, parent_pid, logs, rank):
     parent.selector.close()
     parent.control.close()
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # if the host runs out of memory, the kernel shall take a rank first
+        Path("/proc/self/oom_score_adj").write_text("1000")  # if the host runs out of memory, the kernel kills a rank first
     for group in rank["groups"]:
         Path(group, "cgroup.procs").write_text("0")
     for name, descriptor in (("stdout.log", 1), ("stderr.log", 2)):
@@ -123,12 +123,12 @@ def settle(parent, parent_pid, logs, rank):
 
 
 def call(program, folder, rank, world):
-    """The program's exit code; an error that it did not report itself is reported here."""
+    """Return the program's exit code, and report an error that the program did not report itself."""
     try:
         return int(program.run(folder, rank, world) or 0)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the tuner must know
+    except BaseException as error:  # noqa: BLE001 - every error is reported to the tuner
         traceback.print_exc()
         import report  # runners/client is on PYTHONPATH
 
@@ -156,8 +156,8 @@ def main():
     except BaseException as error:
         parent.tell("failed", gang=None, cause=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
         raise
-    gc.freeze()  # what was imported stays shared with the ranks
-    # Asked to end, it waits for its ranks to end first: its own death would kill them at once.
+    gc.freeze()  # keeps the memory of imported modules shared with the ranks
+    # SIGTERM is ignored, because the parent's death would kill its ranks at once: it ends after them.
     signal.signal(signal.SIGTERM, lambda *_: None)
     parent.serve()
 

@@ -1,11 +1,12 @@
-"""A rank of a trial that trains oppa's own model: what the programs here share, whichever framework steps it.
+"""Run one rank of a trial that trains oppa's own model; the programs here share this code, whichever framework takes the steps.
 
-A program says how a rank's part of the model is built; the loop, the measurements, and what is told of a failure are the same for
-all. Started cold, by torchrun or anything that sets RANK and WORLD_SIZE; or warm: a parent imports the program once, and forks a
-child per rank that calls its `run`. Importing it therefore loads all that training needs, and starts no thread.
+A program defines how a rank's part of the model is built. The loop, the measurements and the reports of failures are the same for all.
+
+A cold start is by torchrun, or anything that sets RANK and WORLD_SIZE. In a warm start, a parent imports the program once, and forks a
+child per rank that calls its `run`. Importing a program therefore loads all that training needs, and starts no thread.
 
     OPPA_TRIAL        the trial's folder
-    OPPA_RENDEZVOUS   where ranks meet, as torch's `init_method`; default `env://`
+    OPPA_RENDEZVOUS   address at which ranks meet, as torch's `init_method`; default `env://`
 """
 
 import functools
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy, whose thread pools would not survive a fork
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own chatter
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's own log
 
 import report
 import torch
@@ -34,16 +35,16 @@ CULPRIT_S = 1.0
 
 
 def run(build, folder, rank, world):
-    """Run this rank of the trial in `folder` with what `build(spec, mesh)` returns; its exit code."""
+    """Run this rank of the trial in `folder` with the replica that `build(spec, mesh)` returns; return the exit code."""
     return guarded(functools.partial(_train, build), folder, rank, world)
 
 
 def guarded(work, folder, rank, world):
-    """Do a rank's work, `work(trial, rank, world)`, and tell in the trial's folder what it failed of; the exit code."""
+    """Call `work(trial, rank, world)`, report a failure in the trial's folder, and return the exit code, 0 or 1."""
     trial = report.Trial(folder)
     try:
         work(trial, rank, world)
-    except Exception as error:  # noqa: BLE001 - whatever it was, the trial's folder is where it must be told
+    except Exception as error:  # noqa: BLE001 - every error is reported in the trial's folder
         _tell(trial, rank, error)
         return 1
     return 0
@@ -67,7 +68,7 @@ def _tell(trial, rank, error):
     elif isinstance(error, InputError):
         trial.end("failed", rank=rank, cause=f"illegal configuration: {error.message}", error=error)
     elif lost_peer(error):
-        # A rank that dies takes its peers along. The first report is believed: leave the culprit time to make it.
+        # A rank that dies makes its peers fail. The first report counts, so the rank that failed first gets time to make it.
         deadline = time.monotonic() + CULPRIT_S
         while time.monotonic() < deadline and not (trial.folder / "outcome.json").exists():
             time.sleep(0.01)
@@ -77,7 +78,7 @@ def _tell(trial, rank, error):
 
 
 def lost_peer(error):
-    """Whether `error` only says that another rank is gone."""
+    """Return True if `error`, or an error that caused it, only means that another rank is gone."""
     while error is not None:
         if isinstance(error, dist.DistError) or (
             isinstance(error, RuntimeError) and any(text in str(error) for text in LOST_PEER_MESSAGES)
@@ -88,13 +89,13 @@ def lost_peer(error):
 
 
 def main(build):
-    """Run the rank of a trial that the environment names."""
+    """Run the rank of a trial that the environment variables name."""
     start(functools.partial(run, build))
 
 
 def start(run_rank):
-    """Call `run_rank(folder, rank, world)` of the rank that the environment names, and exit as it says."""
+    """Call `run_rank(folder, rank, world)` for the rank that the environment variables name, and exit with the code that it returns."""
     code = run_rank(Path(os.environ["OPPA_TRIAL"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # no second spent on tearing torch down
+    os._exit(code)  # saves the second that tearing torch down takes

@@ -1,1 +1,1 @@
-"""Compares: speed as ratios, measured side by side in one run."""
+"""Implement `oppa bench`. Benchmarks compare speeds as ratios, measured alternately in one run."""

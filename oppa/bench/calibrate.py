@@ -1,7 +1,7 @@
-"""The coefficients of `priors/`, fitted to nanotron's published runs; and how well those fitted to one model predict another.
+"""Fit the coefficients of `priors/` to nanotron's published runs, and test how well a fit to one model predicts another.
 
-Maximum a posteriori: the beliefs of `priors/` are the hyper-priors, and a robust loss sets aside what no coefficient explains. Stalls are
-left out of the prediction while coefficients are fitted, and counted afterwards.
+The fit is maximum a posteriori. The distributions of `priors/` are the hyper-priors, and a robust loss limits the weight of runs that no
+coefficient explains. The fit leaves stalls out of the prediction; they are counted afterwards.
 
 Notation (n runs, k coefficients):
     place    (log coefficient - log median) / spread      (k,)
@@ -32,7 +32,7 @@ Model = Callable[[Workload, Coefficients], Tensor]
 
 
 def calibrate() -> list[Section]:
-    """All that nanotron's runs say of the coefficients; raises EnvironmentLackingError without them."""
+    """Return fitted coefficients, held-out errors and stalls for nanotron's runs; raises EnvironmentLackingError if the data are absent."""
     rows = published.nanotron_rows()
     runs = rows[rows["status"] == RAN].reset_index(drop=True)
     work = workload_of_rows(check_rows(runs))
@@ -50,7 +50,11 @@ def calibrate() -> list[Section]:
 
 @functools.cache
 def held_out_beliefs(model: str) -> Mapping[str, Belief]:
-    """The beliefs of `priors/` with medians fitted to the runs of all models but one; raises EnvironmentLackingError without them."""
+    """Return the distributions of `priors/`, with medians fitted to the runs of all models but one.
+
+    Raises:
+        EnvironmentLackingError: the data are missing.
+    """
     rows = published.nanotron_rows()
     runs = rows[rows["status"] == RAN].reset_index(drop=True)
     work, others = workload_of_rows(check_rows(runs)), runs.index[runs["model"] != model]
@@ -62,7 +66,7 @@ def held_out_beliefs(model: str) -> Mapping[str, Belief]:
 
 
 def fit(model: Model, work: Workload, measured: pd.Series, beliefs: Mapping[str, Belief], rows: pd.Index) -> Coefficients:
-    """The most probable coefficients after the runs in `rows`."""
+    """Return the maximum a posteriori coefficients, given the runs in `rows`."""
     chosen = torch.tensor(rows.to_numpy())
     some, target = work.take(chosen), torch.tensor(measured.to_numpy())[chosen].log()
     center = torch.tensor([math.log(belief.median) for belief in beliefs.values()], dtype=torch.float64)

@@ -1,13 +1,14 @@
-"""A short, fixed comparison for continuous integration: has the search become worse than what is on record?
+"""Compare a short, fixed set of searches with a recorded reference, to detect regressions in continuous integration.
 
-Everything runs on the tasks' own clocks, so a busy machine changes nothing. Plays are paired with those of the reference by task and seed:
+Time passes on the tasks' own clocks, so a busy machine changes no figure. Runs are paired with those of the reference by task and seed:
 
-    slower    mean over plays of log(seconds to 95% now / then), and its standard error
-    worse     mean over plays of best after ten trials, then minus now, and its standard error
+    slower    mean over runs of log(seconds to 95% now / then), and its standard error
+    worse     mean over runs of (best after ten trials then - now), and its standard error
 
-A regression is more than SLOWER or WORSE, and more than two standard errors.
+A regression exceeds SLOWER or WORSE, and also two standard errors.
 
-The reference keeps a digest of its tasks and of what is played. Priors are left out: what they do to the search is compared, too.
+The reference stores a digest of its tasks and runs. The digest leaves priors out, because their effect on the search is part of the
+comparison.
 """
 
 import dataclasses
@@ -33,12 +34,12 @@ COMPARISONS = tuple(
 )
 REFERENCE = Path("results", "ci", "reference.json")
 SLOWER, WORSE = math.log(1.1), 0.01
-"""What is tolerated: 10% more seconds, 1% less after ten trials."""
+"""Tolerated changes: 10% more seconds, and 0.01 less of the best throughput after ten trials."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One play in two numbers."""
+    """Holds the scores of one run: `seconds` to 95% of the best, and `best`, the incumbent's share of the best after ten trials."""
 
     suite: str
     task: str
@@ -49,13 +50,13 @@ class Score:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """What it is paired by."""
+        """Return the suite, task, designer and seed, by which runs are paired."""
         return self.suite, self.task, self.designer, self.seed
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A designer against the reference: means over paired plays, with their standard errors."""
+    """Compares a designer with the reference: means over paired runs, and their standard errors."""
 
     designer: str
     plays: int
@@ -66,28 +67,29 @@ class Change:
 
     @property
     def regressed(self) -> bool:
-        """By more than is tolerated, and more than noise explains."""
+        """Return whether a change exceeds both its tolerance and two standard errors."""
         slower = self.slower > max(SLOWER, 2 * self.slower_error)
         return slower or self.worse > max(WORSE, 2 * self.worse_error)
 
 
 def ci_inputs(names: Sequence[str] | None = None, designer: str = DEFAULT) -> Inputs:
-    """Return what defines the plays; raises InputError for an unknown task."""
+    """Return the inputs of the comparison; raises InputError for an unknown task."""
     return inputs("ci", names, **CI_ARGUMENTS, **({} if designer == DEFAULT else {"designer": designer}))
 
 
 def measure(on_run: Callable[[Run, int, int], None], *, names: Sequence[str] | None = None, designer: str = DEFAULT) -> list[Score]:
-    """Play everything now.
+    """Run all searches now, and return their scores.
 
     Args:
-        names: The tasks that are played, instead of all.
-        designer: Plays in place of `oppa`, and is compared with what that scored.
+        on_run: Called as that of `compare`.
+        names: Tasks to run; all by default.
+        designer: Runs in place of `oppa`; its scores are compared with those of `oppa`.
 
     Raises:
         InputError: for an unknown task or designer.
     """
     require_designer(designer)
-    ci_inputs(names)  # an unknown task is named before anything is played
+    ci_inputs(names)  # raises InputError for an unknown task before any run
     scores = []
     for comparison in COMPARISONS:
         tasks, _ = comparison.tasks()
@@ -100,14 +102,14 @@ def measure(on_run: Callable[[Run, int, int], None], *, names: Sequence[str] | N
 
 
 def read_reference(path: Path | None = None, *, inputs: Inputs | None = None) -> list[Score]:
-    """Return what is on record.
+    """Return the recorded scores.
 
     Args:
-        inputs: What the plays of now depend on.
+        inputs: Current inputs of the comparison; they must match the recorded ones.
 
     Raises:
         EnvironmentLackingError: there is no reference.
-        InputError: it is none, or one of other tasks or plays.
+        InputError: the file is no reference, or has other tasks or runs.
     """
     path = path or catalog.root() / REFERENCE
     hint = "record one: `oppa bench ci --record`"
@@ -125,7 +127,7 @@ def read_reference(path: Path | None = None, *, inputs: Inputs | None = None) ->
 
 
 def record(scores: Sequence[Score], path: Path | None = None) -> Path:
-    """Make these scores the reference; raises InputError where the disk refuses."""
+    """Write these scores as the reference, and return its path; raises InputError if the file cannot be written."""
     path = path or catalog.root() / REFERENCE
     played = ci_inputs()
     values: Mapping[str, Any] = {
@@ -140,7 +142,7 @@ def record(scores: Sequence[Score], path: Path | None = None) -> Path:
 
 
 def changes(now: Sequence[Score], then: Sequence[Score]) -> list[Change]:
-    """Designer by designer; raises InputError where the reference is one of other plays."""
+    """Return one change per designer; raises InputError if the reference lacks one of the runs."""
     before = {score.key: score for score in then}
     if lacking := [score.key for score in now if score.key not in before]:
         raise InputError(f"the reference lacks {len(lacking)} of {len(now)} plays", hint="record another: `oppa bench ci --record`")
@@ -149,7 +151,7 @@ def changes(now: Sequence[Score], then: Sequence[Score]) -> list[Change]:
 
 
 def sections(found: Sequence[Change]) -> list[Section]:
-    """The table that is posted."""
+    """Return the table that continuous integration posts."""
     rows = [
         (
             each.designer,
@@ -168,7 +170,7 @@ def sections(found: Sequence[Change]) -> list[Section]:
 
 
 def _score(comparison: Comparison, run: Run, designer: str) -> Score:
-    """Score a run as that of the designer in whose place it was played."""
+    """Return the score of a run, under the name of the designer that it replaces."""
     trials = comparison.trials
     seconds, best = seconds_to(run, trials), best_at(run, trials)[9]
     return Score(suite=comparison.suite, task=run.task, designer=designer, seed=run.seed, seconds=seconds, best=best)

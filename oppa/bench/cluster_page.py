@@ -1,4 +1,4 @@
-"""The page of the simulated cluster: ratios by policy, FlexTrain's figure 11, thresholds and windows, and scale tables."""
+"""Write the page of the simulated cluster: ratios by policy, FlexTrain's figure 11, thresholds and windows, and scale tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ COMPLETION, QUEUE = "elastic jobs, time to completion", "others, time in the que
 
 
 def sections(ran: Sequence[Ran]) -> list[Section]:
-    """The headline alone."""
+    """Return the headline table and the table of traces."""
     return [_headline(ran), _seeds(ran)]
 
 
@@ -48,7 +48,7 @@ def write_page(
     *,
     inputs: Inputs,
 ) -> Path:
-    """Everything; raises InputError where the disk refuses."""
+    """Write all tables and figures; raises InputError if a file cannot be written."""
     found = [*sections(ran), _thresholds(thresholds), *([_measured(measured)] if measured else []), _tables(tables)]
     figures = {"shares.svg": standalone(_figure_11(shares)), "thresholds.svg": standalone(_rules(thresholds))}
     return write_record(folder, TITLE, found, figures=figures, inputs=inputs)

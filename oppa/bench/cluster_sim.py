@@ -1,6 +1,6 @@
-"""Elastic jobs on a shared cluster, simulated: FlexTrain's figure 11 on traces like Seren's, its settings, and how much was to be had.
+"""Simulate elastic jobs on a shared cluster: FlexTrain's figure 11 on traces like Seren's, its settings, and the achievable saving.
 
-A world is a seed, which elastic jobs there are, how they scale, and the rules. All of it is deterministic; worlds run side by side.
+A world fixes the seed, the share of elastic jobs, how they scale, and the settings. All of it is deterministic; worlds run in parallel.
 """
 
 import concurrent.futures
@@ -21,18 +21,18 @@ from oppa.cluster.models import MODELS, Published, elasticity
 SEEDS = (0, 1, 2, 3, 4)
 SHARE = 0.2
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
-"""Of the pretraining jobs; 55% of them have one of the three sizes."""
+"""Shares of the pretraining jobs that are elastic; 55% of the pretraining jobs have one of the three sizes."""
 THRESHOLDS = (0.0, 0.3, 0.6, 0.8, 0.95)
 WINDOWS_H = (1.0, 4.0, 8.0, 24.0)
 PP, DP_PP, MEASURED = "pp", "dp+pp", "nanotron"
-"""How jobs scale: stages alone, replicas and stages, or as an 8B model was measured to."""
+"""Scaling of a job: by stages alone, by replicas and stages, or as measured for an 8B model."""
 POLICIES = ("greedy", "flextrain", "elasticflow")
 WORKERS = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What is simulated in one go: a policy, and nobody growing beside it."""
+    """Holds the inputs of one simulation: a trace, its elastic jobs, the settings, and the policies to compare."""
 
     seed: int
     scaling: str = PP
@@ -45,20 +45,25 @@ class World:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """A world, and what came of each policy in it."""
+    """Holds a world and the result of each policy in it."""
 
     world: World
     rows: tuple[Row, ...]
     seconds: float
-    """That it took to simulate, of one process."""
+    """Seconds that the simulation took in one process."""
 
     def row(self, policy: str) -> Row:
-        """Of one policy."""
+        """Return the result of one policy."""
         return next(row for row in self.rows if row.policy == policy)
 
 
 def run(worlds: Iterable[World], tables: Mapping[str, Mapping[int, Elasticity]], tell: Callable[[str], None]) -> list[Ran]:
-    """All of them, in their order."""
+    """Simulate all worlds, and return them in their order.
+
+    Args:
+        tables: Elasticity by scaling and by the GPUs that a job requests.
+        tell: Receives the progress.
+    """
     worlds = list(worlds)
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
@@ -69,7 +74,11 @@ def run(worlds: Iterable[World], tables: Mapping[str, Mapping[int, Elasticity]],
 
 
 def simulated(world: World, kinds: Mapping[int, Elasticity]) -> Ran:
-    """One of them."""
+    """Simulate one world.
+
+    Args:
+        kinds: Elasticity by the GPUs that a job requests.
+    """
     jobs = elastic(generate(SEREN, days=world.days, seed=world.seed), world.share, kinds, seed=world.seed)
     settings = Settings(threshold=world.threshold, window_s=world.window_h * 3600)
     begin_s = time.perf_counter()
@@ -78,7 +87,10 @@ def simulated(world: World, kinds: Mapping[int, Elasticity]) -> Ran:
 
 
 def scale_tables(tell: Callable[[str], None], names: Sequence[str] = ELASTIC) -> dict[str, dict[int, Elasticity]]:
-    """Return how jobs of these models scale, in each way; as measured only where the measurements are."""
+    """Return the elasticity of these models, by scaling and by the GPUs that a job requests.
+
+    Measured scaling is left out if the measurements are missing.
+    """
     models = [model for model in MODELS if model.name in names]
     found = {}
     for name, replicas in ((PP, False), (DP_PP, True)):
@@ -88,7 +100,10 @@ def scale_tables(tell: Callable[[str], None], names: Sequence[str] = ELASTIC) ->
 
 
 def measured_elasticity(models: Sequence[Published] = MODELS) -> dict[int, Elasticity]:
-    """How an 8B model scaled on 8 to 512 H100, the fastest setting on each number of nodes (the Ultra-Scale Playbook)."""
+    """Return the elasticity of an 8B model on 8 to 512 H100, with the fastest setting on each number of nodes (the Ultra-Scale Playbook).
+
+    The result has an entry for each model's number of GPUs. The costs of a change are the model's own.
+    """
     rows = published.nanotron_rows()
     large = rows[(rows["layers"] == rows["layers"].max()) & rows["tok_s"].notna()]
     rates = large.groupby("nodes")["tok_s"].max()
@@ -100,39 +115,39 @@ def measured_elasticity(models: Sequence[Published] = MODELS) -> dict[int, Elast
 
 
 def headline(seeds: Sequence[int] = SEEDS, days: float = 90.0) -> list[World]:
-    """Every seed under every policy, with stages alone and with replicas, and what there was to be had."""
+    """Return worlds for every seed and both scalings, with every policy and with free changes, which bound the achievable saving."""
     return [World(seed=seed, scaling=scaling, policies=(NONE, *POLICIES, FREE), days=days) for seed in seeds for scaling in (PP, DP_PP)]
 
 
 def shares(seeds: Sequence[int] = SEEDS[:2], days: float = 90.0) -> list[World]:
-    """More and more jobs elastic (figure 11)."""
+    """Return worlds with a growing share of elastic jobs (figure 11)."""
     return [World(seed=seed, scaling=scaling, share=share, days=days) for share in SHARES for scaling in (PP, DP_PP) for seed in seeds]
 
 
 def thresholds(seeds: Sequence[int] = SEEDS[:3], days: float = 90.0) -> list[World]:
-    """Other thresholds, and other windows."""
+    """Return worlds with other thresholds, and with other windows."""
     ours = World(seed=0, policies=(NONE, "flextrain"), days=days)
     one = [dataclasses.replace(ours, seed=seed, threshold=threshold) for threshold in THRESHOLDS for seed in seeds]
     return one + [dataclasses.replace(ours, seed=seed, window_h=window_h) for window_h in WINDOWS_H for seed in seeds]
 
 
 def measured(seeds: Sequence[int] = SEEDS[:2], days: float = 90.0) -> list[World]:
-    """Jobs that scale as was measured."""
+    """Return worlds whose jobs scale as measured."""
     return [World(seed=seed, scaling=MEASURED, days=days) for seed in seeds]
 
 
 def completion_ratio(ran: Sequence[Ran], policy: str) -> float:
-    """Of elastic jobs, over nobody growing: all jobs of all these worlds together."""
+    """Return the completion time of elastic jobs over that without scaling, summed over all these worlds."""
     return _sum(ran, policy, "completion_s") / _sum(ran, NONE, "completion_s")
 
 
 def queue_ratio(ran: Sequence[Ran], policy: str) -> float:
-    """Of all others."""
+    """Return the queueing time of all other jobs over that without scaling, summed over all these worlds."""
     return _sum(ran, policy, "queue_s") / _sum(ran, NONE, "queue_s")
 
 
 def reached(ran: Sequence[Ran], policy: str) -> float:
-    """Of the time that elastic jobs would save on the GPUs that are idle if changes cost nothing, the share that they save."""
+    """Return the time that elastic jobs save, as a share of what they would save if changes were free."""
     return (1 - completion_ratio(ran, policy)) / (1 - completion_ratio(ran, FREE))
 
 
@@ -141,17 +156,17 @@ def _sum(ran: Sequence[Ran], policy: str, name: str) -> float:
 
 
 def scaling_of(ran: Sequence[Ran], scaling: str) -> list[Ran]:
-    """Those worlds alone."""
+    """Return the worlds with this scaling."""
     return [each for each in ran if each.world.scaling == scaling]
 
 
 def jobs_per_s(ran: Sequence[Ran]) -> float:
-    """Simulated, of one process."""
+    """Return the jobs that one process simulates per second."""
     return sum(row.jobs for each in ran for row in each.rows) / sum(each.seconds for each in ran)
 
 
 def to_json(ran: Sequence[Ran]) -> dict[str, object]:
-    """As `oppa bench cluster-sim --json` prints it; ratios of what waits are the worse of both ways to scale."""
+    """Return the result for `oppa bench cluster-sim --json`; each queue ratio is the worse of the two scalings."""
     ways = {name: scaling_of(ran, name) for name in (PP, DP_PP)}
     return {
         "elastic_jct_ratio_pp": completion_ratio(ways[PP], "flextrain"),

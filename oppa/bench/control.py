@@ -1,6 +1,6 @@
-"""What it costs to watch a training run, to change it, and to know what a change is worth: the figures of `oppa bench control`.
+"""Measure the figures of `oppa bench control`: the costs of gradient statistics and of layout changes, and the regret of active profiles.
 
-A part measures some of the figures; another one is another entry of PARTS.
+A part measures some of the figures; to add one, add an entry to PARTS.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,36 +16,36 @@ from oppa.problem.machine import this_machine
 from oppa.report.record import Section
 
 PAIRS_PER_REPEAT = 40
-"""Pairs of steps for each restart: both take seconds."""
+"""Pairs of steps per repeat; so many steps take seconds, as one restart does."""
 
 LEAST_AGAIN = 3
-"""Independent measurements of what profiles decide for, at least."""
+"""Minimum number of independent measurements of each configuration that the profiles' tables choose."""
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a part has found."""
+    """Holds the result of one part."""
 
     figures: Mapping[str, float]
-    """The headlines; fractions, not per cent."""
+    """Headline figures, as fractions."""
     sections: Sequence[Section]
     details: Mapping[str, Any]
-    """What they are made of, for JSON."""
+    """Data that the figures are computed from, for JSON."""
 
 
 Part = Callable[[int, Tell], Found]
-"""Measures with so many repeats, and tells what it is at."""
+"""A measurement that takes a number of repeats and a progress callback."""
 
 
 def statistics_part(repeats: int, tell: Tell) -> Found:
-    """What gradient statistics cost."""
+    """Measure the cost of gradient statistics."""
     return of_overheads(STATISTICS, "statistics", overheads(STATISTICS, ON_CPU, PAIRS_PER_REPEAT * repeats, tell))
 
 
 def cuda_part(repeats: int, tell: Tell) -> Found:
-    """What gradient statistics and changes of batch sizes cost on one CUDA device, where there is one."""
+    """Measure the cost of gradient statistics and of batch-size changes on one CUDA device; the result is empty without a device."""
     if not (places := on_cuda(this_machine())):
         tell("no CUDA device here: nothing is measured on one")
         return Found(figures={}, sections=[], details={})
@@ -61,12 +61,12 @@ def cuda_part(repeats: int, tell: Tell) -> Found:
 
 
 def resharding_part(repeats: int, tell: Tell) -> Found:
-    """What a change of layout costs."""
+    """Measure the cost of a layout change."""
     return of_speedups(speedups(repeats, tell))
 
 
 def profile_part(repeats: int, tell: Tell) -> Found:
-    """What an active profile costs and loses, against an exhaustive one."""
+    """Measure the cost and the regret of an active profile against an exhaustive one."""
     return of_comparison(active_profile(tell, repeats=max(repeats, LEAST_AGAIN)))
 
 
@@ -74,7 +74,7 @@ PARTS: Mapping[str, Part] = {"statistics": statistics_part, "cuda": cuda_part, "
 
 
 def chosen(names: Sequence[str] | None) -> Mapping[str, Part]:
-    """Return some of PARTS, all if no names are given; raises InputError for a name that none has."""
+    """Return the named parts, or all of PARTS if no names are given; raises InputError for an unknown name."""
     for name in names or ():
         if name not in PARTS:
             raise InputError(f"`{name}` is no part of this benchmark", hint=nearest(name, PARTS))
@@ -82,7 +82,11 @@ def chosen(names: Sequence[str] | None) -> Mapping[str, Part]:
 
 
 def of_overheads(kind: Kind, name: str, found: Sequence[Overhead]) -> Found:
-    """The largest overhead at any place; `name` is what figures and details are called by."""
+    """Return the largest overhead over all places.
+
+    Args:
+        name: Prefix of the figure, and key of the details.
+    """
     return Found(
         figures={f"{name}_overhead": max(each.median for each in found)},
         sections=[step_overhead.section(kind, found)],
@@ -91,7 +95,7 @@ def of_overheads(kind: Kind, name: str, found: Sequence[Overhead]) -> Found:
 
 
 def of_speedups(found: Sequence[Speedup]) -> Found:
-    """The smallest speed-up of any change, against an ordinary, cold restart."""
+    """Return the smallest speed-up of any layout change over an ordinary, cold restart."""
     return Found(
         figures={"reshard_speedup": min(each.median("cold") for each in found)},
         sections=resharding.sections(found),
@@ -100,17 +104,17 @@ def of_speedups(found: Sequence[Speedup]) -> Found:
 
 
 def of_comparison(found: RealComparison) -> Found:
-    """The largest regret of any trajectory, and the share of the seconds."""
+    """Return the largest regret over the trajectories, and the active profile's share of the exhaustive profile's seconds."""
     return Found(figures=found.figures, sections=[found.section], details={"profile": found.to_dict()})
 
 
 def measure(repeats: int, tell: Tell, parts: Mapping[str, Part] = PARTS) -> list[Found]:
-    """All parts, one after the other."""
+    """Run all parts in turn."""
     return [part(repeats, tell) for part in parts.values()]
 
 
 def to_json(found: Iterable[Found], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The figures by name, then what they are made of."""
+    """Return the figures by name, followed by their details and the environment."""
     everything = list(found)
     figures = {name: value for each in everything for name, value in each.figures.items()}
     return {**figures, **{name: value for each in everything for name, value in each.details.items()}, "environment": dict(environment)}

@@ -1,6 +1,6 @@
-"""The files that benchmarks declare as their inputs: job files with what defines their tasks, priors, and measured data.
+"""Declare the input files of benchmarks: job files with the files that define their tasks, priors, and measured data.
 
-Imports nothing heavy: `oppa bench` compares every record with its inputs each time.
+This module imports nothing heavy, because `oppa bench` compares every record with its inputs on each call.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ PROFILED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
 POLLUX = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 """Pollux's workloads, by their names in its measurements."""
 DYNAMIX = ("8", "16", "32")
-"""The simulated workers of DYNAMIX's Table I."""
+"""Numbers of simulated workers in DYNAMIX's Table I."""
 OVERHEAD = ("1000", "10000", "100000")
-"""About how many candidates a designer chooses from."""
+"""Approximate numbers of candidates that a designer chooses from."""
 ELASTIC = ("small", "medium", "large")
-"""The models whose jobs grow and shrink on the simulated cluster (FlexTrain's table 2)."""
+"""Models whose jobs scale up and down on the simulated cluster (FlexTrain's table 2)."""
 DESIGNERS = (
     "oppa",
     "oppa-paper",
@@ -45,17 +45,17 @@ DESIGNERS = (
     "oppa-no-prior",
     "oppa-no-early-stop",
 )
-"""That are compared unless others are given."""
+"""Designers that are compared by default."""
 CPU_JOB, CPU_TABLE = Path("examples", "cpu.toml"), Path("results", "cpu-exhaustive", "trials.csv")
-"""The tasks of the suite `cpu`: the job that was measured whole, and what was measured."""
+"""Task of the suite `cpu`: a job whose configurations were all measured, and the table of these measurements."""
 REPLAY = Path("search_spaces", "nanotron-h100.toml")
 DATA = "OPPA_DATA/"
-"""Begins the names of files that are no part of the project."""
+"""Prefix of the names of files outside the project."""
 COST_MODEL = ("priors/step_time.toml", "priors/memory.toml")
 ALIASES = ("aliases", "shared_aliases")
-"""Keys of a device's file that only help to find it."""
+"""Keys of a device's file that serve only to find it."""
 UNKNOWN = "GPU"
-"""Stands for devices that `priors/hardware` does not have."""
+"""Hardware prior of devices that `priors/hardware` lacks."""
 
 
 def simulated_job(name: str) -> Path:
@@ -64,27 +64,27 @@ def simulated_job(name: str) -> Path:
 
 
 def data_folder() -> Path:
-    """Return the folder of measured data; it may not exist."""
+    """Return the folder of measured data, which may not exist."""
     return Path(os.environ.get("OPPA_DATA") or "../shared/data")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What a benchmark declares as its inputs."""
+    """Holds the inputs that a benchmark declares."""
 
     jobs: tuple[Path, ...] = ()
-    """Its tasks: job files, which stand for all files that define the task."""
+    """Job files of its tasks; each represents all files that define the task."""
     files: tuple[str, ...] = ()
     """Other files, relative to the catalog's root."""
     believed: bool = False
-    """It uses the cost model, which reads the priors of the jobs' devices."""
+    """The benchmark uses the cost model, and with it the priors of the jobs' devices."""
     data: tuple[str, ...] = ()
     """Files in the folder of measured data."""
     parts: tuple[str, ...] = ()
-    """Its tasks where they have no job files."""
+    """Names of its tasks, if they have no job files."""
 
     def inputs(self, **arguments: Any) -> Inputs:
-        """Return the inputs as they are now, with these arguments; a file that is not there is ABSENT."""
+        """Return the current inputs together with these arguments; a missing file has the hash ABSENT."""
         here = catalog.root()
         paths = {path: None for job in self.jobs for path in task_files(job)}
         if self.believed:
@@ -101,11 +101,11 @@ class Declared:
 
     @property
     def lacking(self) -> list[str]:
-        """Return the measured data that are not there."""
+        """Return the names of the measured data files that are missing."""
         return [name for name in self.data if not (data_folder() / name).is_file()]
 
     def only(self, tasks: Collection[str]) -> "Declared":
-        """Return what some of the tasks declare; raises InputError for a name that is none of them."""
+        """Return the declaration restricted to some tasks; raises InputError for an unknown task."""
         for name in tasks:
             if name not in self.tasks:
                 raise InputError(f"`{name}` is no task of this benchmark", hint=f"use some of {', '.join(self.tasks)}")
@@ -114,7 +114,7 @@ class Declared:
 
 
 def joined(several: Iterable[Declared]) -> Declared:
-    """Return what several benchmarks without tasks declare."""
+    """Return the union of several declarations without tasks."""
     files: dict[str, None] = {}
     data: dict[str, None] = {}
     for each in several:
@@ -125,7 +125,7 @@ def joined(several: Iterable[Declared]) -> Declared:
 
 
 def task_files(job: Path) -> Iterator[Path]:
-    """Yield the files that define a task: job, its program, runner, search space, and the simulated cluster."""
+    """Yield the files that define a task: the job, its program, runner and search space, and the simulated cluster."""
     declared = _toml(job)
     runner = Path("runners", str(declared.get("runner", {}).get("name", "torch")), "runner.toml")
     yield job
@@ -138,9 +138,9 @@ def task_files(job: Path) -> Iterator[Path]:
 
 
 def content_hash(path: Path) -> str:
-    """Return the SHA-256 of what a file states, or ABSENT: of a TOML file its values, else its bytes.
+    """Return the SHA-256 of a TOML file's values, or of any other file's bytes; ABSENT if the file cannot be read.
 
-    Comments of a TOML file change no figure, and neither do the other names that a device is found by.
+    Comments and device aliases in a TOML file change no figure, so the hash leaves them out.
     """
     try:
         content = path.read_bytes()
@@ -159,14 +159,14 @@ SUITES: Mapping[str, Declared] = {
     "simulated": Declared(jobs=tuple(map(simulated_job, SIMULATED)), believed=True),
     "cpu": Declared(jobs=(CPU_JOB,), files=(CPU_TABLE.as_posix(),), believed=True),
 }
-"""The work that designers are compared on."""
+"""Inputs of each suite of tasks on which designers are compared."""
 
 
 def replay_inputs(declaration: Path, table: Path, *, name: str) -> Inputs:
-    """Return the inputs of a replayed table of one's own.
+    """Return the inputs of a user's own replayed table.
 
     Args:
-        name: The table's name in its declaration, whatever file was given for it.
+        name: Name of the table in its declaration; the given file may have another name.
     """
     device = _device(_toml(declaration))
     own = {declaration.name: content_hash(declaration), f"{DATA}{name}": content_hash(table)}
@@ -176,7 +176,7 @@ def replay_inputs(declaration: Path, table: Path, *, name: str) -> Inputs:
 
 
 def logged_inputs(protocol: Mapping[str, Any]) -> Inputs | None:
-    """Return what the runs of a log depend on; None in a log of a time when that was not kept."""
+    """Return the inputs of the runs in a log, or None for an older log without them."""
     if "files" not in protocol:
         return None
     arguments = {name: protocol[name] for name in ("suite", "trials")}
@@ -184,7 +184,7 @@ def logged_inputs(protocol: Mapping[str, Any]) -> Inputs | None:
 
 
 def _spaces(name: str) -> Iterator[Path]:
-    """Yield a search space and what it extends."""
+    """Yield the files of a search space and of all spaces that it extends."""
     while name:
         path = Path("search_spaces", f"{name}.toml")
         yield path
@@ -201,12 +201,12 @@ def _prior(device: str) -> Path:
 
 
 def _device(declared: Mapping[str, Any]) -> str:
-    """Return the device of a job file or of a search space file with `[replay]`."""
+    """Return the device that a job file, or a search space file with `[replay]`, names."""
     return str(declared.get("replay", declared).get("cluster", {}).get("device", "CPU"))
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    """Return a file's content, empty where it cannot be read: its hash says so."""
+    """Return the content of a TOML file, or an empty mapping if it cannot be read; its hash is then ABSENT."""
     try:
         return tomllib.loads((catalog.root() / path).read_text())
     except (OSError, ValueError):

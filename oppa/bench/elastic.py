@@ -1,6 +1,6 @@
-"""A job that gets more devices and loses them again: what it learns, and how long it stands still (FlexTrain, figures 6 and 10).
+"""Train a job that gains devices and loses them again; measure its losses and its pauses (FlexTrain, figures 6 and 10).
 
-It goes from a checkpoint each time, in ranks that are new interpreters, as a cluster would have it.
+Each change goes through a checkpoint and starts new interpreters as ranks, as on a cluster.
 """
 
 import dataclasses
@@ -15,28 +15,28 @@ from oppa.problem.model import Model
 
 MODEL = Model(name="seven", layers=7, hidden=64, heads=4, kv_heads=4, ffn=192, vocab=256, seq_len=64)
 STEPS = 20
-"""From one change to the next."""
+"""Steps between two changes."""
 NEVER, STAGES, REPLICAS = "never", "stages", "replicas"
 CHAINS: Mapping[str, tuple[tuple[int, int], ...]] = {
     NEVER: ((1, 1),) * 5,
     STAGES: ((1, 1), (1, 2), (1, 4), (1, 3), (1, 1)),
     REPLICAS: ((1, 1), (2, 1), (4, 1), (2, 1), (1, 1)),
 }
-"""dp and pp in turn."""
+"""Sequence of (dp, pp) of each job."""
 BEGIN = "begin"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A job along its devices."""
+    """Holds the losses and pauses of one job over its sequence of layouts."""
 
     losses: tuple[float, ...]
     standing_s: tuple[Mapping[str, float], ...]
-    """Of each change, seconds of each phase: the checkpoint is saved, ranks end, new ones start and meet, the checkpoint is loaded."""
+    """Seconds of each phase, per change: checkpoint saved, ranks ended, new ranks started and connected, checkpoint loaded."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """From JSON."""
+        """Read a chain from JSON values."""
         return cls(losses=tuple(values["losses"]), standing_s=tuple(values["standing_s"]))
 
 
@@ -47,12 +47,12 @@ def measure(tell: Callable[[str], None]) -> dict[str, Chain]:
 
 
 def differences(chain: Chain, other: Chain) -> list[float]:
-    """Of losses, step by step, as a share of the other's."""
+    """Return the relative difference of each step's loss from the other chain's."""
     return [one / two - 1 for one, two in zip(chain.losses, other.losses, strict=True)]
 
 
 def phases(chain: Chain) -> dict[str, float]:
-    """Medians over the changes."""
+    """Return the median seconds of each phase over the changes."""
     return {name: statistics.median(change[name] for change in chain.standing_s) for name in chain.standing_s[0]}
 
 

@@ -1,8 +1,8 @@
-"""Ranks that all-reduce over loopback and tell how long it took; started as a program, under a guard that ends whatever it leaves.
+"""Time all-reduces among ranks over loopback. It starts as a program, under a guard that ends all its processes.
 
     python -m oppa.bench.gang RANKS FOLDER REPEATS BYTES...
 
-Each rank is forked from this process, which has imported torch. Rank 0 writes the seconds of each size to `FOLDER/seconds.json`.
+This process imports torch, then forks each rank. Rank 0 writes the seconds of each size to `FOLDER/seconds.json`.
 """
 
 import datetime
@@ -21,8 +21,8 @@ _TIMEOUT = datetime.timedelta(seconds=60)
 
 
 def main(ranks: int, folder: Path, repeats: int, sizes: list[int]) -> int:
-    """Fork the ranks and wait for all of them; the first exit code that is not 0."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo looks up the host's own name, which may be unknown
+    """Fork the ranks and wait for all of them. Return the first nonzero exit code, or 0."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo resolves the host's own name, which may fail
     children = [pid for rank in range(ranks) if (pid := _fork(rank, ranks, folder, repeats, sizes))]
     codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in children]
     return next(filter(None, codes), 0)
@@ -46,7 +46,7 @@ def _fork(rank: int, ranks: int, folder: Path, repeats: int, sizes: list[int]) -
 
 
 def _timed(values: torch.Tensor, repeats: int) -> list[float]:
-    """Seconds of each all-reduce of these values, one right after the other."""
+    """Return the seconds of each all-reduce of these values, run back to back."""
     seconds = []
     for _ in range(_WARM_UP + repeats):
         start = time.perf_counter()

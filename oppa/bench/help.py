@@ -1,4 +1,4 @@
-"""How much `oppa --help` costs over a typer program with two empty commands."""
+"""Measure the extra time of `oppa --help` over a typer program with two empty commands."""
 
 import statistics
 import subprocess
@@ -31,7 +31,7 @@ app()
 
 
 def help_overhead(repeats: int) -> Section:
-    """Wall-clock seconds of both programs' --help, in turn."""
+    """Measure the wall-clock seconds of both programs' --help, alternately."""
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder) / "bare.py"
         bare.write_text(BARE)

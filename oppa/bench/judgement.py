@@ -1,8 +1,8 @@
-"""Predictions against measurements: what the prior and the simulator are judged by.
+"""Compute the errors of predicted step times and memory against measurements, for the prior and for the simulator.
 
 Notation:
     Spearman    rank correlation of predicted and measured step times of a task
-    regret      measured step time of the configuration that is predicted to be the fastest, over that of the fastest, minus 1
+    regret      measured step time of the configuration with the shortest predicted step, over the shortest measured one, minus 1
     error       |predicted / measured - 1|
 """
 
@@ -15,17 +15,17 @@ from oppa.bench import published
 from oppa.report.record import Section
 
 RAN = "ok"
-"""The `status` of a run that ended well."""
+"""Value of `status` for a run that completed."""
 
 
 def task_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per model and number of devices: how its runs that ended well were predicted."""
+    """Return one row of errors per model and number of devices, over the runs that completed."""
     ran = runs[runs["status"] == RAN]
     return pd.DataFrame([{"model": name, "gpus": gpus, **judged(group)} for (name, gpus), group in ran.groupby(["model", "gpus"])])
 
 
 def judged(task: pd.DataFrame) -> dict[str, float]:
-    """How well the step times and memory of a task's runs are predicted."""
+    """Return the number of runs of a task, and the errors of their predicted step times and memory."""
     measured, predicted = task["step_time_s"], task["predicted_step_time_s"]
     return {
         "runs": len(task),
@@ -37,12 +37,12 @@ def judged(task: pd.DataFrame) -> dict[str, float]:
 
 
 def error(predicted: pd.Series, measured: pd.Series) -> pd.Series:
-    """Relative to what was measured."""
+    """Return the absolute error relative to the measurement."""
     return (predicted / measured - 1).abs()
 
 
 def task_section(tasks: pd.DataFrame, *, title: str, text: str) -> Section:
-    """A `task_table`, with the medians of its tasks."""
+    """Return the table of a `task_table`, with medians over its tasks."""
     rows = [(f"{task['model']}, {task['gpus']} devices", task["runs"], *_cells(task)) for task in tasks.to_dict("records")]
     return Section(
         title=title,
@@ -53,14 +53,14 @@ def task_section(tasks: pd.DataFrame, *, title: str, text: str) -> Section:
 
 
 def all_reduce_section(errors: pd.DataFrame, *, title: str, text: str) -> Section:
-    """`error` by `members`, and of all together."""
+    """Return a table of `error` by `members`, and over all measurements."""
     groups = [(str(members), group["error"]) for members, group in errors.groupby("members")]
     rows = [(name, len(each), f"{each.median():.1%}", f"{each.quantile(0.9):.1%}") for name, each in [*groups, ("all", errors["error"])]]
     return Section(title=title, text=text, columns=(">devices", ">measurements", ">median error", ">90% below"), rows=rows)
 
 
 def skipped(what: str, lacking: Mapping[str, str]) -> Section:
-    """Instead of all tables, where files lack."""
+    """Return a section that replaces all tables and lists the missing files."""
     return Section(
         title=f"The {what} against published measurements: SKIPPED",
         text=f"`{published.folder()}` lacks what the {what} is compared with: put it there, or name the folder that has it in OPPA_DATA.",

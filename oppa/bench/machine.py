@@ -1,4 +1,4 @@
-"""What `priors/hardware/CPU.toml` states of a machine's cores and loopback, measured on this one."""
+"""Measure the figures that `priors/hardware/CPU.toml` states for a machine's cores and loopback, on this machine."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ PATIENCE_S, GRACE_S = 120.0, 2.0
 
 
 def machine(repeats: int) -> Section:
-    """Matrix products and memory of one core, and all-reduces over loopback, beside what is believed of them."""
+    """Measure matrix products and memory of one core, and all-reduces over loopback, and compare them with the prior."""
     rows = [*_core(repeats), *(row for ranks in RANKS for row in _all_reduces(ranks))]
     return Section(
         title="This machine, and what is believed of a CPU",
@@ -42,10 +42,12 @@ def machine(repeats: int) -> Section:
 
 
 def all_reduces(ranks: int) -> list[list[float]]:
-    """Seconds of each all-reduce of each of SIZES among ranks of this machine, which are gone when this returns, or we are.
+    """Return the seconds of each all-reduce of each of SIZES among ranks of this machine.
+
+    The ranks end before this function returns, or with this process.
 
     Raises:
-        EnvironmentLackingError: the ranks failed, or took too long.
+        EnvironmentLackingError: the ranks failed or took too long.
     """
     with tempfile.TemporaryDirectory() as name:
         folder, log = Path(name), Path(name) / "ranks.log"
@@ -75,13 +77,13 @@ def _core(repeats: int) -> Iterator[tuple[str, ...]]:
 
 
 def _matmul_rate(width: int) -> float:
-    """Operations per second."""
+    """Return floating-point operations per second of a matrix product."""
     left, right, product = torch.randn(ROWS, width), torch.randn(width, width), torch.empty(ROWS, width)
     return 2 * ROWS * width**2 / _seconds(lambda: torch.mm(left, right, out=product))
 
 
 def _addition_rate() -> float:
-    """Bytes per second, read and written together, of tensors that no cache holds."""
+    """Return bytes read and written per second, for tensors larger than any cache."""
     left, right, total = (torch.ones(ADDED_BYTES // 4) for _ in range(3))
     return 3 * ADDED_BYTES / _seconds(lambda: torch.add(left, right, out=total))
 
@@ -96,7 +98,7 @@ def _all_reduces(ranks: int) -> Iterator[tuple[str, ...]]:
 
 
 def _seconds(operation: Callable[[], object]) -> float:
-    """Seconds of one operation, repeated until the clock is no matter."""
+    """Return the mean seconds of an operation, repeated for AT_LEAST_S so that clock resolution does not matter."""
     operation()
     count, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < AT_LEAST_S:

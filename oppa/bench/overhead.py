@@ -1,7 +1,7 @@
-"""How long a designer thinks, on one core: a step of `oppa` against those of BoTorch and Optuna, and its posterior against BoTorch's own.
+"""Measure a designer's step on one core: `oppa` against BoTorch and Optuna, and its posterior against BoTorch's own.
 
-A step is what comes between two trials: one more observation is told, the next candidate is suggested. All designers are told the same
-observations, one after the other and in turn, after a first step that is not timed.
+A step is the work between two trials: the designer receives one more observation and suggests the next candidate. All designers receive
+the same observations, one by one and in turn. The first step is not timed.
 """
 
 import math
@@ -37,15 +37,18 @@ SIZES: Mapping[int, Mapping[str, object]] = {
     10_000: {"zero_bucket_mb": USUAL_BUCKETS["zero_bucket_mb"]},
     100_000: {},
 }
-"""About how many candidates are left by which choices."""
+"""Approximate number of candidates, and the fixed parameters that leave so many."""
 BUDGET_S = 15.0
-"""A designer whose steps took longer together takes no more of them."""
+"""Seconds of steps in total, after which a designer takes no more steps."""
 CHUNK = 512
-"""Candidates per call of the stock path, each as a batch of its own: its fastest form (joint covariances take half as long again)."""
+"""Candidates per call of BoTorch's posterior, each as its own batch: its fastest form. Joint covariances take half as long again."""
 
 
 def overhead(repeats: int, *, sizes: Sequence[int] = tuple(SIZES)) -> list[Section]:
-    """Seconds of a step by all designers, of `oppa` begun afresh, and of the posterior by both paths; the last two at the largest size."""
+    """Return seconds per step of all designers, of a cold and a warm step of `oppa`, and of the posterior on both paths.
+
+    The last two use the largest size only.
+    """
     torch.set_num_threads(1)
     return [step_section(repeats, sizes=sizes), *_largest(repeats, max(sizes))]
 
@@ -53,7 +56,7 @@ def overhead(repeats: int, *, sizes: Sequence[int] = tuple(SIZES)) -> list[Secti
 def step_section(
     repeats: int, *, sizes: Sequence[int] = tuple(SIZES), counts: Sequence[int] = OBSERVATIONS, designers: Sequence[str] = tuple(DESIGNERS)
 ) -> Section:
-    """One row for each number of candidates, each count of observations and each designer."""
+    """Return a table with a row for each number of candidates, each number of observations and each designer."""
     rows = []
     for size in sizes:
         problem = problem_of(size)
@@ -73,7 +76,12 @@ def step_section(
 
 
 def steps(designers: Mapping[str, Designer], seen: Sequence[Observation], told: int) -> dict[str, list[float]]:
-    """Seconds of each designer's steps, in turn: the first `told` observations are told at once, the others one by one."""
+    """Return the seconds of each designer's steps, taken in turn.
+
+    Args:
+        seen: Observations for every designer.
+        told: Number of observations that designers receive together; the others follow one by one.
+    """
     taken = {each.candidate for each in seen}
     for designer in designers.values():
         _seconds(designer, seen[:told], taken)
@@ -86,7 +94,7 @@ def steps(designers: Mapping[str, Designer], seen: Sequence[Observation], told: 
 
 
 def problem_of(size: int) -> Problem:
-    """Llama-2 13B on 64 A100 under ColossalAI's space, narrowed to about so many candidates (one of SIZES)."""
+    """Return the problem of Llama-2 13B on 64 A100 in ColossalAI's space, narrowed to about `size` candidates, one of SIZES."""
     model, training = PRESETS["llama-2-13b"], Training(precision="bf16")
     cluster = Cluster(hosts=8, devices_per_host=8, device="A100-80GB", memory_limit_bytes=80 << 30)
     facts = facts_of(model, 1024, cluster, training)
@@ -104,7 +112,7 @@ def problem_of(size: int) -> Problem:
 
 
 def observations(designer: Oppa, count: int, seed: int) -> list[Observation]:
-    """What trials of random candidates would measure if the cost model were right to 10%."""
+    """Return simulated observations of random candidates, with a throughput that deviates from the cost model by 10% (one sigma)."""
     rng = np.random.default_rng(seed)
     rows = rng.choice(len(designer.log_rate.points), count, replace=False)
     rate, slack = designer.log_rate.at(torch.from_numpy(rows)), designer.log_slack.at(torch.from_numpy(rows))
@@ -137,7 +145,7 @@ def _rows(candidates: Candidates, count: int, seconds: Mapping[str, Sequence[flo
 
 
 def _largest(repeats: int, size: int) -> list[Section]:
-    """A step over the most candidates and observations, cold and warm, and the posterior that it asks for."""
+    """Measure a cold and a warm step with the most candidates and observations, and the posterior that such a step computes."""
     problem = problem_of(size)
     candidates = problem.candidates()
     cold, warm, designer = [], [], Oppa(problem, candidates, seed=0)
@@ -155,7 +163,7 @@ def _largest(repeats: int, size: int) -> list[Section]:
 
 def _against_stock(process: Process, repeats: int) -> Section:
     rows = torch.arange(len(process.points))
-    process.at(rows[:1])  # linearised beforehand, for both
+    process.at(rows[:1])  # so that neither path is timed with the linearisation
 
     def ours() -> float:
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Measures two things in turn, so that a machine whose speed drifts treats both alike."""
+"""Measure two things alternately, so that drift in the machine's speed affects both equally."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ Measure = Callable[[], float]
 
 
 def in_turn(first: Measure, second: Measure, repeats: int) -> list[tuple[float, float]]:
-    """`repeats` pairs of measurements, the order reversed every time."""
+    """Return `repeats` pairs of measurements; the order within a pair alternates."""
     pairs = []
     for index in range(repeats):
         if index % 2 == 0:
@@ -19,5 +19,5 @@ def in_turn(first: Measure, second: Measure, repeats: int) -> list[tuple[float, 
 
 
 def spread(values: Sequence[float], scale: float = 1.0) -> str:
-    """`median (minimum - maximum)`."""
+    """Format values as `median (minimum - maximum)`."""
     return f"{statistics.median(values) * scale:.3g} ({min(values) * scale:.3g} - {max(values) * scale:.3g})"

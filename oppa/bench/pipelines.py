@@ -1,7 +1,7 @@
-"""Pipelines run for real beside what a profile of one of them predicts: orders of one, and others (FlexTrain, sections 4.4 and 7.2).
+"""Run pipelines, and compare them with predictions from one profile: other layouts and other schedules (FlexTrain, sections 4.4 and 7.2).
 
-Each rank is a device: it has a CPU quota, granted anew so often that a rank which waits saves up next to nothing. A machine's speed drifts
-by ten percent within minutes, so that all is run in rounds: what is predicted in a round is predicted from its own profile.
+Each rank represents a device and has a CPU quota. The quota's period is so short that a waiting rank saves up almost no CPU time.
+A machine's speed drifts by ten percent within minutes, so everything runs in rounds. Each round is predicted from its own profile.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ from oppa.trials.wire import write_json
 
 MODEL = Model(name="small", layers=8, hidden=192, heads=4, kv_heads=4, ffn=512, vocab=512, seq_len=128)
 HEAVY = dataclasses.replace(MODEL, name="heavy-ended", layers=6, vocab=6144)
-"""Whose output projection takes as long as two or three layers."""
+"""Model whose output projection takes as long as two or three layers."""
 CPUS, PERIOD_US, RANKS = 0.45, 5_000, 4
 STEPS = 3
-"""That are timed, behind two that are not."""
+"""Timed steps of each configuration; two steps before them are not timed."""
 FILE = "measured.json"
 
 
@@ -40,7 +40,7 @@ def _configuration(dp: int, pp: int, schedule: str = "1f1b", chunks: int = 1) ->
 
 
 PROFILED = (_configuration(1, 2), _configuration(1, 2, "zb-h1"))
-"""One run, through an order whose backward passes are whole, and one that splits them."""
+"""Configurations of the profiled run: one schedule with whole backward passes, and one that splits them."""
 LAYOUTS = tuple(_configuration(dp, pp) for dp, pp in ((1, 1), (1, 3), (1, 4), (2, 1), (2, 2), (4, 1)))
 ORDERS = tuple(
     _configuration(1, RANKS, name, chunks)
@@ -50,38 +50,38 @@ ORDERS = tuple(
     )
 )
 BALANCE = (_configuration(1, RANKS), dataclasses.replace(_configuration(1, RANKS), stage_layout=BALANCED))
-"""Of the heavy-ended model: layers shared out evenly, and operations."""
+"""Configurations of the heavy-ended model: stages with equal numbers of layers, and stages with equal operations."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """One pipeline in one round."""
+    """Holds the measurement of one pipeline in one round."""
 
     configuration: Configuration
     steps_s: tuple[float, ...]
     peak_bytes: int
-    """Of the rank that held most."""
+    """Peak memory of the rank that held most, in bytes."""
 
     @property
     def step_s(self) -> float:
-        """Median."""
+        """Return the median step time, in seconds."""
         return statistics.median(self.steps_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A profile, and what ran behind it."""
+    """Holds a profile and the pipelines that ran after it."""
 
     profile: Profile
     ran: tuple[Ran, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {"profile": self.profile.to_dict(), "ran": [dataclasses.asdict(each) for each in self.ran]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse."""
+        """Read a round from the values of `to_dict`."""
         ran = (
             Ran(configuration=Configuration(**each["configuration"]), steps_s=tuple(each["steps_s"]), peak_bytes=each["peak_bytes"])
             for each in values["ran"]
@@ -91,29 +91,32 @@ class Round:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One pipeline over all rounds: medians."""
+    """Compares one pipeline over all rounds, by medians of times and predictions and by the largest measured memory."""
 
     configuration: Configuration
     measured_s: float
     predicted_s: float
     error: float
-    """Of the predicted time, as a share of the measured one, signed."""
+    """Median over the rounds of predicted / measured step time - 1."""
     errors: tuple[float, ...]
-    """Of each round."""
+    """Predicted / measured step time - 1 in each round."""
     measured_bytes: int
     predicted_bytes: float
 
     @property
     def memory_error(self) -> float:
-        """Signed, as a share of what was measured."""
+        """Return predicted / measured memory - 1."""
         return self.predicted_bytes / self.measured_bytes - 1
 
 
 def measure(rounds: int, tell: Callable[[str], None]) -> tuple[list[Round], list[Round]]:
-    """Run all of it so many times: layouts and orders, and of the heavy-ended model the two ways to cut it.
+    """Run all layouts and schedules, and both stage layouts of the heavy-ended model, in each of `rounds` rounds.
+
+    Returns:
+        The rounds of the first model, and those of the heavy-ended model.
 
     Raises:
-        EnvironmentLackingError: ranks cannot be given CPU quotas here, or fail.
+        EnvironmentLackingError: ranks cannot be given CPU quotas on this machine, or fail.
     """
     with _groups() as groups, TrainingGang() as gang:
 
@@ -142,16 +145,16 @@ def measure(rounds: int, tell: Callable[[str], None]) -> tuple[list[Round], list
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """All of it."""
+    """Holds all measurements of the benchmark."""
 
     rounds: Sequence[Round]
     balance: Sequence[Round]
-    """Of the heavy-ended model."""
+    """Rounds of the heavy-ended model."""
     elastic: Mapping[str, Chain]
 
 
 def write(folder: Path, measured: Measured) -> None:
-    """Keep what was measured."""
+    """Write the measurements to a file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     rounds, balance = ([each.to_dict() for each in those] for those in (measured.rounds, measured.balance))
     chains = {name: dataclasses.asdict(chain) for name, chain in measured.elastic.items()}
@@ -159,7 +162,7 @@ def write(folder: Path, measured: Measured) -> None:
 
 
 def read(folder: Path) -> Measured:
-    """What `write` has kept; raises InputError for anything else."""
+    """Read the measurements that `write` stored; raises InputError if the file is missing or invalid."""
     try:
         values = json.loads((folder / FILE).read_text())
         rounds, balance = ([Round.from_dict(each) for each in values[name]] for name in ("rounds", "balance"))
@@ -169,17 +172,17 @@ def read(folder: Path) -> Measured:
 
 
 def compared(rounds: Sequence[Round], configurations: Sequence[Configuration], model: Model = MODEL) -> list[Compared]:
-    """Predictions beside what was measured."""
+    """Compare predictions with measurements, for each configuration."""
     return [_compared(rounds, configuration, model) for configuration in configurations]
 
 
 def rank_correlation(rows: Sequence[Compared]) -> float:
-    """Spearman's, of predicted and measured times."""
+    """Return Spearman's rank correlation of predicted and measured step times."""
     return float(spearmanr([row.predicted_s for row in rows], [row.measured_s for row in rows]).statistic)
 
 
 def predicted(profile: Profile, configuration: Configuration, model: Model = MODEL) -> Prediction:
-    """A step in a configuration."""
+    """Return the estimate of a step in a configuration."""
     order, stages = order_of(configuration), stages_of(configuration, model)
     return predict(profile, order, dp=configuration.dp, zero_stage=configuration.zero_stage, stages=stages)
 

@@ -1,4 +1,4 @@
-"""The page of pipelines that were run beside what was predicted of them: tables, and FlexTrain's figures 6 to 10 at our size."""
+"""Write the page of measured and predicted pipelines: tables, and FlexTrain's figures 6 to 10 at this project's size."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -37,12 +37,12 @@ from oppa.report.record import Section, write_record
 TITLE = "Pipelines, predicted and run"
 DEVICES, SPEEDUP = Axis(label="devices"), Axis(label="speed-up over the profiled run")
 MOST = 32
-"""Devices that predictions are drawn for."""
+"""Largest number of devices for which predictions are drawn."""
 SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v")
 
 
 def to_json(measured: Measured) -> dict[str, Any]:
-    """As `oppa bench pipelines --json` prints it."""
+    """Return the result for `oppa bench pipelines --json`."""
     elastic, balance = measured.elastic, compared(measured.balance, BALANCE, HEAVY)
     layouts, orders = compared(measured.rounds, LAYOUTS), compared(measured.rounds, ORDERS)
     return {
@@ -59,13 +59,13 @@ def to_json(measured: Measured) -> dict[str, Any]:
 
 
 def sections(measured: Measured) -> list[Section]:
-    """Other pipelines, orders of one, stages of a heavy-ended model, the paper's formulas as written, and a job whose devices change."""
+    """Return the tables: layouts, schedules, stages of a heavy-ended model, the paper's formulas, and a job whose devices change."""
     rounds = measured.rounds
     return [_layouts(rounds), _orders(rounds), _balance(measured.balance), _as_written(rounds), _elastic(measured.elastic)]
 
 
 def write_page(folder: Path, measured: Measured, inputs: Inputs | None = None) -> Path:
-    """Write tables and figures; raises InputError where the disk refuses."""
+    """Write tables and figures; raises InputError if a file cannot be written."""
     figures = {name: standalone(svg) for name, svg in _figures(measured.rounds, measured.elastic).items()}
     return write_record(folder, TITLE, sections(measured), figures=figures, inputs=inputs)
 
@@ -110,13 +110,13 @@ def _balance(rounds: Sequence[Round]) -> Section:
 
 
 def _speedup(rows: Sequence[Compared]) -> float:
-    """Of balanced stages over even ones, as it was measured."""
+    """Return the measured speed-up of balanced stages over even ones."""
     evenly, balanced_ones = rows
     return evenly.measured_s / balanced_ones.measured_s
 
 
 def _as_written(rounds: Sequence[Round]) -> Section:
-    """Of the newest profile."""
+    """Compare the paper's formulas with propagated times, on the newest profile."""
     profile, rows = rounds[-1].profile, []
     for configuration in LAYOUTS:
         order = order_of(configuration)
@@ -190,7 +190,7 @@ def _largest(chain: Chain, elastic: Mapping[str, Chain]) -> float:
 
 
 def _accuracy(elastic: Mapping[str, Chain]) -> str:
-    """Losses beside those of the job that never changed (figure 6)."""
+    """Draw the difference of each job's losses from those of the job that never changes (figure 6)."""
     drawn = [
         Series(name=f"{name} change", x=list(range(len(chain.losses))), y=differences(chain, elastic[NEVER]))
         for name, chain in elastic.items()
@@ -200,7 +200,7 @@ def _accuracy(elastic: Mapping[str, Chain]) -> str:
 
 
 def _overhead(elastic: Mapping[str, Chain]) -> str:
-    """Seconds that a job stands still, change by change (figure 10)."""
+    """Draw the seconds that a job pauses, for each change (figure 10)."""
     panels = {}
     for name in (STAGES, REPLICAS):
         counts = list(range(1, len(CHAINS[name])))
@@ -210,13 +210,13 @@ def _overhead(elastic: Mapping[str, Chain]) -> str:
 
 
 def _figures(rounds: Sequence[Round], elastic: Mapping[str, Chain]) -> dict[str, str]:
-    """As SVG by file name."""
+    """Return SVG by file name."""
     of_elastic = {"accuracy.svg": _accuracy(elastic), "overhead.svg": _overhead(elastic)}
     return {**of_elastic, "speedups.svg": _speedups(rounds), "methods.svg": _methods(rounds), "configurations.svg": _configurations(rounds)}
 
 
 def _speedups(rounds: Sequence[Round]) -> str:
-    """Predicted and measured speed-ups of stages alone, and of replicas and stages (figure 7)."""
+    """Draw predicted and measured speed-ups of stages alone, and of replicas and stages (figure 7)."""
     rows = {row.configuration: row for row in compared(rounds, LAYOUTS)}
     base = PROFILED[0]
     measured_s = statistics.median(each.profile.step_s for each in rounds)
@@ -236,13 +236,13 @@ def _speedups(rounds: Sequence[Round]) -> str:
 
 
 def _best(known: dict[Configuration, tuple[float, float]]) -> list[Configuration]:
-    """Of each number of devices the one that is predicted to be fastest."""
+    """Return the configuration with the shortest predicted step, for each number of devices."""
     counts = sorted({each.devices for each in known})
     return [min((each for each in known if each.devices == count), key=lambda each: known[each][1]) for count in counts]
 
 
 def _methods(rounds: Sequence[Round]) -> str:
-    """Speed-ups by the profile and by the model (figure 8)."""
+    """Draw speed-ups that the profile predicts, and those that equation 5 predicts (figure 8)."""
     job = _job(rounds)
     panels = {}
     for title, replicas in (("stages alone", [1]), ("replicas and stages", None)):
@@ -256,7 +256,7 @@ def _methods(rounds: Sequence[Round]) -> str:
 
 
 def _configurations(rounds: Sequence[Round]) -> str:
-    """All configurations that could be run (figure 9)."""
+    """Draw the predicted speed-ups of all feasible configurations (figure 9)."""
     job = _job(rounds)
     ways = [(count, way) for count in range(1, MOST + 1) for way in _ways(job, count, None)]
     now = fastest(job, [way for _, way in ways if (way.dp, way.pp) == (1, PROFILED[0].pp)])

@@ -1,8 +1,8 @@
-"""One designer at one task: its trials are answered in process, and time passes on the task's own clock.
+"""Run one designer on one task. Trials are simulated in process, and time passes on the task's own clock.
 
-The protocol is the same for all designers: a trial costs its start and the steps that it ran; its noise depends on the seed, the
-configuration and how often that was tried before, so designers are compared in pairs; after each trial stands the true throughput of the
-incumbent: of the configurations that ran to their end, the fastest in the mean of its trials.
+The protocol is the same for all designers. A trial costs its start-up and the steps that it ran. Its noise depends on the seed, the
+configuration and the number of earlier trials of that configuration, so designers are compared in pairs. Each trial is recorded with the
+incumbent after it. The incumbent is the fastest configuration that ran to its end, by the mean over its trials.
 """
 
 import dataclasses
@@ -16,24 +16,29 @@ from oppa.tuning.designer import Designer, Observation, incumbent
 from oppa.tuning.stopping import Rule, against
 
 REPEAT = 1_000_003
-"""Between the seeds of a configuration's trials: far more than there are plays."""
+"""Distance between the seeds of a configuration's trials; far larger than the number of runs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """One trial of a play."""
+    """Records one trial of a run."""
 
     candidate: int
     result: TrialResult
     prediction: Prediction | None
     incumbent: int | None
-    """The candidate that the designer would return after it."""
+    """Candidate that the designer would return after this trial."""
     thinking_s: float
-    """What the designer took for it, on our clock."""
+    """Wall-clock seconds that the designer took for this trial."""
 
 
 def play(task: Task, designer: Designer, rule: Rule, *, seed: int, trials: int) -> list[Played]:
-    """Let a designer search a task until `trials` are run, or it suggests nothing more."""
+    """Let a designer search a task until `trials` trials have run, or until it suggests no candidate.
+
+    Args:
+        rule: Ends trials early.
+        seed: Seed of the trials' noise.
+    """
     played: list[Played] = []
     seen: list[Observation] = []
     while len(played) < trials:

@@ -1,4 +1,4 @@
-"""How good the prior is before anything is measured: its predictions against what others measured and published."""
+"""Compare the prior's predictions with published measurements."""
 
 import pandas as pd
 import torch
@@ -13,7 +13,10 @@ from oppa.report.record import Section
 
 
 def prior() -> list[Section]:
-    """The prior against runs of nanotron, of Megatron-LM, and against all-reduces of NCCL; says what is skipped where the data lacks."""
+    """Compare the prior with runs of nanotron and of Megatron-LM, and with NCCL all-reduces.
+
+    If data are missing, the only section lists them.
+    """
     if lacking := published.missing():
         return [skipped("prior", lacking)]
     runs = predict_rows(published.nanotron_rows())
@@ -21,7 +24,7 @@ def prior() -> list[Section]:
 
 
 def all_reduce_errors() -> pd.DataFrame:
-    """`members`, `bytes`, `error` of NCCL all-reduces within a host of A100."""
+    """Return `members`, `bytes` and `error` for NCCL all-reduces within a host of A100."""
     measured = published.all_reduces("a100")
     hardware = load_hardware("A100-80GB")
     members = torch.tensor(measured["members"].to_numpy(), dtype=torch.float64)

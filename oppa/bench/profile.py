@@ -1,8 +1,8 @@
-"""Is an active profile as good as an exhaustive one, and how much cheaper? (`oppa bench profile`)
+"""Compare active with exhaustive profiling on simulated clusters: regret and cost (`oppa bench profile`).
 
-On simulated clusters, both with the same noise: the decisions of either table along five trajectories of the noise scale, judged by the
-simulator free of noise; and the seconds of all trials. An exhaustive profile runs every trial to its end; an active one stops a trial when
-it knows enough, and stops altogether when its expected loss of goodput is within the bound.
+Both profiles have the same noise. Each table makes decisions along five trajectories of the noise scale, and the simulator without noise
+evaluates them. The cost is the seconds of all trials. An exhaustive profile runs every trial to its end. An active one ends a trial
+once it is precise enough. It ends altogether once its expected loss of goodput is within the bound.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ USUAL: Mapping[str, object] = {
     "overlap_zero_allgather": False,
     "overlap_p2p": True,
 }
-"""Of the knobs that hardly matter, what frameworks do by default."""
+"""Frameworks' defaults, for knobs that hardly matter."""
 JOBS = {
     "bert": ("16..1024", {**USUAL, "recompute": "none"}),
     "llama-2-7b": ("32..1024", {**USUAL, "recompute": "none"}),
@@ -42,14 +42,14 @@ JOBS = {
     "moe": ("16..256", {**USUAL, "recompute": "none"}),
     "qwen2-1.5b": ("8..512", USUAL),
 }
-"""Simulated jobs by their names, on different clusters: the batches that are profiled, and how the space is narrowed."""
+"""Simulated jobs on different clusters, by name: the batch sizes to profile, and the values that narrow the space."""
 REGRET, SECONDS = 0.01, 1 / 3
-"""What an active profile may lose, and take, at most."""
+"""Largest regret, and largest share of the exhaustive profile's seconds, that an active profile may have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """A profile that ran to its end."""
+    """Holds the result of a profile that ran to its end."""
 
     rows: Sequence[Row]
     trials: int
@@ -59,7 +59,7 @@ class Profiled:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """An active profile against the exhaustive one of the same noise."""
+    """Compares an active profile with an exhaustive one under the same noise."""
 
     job: str
     seed: int
@@ -71,17 +71,17 @@ class Comparison:
 
     @property
     def share(self) -> float:
-        """Of the exhaustive profile's seconds."""
+        """Return the active profile's seconds over those of the exhaustive profile."""
         return self.active.seconds / self.exhaustive.seconds
 
 
 def profile(repeats: int, names: Sequence[str] = tuple(JOBS)) -> list[Section]:
-    """The record: each job with so many seeds."""
+    """Compare the profiles of each job with `repeats` seeds, and return the record's sections."""
     return sections([compare(name, seed) for name in names for seed in range(repeats)])
 
 
 def compare(name: str, seed: int) -> Comparison:
-    """One simulated job, once."""
+    """Compare the profiles of one simulated job with one seed."""
     task = task_of(name)
     problem, candidates = task.problem, task.candidates
     active = Active(problem, candidates, seed=seed, bound=DEFAULT_LOSS)
@@ -100,7 +100,7 @@ def compare(name: str, seed: int) -> Comparison:
 
 
 def task_of(name: str) -> Task:
-    """One of JOBS."""
+    """Return the task of one of JOBS."""
     batches, choices = JOBS[name]
     problem = load_job(catalog.find("runners", "simulated") / "jobs" / f"{name}.toml")
     space = problem.space
@@ -111,7 +111,10 @@ def task_of(name: str) -> Task:
 
 
 def play(task: Task, profiler: Profiler, rule: Rule, *, seed: int) -> Profiled:
-    """Let a profiler work on a task until it suggests nothing more; a trial's noise depends on seed, configuration and repeat alone."""
+    """Run a profiler on a task until it suggests no candidate.
+
+    The noise of a trial depends only on seed, configuration and repeat.
+    """
     tried: dict[int, int] = {}
     seconds = 0.0
     while (candidate := profiler.suggest(tried.keys())) is not None:
@@ -128,7 +131,7 @@ def play(task: Task, profiler: Profiler, rule: Rule, *, seed: int) -> Profiled:
 
 
 def sections(found: Sequence[Comparison]) -> list[Section]:
-    """Each profile, and all together."""
+    """Return a table of each comparison, and one by trajectory."""
     return [_each(found), _trajectories(found)]
 
 

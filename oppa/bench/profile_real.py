@@ -1,7 +1,7 @@
-"""The same on this machine, with trials that really run: an exhaustive and an active profile of `examples/profile.toml`.
+"""Compare active with exhaustive profiling on this machine, with trials of `examples/profile.toml` that really run.
 
-What either table decides for along the trajectories is then measured again, several times and in turn, and the regret is that of these
-measurements: neither profile's own luck counts.
+Both tables make decisions along the trajectories. The chosen configurations are measured again, several times and in turn. The regret is
+computed from these new measurements, so luck in either profile does not count.
 """
 
 import dataclasses
@@ -41,31 +41,31 @@ Tell = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RealComparison:
-    """An active profile against an exhaustive one, on this machine."""
+    """Compares an active profile with an exhaustive one on this machine."""
 
     candidates: int
     trials: tuple[int, int]
-    """Of the active and of the exhaustive profile."""
+    """Trials of the active and of the exhaustive profile."""
     seconds: tuple[float, float]
     expected_loss: float | None
     decided: int
-    """Configurations that either table decided for, and that were measured again."""
+    """Number of configurations that either table chose; each is measured again."""
     repeats: int
-    """Of each of them."""
+    """New measurements of each of these configurations."""
     regret: Regret
 
     @property
     def figures(self) -> dict[str, float]:
-        """The headlines, as shares."""
+        """Return the headline figures, as fractions."""
         return {"active_profile_regret": self.regret.worst, "active_profile_seconds_ratio": self.seconds[0] / self.seconds[1]}
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return all values for JSON."""
         return dataclasses.asdict(self)
 
     @property
     def section(self) -> Section:
-        """As a table."""
+        """Return the result as a table."""
         ours, theirs = self.seconds
         return Section(
             title="An active profile against an exhaustive one, on this machine",
@@ -78,10 +78,11 @@ class RealComparison:
 
 
 def active_profile(tell: Tell, *, repeats: int = REPEATS) -> RealComparison:
-    """Run both profiles, and what they decide for again; some ten minutes on an idle machine.
+    """Run both profiles, and measure their decisions again; this takes about ten minutes on an idle machine.
 
     Raises:
-        EnvironmentLackingError: outside a checkout there is no example.
+        EnvironmentLackingError: the example is missing, because this is no checkout.
+        InfeasibleError: no trial of a profile could run.
     """
     problem = _problem()
     candidates, batches = problem.candidates(), batches_of(problem.space)
@@ -113,7 +114,7 @@ def _problem() -> Problem:
 
 
 def _profiled(problem: Problem, profiler: Profiler, folder: Path) -> Table:
-    """The table of a profile that ran to its end; raises InfeasibleError where nothing ran."""
+    """Return the table of a profile that ran to its end; raises InfeasibleError if no trial could run."""
     with _sitting(problem, folder) as sitting:
         candidates = problem.candidates()
         keeper = Keeper(sitting, candidates, profiler, bound=DEFAULT_LOSS, command="oppa bench", imitated=False)
@@ -124,13 +125,16 @@ def _profiled(problem: Problem, profiler: Profiler, folder: Path) -> Table:
 
 
 def _again(problem: Problem, contested: Collection[Configuration], repeats: int, folder: Path) -> dict[Configuration, float]:
-    """Steps per second of each in the mean of its repeats, which take turns, the order reversed each round; none of what failed in one."""
+    """Return the steps per second of each configuration: the geometric mean over its repeats.
+
+    Configurations take turns, in an order that is reversed each round. A configuration that fails in one round is left out.
+    """
     order = sorted(contested, key=lambda each: (each.global_batch, each.id))
     with _sitting(problem, folder) as sitting:
         for round_ in range(repeats):
             for configuration in order[:: 1 if round_ % 2 == 0 else -1]:
                 lease = sitting.study.claim(configuration, pairing=AGAIN)
-                assert lease is not None  # nobody else works on this study
+                assert lease is not None  # no other process works on this study
                 sitting.run(lease)
         trials = sitting.study.trials()
     rates = {each: [trial.steps_per_s for trial in trials if trial.configuration == each] for each in order}
@@ -139,7 +143,7 @@ def _again(problem: Problem, contested: Collection[Configuration], repeats: int,
 
 @contextmanager
 def _sitting(problem: Problem, folder: Path) -> Iterator[Sitting]:
-    """At work in a folder, with trials that run on this machine."""
+    """Open a session in a folder, whose trials run on this machine."""
     runner, grace_s = load_runner(problem.runner), problem.limits.grace_s
     request = Request(launcher="local").resolve(problem.cluster)
     with (
@@ -152,16 +156,16 @@ def _sitting(problem: Problem, folder: Path) -> Iterator[Sitting]:
 
 
 class _Unwatched:
-    """Nobody looks on."""
+    """Ignores all events of a search."""
 
     def started(self, lease: Lease) -> None:
-        """Not told."""
+        """Do nothing."""
 
     def stepped(self, measurement: Measurement) -> None:
-        """Not told."""
+        """Do nothing."""
 
     def ended(self, lease: Lease, result: TrialResult) -> None:
-        """Not told."""
+        """Do nothing."""
 
     def tick(self) -> None:
-        """Goes on."""
+        """Do nothing, so that the search continues."""

@@ -1,8 +1,8 @@
-"""What a table's decisions are worth: the goodput that they get along trajectories of the noise scale, against another table's.
+"""Compute the regret of one table's decisions against another's: the goodput that they lose along trajectories of the noise scale.
 
 Notation (p points of a trajectory):
-    noise scale    of the gradients at each point, in sequences    (p,)
-    regret         1 - mean over the points of goodput that the one table's choice gets over what the other's gets
+    noise scale    noise scale of the gradients at each point, in sequences    (p,)
+    regret         1 - mean over the points of (goodput of this table's choice / goodput of the other table's choice)
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from oppa.table.goodput import best_at_each, goodput
 
 POINTS = 50
 Rate = Callable[[Configuration], float | None]
-"""Steps per second that a configuration really runs at; None where it does not fit."""
+"""Function from a configuration to its true steps per second, or None if it does not fit."""
 
 
 def _fast(progress: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -47,14 +47,14 @@ SHAPES: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "late jump": _jump,
     "up and down": _wave,
 }
-"""Of the logarithm of the noise scale between its ends, over the progress of training, both from 0 to 1.
+"""Logarithm of the noise scale, scaled to 0..1 between its ends, as a function of the progress of training from 0 to 1.
 
-Early in training the noise scale is small and grows; it may saturate, jump when the learning rate falls, or go back.
+Early in training the noise scale is small and increases; it may saturate, jump when the learning rate falls, or decrease again.
 """
 
 
 def trajectories(batches: Sequence[int]) -> dict[str, NDArray[np.float64]]:
-    """Noise scales by the name of their course, each of shape (p,): between half the smallest batch and twice the largest."""
+    """Return noise scales by the name of their shape, each of shape (p,), from half the smallest batch to twice the largest."""
     low, high = np.log(min(batches) / 2), np.log(max(batches) * 2)
     progress = np.linspace(0, 1, POINTS)
     return {name: np.exp(low + (high - low) * shape(progress)) for name, shape in SHAPES.items()}
@@ -62,37 +62,37 @@ def trajectories(batches: Sequence[int]) -> dict[str, NDArray[np.float64]]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
-    """What the decisions of one table lose against those of another, as a share, by the name of the trajectory."""
+    """Holds the regret of one table's decisions against another's, as a fraction, by trajectory."""
 
     by_trajectory: Mapping[str, float]
 
     @property
     def mean(self) -> float:
-        """Over the trajectories."""
+        """Return the mean over the trajectories."""
         return float(np.mean(list(self.by_trajectory.values())))
 
     @property
     def worst(self) -> float:
-        """Of the trajectories."""
+        """Return the largest value over the trajectories."""
         return max(self.by_trajectory.values())
 
 
 def decided(rows: Sequence[Row], batches: Sequence[int]) -> set[Configuration]:
-    """All that a table decides for along the trajectories."""
+    """Return all configurations that a table chooses along the trajectories."""
     return {row.configuration for scales in trajectories(batches).values() for row in best_at_each(rows, scales)}
 
 
 def regret(ours: Sequence[Row], theirs: Sequence[Row], rate: Rate, batches: Sequence[int]) -> Regret:
-    """What our decisions lose against theirs, by what is really so; a decision that does not fit gets nothing."""
+    """Return the regret of our table's decisions against the other's, at true rates; a decision that does not fit has goodput 0."""
     lost = {}
     for name, scales in trajectories(batches).items():
         own, other = _gets(ours, rate, scales), _gets(theirs, rate, scales)
-        lost[name] = 1 - float(np.mean(np.where(other > 0, own, 1.0) / np.where(other > 0, other, 1.0)))  # nothing is lost against nothing
+        lost[name] = 1 - float(np.mean(np.where(other > 0, own, 1.0) / np.where(other > 0, other, 1.0)))  # no regret if the other gets 0
     return Regret(by_trajectory=lost)
 
 
 def _gets(rows: Sequence[Row], rate: Rate, scales: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The goodput of the choice at each point, shape (p,) (COPUS eq. 7)."""
+    """Return the true goodput of the table's choice at each point, shape (p,) (COPUS eq. 7)."""
     chosen = [row.configuration for row in best_at_each(rows, scales)]
     rates = {each: rate(each) or 0.0 for each in set(chosen)}
     batches = np.array([each.global_batch for each in chosen])

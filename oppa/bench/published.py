@@ -1,6 +1,6 @@
-"""What others measured and published, read where a copy of it is present; none is part of this project.
+"""Read published measurements of others from a local copy; none of them is part of this project.
 
-The folder is named by the variable OPPA_DATA, else it is `../shared/data` from here.
+The variable OPPA_DATA names the folder; the default is `../shared/data`, relative to the working directory.
 """
 
 from collections.abc import Mapping
@@ -24,19 +24,19 @@ DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len"
 
 
 def folder() -> Path:
-    """Where the data would be."""
+    """Return the folder of the data, which may not exist."""
     return data_folder()
 
 
 def missing(files: Mapping[str, str] = FILES) -> dict[str, str]:
-    """The files that are not there, and what they hold."""
+    """Return the files that are missing, with their descriptions."""
     return {name: holds for name, holds in files.items() if not (folder() / name).is_file()}
 
 
 def nanotron_rows() -> pd.DataFrame:
-    """Every run as it is in the file (`model`, `nodes`, `status`, `flag`, ...), as a row for `predict_rows`.
+    """Return every run of the file (`model`, `nodes`, `status`, `flag`, ...) as a row for `predict_rows`.
 
-    With `step_time_s` and `memory_bytes`, which are missing where it did not run.
+    Rows also have `step_time_s` and `memory_bytes`, which are missing if the run has no measurement.
     """
     replayed = read_replay_file(catalog.find("search_spaces", "nanotron-h100"))
     models = {name: replayed.model(name) for name in replayed.replay.models}
@@ -50,7 +50,7 @@ def nanotron_rows() -> pd.DataFrame:
 
 
 def recomputation_rows() -> pd.DataFrame:
-    """Iterations with full and with selective recomputation as rows for `predict_rows`, with `model` and `step_time_s`."""
+    """Return iterations with full and with selective recomputation as rows for `predict_rows`, with `model` and `step_time_s`."""
     runs = _read(RECOMPUTATION)
     names = {
         "m_num_blocks": "layers",
@@ -73,7 +73,7 @@ def recomputation_rows() -> pd.DataFrame:
 
 
 def all_reduces(gpu: str) -> pd.DataFrame:
-    """All-reduces of one kind of device: `members`, `bytes`, `seconds`."""
+    """Return the all-reduces of one kind of device, with columns `members`, `bytes` and `seconds`."""
     measured = _read(ALL_REDUCES)
     measured = measured[measured["gpu"] == gpu].reset_index(drop=True)
     return pd.DataFrame({"members": measured["n_gpus"], "bytes": measured["bytes"], "seconds": measured["time_oop_ns"] * 1e-9})

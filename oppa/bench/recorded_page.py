@@ -1,4 +1,4 @@
-"""The page of an experiment whose runs are recorded: where they come from, tables, figures; the same records give the same bytes."""
+"""Write the page of an experiment with recorded runs: provenance, tables and figures. The same records give the same bytes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,18 +11,18 @@ from oppa.report.record import Section, markdown, write_recorded
 PAGE = "README.md"
 
 Page = tuple[str, dict[str, str]]
-"""In Markdown, and its figures as SVG by file name."""
+"""Text in Markdown, and figures as SVG by file name."""
 
 
 def page_of(folder: Path, command: str, title: str, sections: Sequence[Section], figures: Mapping[str, tuple[str, str]]) -> Page:
-    """Of the records in a folder.
+    """Return the page of the records in a folder.
 
     Args:
-        command: That makes them.
+        command: Command that makes the records.
         figures: Caption and SVG by file name.
 
     Raises:
-        InputError: if there are none.
+        InputError: there are no records.
     """
     known = facts_of(folder, recorded(folder, command))
     inputs = Inputs.read(folder)
@@ -42,6 +42,6 @@ def page_of(folder: Path, command: str, title: str, sections: Sequence[Section],
 
 
 def written_page(folder: Path, page: Page) -> Path:
-    """Write it beside its records; where it is. Raises InputError where the disk refuses."""
+    """Write a page to the folder of its records, and return its path; raises InputError if a file cannot be written."""
     text, figures = page
     return write_recorded(folder, PAGE, text, figures=figures, inputs=Inputs.read(folder))

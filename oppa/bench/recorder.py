@@ -1,11 +1,11 @@
-"""Training runs that a benchmark records: each a command that anyone can type, and done once.
+"""Record the training runs of a benchmark. Each run is an ordinary command, and runs once.
 
-    FOLDER/table/                  the table that runs are chosen from
+    FOLDER/table/                  the table that configurations are chosen from
     FOLDER/runs/VARIANT-SEED.csv.gz    a run, step by step (`tracks`)
-    FOLDER/runs/origins.json       where each comes from: command, commit, machine, time
-    FOLDER/inputs.json             what all of them depend on: seeds, job files and what defines them
+    FOLDER/runs/origins.json       provenance of each run: command, commit, machine, time
+    FOLDER/inputs.json             inputs of all runs: seeds, job files and the files that define them
 
-What is there is not run again, so that whoever is interrupted goes on.
+Recorded runs are not repeated, so an interrupted benchmark can be resumed.
 """
 
 import dataclasses
@@ -36,13 +36,13 @@ GRACE_S, LOOK_S = 10.0, 0.1
 
 
 def begin(folder: Path, inputs: Inputs) -> None:
-    """Keep what the runs of a folder depend on, before the first one is made.
+    """Record the inputs of a folder's runs before the first run.
 
     Args:
-        inputs: With the argument `seeds`, of which there may be more than before.
+        inputs: Inputs with the argument `seeds`, which may differ from earlier calls; the largest number is kept.
 
     Raises:
-        InputError: the folder has runs that depend on something else.
+        InputError: the folder has runs with other inputs.
     """
     known = Inputs.read(folder)
     if any((folder / "runs").glob("*.csv.gz")):
@@ -61,26 +61,26 @@ def begin(folder: Path, inputs: Inputs) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Recorder:
-    """Runs one job's profile and training runs, all under the same words.
+    """Runs the profile and the training runs of one job, all under the same `oppa netlab` arguments.
 
     Raises:
         EnvironmentLackingError: from each method, if a command fails.
-        InputError: if the disk refuses.
+        InputError: a file cannot be written.
     """
 
     job: Path
-    """Relative to the checkout."""
+    """Job file, relative to the checkout."""
     folder: Path
-    """Of the records."""
+    """Folder of the records."""
     work: Path
-    """Where ledgers are made, and logs stay."""
+    """Folder of ledgers and logs; logs remain there."""
     hosts: Sequence[str] = ()
-    """The words of `oppa netlab` before a command; none: it runs on this machine as it is."""
+    """Arguments of `oppa netlab` that precede a command; if empty, commands run directly on this machine."""
     tell: Callable[[str], None]
-    """Called with what is done next."""
+    """Receives a description of the next command."""
 
     def table(self, batches: Sequence[int]) -> Table:
-        """Of all layouts, batches and micro-batches; measured now unless it is there."""
+        """Return the table of all layouts, batch sizes and micro-batches; measure it if it is not recorded."""
         self._require_job()
         place = self.folder / "table"
         if not place.exists():
@@ -88,14 +88,15 @@ class Recorder:
             sizes = ",".join(map(str, batches))
             words = ["profile", str(self.job), "--global-batch", sizes, "--exhaustive", "--table", self.typed(self.work / "table")]
             self._note("table", self._oppa(words, self.work / "profile.log"))
-            Table.read(self.work / "table").write(place)  # without the study that it comes from
+            Table.read(self.work / "table").write(place)  # copies the table without its study
         return Table.read(place)
 
     def train(self, variant: str, seed: int, begins: Configuration | str, *words: str) -> Track:
-        """Train with a seed, unless that is recorded; the record.
+        """Return the record of a training run with this seed; train if it is not recorded.
 
         Args:
-            begins: A configuration of the table; or the words of one, for a job without a table.
+            begins: Configuration of the table, or its textual form for a job without a table.
+            words: Further arguments of `oppa train`.
         """
         name = f"{variant}-{seed}"
         if (known := self.folder / "runs" / f"{name}.csv.gz").exists():
@@ -120,7 +121,13 @@ class Recorder:
         return [_setting(begins, Table.read(place)), "--table", self.typed(place)]
 
     def once(self, name: str, made: Path, *words: str) -> None:
-        """Run a command of `oppa` unless what it makes is there; what is left of one that failed is removed first."""
+        """Run an `oppa` command unless its result exists. A folder that a failed command left is removed first.
+
+        Args:
+            name: Name of the command in the log and in the provenance.
+            made: File or folder that the command makes.
+            words: Arguments of `oppa`.
+        """
         done, recorded = (self.work / f"{name}.done").exists(), made.is_relative_to(self.folder) and name in self._origins()
         if made.exists() and (done or recorded):
             return
@@ -132,7 +139,7 @@ class Recorder:
 
     @staticmethod
     def typed(path: Path) -> str:
-        """A path as commands have it, which run in the checkout."""
+        """Return a path relative to the checkout, where commands run."""
         return os.path.relpath(path, catalog.root())
 
     def _require_job(self) -> None:
@@ -140,7 +147,7 @@ class Recorder:
             raise EnvironmentLackingError(f"`{catalog.root() / self.job}` is not there", hint="run it from a checkout")
 
     def _oppa(self, words: Sequence[str], log: Path) -> str:
-        """Run `oppa` in the checkout; the command, as one types it. It does not outlive us."""
+        """Run `oppa` in the checkout, and return the command as a user types it. The process ends with this one."""
         oppa, netlab = [sys.executable, "-m", "oppa"], ["netlab", *self.hosts, "--"] if self.hosts else []
         argv = ["env", "-C", str(catalog.root()), *oppa, *([*netlab, *oppa] if netlab else []), *words]
         with written(self.work):
@@ -158,7 +165,7 @@ class Recorder:
         return told
 
     def _note(self, name: str, command: str) -> None:
-        """Write down where a record comes from."""
+        """Record the provenance of a record."""
         place = self.folder / "runs" / "origins.json"
         with written(place.parent):
             write_json(place, {**self._origins(), name: {**provenance(), "command": command}})
@@ -169,6 +176,6 @@ class Recorder:
 
 
 def _setting(configuration: Configuration, table: Table) -> str:
-    """As one types it: what the table has more than one value of."""
+    """Return a configuration as a user types it; parameters with a single value in the table are left out."""
     values = [row.configuration.to_dict() for row in table.rows]
     return ",".join(f"{name}={value}" for name, value in configuration.to_dict().items() if len({each[name] for each in values}) > 1)

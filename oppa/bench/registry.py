@@ -1,6 +1,6 @@
-"""Every benchmark of `oppa bench`: what it shows, its record and the command that makes it, its inputs, and its smallest form.
+"""List every benchmark of `oppa bench`: what it shows, its record and that record's command, its inputs, and its smallest command.
 
-Imports nothing heavy: the list must appear at once.
+This module imports nothing heavy, so that the list appears at once.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ from oppa.report.inputs import Inputs
 
 RESULTS = Path("results")
 ALL = "all"
-"""Names the command that measures what takes seconds."""
+"""Name of the command that runs all quick benchmarks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Plays:
-    """What a call of `oppa bench search` plays: designers, and seeds of each at each task."""
+    """Holds the runs of one call of `oppa bench search`: its designers, and the number of seeds for each designer and task."""
 
     designers: tuple[str, ...] = DESIGNERS
     seeds: int
@@ -42,59 +42,59 @@ class Plays:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A record, and the command that makes it."""
+    """Describes a record and the command that makes it."""
 
     folder: Path
-    """Relative to the checkout."""
+    """Folder of the record, relative to the checkout."""
     command: str
-    """Without `oppa bench`."""
+    """Command line after `oppa bench`."""
     arguments: Mapping[str, Any]
-    """Those on which the figures depend."""
+    """Arguments that the figures depend on."""
     declared: Declared
     plays: tuple[Plays, ...] = ()
-    """Where the record is a log: all of these are in it."""
+    """Runs that must be in the record, if it is a log."""
 
     def inputs(self) -> Inputs:
-        """Return what its figures would depend on if its command ran now."""
+        """Return the inputs that its command would have now."""
         return self.declared.inputs(**self.arguments)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """A command of `oppa bench`."""
+    """Describes a command of `oppa bench`."""
 
     shows: str
     smallest: str
-    """The least that starts it for real, without `oppa bench`."""
+    """Shortest command line that really starts the benchmark, after `oppa bench`."""
     declared: Declared
     recorded: tuple[Recorded, ...]
     needs_data: bool = False
-    """It does not start without the measured data that it declares."""
+    """The benchmark cannot start without the measured data that it declares."""
 
 
 def inputs(name: str, tasks: Collection[str] | None = None, **arguments: Any) -> Inputs:
-    """Return what the figures of a benchmark depend on.
+    """Return the inputs of a benchmark's figures.
 
     Args:
-        tasks: Some of its tasks, instead of all.
-        arguments: Those on which its figures depend.
+        tasks: Tasks to include; all by default.
+        arguments: Arguments that the figures depend on.
 
     Raises:
-        InputError: for a task that it does not have.
+        InputError: for an unknown task.
     """
     declared = BENCHMARKS[name].declared
     return (declared if tasks is None else declared.only(tasks)).inputs(**arguments)
 
 
 def measured_inputs(names: Sequence[str], repeats: int, tasks: Collection[str] | None = None) -> Inputs:
-    """Return what the figures of one of `suites` depend on, or those of several in one record."""
+    """Return the inputs of the figures of one of `suites`, or of several in one record."""
     if len(names) == 1:
         return inputs(names[0], tasks, **({"repeats": repeats} if MEASURED[names[0]].repeated else {}))
     return joined(BENCHMARKS[name].declared for name in names).inputs(benchmarks=list(names), repeats=repeats)
 
 
 def quick() -> list[str]:
-    """Return the benchmarks that `oppa bench all` measures: they take seconds."""
+    """Return the benchmarks that `oppa bench all` runs; each takes seconds."""
     return [name for name, suite in MEASURED.items() if not suite.when_named]
 
 
@@ -125,7 +125,7 @@ def _example(name: str, *files: str, believed: bool = False) -> Declared:
 
 
 def _together(name: str, repeats: int = 5) -> Benchmark:
-    """Return one of `suites` whose record is that of `oppa bench all`."""
+    """Return one of `suites` that shares the record of `oppa bench all`."""
     recorded = Recorded(
         folder=RESULTS / "bench",
         command=f"{ALL} --repeats {repeats} --out results/bench",
@@ -154,7 +154,7 @@ def _alone(name: str, declared: Declared, *, repeats: int = 7, smallest: str = "
 
 
 def _own(shows: str, declared: Declared, folder: str, command: str, smallest: str, **arguments: Any) -> Benchmark:
-    """Return a benchmark with a command line of its own."""
+    """Return a benchmark with its own command line."""
     recorded = Recorded(folder=RESULTS / folder, command=command, arguments=arguments, declared=declared)
     return Benchmark(shows=shows, smallest=smallest, declared=declared, recorded=(recorded,))
 
@@ -181,7 +181,7 @@ _SEARCHED = (
 )
 _CI = Declared(jobs=(*(SUITES["cpu"].jobs), *map(simulated_job, SIMULATED)), files=SUITES["cpu"].files)
 CI_PLAYS = {"cpu": Plays(designers=("oppa", "random"), seeds=4), "simulated": Plays(designers=("oppa", "random"), seeds=2)}
-"""By suite, what `oppa bench ci` plays."""
+"""Runs of `oppa bench ci`, by suite."""
 CI_TRIALS = 20
 CI_ARGUMENTS: Mapping[str, Any] = {
     "trials": CI_TRIALS,
@@ -281,4 +281,4 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         days=90.0,
     ),
 }
-"""By name, quick ones first."""
+"""Benchmarks by name, quick ones first."""

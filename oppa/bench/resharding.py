@@ -1,7 +1,7 @@
-"""A change of layout in process, against what one does without: save a checkpoint, end all processes, start new ones, load.
+"""Measure a layout change in process against a restart, which saves a checkpoint, ends all processes, starts new ones and loads.
 
-Both go on from the same training, in turn, and must arrive at the same state to the last bit. All begin with a trained model behind a step,
-and end where the next step may begin; of several ranks, the last one counts.
+Both ways continue from the same training state, in turn, and must arrive at the same state to the last bit. Each begins after a step of a
+trained model and ends when the next step can begin. A phase ends when its last rank has ended it.
 
     in process    stage, release, regroup, rebuild, load
     restart       save, end, start (interpreters, imports, process groups), build, load
@@ -23,15 +23,15 @@ from oppa.units import format_bytes
 
 MODEL = dataclasses.replace(PRESETS["tiny-16m"], seq_len=32)
 STATE_BYTES_PER_WEIGHT = 12
-"""The weight and two moments, in float32."""
+"""Bytes of a weight and its two moments, in float32."""
 
 IN_PROCESS, COLD, WARM = "in_process", "cold", "warm"
 WAYS = {IN_PROCESS: "in process", COLD: "cold restart", WARM: "warm restart"}
-"""As they are called in tables."""
+"""Names of the ways in tables."""
 
 Change = tuple[Configuration, Configuration]
 Phases = Mapping[str, float]
-"""Seconds by phase, one after the other."""
+"""Seconds by phase, in order."""
 
 
 def _layout(**degrees: int) -> Configuration:
@@ -48,50 +48,50 @@ CHANGES: tuple[Change, ...] = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Once:
-    """One change, done each way: `in_process`, and by a restart, `cold` or `warm`."""
+    """Holds the phases of one layout change, done in each way: `in_process`, and by a restart, `cold` or `warm`."""
 
     ways: Mapping[str, Phases]
 
     def seconds(self, way: str) -> float:
-        """All phases together."""
+        """Return the seconds of all phases together."""
         return sum(self.ways[way].values())
 
     def speedup(self, way: str) -> float:
-        """Seconds of a restart for each second in process."""
+        """Return the seconds of a restart over those of the change in process."""
         return self.seconds(way) / self.seconds(IN_PROCESS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Speedup:
-    """One change of layout, several times."""
+    """Holds repeated measurements of one layout change."""
 
     change: str
     times: Sequence[Once]
 
     def speedups(self, way: str = COLD) -> list[float]:
-        """Seconds of a restart for each second in process, time by time."""
+        """Return the seconds of a restart over those of the change in process, one value per repeat."""
         return [once.speedup(way) for once in self.times]
 
     def median(self, way: str = COLD) -> float:
-        """Of the speed-ups."""
+        """Return the median speed-up."""
         return statistics.median(self.speedups(way))
 
     def seconds(self, way: str) -> list[float]:
-        """All phases together, time by time."""
+        """Return the seconds of all phases together, one value per repeat."""
         return [once.seconds(way) for once in self.times]
 
     def phases(self, way: str) -> dict[str, float]:
-        """Median seconds of each phase."""
+        """Return the median seconds of each phase."""
         return {name: statistics.median(once.ways[way][name] for once in self.times) for name in self.times[0].ways[way]}
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return plain values for JSON."""
         seconds = {way: {"seconds": self.seconds(way), "phases": self.phases(way)} for way in WAYS}
         return {"change": self.change, **seconds, **{f"speedup_{way}": self.speedups(way) for way in (COLD, WARM)}}
 
 
 def speedups(repeats: int, tell: Callable[[str], None], changes: Sequence[Change] = CHANGES, model: Model = MODEL) -> list[Speedup]:
-    """Of each change of layout; raises EnvironmentLackingError if its ranks fail."""
+    """Measure each layout change `repeats` times; raises EnvironmentLackingError if ranks fail."""
     with TrainingGang() as gang:
         found = []
         for change in changes:
@@ -104,16 +104,16 @@ def speedups(repeats: int, tell: Callable[[str], None], changes: Sequence[Change
 
 
 def once(gang: TrainingGang, change: Change, model: Model, *, cold_first: bool) -> Once:
-    """Train, save, change in process; then both restarts from what was saved.
+    """Train, save, and change the layout in process; then restart from the checkpoint in both ways.
 
     Raises:
-        MeasurementError: if the state is another one behind any of them.
+        MeasurementError: a way ends in a different state.
     """
     order = Order(program="change", model=model, layouts=change, checkpoint=str(gang.folder / "checkpoint"))
     changed = gang.run(order)
     marks = {what: [answer[what] for answer in changed.answers] for what in ("saving", "changing")}
     begin_s = {what: min(rank[BEGIN] for rank in ranks) for what, ranks in marks.items()}
-    # Ranks end once they have looked at their state, which is not counted; the parent sees the last one go.
+    # Ranks hash their state before they leave, which is not counted; the parent records when the last one has ended.
     end_s = changed.ended_s - max(answer["left_s"] for answer in changed.answers)
     saved = phases_of(marks["saving"], begin_s["saving"]) | {"end": end_s}
     restarts = {}
@@ -127,7 +127,7 @@ def once(gang: TrainingGang, change: Change, model: Model, *, cold_first: bool) 
 
 
 def whole(ran: Ran, when: str) -> dict[str, str]:
-    """The digests that all ranks hold; raises MeasurementError where two that hold the same box differ."""
+    """Return the digests of all ranks together; raises MeasurementError if two ranks have different values of one tensor slice."""
     found: dict[str, str] = {}
     for answer in ran.answers:
         for name, digest in answer[when].items():
@@ -137,14 +137,14 @@ def whole(ran: Ran, when: str) -> dict[str, str]:
 
 
 def require_same(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise MeasurementError unless the state is the same to the last bit."""
+    """Raise MeasurementError unless both states are the same to the last bit."""
     if before != after:
         other = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         raise MeasurementError(f"{len(other)} parts of the state did not survive, `{other[0]}` first", hint="please report it")
 
 
 def sections(found: Sequence[Speedup], model: Model = MODEL) -> list[Section]:
-    """How much faster, and where the time goes."""
+    """Return a table of speed-ups and a table of phases."""
     return [_speedups(found, model), _phases(found)]
 
 

@@ -1,6 +1,7 @@
-"""The raw log of a comparison: one line per play, appended as it ends, from which every figure can be derived again.
+"""Store the raw log of a comparison: one line per run, appended when the run ends, from which every figure can be derived.
 
-Throughput and memory are on record as shares of the task's best and of its limit; a line stands for one designer, task, seed and variation.
+A line holds the run of one designer, task, seed and variation. Throughput is stored as a share of the task's best, memory as a share of
+its limit.
 """
 
 import dataclasses
@@ -24,40 +25,40 @@ DIGITS = 5
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one play came to, trial by trial."""
+    """Holds the result of one run, trial by trial."""
 
     task: str
     designer: str
     seed: int
     variation: str = ""
-    """What of the protocol or of the designer was changed."""
+    """Name of a change to the protocol or to the designer; empty if there is none."""
     best_at: tuple[float, ...]
-    """True throughput of the incumbent over the task's best; 0 before there is one."""
+    """True throughput of the incumbent over the task's best after each trial; 0 before there is an incumbent."""
     seconds: tuple[float, ...]
-    """Since the search began, on the task's clock."""
+    """Seconds from the start of the search to the end of each trial, on the task's clock."""
     steps: tuple[int, ...]
-    """Of each trial."""
+    """Steps of each trial."""
     outcomes: str
-    """A letter of OUTCOMES for each trial."""
+    """One letter of OUTCOMES per trial."""
     measured: tuple[float | None, ...]
-    """Throughput over the task's best, with the noise of the trial."""
+    """Measured throughput of each trial over the task's best, with the noise of the trial."""
     predicted: tuple[float | None, ...]
     log_stddev: tuple[float | None, ...]
     memory: tuple[float | None, ...]
-    """Over the limit."""
+    """Measured memory of each trial over the limit."""
     predicted_memory: tuple[float | None, ...]
     winner: str | None
-    """Its id."""
+    """Id of the last incumbent's configuration."""
     thinking_s: float
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """What the line stands for."""
+        """Return the task, designer, seed and variation."""
         return self.task, self.designer, self.seed, self.variation
 
     @classmethod
     def of(cls, task: Task, designer: str, seed: int, variation: str, played: Sequence[Played]) -> Self:
-        """The line for a play."""
+        """Make the line of a run from its trials."""
         clock = [0.0]
         for each in played:
             clock.append(clock[-1] + each.result.seconds)
@@ -86,15 +87,15 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """A file of runs, in sittings: each begins with a line that says where its runs come from."""
+    """Reads and writes a file of runs. Each session in it begins with a line that states the provenance of its runs."""
 
     path: Path
     protocol: Mapping[str, Any]
-    """What was compared, and on what; the same for all sittings."""
+    """Suite, trials, tasks and input files of the comparison; the same in all sessions."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """A log that is there, with its own protocol; raises InputError if it is none."""
+        """Open an existing log with its own protocol; raises InputError if the file is no log."""
         first = path.read_text().partition("\n")[0] if path.is_file() else ""
         try:
             return cls(path=path, protocol=json.loads(first)["protocol"])
@@ -102,25 +103,25 @@ class Log:
             raise InputError(f"`{path}` is no log of a comparison", hint="`oppa bench search --out FOLDER` writes one") from None
 
     def read(self) -> list[Run]:
-        """All runs; raises InputError if the log is one of another comparison."""
+        """Return all runs; raises InputError if the log belongs to another comparison."""
         return [Run(**_tuples(line)) for line in self._lines() if "task" in line]
 
     def origins(self) -> list[dict[str, str]]:
-        """Where the runs come from, sitting by sitting."""
+        """Return the provenance of the runs, session by session."""
         return [line["origin"] for line in self._lines() if "origin" in line]
 
     @property
     def sha256(self) -> str:
-        """Of the file's bytes."""
+        """Return the SHA-256 of the file's bytes."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
     @property
     def inputs(self) -> Inputs | None:
-        """What its runs depend on; None in a log of a time when that was not kept."""
+        """Return the inputs of the runs, or None for an older log without them."""
         return logged_inputs(self.protocol)
 
     def sit_down(self, origin: Mapping[str, str]) -> None:
-        """Begin a sitting; a line that was torn off when the last one ended is cut."""
+        """Open a session; first remove a line that an interrupted session left incomplete."""
         whole = self._text().rpartition("\n")[0]
         temporary = self.path.with_suffix(".new")
         with written(self.path.parent):
@@ -129,7 +130,7 @@ class Log:
         self._write({"protocol": self.protocol, "origin": origin})
 
     def append(self, run: Run) -> None:
-        """Add a run; it is on disk when this returns."""
+        """Append a run; it is on disk when this function returns."""
         self._write(dataclasses.asdict(run))
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -157,7 +158,7 @@ class Log:
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Name what differs; of files, which."""
+    """Return the names of what differs; if input files differ, name these."""
     then, wanted = logged_inputs(before), logged_inputs(now)
     if then and wanted and then != wanted:
         return then.differences(wanted)

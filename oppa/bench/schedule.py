@@ -1,4 +1,4 @@
-"""Orders of a pipeline at profiled times: schedules by name, and the search at two memory limits, beside what was published."""
+"""Compare pipeline schedules at profiled stage times: named schedules, and the search at two memory limits, next to published figures."""
 
 import dataclasses
 import time
@@ -27,42 +27,46 @@ from oppa.streams import stream
 
 SEARCH = "search"
 LIMITS = (1.0, 2.0)
-"""Of the search, in 1F1B's peak."""
+"""Memory limits of the search, in multiples of 1F1B's peak."""
 SEVERAL = 2
-"""Chunks of interleaved schedules where the number of layers is not known."""
+"""Model chunks per rank in interleaved schedules, if the number of layers is unknown."""
 PUBLISHED: dict[tuple[str, float | None], str] = {
     **{(ours, None): theirs for theirs, ours in KNOWN_SCHEDULES.items()},
     ("zb-v", None): "ZB-V",
     (SEARCH, 1.0): "ZB-1p",
     (SEARCH, 2.0): "ZB-2p",
 }
-"""What the paper calls them."""
+"""The paper's name of each schedule and memory limit."""
 PROVING_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An order of one model's pipeline."""
+    """Holds the result of one schedule for the pipeline of one model."""
 
     model: str
     pp: int
     microbatches: int
     schedule: str
     memory_limit: float | None
-    """In 1F1B's peak; None: the schedule has no limit."""
+    """Limit in multiples of 1F1B's peak, or None for a schedule without a limit."""
     bubble_rate: float
     peak_memory: float
-    """Of the rank that holds most, in activations of a micro-batch: 1F1B's is `pp`."""
+    """Peak memory of the rank that holds most, in activations of one micro-batch; that of 1F1B is `pp`."""
     seconds: float
-    """That it took to make the order."""
+    """Seconds to compute the schedule."""
 
 
 def measure(times: Path | None, tell: Callable[[str], None]) -> list[Row]:
-    """Every schedule, and the search at each limit, at each row of a file of stage times; the published ones unless given.
+    """Evaluate every schedule, and the search at each limit, for each row of a file of stage times.
+
+    Args:
+        times: File of stage times; the published ones by default.
+        tell: Receives the progress.
 
     Raises:
-        InputError: a file that is not one of stage times.
-        EnvironmentLackingError: no file is given, and the published one is not there.
+        InputError: the file holds no stage times.
+        EnvironmentLackingError: no file is given, and the published one is missing.
     """
     if not times and (lacking := published.missing({STAGE_TIMES: FILES[STAGE_TIMES]})):
         raise EnvironmentLackingError(
@@ -114,12 +118,12 @@ def _row(profiled: Profiled, name: str, limit: float | None, bubble_rate: float,
 
 
 def to_json(rows: Sequence[Row], gaps: "Sequence[Gap]") -> dict[str, Any]:
-    """As `oppa bench schedule --json` prints it."""
+    """Return the result for `oppa bench schedule --json`."""
     return {"rows": [dataclasses.asdict(row) for row in rows], **({"gaps": [dataclasses.asdict(each) for each in gaps]} if gaps else {})}
 
 
 def sections(rows: Sequence[Row], gaps: "Sequence[Gap]") -> list[Section]:
-    """Rows beside what was published, and the heuristic beside proofs."""
+    """Return a table of bubble rates next to published ones, and one of the heuristic's gaps."""
     return [_rates(rows), *([_gaps(gaps)] if gaps else [])]
 
 
@@ -158,19 +162,19 @@ def _published() -> dict[tuple[str, int, int, str | None], float]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """The heuristic at one small instance, beside what constraint programming proves."""
+    """Compares the heuristic's schedule of one small instance with the bound that constraint programming proves."""
 
     seed: int
     ranks: int
     micro_batches: int
     gap: float
-    """By how much the heuristic's span exceeds what no order is shorter than, as a share of that."""
+    """Makespan of the heuristic over the proven lower bound, minus 1."""
     proven: bool
-    """The proof ended in time; else the gap may be smaller."""
+    """The solver proved the optimum in time; otherwise the true gap may be smaller."""
 
 
 def instance(seed: int) -> Task:
-    """A small pipeline: 2 to 4 uneven stages, 2 to 8 micro-batches, a limit for each rank or one for all."""
+    """Return a random small pipeline: 2 to 4 uneven stages, 2 to 8 micro-batches, and memory limits per rank or one for all."""
     draws = stream(seed, "instance")
     ranks, count = int(draws.integers(2, 5)), int(draws.integers(2, 9))
     forward, backward = (draws.integers(10, 41, ranks).astype(float).tolist() for _ in range(2))
@@ -185,7 +189,7 @@ def instance(seed: int) -> Task:
 
 
 def gap(seed: int) -> Gap:
-    """The heuristic's gap at an instance.
+    """Return the heuristic's gap on an instance.
 
     Raises:
         ImportError: OR-Tools is not installed.

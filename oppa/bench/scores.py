@@ -1,9 +1,9 @@
-"""What a comparison came to: how soon each designer was within 5% of the best, and how its incumbent rose.
+"""Score a comparison: how soon each designer came within 5% of the best, and how its incumbent improved.
 
 Notation (T trials):
     best_at     true throughput of the incumbent over the task's best, after each trial; 0 before a feasible one    (T,)
-    to_95       the first trial, or the seconds until it ended, after which that is 0.95 at least; T + 1, or all
-                seconds of the run, where it never is
+    to_95       the first trial after which that is at least 0.95, or the seconds until the trial ended;
+                T + 1, or all seconds of the run, if it never is
 """
 
 import itertools
@@ -18,35 +18,38 @@ from oppa.bench.runs import Run
 
 NEAR = 0.95
 OURS = ("oppa", "oppa-paper", "oppa-no-prior", "oppa-no-early-stop")
-"""Not peers."""
+"""Variants of this project's designer, which do not count as peers."""
 
 
 def best_at(run: Run, trials: int) -> list[float]:
-    """After each of `trials`; a designer that ended before keeps its incumbent."""
+    """Return the incumbent's share of the best after each of `trials`; a designer that ended earlier keeps its incumbent."""
     last = run.best_at[-1] if run.best_at else 0.0
     return [*run.best_at[:trials], *[last] * (trials - len(run.best_at))]
 
 
 def trials_to(run: Run, trials: int, share: float = NEAR) -> int:
-    """The first trial after which the incumbent reaches a share of the best; `trials` + 1 if it never does."""
+    """Return the first trial after which the incumbent reaches a share of the best, or `trials` + 1 if it never does."""
     return next((k for k, value in enumerate(run.best_at[:trials], 1) if value >= share), trials + 1)
 
 
 def seconds_to(run: Run, trials: int, share: float = NEAR) -> float:
-    """Seconds until then; all of the run's if it never does."""
+    """Return the seconds until that trial ended, or all of the run's seconds if the share is never reached."""
     reached = trials_to(run, trials, share)
     seconds = run.seconds[:trials]
     return seconds[min(reached, len(seconds)) - 1] if seconds else 0.0
 
 
 def best_after(run: Run, seconds: float) -> float:
-    """The incumbent's share of the best when so many seconds have passed."""
+    """Return the incumbent's share of the best after so many seconds."""
     ended = [value for value, end in zip(run.best_at, run.seconds, strict=True) if end <= seconds]
     return ended[-1] if ended else 0.0
 
 
 def untuned(runs: Iterable[Run]) -> dict[str, float]:
-    """What a job runs at, task by task, if nobody tunes it: the first configuration that ran of those that `random` took, median."""
+    """Return the throughput of an untuned job by task, as a share of the best.
+
+    An untuned job runs with the first feasible configuration of `random`; the value is the median over its runs.
+    """
     firsts: dict[str, list[float]] = {}
     for run in runs:
         if run.designer == "random":
@@ -55,13 +58,13 @@ def untuned(runs: Iterable[Run]) -> dict[str, float]:
 
 
 def break_even_s(run: Run, tuned_s: float, share: float) -> float:
-    """When tuning for so long, and then training, has overtaken training at `share` of the best from the start; inf: never."""
+    """Return the second at which tuning for `tuned_s` and then training overtakes training at `share` from the start; inf if never."""
     best, best_s = best_after(run, tuned_s), min(tuned_s, run.seconds[-1])
     return best * best_s / (best - share) if best > share else math.inf
 
 
 def summary(runs: Iterable[Run], trials: int) -> dict[str, float]:
-    """One designer over tasks and seeds."""
+    """Return the scores of one designer over tasks and seeds."""
     runs = list(runs)
     rises = np.array([best_at(run, max(trials, 20)) for run in runs])
     reached = sorted(trials_to(run, trials) for run in runs)
@@ -74,20 +77,20 @@ def summary(runs: Iterable[Run], trials: int) -> dict[str, float]:
 
 
 def ratio(runs: Sequence[Run], designer: str, peer: str, trials: int) -> float:
-    """Geometric mean over tasks of a designer's median seconds to 95% over the peer's."""
+    """Return a designer's median seconds to 95% over the peer's, in the geometric mean over tasks."""
     ours, theirs = (_medians(runs, name, trials) for name in (designer, peer))
     return math.exp(statistics.mean(math.log(ours[task] / theirs[task]) for task in ours))
 
 
 def best_peer(runs: Sequence[Run], trials: int) -> tuple[str, float] | None:
-    """The one peer that `oppa` saves the least against, and that ratio; None where either lacks."""
+    """Return the peer with the highest ratio of `oppa`'s seconds to its own, and that ratio; None without `oppa` or without peers."""
     designers = {run.designer for run in runs}
     peers = {name: ratio(runs, "oppa", name, trials) for name in designers - set(OURS)} if "oppa" in designers else {}
     return max(peers.items(), key=lambda each: each[1]) if peers else None
 
 
 def to_json(runs: Sequence[Run], apart: Sequence[Run], trials: int, environment: Mapping[str, str]) -> dict[str, Any]:
-    """The whole comparison: `designers` and `ratio_to_best_peer` over `runs` alone, `tasks` over all."""
+    """Return the whole comparison: `designers` and `ratio_to_best_peer` over `runs` alone, `tasks` over all runs."""
     peer = best_peer(runs or apart, trials)
     return {
         "designers": _summaries(runs or apart, trials),
@@ -100,7 +103,7 @@ def to_json(runs: Sequence[Run], apart: Sequence[Run], trials: int, environment:
 
 
 def grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """By designer, in the order in which they come."""
+    """Return the runs by designer, in order of first appearance."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(run.designer, []).append(run)
@@ -108,7 +111,7 @@ def grouped(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """An order in which `8B-2` comes before `8B-16`."""
+    """Return a sort key that puts `8B-2` before `8B-16`."""
     pieces = ("".join(group) for _, group in itertools.groupby(name, str.isdigit))
     return tuple((int(piece), "") if piece.isdigit() else (0, piece) for piece in pieces)
 

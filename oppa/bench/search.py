@@ -1,4 +1,4 @@
-"""Does the search find the fastest sooner than its peers? Every designer at every task, under the same protocol (`oppa bench search`)."""
+"""Compare how soon each designer finds the fastest configuration, on every task and under the same protocol (`oppa bench search`)."""
 
 import concurrent.futures
 import dataclasses
@@ -20,12 +20,12 @@ from oppa.trials.processes import die_with_parent
 from oppa.tuning.designers import require_designer
 
 VARIED_SEEDS = 3
-"""Of the variations, which are many."""
+"""Seeds of each variation; few, because there are many variations."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Which designers are compared, on what, how often and for how long."""
+    """Defines a comparison: its designers, their tasks, and the numbers of seeds and trials."""
 
     suite: str
     table: Path | None = None
@@ -33,17 +33,17 @@ class Comparison:
     seeds: int = 10
     trials: int = 30
     variations: tuple[str, ...] = (PLAIN,)
-    """Names of VARIATIONS; all but the plain one are played by `oppa` alone."""
+    """Names of VARIATIONS; only `oppa` runs under those other than the plain one."""
 
     def protocol(self, tasks: Sequence[Task]) -> dict[str, Any]:
-        """What must be the same for runs to be compared, and which tasks are reported apart."""
+        """Return what must be equal for runs to be comparable, and the names of tasks that are reported separately."""
         inputs = suite_inputs(self.suite, self.table).to_dict()
         name = self.suite if self.suite in SUITES else Path(self.suite).name
         apart = [task.name for task in tasks if not task.headline]
         return {"suite": name, "trials": self.trials, "apart": apart, "tasks": inputs["tasks"], "files": inputs["files"]}
 
     def tasks(self) -> tuple[list[Task], list[str]]:
-        """The tasks in which something can run, and the names of the others; raises InputError for an unknown designer."""
+        """Return the tasks with a feasible configuration, and the names of the others; raises InputError for an unknown designer."""
         for name in self.designers:
             require_designer(name)
         tasks = load_suite(self.suite, self.table)
@@ -51,10 +51,10 @@ class Comparison:
 
 
 def compare(comparison: Comparison, tasks: Sequence[Task], log: Log | None, on_run: Callable[[Run, int, int], None]) -> list[Run]:
-    """All runs, those of the log included; the others are played now, one per core at a time, and go into the log as they end.
+    """Return all runs. Those missing from the log run now, one per core at a time, and are appended to it as they end.
 
     Args:
-        on_run: Called with each run that was played, how many are done, and how many there are.
+        on_run: Called with each new run, the number of runs that are done, and their total.
     """
     done = {run.key: run for run in log.read()} if log else {}
     wanted = list(_jobs(comparison, tasks))
@@ -83,7 +83,7 @@ class _Job:
 
 
 def _jobs(comparison: Comparison, tasks: Sequence[Task]) -> Iterator[_Job]:
-    """A seed at a time, so that what is done when it is broken off says something of every designer and task."""
+    """Yield the runs one seed at a time, so that an interrupted comparison covers every designer and task."""
     for seed in range(comparison.seeds):
         for variation in comparison.variations if seed < VARIED_SEEDS else (PLAIN,):
             for task in tasks:
@@ -100,14 +100,14 @@ def _jobs(comparison: Comparison, tasks: Sequence[Task]) -> Iterator[_Job]:
 
 
 def _played(jobs: Sequence[_Job]) -> Iterator[Run]:
-    """Every job in as many processes as there are cores, as they end; each is single-threaded and depends on its seed alone."""
+    """Yield the runs as they end, with one process per core; each is single-threaded and depends only on its seed."""
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context, initializer=_settle, initargs=(os.getpid(),))
     try:
         for future in concurrent.futures.as_completed([pool.submit(_play, job) for job in jobs]):
             yield future.result()
     except BaseException:
-        for worker in multiprocessing.active_children():  # what they play is lost, and played again by the next call
+        for worker in multiprocessing.active_children():  # the next call repeats their runs
             worker.kill()
         raise
     finally:
@@ -115,7 +115,7 @@ def _played(jobs: Sequence[_Job]) -> Iterator[Run]:
 
 
 def _settle(parent: int) -> None:
-    """A worker ends with its parent, who alone hears of interrupts."""
+    """Make a worker end with its parent and ignore SIGINT, which the parent handles."""
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

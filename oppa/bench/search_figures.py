@@ -1,4 +1,4 @@
-"""The figures of a comparison, after those of the OPPA paper."""
+"""Draw the figures of a comparison, after those of the OPPA paper."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,16 +10,16 @@ from oppa.bench.scores import OURS, best_at, grouped, natural
 from oppa.report.figures import Axis, Series, lines, scatter
 
 DRAWN = 7
-"""Lines that can be told apart."""
+"""Largest number of lines that remain distinguishable."""
 SHARE = Axis(label="best so far / best there is")
 MEASURED = Axis(label="measured / best there is", log=True)
 PREDICTED = Axis(label="predicted / best there is", log=True)
 GRID = 60
-"""Points of a line against seconds or steps."""
+"""Points of a line over seconds or steps."""
 
 
 def all_figures(runs: Sequence[Run], trials: int) -> dict[str, tuple[str, str]]:
-    """File name -> caption and SVG, for what there is to draw."""
+    """Return caption and SVG by file name, for each figure that the runs suffice for."""
     groups = grouped(runs)
     peers = [name for name in groups if name == "oppa" or name not in OURS][:DRAWN]
     ours = [name for name in groups if name in OURS]
@@ -35,7 +35,7 @@ def all_figures(runs: Sequence[Run], trials: int) -> dict[str, tuple[str, str]]:
 
 
 def _rise(groups: Mapping[str, Sequence[Run]], names: Sequence[str], against: str, trials: int) -> tuple[str, str]:
-    """The incumbents against trials, training steps or seconds."""
+    """Draw the incumbents against trials, training steps or seconds."""
     chosen = {name: groups[name] for name in names}
     if against == "trials":
         points = np.arange(1.0, trials + 1)
@@ -68,7 +68,7 @@ def _by_task(runs: Sequence[Run], names: Sequence[str]) -> tuple[str, str]:
 
 
 def _predictions(runs: Sequence[Run]) -> list[Series]:
-    """Of the first trials, of those up to the tenth, and of the later ones."""
+    """Return the predictions of trials 1 to 5, of trials 6 to 10, and of later ones, each against its measurement."""
     drawn = []
     for name, first, last in (("trials 1 to 5", 0, 5), ("6 to 10", 5, 10), ("11 and on", 10, 10**6)):
         triples = [t for run in runs for t in list(zip(run.measured, run.predicted, run.log_stddev, strict=True))[first:last]]
@@ -79,16 +79,16 @@ def _predictions(runs: Sequence[Run]) -> list[Series]:
 
 
 def band(name: str, x: NDArray[np.float64], values: Sequence[Sequence[float] | NDArray[np.float64]]) -> Series:
-    """Median and quartiles of several curves."""
+    """Return the median and the quartiles of several curves."""
     low, middle, high = np.quantile(np.array(values, dtype=float), (0.25, 0.5, 0.75), axis=0)
     return Series(name=name, x=x.tolist(), y=middle.tolist(), low=low.tolist(), high=high.tolist())
 
 
 def at(ends: Sequence[float], values: Sequence[float], points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A curve that steps up at `ends`, at some points; 0 before the first."""
+    """Evaluate a step function, which jumps at `ends`, at some points; it is 0 before the first end."""
     return np.array([0.0, *values])[np.searchsorted(np.asarray(ends, dtype=float), points, side="right")]
 
 
 def grid(ends: Sequence[float], least: float) -> NDArray[np.float64]:
-    """Points of a line up to the largest of `ends`, evenly spaced on a log axis."""
+    """Return points of a line up to the largest of `ends`, or to twice `least` if that is larger, evenly spaced on a log axis."""
     return np.geomspace(least, max([2 * least, *ends]), GRID)

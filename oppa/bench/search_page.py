@@ -1,4 +1,4 @@
-"""The page of a comparison: tables and figures like those of the OPPA paper, all of them from the raw log beside it."""
+"""Write the page of a comparison: tables and figures like those of the OPPA paper, all derived from the raw log in the same folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,13 +25,13 @@ LOG, PAGE = "runs.jsonl", "README.md"
 
 
 def write_page(folder: Path) -> Path:
-    """Write the page and its figures beside the log in `folder`; raises InputError if there is none."""
+    """Write the page and its figures to the folder of the log; raises InputError if there is no log."""
     text, figures = page(folder / LOG)
     return write_recorded(folder, PAGE, text, figures=figures, inputs=None)
 
 
 def page(path: Path) -> tuple[str, dict[str, str]]:
-    """The page in Markdown and its figures as SVG by file name: the same log gives the same bytes."""
+    """Return the page in Markdown, and its figures as SVG by file name; the same log gives the same bytes."""
     log = Log.load(path)
     trials, apart = int(log.protocol["trials"]), set(log.protocol["apart"])
     runs = sorted(log.read(), key=lambda run: run.key)
@@ -69,7 +69,7 @@ def _details(plain: Sequence[Run], shown: Sequence[Run], varied: Sequence[Run], 
 
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:
-    """Ours first, then the peers, best first."""
+    """Sort runs: `oppa` first, then the peers from fast to slow, then the other variants of `oppa`."""
     groups = grouped(runs)
     usual = {name: sorted(seconds_to(run, 10**6) for run in group)[len(group) // 2] for name, group in groups.items()}
     names = sorted(groups, key=lambda name: (name != "oppa", name in OURS, usual[name]))

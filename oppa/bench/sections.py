@@ -1,4 +1,4 @@
-"""A comparison in tables, each from its runs alone."""
+"""Make the tables of a comparison, each from its runs alone."""
 
 import math
 import statistics
@@ -12,20 +12,20 @@ from oppa.study.records import QUANTILE
 
 COLUMNS = ("designer", ">best at 5", ">10", ">20", ">trials to 95%", ">90% of runs", ">seconds")
 WARM = 5
-"""Trials before intervals are judged."""
+"""First trials of each run, which the evaluation of prediction intervals leaves out."""
 MINUTES = (5, 10, 20)
 TUNED_S, TRAINED_S = 1200.0, 4 * 3600.0
-"""Twenty minutes of search, as in the paper's figure 5, in a run of four hours."""
+"""Seconds of search, as in the paper's figure 5, and of the whole run of four hours."""
 
 
 def comparison_sections(runs: Sequence[Run], apart: Sequence[Run], trials: int) -> list[Section]:
-    """All designers over the tasks that count together, and over those that are reported apart."""
+    """Return a table of all designers over the tasks that count together, and one over those reported separately."""
     made = [_compared("All tasks together", runs, trials)] if runs else []
     return [*made, *([_compared("Apart: the largest clusters" if runs else "All tasks together", apart, trials)] if apart else [])]
 
 
 def task_section(runs: Sequence[Run], trials: int) -> Section:
-    """Median trials to 95% of every designer on every task."""
+    """Tabulate the median trials to 95%, by designer and task."""
     designers = list(grouped(runs))
     tasks = list(dict.fromkeys(run.task for run in sorted(runs, key=lambda run: natural(run.task))))
     rows = []
@@ -40,7 +40,7 @@ def task_section(runs: Sequence[Run], trials: int) -> Section:
 
 
 def clock_section(runs: Sequence[Run]) -> Section:
-    """What each designer has found after five, ten and twenty minutes, task by task."""
+    """Tabulate the incumbents after five, ten and twenty minutes, by designer and task."""
     groups = grouped(runs)
     rows = []
     for task in sorted({run.task for run in runs}, key=natural):
@@ -57,7 +57,7 @@ def clock_section(runs: Sequence[Run]) -> Section:
 
 
 def break_even_section(runs: Sequence[Run]) -> Section:
-    """Figure 5 of the paper: trials that fit in twenty minutes, and what tuning that long is worth in a run of four hours."""
+    """Tabulate figure 5 of the paper: trials within twenty minutes, and the value of that tuning in a run of four hours."""
     rows, start = [], untuned(runs)
     for name, group in grouped(runs).items():
         trials = statistics.median(sum(end <= TUNED_S for end in run.seconds) for run in group)
@@ -78,7 +78,7 @@ def break_even_section(runs: Sequence[Run]) -> Section:
 
 
 def ablation_section(runs: Sequence[Run], trials: int) -> Section | None:
-    """Figures 7 and 24 of the paper: what each part of `oppa` contributes."""
+    """Tabulate the contribution of each part of `oppa` (figures 7 and 24 of the paper)."""
     groups = {name: group for name, group in grouped(runs).items() if name in OURS}
     if len(groups) < 2:
         return None
@@ -91,7 +91,7 @@ def ablation_section(runs: Sequence[Run], trials: int) -> Section | None:
 
 
 def coverage_section(runs: Sequence[Run]) -> Section | None:
-    """How honest the predictions were."""
+    """Tabulate the coverage of the prediction intervals and the errors of the predictions."""
     rows = []
     for name, group in grouped(runs).items():
         pairs = [pair for run in group for pair in list(zip(run.predicted, run.measured, run.log_stddev, strict=True))[WARM:]]
@@ -106,7 +106,7 @@ def coverage_section(runs: Sequence[Run]) -> Section | None:
 
 
 def confusion_section(runs: Sequence[Run]) -> Section | None:
-    """Figure 23 of the paper: which trials were predicted to fit."""
+    """Tabulate the trials that were predicted to fit against those that ran (figure 23 of the paper)."""
     rows = []
     for name, group in grouped(runs).items():
         needs = [(need, letter in "ct") for run in group for need, letter in zip(run.predicted_memory, run.outcomes, strict=True) if need]
@@ -122,7 +122,7 @@ def confusion_section(runs: Sequence[Run]) -> Section | None:
 
 
 def winner_section(runs: Sequence[Run]) -> Section | None:
-    """Table 4 of the paper: what `oppa` returns, over the seeds."""
+    """Tabulate the configurations that `oppa` returns, over the seeds (table 4 of the paper)."""
     rows = []
     ours = [run for run in runs if run.designer == "oppa" and run.winner]
     names = ("dp", "tp", "pp", "zero_stage", "micro_batch", "model_chunks", "schedule", "recompute")

@@ -1,4 +1,4 @@
-"""How much a search depends on its prior and on q_min: Table 6 and Figure 25 of OPPA, from the plays of the variations."""
+"""Measure how much a search depends on its prior and on q_min: OPPA's table 6 and figure 25, from the runs of the variations."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ SHARE = Axis(label="best so far / best there is")
 
 
 def variation_section(runs: Sequence[Run], trials: int) -> Section | None:
-    """Every variation on the seeds that were played under all of them."""
+    """Tabulate every variation, over the seeds that all variations have."""
     groups = _groups(runs, tuple(VARIATIONS))
     rows = []
     for name, group in groups.items():
@@ -33,7 +33,7 @@ def variation_section(runs: Sequence[Run], trials: int) -> Section | None:
 
 
 def prior_section(runs: Sequence[Run]) -> Section | None:
-    """Table 6: what a misleading prior costs after some minutes, task by task."""
+    """Tabulate the incumbent under a misleading prior after some minutes, by task (table 6)."""
     groups = _groups(runs, PRIORS)
     rows = []
     for task in sorted({run.task for run in runs}, key=natural):
@@ -49,7 +49,7 @@ def prior_section(runs: Sequence[Run]) -> Section | None:
 
 
 def q_min_section(runs: Sequence[Run]) -> Section | None:
-    """Figure 25 in a table: what q_min does to trials, training steps and the incumbent."""
+    """Tabulate the effect of q_min on trials, training steps and the incumbent (figure 25)."""
     groups = _groups(runs, STEPS)
     rows = []
     for name, group in groups.items():
@@ -67,7 +67,7 @@ def q_min_section(runs: Sequence[Run]) -> Section | None:
 
 
 def q_min_figures(runs: Sequence[Run]) -> Mapping[str, tuple[str, str]]:
-    """Figure 25: file name -> caption and SVG, against seconds, trials and training steps; empty without such plays."""
+    """Return figure 25 against seconds, trials and training steps, as caption and SVG by file name; empty without such runs."""
     groups = _groups(runs, STEPS)
     if not groups:
         return {}
@@ -82,7 +82,7 @@ def q_min_figures(runs: Sequence[Run]) -> Mapping[str, tuple[str, str]]:
 
 
 def _groups(runs: Sequence[Run], names: Sequence[str]) -> dict[str, list[Run]]:
-    """The plays of each variation on the seeds that all of them have; empty where fewer than two were played."""
+    """Return the runs of each variation on the seeds that all of them have; empty with fewer than two variations."""
     groups = {name: [run for run in runs if run.variation == name] for name in names}
     groups = {name: group for name, group in groups.items() if group}
     if len(groups) < 2:

@@ -1,11 +1,11 @@
-"""The control service under load: how long a decision takes, how soon a thousand jobs are answered, and what damage and death do to it.
+"""Measure the control service under load: decision time, latency with a thousand jobs, and the effect of malformed messages and kills.
 
-The service is a process of its own (`oppa control`), the jobs are connections from here. Figures:
+The service is a separate process (`oppa control`); the jobs are connections from this one. Figures:
     decision_p50_ms      one decision over a table of 10,000 rows, median
     service_p99_ms       from a message to its acknowledgement, 99th percentile over all messages of all jobs
-    messages_lost        messages that were sent, and are neither acknowledged nor known to the service at the end
+    messages_lost        messages sent that are not acknowledged, or that the service does not count at the end
     malformed_crashes    times that the service ended under 20,000 malformed messages
-    blocked_share        of training time, in rank 0's calls, while the service is killed 20 times
+    blocked_share        share of training time in rank 0's calls, while the service is killed 20 times
 """
 
 import asyncio
@@ -43,12 +43,12 @@ from oppa.report.record import Section
 from oppa.table import Origin, Row, Table
 
 EVERY = 20
-"""Messages of a job from one decision to the next."""
+"""Messages of a job between two decisions."""
 BESIDE = 16
-"""Connections at a time that send malformed messages."""
+"""Connections that send malformed messages at a time."""
 STEP_S = 0.02
 CAUGHT_UP_S = 180.0
-"""In which a job must have told all that it could not tell meanwhile; it is read at a measured pace."""
+"""Seconds within which a job must deliver its backlog; the service limits the rate at which it reads."""
 START_S = 30.0
 _RSS = "VmRSS:"
 
@@ -57,13 +57,13 @@ Tell = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How much the service is asked for."""
+    """Defines the load on the service."""
 
     rows: int = 10_000
     decisions: int = 2_000
     jobs: int = 1_000
     seconds: int = 60
-    """For so long each job sends a message a second."""
+    """Seconds during which each job sends one message per second."""
     malformed: int = 20_000
     kills: int = 20
     between_kills_s: float = 1.0
@@ -71,7 +71,7 @@ class Load:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFigures:
-    """What was found."""
+    """Holds the results of the benchmark."""
 
     load: Load
     decision_p50_ms: float
@@ -82,19 +82,19 @@ class ServiceFigures:
     messages_lost: int
     malformed_crashes: int
     malformed_growth_bytes: int
-    """Resident memory of the service behind the second half of the malformed messages, over that behind the first."""
+    """Resident memory of the service after the second half of the malformed messages, minus that after the first half."""
     blocked_share: float
     kills: int
     steps_unknown: int
-    """Of the steps that were told while the service was killed: what it does not know of in the end."""
+    """Steps reported during the kills that the service does not count at the end."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "load"}
 
     @property
     def section(self) -> Section:
-        """As a table."""
+        """Return the figures as a table."""
         load = self.load
         rows = [
             (f"decision over {load.rows:,} rows, median (99th percentile)", f"{self.decision_p50_ms:.3g} ms ({self.decision_p99_ms:.3g})"),
@@ -115,10 +115,10 @@ class ServiceFigures:
 
 
 def measure(tell: Tell, load: Load | None = None) -> ServiceFigures:
-    """Measure all of it, in three minutes under the usual load.
+    """Measure all figures; the default load takes three minutes.
 
     Raises:
-        EnvironmentLackingError: outside a checkout, or if the service does not start.
+        EnvironmentLackingError: the example is missing, because this is no checkout, or the service does not start.
     """
     load = load or Load()
     table = _table(load.rows)
@@ -150,7 +150,7 @@ def measure(tell: Tell, load: Load | None = None) -> ServiceFigures:
 
 
 def _table(rows: int) -> Table:
-    """Layouts by batch sizes by micro-batches, with throughputs that saturate."""
+    """Return a table of layouts, batch sizes and micro-batches, with throughputs that saturate."""
     path = catalog.root() / "examples" / "cpu.toml"
     if not path.is_file():
         raise EnvironmentLackingError(f"`{path}` is not there", hint="run it from a checkout")
@@ -176,7 +176,7 @@ def _table(rows: int) -> Table:
 
 
 def _decisions(table: Table, count: int) -> list[float]:
-    """Seconds of each decision, at noise scales and in configurations that change."""
+    """Return the seconds of each decision, with noise scales and configurations that change."""
     policy, times_s = GoodputPolicy(Offers(table)), []
     for number in range(count):
         situation = Situation(
@@ -193,7 +193,7 @@ def _decisions(table: Table, count: int) -> list[float]:
 
 
 class _Served:
-    """`oppa control` as a process."""
+    """Runs `oppa control` as a process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, 0
@@ -208,7 +208,7 @@ class _Served:
         self.kill(signal.SIGTERM)
 
     def start(self) -> None:
-        """The same port as before, where there was one."""
+        """Start the service, on the port of the previous start if there was one."""
         words = ["control", "--table", str(self.folder / "table"), "--folder", str(self.folder / "control")]
         command = [sys.executable, "-m", "oppa", *words, "--port", str(self.port), "--every", str(EVERY)]
         log = self.folder / "log"
@@ -223,24 +223,24 @@ class _Served:
 
     @property
     def runs(self) -> bool:
-        """It has not ended."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def resident_bytes(self) -> int:
-        """Of its memory."""
+        """Return the resident memory of the process, in bytes."""
         assert self._process is not None
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.partition(_RSS)[2].split()[0]) << 10
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """And wait for it."""
+        """Send a signal to the process and wait until it ends."""
         assert self._process is not None
         self._process.send_signal(number)
         self._process.wait(20)
 
     def steps_known(self) -> dict[str, float]:
-        """By job, from its metrics."""
+        """Return the steps that the service has counted, by job, from its metrics."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/metrics", headers={"Authorization": f"Bearer {self.tokens.of_watcher()}"}
         )
@@ -251,7 +251,7 @@ class _Served:
 
     @contextlib.asynccontextmanager
     async def line(self, job: str) -> Any:
-        """A job's connection, welcome."""
+        """Open a job's connection, and complete its handshake."""
         headers = {"Authorization": f"Bearer {self.tokens.of_job(job)}"}
         async with connect(
             f"ws://127.0.0.1:{self.port}/job/{job}", additional_headers=headers, compression=None, proxy=None, open_timeout=60
@@ -269,13 +269,13 @@ def _hello(job: str) -> Hello:
 
 
 def _facts(number: int) -> dict[str, Any]:
-    """Of a step."""
+    """Return the fields of a step's message."""
     seen = {"step": number - 1, "samples": 16 * number, "configuration": PRESENT, "step_time_s": 0.1, "elapsed_s": 0.1 * number}
     return {**seen, "noise_scale": 100.0, "health": "healthy", "loss": 3.0, "learning_rate": 1e-3}
 
 
 async def _load(served: _Served, load: Load) -> tuple[list[float], int]:
-    """Seconds from each message to its acknowledgement, and how many were lost."""
+    """Return the seconds from each message to its acknowledgement, and the number of messages that were lost."""
     latencies: list[float] = []
     connecting = asyncio.Semaphore(50)
     everybody = asyncio.Barrier(load.jobs)
@@ -294,7 +294,7 @@ async def _load(served: _Served, load: Load) -> tuple[list[float], int]:
 
 
 async def _tell(opened: ClientConnection, latencies: list[float], seconds: int, delay_s: float) -> int:
-    """A message a second; the largest number that was acknowledged."""
+    """Send one message per second, and return the largest number that was acknowledged."""
     sent_s: dict[int, float] = {}
 
     async def listen() -> int:
@@ -319,7 +319,7 @@ async def _tell(opened: ClientConnection, latencies: list[float], seconds: int, 
 
 
 async def _damage(served: _Served, malformed: int) -> tuple[int, int]:
-    """How often the service ended, and by how much it grew behind the second half."""
+    """Send malformed messages; return the number of crashes, and the growth in bytes from the first to the second half."""
     crashes, sizes = 0, list[int]()
     wrong = list(_malformed())
     for half in range(2):
@@ -344,7 +344,7 @@ async def _damage(served: _Served, malformed: int) -> tuple[int, int]:
 
 
 def _malformed() -> Iterator[str | bytes]:
-    """Messages that are none."""
+    """Yield messages that the protocol forbids."""
     good = json.loads(StepTaken(number=1, **_facts(1)).to_json())
     yield from ("", "{", "null", "[]", "3", "\x00", "[" * 5000, b"\x00\xff", '{"type": "step"}', '{"type": "unknown"}')
     may_be_nothing = {"noise_scale", "loss", "variance_ratio", "worker_variance_ratio", "accuracy"}
@@ -362,9 +362,9 @@ def _malformed() -> Iterator[str | bytes]:
 
 
 def _killing(served: _Served, load: Load) -> tuple[float, int]:
-    """The share of a job's time that its calls took while the service was killed, and how many of its steps are not known afterwards.
+    """Return the share of a job's time spent in its calls while the service is killed, and the number of its steps that stay unknown.
 
-    The job trains on while the service is away.
+    The job continues to train while the service is down.
     """
     steps, begin_s, killed_s = 0, time.monotonic(), time.monotonic()
     kills, killing = 0, None

@@ -1,7 +1,7 @@
-"""How near the simulator is to what others measured and published.
+"""Compare the simulator with published measurements.
 
-Some of its constants were chosen with these very runs in sight (their `source` says so), by hand and not by a fit: what follows shows how
-well few constants explain many runs, not how well runs are foreseen that no one had seen.
+Some of its constants were chosen by hand with these very runs in sight, not by a fit; their `source` states it. The comparison therefore
+shows how well few constants explain many runs. It does not show how well the simulator predicts runs that nobody had seen.
 """
 
 from collections.abc import Hashable, Mapping
@@ -32,11 +32,11 @@ FILES = {
 }
 KNOWN_SCHEDULES = {"1F1B": "1f1b", "1F1B-I": "interleaved", "ZB-H1": "zb-h1", "ZB-H2": "zb-h2"}
 LAYERS_AND_ENDS = {"1.5B": 24, "6.2B": 32, "14.6B": 48, "28.3B": 64}
-"""Layers of the Zero Bubble paper's models, embedding and head counted as one each: interleaved, each is a chunk."""
+"""Layers of the Zero Bubble paper's models, embedding and head counted as one each; if interleaved, each is a chunk."""
 
 
 def simulator() -> list[Section]:
-    """The simulator against nanotron, Megatron-LM, NCCL and the Zero Bubble paper; says what is skipped where the data lacks."""
+    """Compare the simulator with nanotron, Megatron-LM, NCCL and the Zero Bubble paper; if data are missing, one section lists them."""
     if lacking := published.missing(FILES):
         return [skipped("simulator", lacking)]
     runs = simulated_runs()
@@ -44,20 +44,20 @@ def simulator() -> list[Section]:
 
 
 def simulated_runs() -> pd.DataFrame:
-    """Every run of nanotron with `predicted_step_time_s`, `predicted_memory_bytes` and `fits`, all of them the simulator's."""
+    """Return every run of nanotron with the simulator's `predicted_step_time_s`, `predicted_memory_bytes` and `fits`."""
     problems = {task.name: task.problem for task in load_suite("replay")}
     runs = published.nanotron_rows().groupby(["model", "nodes"])
     return pd.concat([_simulated(group, problems[f"{model}-{hosts}"]) for (model, hosts), group in runs])
 
 
 def recomputation() -> pd.DataFrame:
-    """Iterations of Megatron-LM with `ratio`, simulated over measured."""
+    """Return the iterations of Megatron-LM with `ratio`, simulated over measured step time."""
     runs = published.recomputation_rows()
     return runs.assign(ratio=[_iteration_s(row) / row["step_time_s"] for row in runs.to_dict("records")])
 
 
 def all_reduce_errors() -> pd.DataFrame:
-    """`members`, `bytes`, `error` of NCCL all-reduces within a host of A100."""
+    """Return `members`, `bytes` and `error` for NCCL all-reduces within a host of A100."""
     measured = published.all_reduces("a100")
     hardware = load_hardware("A100-80GB")
     topology = Topology(hardware, hosts=1)
@@ -69,7 +69,7 @@ def all_reduce_errors() -> pd.DataFrame:
 
 
 def bubble_rates() -> pd.DataFrame:
-    """Published bubble rates beside those of oppa's orders at the same stage times."""
+    """Return published bubble rates together with those of oppa's schedules at the same stage times."""
     times = pd.read_csv(published.folder() / STAGE_TIMES)
     rates = pd.read_csv(published.folder() / SCHEDULES).dropna(subset="bubble_rate")
     rates = rates[rates["schedule"].isin(KNOWN_SCHEDULES)].merge(times, on=["model", "pp", "microbatches"])

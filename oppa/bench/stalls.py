@@ -1,4 +1,4 @@
-"""Runs that wait for something by chance: how often, and how long."""
+"""Count the runs that stall by chance, and measure how long they wait."""
 
 import dataclasses
 import math
@@ -14,19 +14,19 @@ from oppa.cost.workload import Workload
 from oppa.report.record import Section
 
 TWICE, STALL_S = 2.0, 0.5
-"""A run stalls where it takes so many times what is predicted, and so many seconds for each pass."""
+"""A run stalls if it takes more than TWICE the predicted time and more than STALL_S seconds per pass."""
 
 
 def without_stalls(work: Workload) -> Workload:
-    """The same runs on hosts that are never slow."""
+    """Return the same runs with a stall probability of 0."""
     never = torch.zeros_like(work.machine.stall_probability_per_host)
     return dataclasses.replace(work, machine=dataclasses.replace(work.machine, stall_probability_per_host=never))
 
 
 def stalls(runs: pd.DataFrame, work: Workload, c: Coefficients) -> pd.DataFrame:
-    """The runs on several hosts: how many `hosts`, with a `pipeline` or not, `stalled` or not, and how many `seconds` a pass then waits.
+    """Return the runs on several hosts, with `hosts`, `pipeline`, `stalled`, and `seconds` that each pass waits.
 
-    A step is a pass for each micro-batch and each further stage.
+    `pipeline` and `stalled` are booleans. A step has one pass for each micro-batch and for each stage after the first.
     """
     predicted = step_time(without_stalls(work), c).numpy()
     measured, passes = runs["step_time_s"], work.layout.num_microbatches.numpy() + work.layout.pp.numpy() - 1
@@ -37,7 +37,7 @@ def stalls(runs: pd.DataFrame, work: Workload, c: Coefficients) -> pd.DataFrame:
 
 
 def stall_probability(found: pd.DataFrame) -> float:
-    """Maximum likelihood of a host's probability to be slow, where a run stalls if any of its hosts is."""
+    """Return the maximum-likelihood probability that a host is slow, if a run stalls when any of its hosts is slow."""
     hosts, stalled = found["hosts"].to_numpy(), found["stalled"].to_numpy()
 
     def surprise(probability: float) -> float:
@@ -48,7 +48,7 @@ def stall_probability(found: pd.DataFrame) -> float:
 
 
 def stall_section(runs: pd.DataFrame, work: Workload, c: Coefficients) -> Section:
-    """How often runs stall, by their number of hosts, and for how long."""
+    """Return a table of the frequency and length of stalls, by number of hosts."""
     found = stalls(runs, work, c)
     probability = stall_probability(found[found["pipeline"]])
     seconds = found["seconds"][found["pipeline"] & found["stalled"]].median()

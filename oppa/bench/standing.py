@@ -1,4 +1,4 @@
-"""How records stand: a record matches its command if its arguments, tasks and input files are still those that it was made from."""
+"""Check whether each record matches its command: its arguments, tasks and input files must be those that it was made from."""
 
 import dataclasses
 import json
@@ -15,47 +15,47 @@ from oppa.report.inputs import ABSENT, Inputs
 PAGES = ("table.md", "README.md")
 REFERENCE, LOG = "reference.json", "runs.jsonl"
 State = Literal["matches", "stale", "no record", "not checked"]
-"""Not checked: measured data that the record was made from are not here."""
+"""The state `not checked` means that measured data used for the record are missing on this machine."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One record of a benchmark."""
+    """Describes the state of one record of a benchmark."""
 
     name: str
-    """The benchmark's."""
+    """Name of the benchmark."""
     shows: str
     record: str
-    """Its folder, relative to the checkout."""
+    """Folder of the record, relative to the checkout."""
     command: str
-    """Makes it."""
+    """Command that makes the record."""
     date: str | None
     commit: str | None
     digest: str | None
-    """Of the inputs that it was made from."""
+    """Digest of the inputs that the record was made from."""
     digest_now: str
-    """Of the inputs that its command has now."""
+    """Digest of the inputs that the command would have now."""
     state: State
     why: tuple[str, ...]
-    """What differs, or what is absent."""
+    """Differences, or missing data."""
 
     @property
     def is_stale(self) -> bool:
-        """The record is not what its command would make now; absent data leave that open."""
+        """Return whether the command would make another record now; missing data leave this open, and count as not stale."""
         return self.state in ("stale", "no record")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return plain values for JSON."""
         return dataclasses.asdict(self)
 
 
 def standings(benchmarks: Mapping[str, Benchmark] = BENCHMARKS) -> list[Standing]:
-    """Return every record of every benchmark."""
+    """Return the standing of every record of every benchmark."""
     return [standing(name, benchmark.shows, recorded) for name, benchmark in benchmarks.items() for recorded in benchmark.recorded]
 
 
 def standing(name: str, shows: str, recorded: Recorded) -> Standing:
-    """Compare one record with what its command would depend on now."""
+    """Compare one record with the inputs that its command would have now."""
     folder = catalog.root() / recorded.folder
     facts = _head(folder)
     known, now = _known(folder), recorded.inputs()
@@ -86,7 +86,7 @@ def _judged(folder: Path, recorded: Recorded, known: Inputs | None, now: Inputs)
 
 
 def _known(folder: Path) -> Inputs | None:
-    """Return what a record was made from; None where it does not say. A log and a reference have it themselves."""
+    """Return the inputs that a record was made from, or None if it does not state them; a log and a reference contain their own."""
     try:
         if (folder / LOG).is_file():
             with (folder / LOG).open() as file:
@@ -100,7 +100,7 @@ def _known(folder: Path) -> Inputs | None:
 
 
 def _lacking(log: Path, wanted: Iterable[Plays], tasks: Iterable[str]) -> Iterator[str]:
-    """Count the plays that the log lacks, by designer."""
+    """Yield the number of runs that the log lacks, for each designer."""
     lines = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
     played = {(line["task"], line["designer"], line["seed"]) for line in lines if line.get("variation") == ""}
     every = set(tasks) | {task for task, _, _ in played}
@@ -112,7 +112,10 @@ def _lacking(log: Path, wanted: Iterable[Plays], tasks: Iterable[str]) -> Iterat
 
 
 def _head(folder: Path) -> dict[str, str]:
-    """Return the facts at the head of a record's page, the newest of several; empty where there is no record."""
+    """Return the facts at the head of a record's page, or an empty mapping if there is no record.
+
+    If a fact occurs several times, the last value is the newest and counts.
+    """
     if (folder / REFERENCE).is_file():
         return dict(json.loads((folder / REFERENCE).read_text()).get("origin", {}))
     page = next((folder / name for name in PAGES if (folder / name).is_file()), None)

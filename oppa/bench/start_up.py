@@ -1,4 +1,4 @@
-"""How long a trial takes until its first step begins: forked from a warm parent, against a cold torchrun."""
+"""Measure the time to a trial's first step: forked from a fork server, against a cold torchrun."""
 
 import dataclasses
 import statistics
@@ -23,7 +23,7 @@ TORCHRUN = ("{python}", "-P", "-m", "torch.distributed.run", "--standalone", "--
 
 
 def start_up(repeats: int) -> Section:
-    """Seconds from the start of a trial of 4 ranks to the beginning of its first step, both ways in turn."""
+    """Measure the seconds from the start of a trial of 4 ranks to its first step, alternately for both ways."""
     warm = load_runner(catalog.find("runners", "torch"))
     cold = dataclasses.replace(warm, warm=False, command=TORCHRUN)
     with tempfile.TemporaryDirectory() as folder, _launcher(warm) as forked, _launcher(cold) as executed:

@@ -1,9 +1,9 @@
-"""What gradient statistics and changes of batch sizes cost: steps with them and without, in turn within a run on ranks that really train.
+"""Measure the cost of gradient statistics and of batch-size changes: steps with and without them, alternately within one real run.
 
-Notation (n pairs of steps that follow each other, the order reversed every time):
+Notation (n pairs of consecutive steps, in alternating order):
     overhead    of a pair: (with - without) / without; of a place: the median of its pairs
     interval    of the median, at 95%, from order statistics: with l the largest number for which P(X < l) <= 2.5%, X ~ Binomial(n, 1/2),
-                from the l-th smallest to the l-th largest; nothing is assumed of how pairs are distributed, but that they are independent
+                from the l-th smallest to the l-th largest; it assumes that pairs are independent, and nothing about their distribution
 """
 
 import dataclasses
@@ -21,18 +21,21 @@ from oppa.problem.presets import PRESETS
 from oppa.report.record import Section
 
 MICRO_BATCH, GLOBAL_BATCH = 32, 64
-"""In sequences. Statistics read a gradient once a micro-batch, so what they cost falls with its tokens: 4096 are few for a real model."""
+"""Sequences per micro-batch and per step. Statistics read a gradient once per micro-batch, so their relative cost falls with its tokens.
+
+A micro-batch has 4096 tokens, few for a real model.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Something that a step can be with or without."""
+    """Describes additional work, which a step can be measured with or without."""
 
     program: Literal["alternate", "rebatch"]
-    """What the ranks do."""
+    """Program of `training_ranks` that measures it."""
     title: str
     words: str
-    """For people, who know each pair by them."""
+    """Description of a pair of steps in tables and progress messages."""
 
 
 STATISTICS = Kind(program="alternate", title="What gradient statistics cost", words="gradient statistics and without")
@@ -41,7 +44,7 @@ BATCHES = Kind(program="rebatch", title="What a change of batch sizes costs", wo
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What is trained, how, and on what."""
+    """Describes what is measured: a layout, a model and a device."""
 
     layout: Configuration
     model: Model
@@ -57,44 +60,44 @@ ON_CPU = tuple(
     Place(layout=Configuration(**{"dp": 1, **layout}, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH), model=SMALL)  # type: ignore[arg-type]
     for layout in _LAYOUTS
 )
-"""Two ranks: where each has a core of its own, a step's time is not that of taking turns."""
+"""Layouts of two ranks. If each rank has its own core, ranks do not take turns, and step times are meaningful."""
 
 
 def on_cuda(machine: Machine) -> tuple[Place, ...]:
-    """One CUDA device alone, with a model that keeps it busy; nothing where there is none."""
+    """Return a place on one CUDA device, with a model that keeps it busy; empty without a device."""
     alone = Configuration(dp=1, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH)
     return (Place(layout=alone, model=PRESETS["tiny-64m"], device=machine.gpu),) if machine.gpus else ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """Of one place: seconds of steps with it and without, pair by pair."""
+    """Holds the seconds of steps at one place, with and without the additional work, pair by pair."""
 
     place: Place
     pairs: Sequence[tuple[float, float]]
 
     @property
     def of_pairs(self) -> list[float]:
-        """What it adds to a step, as a fraction of it."""
+        """Return the overhead of each pair, as a fraction of the step without it."""
         return [(with_it - without) / without for with_it, without in self.pairs]
 
     @property
     def median(self) -> float:
-        """Over the pairs."""
+        """Return the median overhead over the pairs."""
         return statistics.median(self.of_pairs)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the median, at 95%."""
+        """Return the 95% interval of the median."""
         return median_interval(self.of_pairs)
 
     @property
     def step_time_s(self) -> float:
-        """Without it, median."""
+        """Return the median seconds of a step without the additional work."""
         return statistics.median(without for _, without in self.pairs)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return plain values for JSON."""
         low, high = self.interval
         return {
             "place": str(self.place),
@@ -106,26 +109,26 @@ class Overhead:
 
 
 def overheads(kind: Kind, places: Sequence[Place], pairs: int, tell: Callable[[str], None]) -> list[Overhead]:
-    """At each place; raises EnvironmentLackingError if ranks fail."""
+    """Measure the overhead at each place; raises EnvironmentLackingError if ranks fail."""
     found = []
     with TrainingGang() as gang:
         for place in places:
             tell(f"{pairs} pairs of steps with {kind.words}: {place}")
             order = Order(program=kind.program, model=place.model, layouts=(place.layout,), pairs=pairs, device=place.device)
-            # All ranks begin and end a step together: the first one's clock will do.
+            # All ranks begin and end a step together, so the times of rank 0 suffice.
             found.append(Overhead(place=place, pairs=[(with_it, without) for with_it, without in gang.run(order).answers[0]]))
     return found
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """An interval that has the median of what the values are drawn from with this probability or more; all of them if they are few."""
+    """Return an interval that contains the distribution's median with at least this probability; with few values, their whole range."""
     order = sorted(values)
     place = max(1, int(binom.ppf((1 - confidence) / 2, len(order), 0.5)))
     return order[place - 1], order[-place]
 
 
 def section(kind: Kind, found: Sequence[Overhead]) -> Section:
-    """A row for each place."""
+    """Return a table with a row for each place."""
     worst = max(found, key=lambda each: each.median)
     rows = [
         (

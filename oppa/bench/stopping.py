@@ -1,9 +1,9 @@
-"""When repetitions may end early, and what outliers and the number of steps do to an estimate (OPPA section 4.3, App. F.2 and F.3).
+"""Evaluate early termination, and the effect of outliers and of the number of steps on estimates (OPPA section 4.3, App. F.2 and F.3).
 
-Searches (figure 14): GP-UCB on functions whose values are taken for throughputs; a query is repeated until its rule has seen enough.
-The process is fitted to each function beforehand and the noise is given, as the theory takes both to be known (Assumption F.1).
+Searches (figure 14) run GP-UCB on functions whose values serve as throughputs. A rule ends the repetitions of each query. The process is
+fitted to each function beforehand and the noise is given, because the theory assumes that both are known (Assumption F.1).
 
-Estimates (figures 10 and 15): trials of the simulator's jobs, whose true throughput is known, cut off after so many steps.
+Estimates (figures 10 and 15) use trials of the simulator's jobs, whose true throughput is known, cut off after some steps.
 
 Notation (n inputs, p coordinates):
     x        all inputs, in [0, 1]                              (n, p)
@@ -38,20 +38,20 @@ from oppa.tuning.surrogate.belief import belief_of
 
 ROUNDS = 30
 AT_RANDOM = 3
-"""The first inputs of a search."""
+"""Number of random inputs at the start of a search."""
 NOISES = (0.02, 0.1, 0.3)
 BETA = 1.0
-"""As in OPPA's experiments (App. G)."""
+"""Weight of the standard deviation, as in OPPA's experiments (App. G)."""
 EVERY, KNOWN_TO = 4, 1e-2
-"""At which inputs a process knows its function beforehand, and how exactly, as a share of the function's own spread."""
+"""The process of a function is fitted to every EVERY-th value, with noise of KNOWN_TO times the function's standard deviation."""
 STEPS = (5, 10, 20, 50, 100)
 CONFIGURATIONS = 20
-"""Of each simulated job, by chance among those that fit."""
+"""Random feasible configurations of each simulated job."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """How often a query is repeated: until its rule (in `oppa.tuning.stopping`) ends it, q_max times at most; and what that tells."""
+    """Defines how a query is repeated: until a rule of `oppa.tuning.stopping` ends it, at most q_max times, and the resulting estimate."""
 
     rule: str
     q_min: int = 1
@@ -71,7 +71,7 @@ WAYS: Mapping[str, Repetition] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Surface:
-    """A function at all inputs, and a process fitted to its values, standardised."""
+    """Holds a function's rates at all inputs, and a process fitted to its standardised values."""
 
     x: Tensor
     rate: Tensor
@@ -80,7 +80,7 @@ class Surface:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """An input that was asked for, and how its repetitions ended."""
+    """Holds a queried input and the result of its repetitions."""
 
     row: int
     estimate: Estimate
@@ -90,7 +90,10 @@ class Query:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """After each round: true rate of the best that was queried, and of the incumbent, over the best there is; all repetitions so far."""
+    """Records the course of a search. `found` and `returned` are shares of the best rate.
+
+    Values after each round: the true rate of the best queried input, that of the incumbent, and the total number of repetitions.
+    """
 
     found: tuple[float, ...]
     returned: tuple[float, ...]
@@ -98,17 +101,17 @@ class Search:
 
 
 Searches = Mapping[tuple[str, float, str], Sequence[Search]]
-"""By function, noise and way; one for each seed."""
+"""Searches by function, noise and way, one for each seed."""
 
 
 def stopping(repeats: int) -> list[Section]:
-    """What repetitions cost a search and gain it, and how far off estimates are."""
+    """Tabulate the searches with each way to repeat, and the errors and biases of estimates."""
     errors = estimate_errors(repeats)
     return [search_section(searches(repeats)), error_section(errors), bias_section(errors)]
 
 
 def figures(repeats: int) -> dict[str, str]:
-    """File name -> SVG, after figures 14, 10 and 15 of the paper; what `stopping` found is not searched again."""
+    """Return SVG by file name, after figures 14, 10 and 15 of the paper; results are shared with `stopping` through a cache."""
     found, errors = searches(repeats), estimate_errors(repeats)
     round_, best, count = Axis(label="round"), Axis(label="over the best there is"), Axis(label="repetitions so far", log=True)
     steps, off = Axis(label="steps", log=True), Axis(label="median error, %")
@@ -124,8 +127,8 @@ def figures(repeats: int) -> dict[str, str]:
 
 @functools.cache
 def searches(repeats: int, rounds: int = ROUNDS) -> Searches:
-    """Searches of every function, at every noise, with every way to repeat, from `repeats` seeds."""
-    torch.set_num_threads(1)  # a second one makes matrices as small as these slower on a busy machine
+    """Search every function at every noise and with every way to repeat, from `repeats` seeds."""
+    torch.set_num_threads(1)  # on a busy machine, a second thread slows down such small matrices
     cells = [(function, noise, way) for function in FUNCTIONS for noise in NOISES for way in WAYS]
     return {
         (function, noise, way): [search(surface(function), noise, WAYS[way], seed=seed, rounds=rounds) for seed in range(repeats)]
@@ -134,7 +137,7 @@ def searches(repeats: int, rounds: int = ROUNDS) -> Searches:
 
 
 def search(over: Surface, noise: float, way: Repetition, *, seed: int, rounds: int) -> Search:
-    """GP-UCB over the inputs that were not queried (OPPA Algorithm 3). What is random in a round is the same for all ways."""
+    """Run GP-UCB over the inputs not queried before (OPPA Algorithm 3). The random numbers of a round are the same for all ways."""
     first = stream(seed, "first").choice(len(over.x), AT_RANDOM, replace=False)
     queries: list[Query] = []
     for turn in range(rounds):
@@ -146,7 +149,7 @@ def search(over: Surface, noise: float, way: Repetition, *, seed: int, rounds: i
 
 
 def query(row: int, times_s: Sequence[float], way: Repetition, incumbent: Query | None) -> Query:
-    """Repeat until the rule ends it; the first time is a warm-up that does not count, as in every trial."""
+    """Repeat until the rule ends the query; the first time is a warm-up that does not count, as in every trial."""
     rule = make_rule(way.rule, Limits(trials=ROUNDS, q_min=way.q_min, q_max=way.q_max))
     fastest = incumbent.estimate.steps_per_s if incumbent else None
     end = next((q for q in range(2, len(times_s)) if rule(times_s[:q], fastest)), len(times_s))
@@ -155,7 +158,7 @@ def query(row: int, times_s: Sequence[float], way: Repetition, incumbent: Query 
 
 @functools.cache
 def surface(name: str) -> Surface:
-    """A function on a grid, scaled so that its rates lie between 1 and 2."""
+    """Return a function on a grid, scaled to rates between 1 and 2."""
     p, function = FUNCTIONS[name]
     ticks = torch.linspace(0, 1, 101 if p == 1 else 21, dtype=torch.float64)
     x = torch.cartesian_prod(*[ticks] * p).reshape(-1, p)
@@ -168,26 +171,30 @@ def surface(name: str) -> Surface:
 
 
 def _hills(x: Tensor) -> Tensor:
-    """A broad one, and a higher one that is narrow."""
+    """Return the values of a function with a broad hill and a higher, narrow one."""
     centre, width, height = torch.tensor([[0.3, 0.8], [0.2, 0.06], [0.8, 1.0]], dtype=torch.float64)
     return torch.as_tensor((height * (-((x - centre) / width).square()).exp()).sum(dim=1))
 
 
 def _log_branin(x: Tensor) -> Tensor:
-    """Three narrow optima, where Branin itself has broad ones."""
+    """Return minus the logarithm of Branin, which has three narrow optima, where Branin itself has broad ones."""
     function = Branin()
     low, high = torch.as_tensor(function.bounds)
     return -torch.as_tensor(function(low + x * (high - low))).log()
 
 
 FUNCTIONS: Mapping[str, tuple[int, Callable[[Tensor], Tensor]]] = {"two hills": (1, _hills), "log Branin": (2, _log_branin)}
-"""How many coordinates, and the values at inputs in [0, 1]; the largest is looked for."""
+"""Number of coordinates, and the function of inputs in [0, 1], by name; a search maximises it."""
 
 
 def _process(x: Tensor, y: Tensor, variance: Tensor, like: SingleTaskGP | None = None) -> SingleTaskGP:
-    """BoTorch's own; `like`: with the kernel and the mean of another."""
+    """Return a BoTorch process on these data.
+
+    Args:
+        like: A process whose kernel and mean are used.
+    """
     kernel, mean = (like.covar_module, like.mean_module) if like else (None, None)
-    with validate_input_scaling(False):  # few values are not standardised in themselves, when all are
+    with validate_input_scaling(False):  # a subset of standardised values is not itself standardised
         return SingleTaskGP(x, y[:, None], variance[:, None], covar_module=kernel, mean_module=mean, outcome_transform=None)
 
 
@@ -196,7 +203,7 @@ def _standardised(log_rate: Tensor, rate: Tensor) -> Tensor:
 
 
 def _most_promising(over: Surface, noise: float, queries: Sequence[Query]) -> int:
-    """The input that was not queried with the largest upper confidence bound."""
+    """Return the input with the largest upper confidence bound among those not queried."""
     told = torch.tensor([each.estimate.steps_per_s for each in queries], dtype=torch.float64)
     kept = torch.tensor([each.estimate.kept for each in queries], dtype=torch.float64)
     variance = noise**2 / kept / over.rate.log().var()
@@ -208,7 +215,7 @@ def _most_promising(over: Surface, noise: float, queries: Sequence[Query]) -> in
 
 
 def _incumbent(queries: Sequence[Query]) -> Query | None:
-    """The fastest that was repeated to the end, as OPPA's Algorithm 3 returns it."""
+    """Return the fastest query that was repeated to its end, as OPPA's Algorithm 3 returns it."""
     return max((each for each in queries if each.completed), key=lambda each: each.estimate.steps_per_s, default=None)
 
 
@@ -223,7 +230,7 @@ def _progress(over: Surface, queries: Sequence[Query]) -> Search:
 
 
 def search_section(found: Searches) -> Section:
-    """One row for each function, noise and way to repeat."""
+    """Return a table with a row for each function, noise and way to repeat."""
     rounds = len(next(iter(found.values()))[0].found)
     early = rounds // 3
     rows = []
@@ -242,7 +249,10 @@ def search_section(found: Searches) -> Section:
 
 
 def without_outliers(multiple: float) -> Callable[[Sequence[float]], float]:
-    """Mean of 1/t over the steps within so many interquartile ranges of the median, the first step dropped (App. F.2; 2 there)."""
+    """Return an estimate: the mean of 1/t over the steps within `multiple` interquartile ranges of the median.
+
+    The first step is dropped (App. F.2, with a multiple of 2).
+    """
 
     def rate(step_times_s: Sequence[float]) -> float:
         t = np.asarray(step_times_s, dtype=float)[1:]
@@ -263,7 +273,7 @@ ESTIMATES: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 @functools.cache
 def estimate_errors(repeats: int, configurations: int = CONFIGURATIONS) -> pd.DataFrame:
-    """`job`, `steps`, `estimate`, `error`: estimated over true throughput, minus 1, of `repeats` trials of some configurations."""
+    """Return `job`, `steps`, `estimate` and `error` (estimated / true throughput - 1), for `repeats` trials of each configuration."""
     rows = []
     for task in simulated_tasks():
         for seed in range(repeats):
@@ -274,7 +284,7 @@ def estimate_errors(repeats: int, configurations: int = CONFIGURATIONS) -> pd.Da
 
 
 def _trials(task: Task, configurations: int, seed: int) -> list[tuple[tuple[float, ...], float]]:
-    """Step times, and the true throughput, of configurations that fit, the same for all seeds."""
+    """Return the step times and the true throughput of feasible configurations; these are the same for all seeds."""
     made: list[tuple[tuple[float, ...], float]] = []
     for candidate in stream(0, f"configurations {task.name}").permutation(len(task.candidates)):
         configuration = task.candidates.configuration(int(candidate))
@@ -286,7 +296,7 @@ def _trials(task: Task, configurations: int, seed: int) -> list[tuple[tuple[floa
 
 
 def error_section(errors: pd.DataFrame) -> Section:
-    """One row for each estimate, one column for each number of steps."""
+    """Return a table of errors, with a row for each estimate and a column for each number of steps."""
     size = errors.assign(error=errors.error.abs()).groupby(["estimate", "steps"]).error
     middle, high = size.median(), size.quantile(0.9)
     rows = [(name, *(f"{middle[name, steps]:.2%} ({high[name, steps]:.1%})" for steps in STEPS)) for name in ESTIMATES]
@@ -299,7 +309,7 @@ def error_section(errors: pd.DataFrame) -> Section:
 
 
 def bias_section(errors: pd.DataFrame) -> Section:
-    """One row for each job, one column for each estimate."""
+    """Return a table of biases, with a row for each job and a column for each estimate."""
     steps = sorted(STEPS)[len(STEPS) // 2]
     bias = errors[errors.steps == steps].groupby(["job", "estimate"]).error.mean()
     rows = [(job, *(f"{bias[job, name]:+.2%}" for name in ESTIMATES)) for job in sorted(errors.job.unique())]
@@ -316,7 +326,7 @@ def _quartiles(values: Sequence[float], spelled: str = "{:.3f}") -> str:
 
 
 def _panels(found: Searches, quantity: str) -> dict[str, list[Series]]:
-    """A panel for each function and noise, a line with quartiles for each way."""
+    """Return a panel for each function and noise, with a line and its quartiles for each way."""
     panels: dict[str, list[Series]] = {}
     for (function, noise, way), group in found.items():
         low, middle, high = np.quantile([getattr(each, quantity) for each in group], (0.25, 0.5, 0.75), axis=0).tolist()
@@ -326,6 +336,6 @@ def _panels(found: Searches, quantity: str) -> dict[str, list[Series]]:
 
 
 def _error_lines(errors: pd.DataFrame) -> list[Series]:
-    """The median error in per cent against the number of steps, a line for each estimate."""
+    """Return a line for each estimate: its median error in per cent against the number of steps."""
     middle = (100 * errors.error.abs()).groupby([errors.estimate, errors.steps]).median()
     return [Series(name=name, x=STEPS, y=[float(middle[name, steps]) for steps in STEPS]) for name in ESTIMATES]

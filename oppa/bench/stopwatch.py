@@ -1,4 +1,4 @@
-"""Seconds on a device: by CUDA events, which the device stamps itself, or by this machine's clock."""
+"""Measure seconds of work on a device: by CUDA events, which the device records itself, or by the host's clock."""
 
 import time
 
@@ -6,7 +6,7 @@ import torch
 
 
 class Stopwatch:
-    """Takes the time of what is begun after `start` and ended by `stop`."""
+    """Measures the seconds of the work between `start` and `stop`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -14,13 +14,13 @@ class Stopwatch:
         self._started: torch.cuda.Event | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the measurement."""
         if self._device.type == "cuda":
             self._started = self._event()
         self._start_s = time.monotonic()
 
     def stop(self) -> float:
-        """Seconds since `start`; on a CUDA device behind all that it was given to do."""
+        """Return the seconds since `start`; on a CUDA device, up to the end of the work submitted so far."""
         if self._started is None:
             return time.monotonic() - self._start_s
         ended = self._event()

@@ -1,4 +1,4 @@
-"""The benchmarks that `oppa bench` knows, by name."""
+"""Define the benchmarks of `oppa bench` that run with a number of repeats, by name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,30 +6,30 @@ from typing import TYPE_CHECKING
 
 from oppa.bench.declared import COPUS, DYNAMIX, OVERHEAD, POLLUX, PROFILED
 
-if TYPE_CHECKING:  # the help lists these, and must stay fast
+if TYPE_CHECKING:  # the help imports this module, and must stay fast
     from oppa.report.record import Section
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A benchmark: what it shows, and how it is run with a number of repeats."""
+    """Describes a benchmark: what it shows, and the functions that run it."""
 
     about: str
     run: "Callable[..., Sequence[Section]]"
-    """Called with the repeats, and with the names of its tasks where it has some."""
+    """Function that takes the number of repeats, and the names of tasks if it has some."""
     when_named: bool = False
-    """Only then: `oppa bench` without a name leaves it out."""
+    """The benchmark runs only by its name; `oppa bench all` leaves it out."""
     figures: Callable[[int], Mapping[str, str]] = lambda repeats: {}
-    """SVG by file name, for the record."""
+    """Function that returns SVG by file name, for the record."""
     to_json: Callable[..., Mapping[str, object]] | None = None
-    """Return the figures by name, as `--json` prints them; called as `run` is. None: `--json` prints the sections.
+    """Function that returns the figures for `--json` by name, with the arguments of `run`. If None, `--json` prints the sections.
 
-    `run`, `figures` and `to_json` are called with the same arguments: what is expensive is cached by them.
+    Expensive results are cached, so that `run`, `figures` and `to_json` share them.
     """
     repeated: bool = True
-    """Its figures depend on the number of repeats."""
+    """The figures depend on the number of repeats."""
     tasks: tuple[str, ...] = ()
-    """Of which `--tasks` runs some alone; empty: it has no such option."""
+    """Names that `--tasks` accepts; if empty, the benchmark has no such option."""
 
 
 def _help(repeats: int) -> "Sequence[Section]":

@@ -1,9 +1,10 @@
-"""The work that designers are compared on, by suite.
+"""Load the tasks of each suite, on which designers are compared.
 
-replay       nanotron's published runs on H100 (search_spaces/nanotron-h100.toml)
-simulated    OPPA's six scenarios (runners/simulated/jobs), by name
-cpu          the CPU job that was measured whole (results/cpu-exhaustive)
-FILE.toml    another search space file with `[replay]`
+Suites:
+    replay       nanotron's published runs on H100 (search_spaces/nanotron-h100.toml)
+    simulated    OPPA's six scenarios (runners/simulated/jobs), by name
+    cpu          the CPU job whose configurations were all measured (results/cpu-exhaustive)
+    FILE.toml    another search space file with `[replay]`
 """
 
 import dataclasses
@@ -34,11 +35,15 @@ NANOTRON = "nanotron-h100"
 
 
 def load_suite(suite: str, table: Path | None = None, noise: Noise | None = None) -> list[Task]:
-    """All tasks of a suite; `table` goes before the one that the suite names, `noise` before what it says of it.
+    """Return all tasks of a suite.
+
+    Args:
+        table: Replaces the table that the suite names.
+        noise: Replaces the noise that the suite declares.
 
     Raises:
         InputError: there is no such suite, or its file or table is wrong.
-        EnvironmentLackingError: its table is not there.
+        EnvironmentLackingError: its table is missing.
     """
     if suite in ("simulated", "cpu"):
         if table:
@@ -49,11 +54,11 @@ def load_suite(suite: str, table: Path | None = None, noise: Noise | None = None
 
 
 def suite_inputs(suite: str, table: Path | None = None) -> Inputs:
-    """Return what defines a suite's tasks and what designers read of them.
+    """Return the inputs that define a suite's tasks, and those that designers read.
 
     Raises:
         InputError: there is no such suite.
-        EnvironmentLackingError: its table is not there.
+        EnvironmentLackingError: its table is missing.
     """
     if suite in SUITES and table is None:
         return declared.SUITES[suite].inputs()
@@ -67,14 +72,18 @@ def suite_inputs(suite: str, table: Path | None = None) -> Inputs:
 
 
 def cpu_task() -> Task:
-    """`examples/cpu.toml` with what its 70 configurations measured, and the noise of the steps and of the repeats that were recorded."""
+    """Return the task of `examples/cpu.toml`, with its 70 measured configurations and the recorded noise of steps and of repeats.
+
+    Raises:
+        EnvironmentLackingError: the example is missing, because this is no checkout.
+    """
     root = catalog.root()
     if not (root / CPU_JOB).is_file():
         raise EnvironmentLackingError(f"`{root / CPU_JOB}` is not there", hint="run it from a checkout")
     problem = load_job(root / CPU_JOB)
     table = pd.read_csv(root / CPU_TABLE)
     searched = table[table.purpose == SEARCH]
-    knobs = [name for name in PARAMETERS if name in table.columns]  # those that there were when it was measured
+    knobs = [name for name in PARAMETERS if name in table.columns]  # the table may predate some parameters
     records = {_configuration(row, knobs): _record(row) for row in searched.to_dict("records")}
     rates = table[table.outcome == "completed"].groupby(knobs).steps_per_s
     spreads = [float(np.log(group).std()) for _, group in rates if len(group) > 2]
@@ -83,7 +92,7 @@ def cpu_task() -> Task:
 
 
 def simulated_tasks() -> Iterator[Task]:
-    """The six scenarios, by name: a job file beside them joins no suite."""
+    """Yield the six scenarios, by name; other job files in the folder do not join the suite."""
     for name in declared.SIMULATED:
         problem = load_job(catalog.root() / simulated_job(name))
         yield Task(name=name, problem=problem, candidates=problem.candidates(), imitator=Simulator.of(problem))
@@ -98,7 +107,7 @@ def _declaration(suite: str) -> Path:
 
 
 def _table(suite: str, name: str) -> Path:
-    """The table that a suite names: beside its own file, else in the folder of published measurements."""
+    """Return the path of a suite's table, in the folder of its declaration or else in that of published measurements."""
     beside = _declaration(suite).parent / name
     path = beside if beside.is_file() else published.folder() / name
     if not path.is_file():

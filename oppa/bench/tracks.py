@@ -1,7 +1,7 @@
-"""What is kept of a run: a line per optimizer step, from which every figure can be derived again.
+"""Keep one line per optimizer step of a run, from which every figure can be derived.
 
-A run has two clocks. `clock_s` adds up step times and the seconds that its changes took, those of the run, or of all runs together
-(`pooled`); `elapsed_s` is the run's wall clock, in which whatever else happens between two steps counts, too.
+A run has two clocks. `clock_s` adds up step times and the seconds of changes; `pooled` replaces step times by medians over all runs.
+`elapsed_s` is the run's wall clock, which includes everything else between two steps.
 """
 
 import dataclasses
@@ -33,28 +33,28 @@ COLUMNS = {
     "pause_s": "float64",
     "elapsed_s": "float64",
 }
-"""Of a step; `samples` were seen when it ended, and `pause_s` is what a change before it took."""
+"""Columns of a step. `samples` counts those seen by the end of the step, and `pause_s` is the time of a change before it."""
 HELD_OUT = "held_out_loss"
-"""One more column where there are held-out samples: their loss behind the step, where it was looked at."""
+"""Additional column if there are held-out samples: their loss after the step, if it was evaluated."""
 HELD_OUT_ACCURACY = "held_out_accuracy"
-"""And another where the model's outputs are classes."""
+"""Additional column if the model's outputs are classes."""
 LOOKS = {HELD_OUT: "loss", HELD_OUT_ACCURACY: "accuracy"}
-"""What a look says, in the ledger's words."""
+"""Field of the ledger's evaluation line for each additional column."""
 DIGITS = "%.6g"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Track:
-    """One run, step by step."""
+    """Holds one run, step by step."""
 
     variant: str
-    """Which policy, and from where."""
+    """Policy and initial configuration."""
     seed: int
     steps: pd.DataFrame
 
     @classmethod
     def of(cls, variant: str, seed: int, lines: Iterable[Line]) -> Self:
-        """From the lines of its ledger that stand."""
+        """Make a track from the ledger lines that are still valid."""
         rows, pause_s = list[dict[str, object]](), 0.0
         for line in lines:
             if line["event"] == ledger.STEP:
@@ -70,7 +70,7 @@ class Track:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The inverse of `write`; raises InputError for a file that is none."""
+        """Read a track that `write` stored; raises InputError for an invalid file."""
         try:
             variant, _, seed = path.name.removesuffix(".csv.gz").rpartition("-")
             return cls(variant, int(seed), pd.read_csv(path, dtype=COLUMNS))
@@ -78,7 +78,7 @@ class Track:
             raise InputError(f"`{path}` is no record of a run: {error}", hint="remove it, and run it again") from None
 
     def write(self, folder: Path) -> Path:
-        """Into a file of its own; the same track gives the same bytes."""
+        """Write the track to its own file, and return the path; the same track gives the same bytes."""
         path = folder / f"{self.variant}-{self.seed}.csv.gz"
         text = self.steps.to_csv(index=False, float_format=DIGITS, lineterminator="\n")
         draft = path.with_suffix(".draft")
@@ -88,12 +88,15 @@ class Track:
 
     @property
     def average_batch(self) -> float:
-        """Samples of a step, in the mean."""
+        """Return the mean samples per step."""
         return float(self.samples[-1] / len(self.samples))
 
     @property
     def held_out(self) -> pd.DataFrame:
-        """Looks at held-out samples: `loss`, and `accuracy` where there is one, by `samples` and `clock_s`; empty where there was none."""
+        """Return the evaluations on held-out samples, empty if there are none.
+
+        Columns are `samples`, `clock_s`, `loss`, and `accuracy` if it was recorded.
+        """
         looks = {name: self.steps[column].to_numpy(np.float64) for column, name in LOOKS.items() if column in self.steps}
         if not looks:
             looks = {"loss": np.full(len(self.steps), np.nan)}
@@ -101,40 +104,40 @@ class Track:
 
     @functools.cached_property
     def samples(self) -> Array:
-        """Seen when each step ended, shape (n,)."""
+        """Return the samples seen by the end of each step, shape (n,)."""
         return self.steps["samples"].to_numpy(np.float64)
 
     @functools.cached_property
     def clock_s(self) -> Array:
-        """When each step ended: step times and pauses added up, shape (n,)."""
+        """Return the end of each step in seconds, as the sum of step times and pauses, shape (n,)."""
         return np.asarray(self.ideal_s + np.cumsum(self.steps["pause_s"].to_numpy(np.float64)))
 
     @functools.cached_property
     def ideal_s(self) -> Array:
-        """The same, had changes been free, shape (n,)."""
+        """Return the end of each step in seconds if changes took no time, shape (n,)."""
         return np.cumsum(self.steps["step_time_s"].to_numpy(np.float64))
 
     @functools.cached_property
     def elapsed_s(self) -> Array:
-        """When each step ended, on the wall clock since the first one began, shape (n,)."""
+        """Return the end of each step in wall-clock seconds since the start of the first one, shape (n,)."""
         wall = self.steps["elapsed_s"].to_numpy(np.float64)
         return np.asarray(wall - wall[0] + self.ideal_s[0])
 
     def smoothed(self, window: float) -> Array:
-        """The loss in the mean over the samples around the end of each step, half of the window on each side, shape (n,).
+        """Return the mean loss over `window` samples around the end of each step, half of them on each side, shape (n,).
 
-        A window of samples is alike for all batch sizes; at the ends of the run it is cut, on both sides alike.
+        A window in samples is the same for all batch sizes. It shrinks equally on both sides at the ends of the run.
         """
         ends = np.concatenate([[0.0], self.samples])
         total = np.concatenate([[0.0], np.cumsum(np.diff(ends) * self.steps["loss"].to_numpy())])
         reach = np.minimum(window / 2, np.minimum(self.samples, ends[-1] - self.samples))
-        reach = np.maximum(reach, np.diff(ends) / 2)  # at least the step's own
+        reach = np.maximum(reach, np.diff(ends) / 2)  # at least the step's own samples
         low, high = np.maximum(0.0, self.samples - reach), np.minimum(ends[-1], self.samples + reach)
         return np.asarray((np.interp(high, ends, total) - np.interp(low, ends, total)) / (high - low))
 
     @property
     def commands(self) -> dict[str, int]:
-        """How often the layout was changed, and how often batch sizes alone were."""
+        """Return the number of layout changes, and that of changes of batch sizes alone."""
         ids, batches = self.steps["configuration"], self.steps["global_batch"]
         other = ids.map(layout_of).ne(ids.map(layout_of).shift()) & ids.shift().notna()
         batch = (batches.ne(batches.shift()) | ids.ne(ids.shift())) & ids.shift().notna() & ~other
@@ -142,9 +145,9 @@ class Track:
 
 
 def pooled(tracks: Sequence[Track]) -> list[Track]:
-    """The same runs, each step as long as its like took in the median over all of them: what a machine's speed did meanwhile is left out.
+    """Return the same runs with each step time replaced by its median over all runs, which removes drift of the machine's speed.
 
-    Steps are alike that have the same configuration and batch. The first one in a configuration, which has its own work, is as it was.
+    The median covers steps with the same configuration and batch. The first step in a configuration has work of its own and keeps its time.
     """
     every = pd.concat([track.steps for track in tracks])
     usual = every.groupby(["configuration", "global_batch"])["step_time_s"].median().rename("usual_s")
@@ -158,12 +161,15 @@ def pooled(tracks: Sequence[Track]) -> list[Track]:
 
 
 def layout_of(configuration_id: str) -> str:
-    """The part of a configuration's id that no change of batch sizes touches: without its micro-batch."""
+    """Return the part of a configuration's id that changes of batch sizes leave alone: the id without its micro-batch."""
     return "_".join(part for part in configuration_id.split("_") if not part.startswith("mbs"))
 
 
 def time_to(track: Track, targets: Sequence[float], clock_s: Array, window: float) -> Array:
-    """Seconds until the smoothed loss has come down to each target, shape (k,); infinite where it never does."""
+    """Return the seconds until the smoothed loss first reaches each target, shape (k,); infinite if it never does.
+
+    Times between two steps are interpolated.
+    """
     smoothed = track.smoothed(window)
     lowest = np.minimum.accumulate(smoothed)
     found = np.full(len(targets), np.inf)
@@ -181,14 +187,14 @@ def time_to(track: Track, targets: Sequence[float], clock_s: Array, window: floa
 
 
 def time_to_accuracy(track: Track, target: float) -> float:
-    """Seconds of the run's clock until held-out samples were hit so often, by the first look that found it; infinite where none did."""
+    """Return the seconds on the run's clock at the first evaluation that reaches the target accuracy; infinite if none does."""
     looks = track.held_out
     reached = looks["clock_s"].to_numpy()[looks["accuracy"].to_numpy() >= target]
     return float(reached[0]) if len(reached) else np.inf
 
 
 def recorded(folder: Path, command: str) -> list[Path]:
-    """The records of a folder's runs; raises InputError where there is none, with the command that makes some."""
+    """Return the files of a folder's recorded runs; raises InputError if there are none, with the command that makes them."""
     found = sorted((folder / "runs").glob("*.csv.gz"))
     if not found:
         raise InputError(f"`{folder}` has no record of a run", hint=f"`{command}` makes one")
@@ -196,7 +202,7 @@ def recorded(folder: Path, command: str) -> list[Path]:
 
 
 def facts_of(folder: Path, records: Sequence[Path]) -> dict[str, Any]:
-    """How many there are, the hash of all, where the newest one comes from, and the versions that any of them was made with."""
+    """Return the number of runs, the hash of all files, the provenance of the newest one, and the versions that made any of them."""
     origins = json.loads((folder / "runs" / "origins.json").read_text())
     newest = max(origins.values(), key=lambda origin: str(origin["date"]))
     commits = sorted({str(origin.get("oppa")) for origin in origins.values()})
@@ -204,7 +210,7 @@ def facts_of(folder: Path, records: Sequence[Path]) -> dict[str, Any]:
 
 
 def hash_of(paths: Iterable[Path]) -> str:
-    """SHA-256 of these files, one after the other."""
+    """Return the SHA-256 of the concatenated files, in sorted order."""
     whole = hashlib.sha256()
     for path in sorted(paths):
         whole.update(path.read_bytes())

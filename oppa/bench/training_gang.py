@@ -1,4 +1,4 @@
-"""Ranks that train for a benchmark: orders go to one process that has imported torch, under a guard that ends whatever it leaves."""
+"""Run training ranks for a benchmark: orders go to a process that has imported torch, under a guard that ends all its processes."""
 
 import dataclasses
 import json
@@ -25,32 +25,36 @@ ORDER, BEGIN = "order.json", "begin"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the ranks are to do: a program of `training_ranks`, the layouts that it goes through, and what else it needs."""
+    """Specifies what ranks run: a program of `training_ranks`, the layouts that it runs through, and its other parameters."""
 
     program: Literal["alternate", "rebatch", "change", "restart", "share", "pipeline", "stretch"]
     model: Model
     layouts: tuple[Configuration, ...]
     pairs: int = 0
-    """Or steps, of a pipeline."""
+    """Number of pairs of steps; number of steps for `pipeline` and `stretch`."""
     groups: tuple[str, ...] = ()
-    """Control groups that ranks go into, one each."""
+    """Control group of each rank."""
     local_batches: tuple[int, ...] = ()
-    """Of each worker, where they differ."""
+    """Local batch of each worker, if they differ."""
     checkpoint: str = ""
     saved: str = ""
-    """Where the state is saved at the end."""
+    """Path of the checkpoint that is saved at the end."""
     cold: bool = False
-    """Ranks are new interpreters, not forks."""
+    """Ranks start as new interpreters instead of forks."""
     device: str = "CPU"
-    """Or the name of a CUDA device."""
+    """`CPU`, or the name of a CUDA device."""
 
     @property
     def ranks(self) -> int:
-        """As many as its layouts need, which is the same of all."""
+        """Return the number of ranks, which is the same for all layouts."""
         return self.layouts[0].devices
 
     def spec(self, layout: int) -> TrialSpec:
-        """The training of this model under one of the layouts."""
+        """Return the trial of this model under one of the layouts.
+
+        Args:
+            layout: Index in `layouts`.
+        """
         return TrialSpec(
             study="bench",
             trial=0,
@@ -63,7 +67,7 @@ class Order:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """What was written there."""
+        """Read the order from a folder."""
         values = json.loads((folder / ORDER).read_text())
         layouts = tuple(Configuration(**layout) for layout in values["layouts"])
         return cls(**{**values, "model": Model(**values["model"]), "layouts": layouts})
@@ -71,7 +75,10 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What came of an order: each rank's answer, and when ranks were started and the last one was gone, on the clock of their answers."""
+    """Holds the answer of each rank to an order, the start of the ranks, and the end of the last one.
+
+    All times are on the same monotonic clock, in seconds.
+    """
 
     started_s: float
     ended_s: float
@@ -79,7 +86,7 @@ class Ran:
 
 
 class TrainingGang:
-    """Takes orders until the block ends; then nothing of it is left."""
+    """Runs orders on ranks within a `with` block; at its end all processes and files are gone."""
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory()
@@ -101,14 +108,14 @@ class TrainingGang:
 
     @property
     def folder(self) -> Path:
-        """Room for what ranks write; gone at the end."""
+        """Return a folder for the files of ranks, which is removed at the end."""
         return Path(self._folder.name)
 
     def run(self, order: Order) -> Ran:
-        """Let the ranks do it.
+        """Run the order on its ranks.
 
         Raises:
-            EnvironmentLackingError: they failed, or took too long.
+            EnvironmentLackingError: the ranks failed or took too long.
         """
         self._count += 1
         folder = self.folder / f"order-{self._count}"
@@ -132,12 +139,12 @@ class TrainingGang:
 
 
 def phases_of(marks: Sequence[Mapping[str, float]], begin_s: float) -> dict[str, float]:
-    """Seconds of each phase, one after the other, from when the ranks began: a phase ends when the last rank has ended it."""
+    """Return the seconds of each phase, in order, from the common start `begin_s`; a phase ends when the last rank has ended it."""
     ends = {name: max(rank[name] for rank in marks) for name in marks[0] if name != BEGIN}
     return {name: end_s - last_s for (name, end_s), last_s in zip(ends.items(), [begin_s, *ends.values()], strict=False)}
 
 
 def words_of(layout: Configuration) -> str:
-    """E.g. `dp2 pp2`, `dp4 zero3`."""
+    """Return the degrees of a layout that are not 1, and its ZeRO stage, such as `dp2 pp2` or `dp4 zero3`."""
     degrees = [f"{name}{size}" for name in ("dp", "tp", "pp") if (size := getattr(layout, name)) > 1]
     return " ".join([*degrees, *([f"zero{layout.zero_stage}"] if layout.zero_stage else [])])

@@ -1,9 +1,10 @@
-"""What the ranks of a `TrainingGang` do; started as a program.
+"""Run the ranks of a `TrainingGang`; started as a program.
 
-    python -P -m oppa.bench.training_ranks                 a warm parent: a folder a line on stdin, and on stdout what came of it
+    python -P -m oppa.bench.training_ranks                 a fork server: one folder per line on stdin, answers on stdout
     python -P -m oppa.bench.training_ranks FOLDER RANK     a rank that starts cold
 
-Each rank does what `FOLDER/order.json` says and writes its answer to `FOLDER/RANK.json`. Times are monotonic: one clock for all processes.
+Each rank runs the program of `FOLDER/order.json` and writes its answer to `FOLDER/RANK.json`. Times are monotonic: one clock for all
+processes.
 """
 
 import contextlib
@@ -43,14 +44,14 @@ from oppa.training.transfers import boxes_by_key, flows
 from oppa.trials.wire import TrialSpec
 
 WARM_UP = 3
-"""Pairs of steps that do not count, and steps before a change: moments must be there."""
+"""Untimed pairs of steps, and steps before a change of layout, which needs the optimizer's moments."""
 
 Marks = dict[str, float]
-"""When each phase ended, by its name."""
+"""End of each phase in monotonic seconds, by name."""
 
 
 def alternate(order: Order, folder: Path, rank: int) -> list[tuple[float, float]]:
-    """Seconds of a run's steps with gradient statistics and without, in pairs."""
+    """Return the seconds of a run's steps with and without gradient statistics, in pairs."""
     spec = order.spec(0)
     with open_run(spec, Recipe(), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
         run.step()
@@ -60,12 +61,12 @@ def alternate(order: Order, folder: Path, rank: int) -> list[tuple[float, float]
             nonlocal watching, watched_steps
             if watched != watching:
                 run.statistics_every, watching = int(watched), watched
-                run.step()  # FSDP2's hooks are made in the first step behind a switch, which a run takes once
+                run.step()  # not timed: FSDP2 creates its hooks in the first step after a switch, and a real run switches once
                 watched_steps += watched
             dist.barrier()
             watch.start()
             run.step()
-            dist.barrier()  # a step ends for all alike
+            dist.barrier()  # a step ends when all ranks have ended it
             watched_steps += watched
             return watch.stop()
 
@@ -78,7 +79,7 @@ def alternate(order: Order, folder: Path, rank: int) -> list[tuple[float, float]
 
 
 def rebatch(order: Order, folder: Path, rank: int) -> list[tuple[float, float]]:
-    """Seconds of a run's steps behind a change of batch sizes, the change included, and of the same steps without one, in pairs."""
+    """Return the seconds of a run's steps with a change of batch sizes before them, change included, and without one, in pairs."""
     spec = order.spec(0)
     small, large = (dataclasses.replace(spec.configuration, global_batch=size * spec.configuration.global_batch) for size in (1, 2))
     with open_run(spec, Recipe(), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
@@ -100,7 +101,7 @@ def rebatch(order: Order, folder: Path, rank: int) -> list[tuple[float, float]]:
 
 
 def change(order: Order, folder: Path, rank: int) -> dict[str, Any]:
-    """Train, save a checkpoint, and change the layout in process: when each phase ended, and the state before and behind."""
+    """Train, save a checkpoint, and change the layout in process; return the end of each phase, and the state before and after."""
     source, target = order.spec(0), order.spec(1)
     with joined(source, folder, rank) as mesh:
         replica = Replica(source, mesh)
@@ -126,7 +127,7 @@ def change(order: Order, folder: Path, rank: int) -> dict[str, Any]:
 
 
 def restart(order: Order, folder: Path, rank: int) -> dict[str, Any]:
-    """Go on from a checkpoint in the second layout."""
+    """Resume from a checkpoint in the second layout; return the end of each phase, and the state."""
     spec, marks = order.spec(1), Marks()
     with joined(spec, folder, rank) as mesh:
         marks["start"] = time.monotonic()
@@ -138,14 +139,17 @@ def restart(order: Order, folder: Path, rank: int) -> dict[str, Any]:
 
 
 def share(order: Order, folder: Path, rank: int) -> float:
-    """How far the gradient of local batches is from this process's own over all samples, as a share of its length."""
+    """Return the error of the gradient of uneven local batches, relative to the norm of this process's own gradient over all samples."""
     spec = order.spec(0)
     with joined(spec, folder, rank) as mesh:
         return _astray(spec, mesh, order.local_batches, source_of(spec).batch(0, range(spec.configuration.global_batch)))
 
 
 def pipeline(order: Order, folder: Path, rank: int) -> dict[str, Any]:
-    """Peak memory of a step, the seconds of more, and a profile of them all; one replica goes through all layouts in turn."""
+    """Return the peak memory of the first layout's first step, the seconds of timed steps by layout, and a profile of all steps.
+
+    One replica runs all layouts in turn. Only rank 0 returns the profile.
+    """
     first = order.spec(0)
     with joined(first, folder, rank) as mesh:
         peak, steps_s = PeakMemory(mesh.device), []
@@ -172,7 +176,7 @@ def pipeline(order: Order, folder: Path, rank: int) -> dict[str, Any]:
 
 
 def stretch(order: Order, folder: Path, rank: int) -> dict[str, Any]:
-    """So many steps of a run, from a checkpoint on if there is one: their losses, and when each phase ended."""
+    """Train some steps, from a checkpoint if there is one, and save; return the losses and the end of each phase."""
     spec, marks = order.spec(0), Marks()
     with open_run(spec, Recipe(profile_steps=0), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
         marks["start"] = time.monotonic()
@@ -187,7 +191,7 @@ def stretch(order: Order, folder: Path, rank: int) -> dict[str, Any]:
 
 
 def _timed(replica: Replica, batch: Batch, profiling: Profiling) -> float:
-    """Seconds of a step, which ends for all alike."""
+    """Return the seconds of a step, which ends when all ranks have ended it."""
     dist.barrier()
     begin_s = time.monotonic()
     replica.step(batch)
@@ -214,7 +218,7 @@ PROGRAMS = {each.__name__: each for each in (alternate, rebatch, change, restart
 
 @contextlib.contextmanager
 def joined(spec: TrialSpec, folder: Path, rank: int) -> Iterator[Mesh]:
-    """The process groups of one order."""
+    """Open the process groups of one order."""
     with open_mesh(
         spec.configuration, spec.cluster, rank=rank, world=spec.configuration.devices, rendezvous=f"file://{folder}/rendezvous"
     ) as mesh:
@@ -222,19 +226,22 @@ def joined(spec: TrialSpec, folder: Path, rank: int) -> Iterator[Mesh]:
 
 
 def begun() -> Marks:
-    """When this rank begins what all ranks begin together."""
+    """Wait for all ranks, and return the start of what they begin together."""
     dist.barrier()
     return {BEGIN: time.monotonic()}
 
 
 def share_of(spec: TrialSpec, mesh: Mesh) -> Batch:
-    """What this rank's replica trains on, step by step the same."""
+    """Return the samples of this rank's replica, the same in every step."""
     share = spec.configuration.global_batch // mesh.dp.size
     return source_of(spec).batch(0, range(mesh.dp.index * share, (mesh.dp.index + 1) * share))
 
 
 def digests(replica: Replica, spec: TrialSpec, mesh: Mesh, layouts: tuple[Configuration, ...]) -> dict[str, str]:
-    """SHA-256 of every box of the training state that this rank holds, cut so finely that these layouts all are made of whole boxes."""
+    """Return the SHA-256 of each tensor slice of the training state on this rank.
+
+    Slices are cut at the shard boundaries of both layouts, so that digests of the two can be compared.
+    """
     staged = stage(replica, spec, mesh)
     held, wanted = (boxes_by_key(trained(layout_of(spec.model, layout, spec.training.moments), staged.steps)) for layout in layouts)
     found = {"steps": str(staged.steps)}
@@ -246,7 +253,7 @@ def digests(replica: Replica, spec: TrialSpec, mesh: Mesh, layouts: tuple[Config
 
 
 def run(folder: Path, rank: int) -> int:
-    """Do what the order says, as this rank; the exit code."""
+    """Run the order's program as this rank, write the answer, and return the exit code."""
     torch.set_num_threads(1)
     order = Order.read(folder)
     answer = PROGRAMS[order.program](order, folder, rank)
@@ -255,7 +262,7 @@ def run(folder: Path, rank: int) -> int:
 
 
 def forked(folder: Path, rank: int) -> int:
-    """A rank that has imported all it needs; its process id."""
+    """Start a rank as a fork, which has imported everything; return its process id."""
     if child := os.fork():
         return child
     code = 1
@@ -271,13 +278,13 @@ def forked(folder: Path, rank: int) -> int:
 
 
 def executed(folder: Path, rank: int) -> int:
-    """A rank that is a new interpreter; its process id."""
+    """Start a rank as a new interpreter; return its process id."""
     command = [sys.executable, "-P", "-m", "oppa.bench.training_ranks", str(folder), str(rank)]
     return os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)])
 
 
 def main() -> None:
-    """Take orders until stdin ends."""
+    """Run orders from stdin until it ends."""
     for line in sys.stdin:
         folder = Path(line.strip())
         order = Order.read(folder)
@@ -293,5 +300,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         ended = run(Path(sys.argv[1]), int(sys.argv[2]))
         sys.stderr.flush()
-        os._exit(ended)  # no second spent on tearing torch down
+        os._exit(ended)  # skips torch's teardown, which takes a second
     main()

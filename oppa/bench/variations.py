@@ -1,9 +1,10 @@
-"""What of the protocol, or of `oppa`, is changed to see how much depends on it.
+"""Vary the protocol or `oppa`, to measure how much the results depend on them.
 
-noise       twice the noise, or none; starts of 10 s or 300 s
-limits      q_min and q_max (OPPA figures 10, 15 and 25)
-prior       the cost model is off by up to a quarter or a half, differently for every (dp, tp, pp) (Table 6)
-held-out    coefficients of the cost model fitted to the other models' runs, so that a task's own say nothing
+Variations:
+    noise       twice the noise, or none; starts of 10 s or 300 s
+    limits      q_min and q_max (OPPA figures 10, 15 and 25)
+    prior       the cost model is off by up to a quarter or a half, differently for every (dp, tp, pp) (Table 6)
+    held-out    coefficients of the cost model fitted to the other models' runs only, so that a task's own runs have no influence
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ PLAIN = ""
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Variation:
-    """A change of the protocol or of the designer; without any field it is the protocol itself."""
+    """Defines a change of the protocol or of the designer; without any field it is the protocol itself."""
 
     about: str
     noise: Noise | None = None
@@ -37,11 +38,11 @@ class Variation:
     stopping: str | None = None
     acquisition: str | None = None
     prior_off: float = 0.0
-    """By how much the cost model's throughput is made wrong at most, as a share."""
+    """Largest relative error that is added to the cost model's throughput."""
     held_out: bool = False
 
     def task(self, task: Task) -> Task:
-        """The task under changed limits, searched with a changed strategy."""
+        """Return the task with changed limits and a changed acquisition function."""
         changed = {name: value for name, value in (("q_min", self.q_min), ("q_max", self.q_max)) if value is not None}
         limits = dataclasses.replace(task.problem.limits, **changed)
         strategy = task.problem.strategy
@@ -49,11 +50,11 @@ class Variation:
         return dataclasses.replace(task, problem=dataclasses.replace(task.problem, limits=limits, strategy=strategy))
 
     def rule(self, designer: str, task: Task) -> Rule:
-        """When trials end early."""
+        """Return the rule that ends trials early."""
         return make_rule(self.stopping or STOPPING.get(designer, "never"), task.problem.limits)
 
     def designer(self, name: str, task: Task, seed: int) -> Designer:
-        """The designer, as changed."""
+        """Return the designer, as changed."""
         if self.prior_off:
             return Oppa(task.problem, task.candidates, seed=seed, formula=misled(self.prior_off, seed))
         beliefs = held_out_beliefs(task.name.partition("-")[0]) if self.held_out else None
@@ -93,11 +94,11 @@ def variations_named(names: str) -> tuple[str, ...]:
 
 
 def misled(share: float, seed: int) -> Formula:
-    """The cost model's step time, wrong by up to a share, by another one for every (dp, tp, pp)."""
+    """Return the cost model's step time with a relative error of up to `share`, different for every (dp, tp, pp)."""
 
     def formula(work: Workload, c: Coefficients) -> Tensor:
         layout = work.layout
         place = layout.dp.log2() * 7.1 + layout.tp.log2() * 13.7 + layout.pp.log2() * 23.3 + seed
-        return step_time(work, c) / (1 + share * (1e4 * place.sin()).sin())  # as good as random, and the same every time
+        return step_time(work, c) / (1 + share * (1e4 * place.sin()).sin())  # pseudo-random, but reproducible
 
     return formula

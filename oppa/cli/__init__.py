@@ -1,4 +1,4 @@
-"""The command line: argv in, tables out. The only code that prints or exits; one file per command.
+"""Define the command line: argv in, tables out. Only this package prints or exits; each command has a file.
 
 Exit codes: 0 found, 1 nothing feasible or training failed, 2 wrong input, 3 environment lacking, 4 a benchmark regressed, 130 interrupted
 and resumable.
@@ -74,7 +74,7 @@ def _oppa(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 
 def main() -> None:
-    """Run the command line; every error of oppa's becomes a message and an exit code here."""
+    """Run the command line, and turn every error of oppa's into a message and an exit code."""
     try:
         app()
     except OppaError as error:

@@ -1,4 +1,4 @@
-"""`oppa bench`: how every record stands, and a command for each benchmark; every figure can be measured again by its command."""
+"""`oppa bench`: list the state of every record, and measure any figure again by the command of its benchmark."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""`oppa bench ci`: a short comparison against what is on record."""
+"""`oppa bench ci`: compare the search with its recorded reference, in a short benchmark."""
 
 import time
 from pathlib import Path

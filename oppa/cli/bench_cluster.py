@@ -1,4 +1,4 @@
-"""`oppa bench cluster-sim`: elastic jobs on a shared cluster, simulated."""
+"""`oppa bench cluster-sim`: simulate elastic jobs on a shared cluster."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`oppa bench control`: what it costs to watch a training run, to change it, and to know what a change is worth."""
+"""`oppa bench control`: measure what it costs to watch a training run, to change it, and to predict what a change is worth."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +15,9 @@ def control(
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout, as fractions.")] = False,
 ) -> None:
-    """What gradient statistics cost, a change of layout against a restart, and an active profile against an exhaustive one.
+    """Measure gradient statistics, changes of layout against a restart, and an active profile against an exhaustive one.
 
-    All on real ranks, in half an hour.
+    All of it runs on real ranks and takes half an hour.
     """
     from oppa.bench.control import chosen, measure, to_json
     from oppa.bench.registry import inputs

@@ -1,4 +1,4 @@
-"""`oppa bench goodput`: how much sooner a target loss is reached under each policy."""
+"""`oppa bench goodput`: measure how much sooner each policy reaches a target loss."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`oppa bench` without a name: every benchmark, its record, and whether that still matches its command."""
+"""`oppa bench` without a name: list every benchmark, its record, and whether the record still matches its command."""
 
 import json
 import textwrap
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from oppa.bench.standing import Standing
 
 STALE = 4
-"""Exit code, as that of `oppa bench ci`: what is on record does not hold."""
+"""Exit code if a record does not match its command, as for `oppa bench ci`."""
 COLOURS = {"matches": "green", "stale": "red", "no record": "red", "not checked": "yellow"}
 COLUMNS = ("benchmark", "results/", "date", "commit", "state")
 SHOWS = "shows"
 ROOM = 44
-"""Characters that a description needs in a line of its own row; where there is less room, it goes below."""
+"""Characters that a description needs in its row; with less room, it goes below the row."""
 
 
 def words(text: str | None) -> tuple[str, ...] | None:
-    """Return the names in a comma-separated option."""
+    """Return the names in a comma-separated option; None if it is not given."""
     return tuple(name.strip() for name in text.split(",")) if text else None
 
 
 def show(*, stale: bool, as_json: bool) -> None:
-    """Print the list; with `stale` only records that do not match, and exit 4 if there is one."""
+    """Print the list; with `stale`, print only records that do not match, and exit with code 4 if there is one."""
     from oppa.bench.standing import standings
 
     every = standings()

@@ -1,4 +1,4 @@
-"""`oppa bench norm-test`: the norm test against constant batches and warm-up by stages."""
+"""`oppa bench norm-test`: compare the norm test with constant batches and with warm-up by stages."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`oppa bench pipelines`: pipelines run for real, beside what is predicted of them."""
+"""`oppa bench pipelines`: compare real runs of pipelines with their predictions."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`oppa bench policies`: all policies of the project on one job."""
+"""`oppa bench policies`: compare all policies of the project on one job."""
 
 from pathlib import Path
 from typing import Annotated

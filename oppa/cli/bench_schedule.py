@@ -1,4 +1,4 @@
-"""`oppa bench schedule`: orders of a pipeline, by name and searched for."""
+"""`oppa bench schedule`: compare named schedules with searched orders of a pipeline."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`oppa bench search`: how soon each designer finds the fastest, on work whose answers are known."""
+"""`oppa bench search`: measure how soon each designer finds the fastest configuration, on work whose answers are known."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,13 +67,13 @@ def search(
 
 
 def _log(comparison: "Comparison", tasks: "Sequence[Task]", out: Path | None, environment: dict[str, str]) -> "Log | None":
-    """The raw log below `out`, open for another sitting."""
+    """Return the raw log below `out`, ready for further plays; None without `out`."""
     from oppa.bench.runs import Log
 
     if out is None:
         return None
     log = Log(path=out / "runs.jsonl", protocol=comparison.protocol(tasks))
-    log.read()  # a log of another comparison is refused before it is touched
+    log.read()  # refuses a log of another comparison before anything is written to it
     log.sit_down(environment)
     return log
 

@@ -1,4 +1,4 @@
-"""`oppa bench service`: the control service under load."""
+"""`oppa bench service`: measure the control service under load."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Throughput against batch size in the terminal: a letter for each strategy that matters, a dot for any other."""
+"""Draw throughput against batch size in the terminal: a letter for each strategy that matters, a dot for any other."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 LETTERS = "abcdefgh"
 COLOURS = ("blue", "red", "green", "yellow", "magenta", "cyan", "bright_blue", "bright_red")
 WIDTH, ROWS = 100, 18
-"""Of the drawing in cells: as wide at most, as high."""
+"""Largest width, margins included, and height of the drawing, in cells."""
 MARGIN = 7
-"""Cells on its left, for the numbers of the axis; half as many stay free on its right, for the last batch size."""
+"""Cells to the left of the drawing, for the axis. Half as many stay free to its right, for the last batch size."""
 EDGE = 0.01
-"""Of the drawing's width and height, beyond the outermost points."""
+"""Share of the drawing's width and height that stays free beyond the outermost points."""
 TICKS = 5
 
 
 def print_chart(known: "Curves", standing: "Sequence[Standing]", named: "Sequence[Strategy]") -> None:
-    """Print samples/s over the global batch, on a logarithmic axis, as wide as the terminal; then what the letters mean."""
+    """Print samples/s over the global batch on a logarithmic axis, as wide as the terminal at most; then print the legend."""
     across = _across([each.global_batch for each in standing])
     top = max(row.samples_per_s for curve in known.values() for row in curve.values())
     canvas = Canvas(max(20, min(WIDTH, style.out().width) - MARGIN - MARGIN // 2), ROWS)
@@ -49,7 +49,7 @@ def _draw(
     across: Mapping[int, float],
     top: float,
 ) -> None:
-    """The fastest first, which nothing then covers."""
+    """Draw the points and lines; the fastest points come first, so that nothing covers them."""
     points = {
         strategy: {batch: (across[batch], _up(row.samples_per_s, top)) for batch, row in known[strategy].items()} for strategy in known
     }
@@ -72,7 +72,7 @@ def _draw(
 
 
 def _across(batches: Sequence[int]) -> dict[int, float]:
-    """Where each batch lies between left and right, by its logarithm."""
+    """Return the horizontal position of each batch between 0 and 1, linear in its logarithm."""
     low, span = math.log(batches[0]), math.log(batches[-1] / batches[0]) or 1.0
     return {batch: EDGE + (1 - 2 * EDGE) * (math.log(batch) - low) / span for batch in batches}
 
@@ -82,14 +82,14 @@ def _up(samples_per_s: float, top: float) -> float:
 
 
 def _ticks(top: float) -> list[float]:
-    """Round numbers from 0 on."""
+    """Return at most TICKS + 1 round numbers between 0 and `top`."""
     power = 10.0 ** math.floor(math.log10(top / TICKS))
     step = next(size * power for size in (1, 2, 5, 10) if size * power * TICKS >= top)
     return [step * count for count in range(int(top / step) + 1)]
 
 
 def _axis(canvas: Canvas, across: Mapping[int, float]) -> Text:
-    """The batch sizes below their points; those that have no room are left out, but not the last."""
+    """Return the line of batch sizes below their points; sizes without room are left out, but never the last."""
     words = {MARGIN + canvas.column(x): str(batch) for batch, x in across.items()}
     line = [" "] * (MARGIN + canvas.columns + MARGIN)
     for place in sorted(words, reverse=True):

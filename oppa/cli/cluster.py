@@ -1,4 +1,4 @@
-"""`oppa cluster`: elastic jobs on a shared cluster, on a trace and on a real one."""
+"""`oppa cluster`: run elastic jobs on a shared cluster, simulated on a trace, or real."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""What a scaling controller is told, on a trace and on a real cluster alike."""
+"""Define the options of a scaling controller, which are the same on a trace and on a real cluster."""
 
 from typing import Annotated
 

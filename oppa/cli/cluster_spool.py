@@ -1,4 +1,4 @@
-"""`oppa cluster submit`, `run`, `status`, `cancel` and `retry`: elastic jobs on a real cluster."""
+"""`oppa cluster submit`, `run`, `status`, `cancel` and `retry`: manage elastic jobs on a real cluster."""
 
 import json
 from pathlib import Path

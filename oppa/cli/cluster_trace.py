@@ -1,4 +1,4 @@
-"""`oppa cluster simulate` and `generate`: elastic jobs on a shared cluster, on a trace."""
+"""`oppa cluster simulate` and `generate`: simulate elastic jobs on a shared cluster on a trace, and make such traces."""
 
 import json
 from collections.abc import Sequence
@@ -121,7 +121,7 @@ def generate(
 
 
 def _told(jobs: "Sequence[Job]", shared: "Cluster", policies: Sequence[str]) -> "list[tuple[Row, Result]]":
-    """Each policy in turn, with progress."""
+    """Simulate the jobs under each policy in turn, and show the progress."""
     from oppa.cli import style
     from oppa.cluster.comparison import compared
 

@@ -1,4 +1,4 @@
-"""`oppa control`: the service that tells training jobs what to do."""
+"""`oppa control`: run the service that chooses batch size and layout for training jobs."""
 
 import gc
 import signal
@@ -16,7 +16,8 @@ EVERY = "Steps of a job from one decision to the next."
 TOKEN = "Print the token of the job of this name, and exit: `oppa train --control` speaks with it. `watch`: the live page's."
 
 COLLECTED = 50_000, 20, 50
-"""Garbage is collected this seldom: while it is, all jobs wait, and what jobs have told is many objects, none of them garbage."""
+"""Thresholds of the garbage collector. They are high, because all jobs wait during a collection.
+The many objects that hold jobs' messages are not garbage."""
 
 
 def control(

@@ -1,4 +1,4 @@
-"""`oppa doctor`: what can run here, and what is missing."""
+"""`oppa doctor`: report what can run here, and what is missing."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`oppa env`: the environments that frameworks' runners run in, apart from oppa's own."""
+"""`oppa env`: manage the environments of frameworks' runners, which are separate from oppa's own."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,7 +65,7 @@ def remove(runner: Named) -> None:
 
 
 def _environment(runner: str) -> "Environment":
-    """The environment of a runner; raises InputError where it declares none."""
+    """Return the environment of a runner; raises InputError if the runner declares none."""
     from pathlib import Path
 
     from oppa import catalog

@@ -1,4 +1,4 @@
-"""`oppa export STUDY --to deepspeed`: a configuration in a framework's own words, as files that run as they are."""
+"""`oppa export STUDY --to deepspeed`: write a configuration as a framework's own files, which run as they are."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ def export(
 
 
 def _folder(source: Path, setting: str, name: str, to: str) -> Path:
-    """Where to write unless told: with the winner that was asked for, else here under a name of its own."""
+    """Return the default folder: below that of a JSON file, below the study's `best/` for its winner, else in the current folder."""
     from oppa.cli.question import is_json
 
     if is_json(source):
@@ -55,7 +55,7 @@ def _folder(source: Path, setting: str, name: str, to: str) -> Path:
 
 
 def _require_free(folder: Path, files: dict[str, str]) -> None:
-    """Raise InputError for a file that has another text."""
+    """Raise InputError if one of the files exists with another text."""
     from oppa.errors import InputError
 
     for name, text in files.items():

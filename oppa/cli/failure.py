@@ -1,4 +1,4 @@
-"""How an error looks: what is wrong, a blank line, what to do."""
+"""Print errors: what is wrong, a blank line, and what to do."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ _RED, _CYAN, _PLAIN = "\033[1;31m", "\033[1;36m", "\033[0m"
 
 
 def exit_code(error: OppaError) -> int:
-    """1 nothing feasible, 3 environment lacking, 2 everything else that the user can mend."""
+    """Return the exit code: 1 if nothing is feasible, 3 if the environment is lacking, 2 for all other errors, which users can correct."""
     match error:
         case InfeasibleError():
             return 1
@@ -20,7 +20,7 @@ def exit_code(error: OppaError) -> int:
 
 
 def print_error(error: OppaError) -> None:
-    """To stderr; coloured on a terminal."""
+    """Print an error to stderr, coloured on a terminal unless NO_COLOR is set."""
     red, cyan, plain = (_RED, _CYAN, _PLAIN) if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "", "")
     print(f"{red}error{plain}: {error.message}", file=sys.stderr)
     if error.hint:

@@ -1,4 +1,4 @@
-"""An order in time as lines of letters: F forward, B backward, W weights' gradients, a dot where a rank waits."""
+"""Draw an order in time as lines of letters: F forward, B backward, W weights' gradients, a dot where a rank waits."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,10 @@ STYLES = {"F": "blue", "B": "yellow", "W": "green", WAITS: "dim"}
 
 
 def gantt(executed: "Execution", columns: int) -> list["Text"]:
-    """A line for each rank, so many columns wide; a column is what most of its time is. Later model chunks are in small letters."""
+    """Return a line of `columns` characters for each rank. A column shows what takes most of its time.
+
+    Later model chunks have small letters.
+    """
     shape = executed.order.shape
     label = len(str(shape.ranks - 1))
     cells = columns - label - 1

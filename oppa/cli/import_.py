@@ -1,4 +1,4 @@
-"""`oppa import FILE --from deepspeed`: what the user runs at present becomes the baseline of a job."""
+"""`oppa import FILE --from deepspeed`: make the configuration that the user runs at present the baseline of a job."""
 
 import dataclasses
 import json
@@ -67,7 +67,7 @@ def import_(
 
 
 def _adopted(job: Path | None, files: "Mapping[str, str]", origin: str, source: Path, take: "Take | None") -> "tuple[Draft, Reading]":
-    """The job that the files configure, and what they say of its configuration."""
+    """Return the draft of the job that the files configure, and the settings that they state."""
     from oppa.tuning.formats import format_named
     from oppa.tuning.formats.adoption import completed, new_job, settled
     from oppa.tuning.formats.job_facts import facts_of
@@ -76,14 +76,14 @@ def _adopted(job: Path | None, files: "Mapping[str, str]", origin: str, source: 
     draft = completed(job, facts, origin=origin) if job else new_job(Path("job.toml"), facts, origin=origin, source=source.name)
     reading = format_named(origin).parse(draft.problem(), files)
     draft = settled(draft, facts, reading, origin=origin, take=take)
-    reading = format_named(origin).parse(draft.problem(), files)  # devices and layers may be others now
+    reading = format_named(origin).parse(draft.problem(), files)  # read again, because devices and layers may have changed
     if unread := [f"its value is not in the file: {words}" for words in facts.unread]:
         draft = dataclasses.replace(draft, notes=(*draft.notes, *unread))
     return draft, reading
 
 
 def _files(source: Path, origin: str) -> dict[str, str]:
-    """The texts by name: of a file, or of those in a folder that the format writes."""
+    """Return texts by file name: of one file, or of a folder's files that the format writes; raises InputError for unreadable ones."""
     from oppa.errors import InputError
     from oppa.tuning.formats import format_named
 
@@ -96,10 +96,10 @@ def _files(source: Path, origin: str) -> dict[str, str]:
 
 
 def _configuration(problem: "Problem", reading: "Reading", setting: str, origin: str) -> "tuple[Configuration, list[str]]":
-    """The legal configuration that is meant, and what was done to make it one.
+    """Return the legal configuration that the file means, and notes on the changes that made it legal.
 
     Raises:
-        InputError: for what the file leaves open, and for what is not in the search space.
+        InputError: the file leaves a value open, or states one that is not in the search space.
     """
     from oppa.errors import InputError
     from oppa.problem.baseline import at_rest, complete, require_legal
@@ -122,7 +122,7 @@ def _configuration(problem: "Problem", reading: "Reading", setting: str, origin:
 
 
 def _notes(problem: "Problem", settings: "Mapping[str, Value]", said: "Configuration", meant: "Configuration") -> list[str]:
-    """Where the configuration is not, to the letter, what the file says."""
+    """Return a note for each setting of the file that the configuration does not take exactly."""
     from oppa.problem.baseline import ROUNDED, alike
 
     notes = []
@@ -140,14 +140,18 @@ def _notes(problem: "Problem", settings: "Mapping[str, Value]", said: "Configura
 
 
 def _spelled(value: "Value") -> str:
-    """Return a value as a job file has it; sizes of buckets with four digits."""
+    """Return a value as a job file spells it; sizes of buckets have four digits."""
     from oppa.problem.declaration import spell
 
     return f"{value:.4g}" if isinstance(value, float) else spell(value)
 
 
 def _write(out: Path, problem: "Problem", draft: "Draft", block: str, *, force: bool) -> None:
-    """The job's text with the table behind it."""
+    """Write the job's text followed by the table.
+
+    Raises:
+        InputError: the job has a baseline, the file exists and `force` is not given, or it cannot be written.
+    """
     from oppa.errors import InputError
 
     if problem.baseline is not None:

@@ -1,4 +1,4 @@
-"""`oppa init`: write a job file from what the machine is."""
+"""`oppa init`: write a job file for this machine, or for the hosts of an allocation."""
 
 from pathlib import Path
 from typing import Annotated

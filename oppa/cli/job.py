@@ -1,4 +1,4 @@
-"""The question that a command is asked: a job file, and behind `--` the user's own launch line."""
+"""Read the input of a command: a job file, and the user's own launch line after `--`."""
 
 import dataclasses
 import shlex
@@ -20,7 +20,7 @@ Command = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=
 
 
 def refuse_command(command: Sequence[str] | None, because: str) -> None:
-    """Raise InputError for a launch line that has no part in what is asked."""
+    """Raise InputError if a launch line is given to a command that cannot use it."""
     if command:
         raise InputError(f"the command `{shlex.join(command)}` has no part here: {because}", hint="leave it out")
 
@@ -41,7 +41,7 @@ def with_software(problem: "Problem", runner: "Runner") -> "Problem":
 
 
 def open_study(problem: "Problem", folder: Path, *, option: str = "--study") -> "Study":
-    """Open the study in a folder, or make one; `option` is the one that named the folder.
+    """Open the study in a folder, or make one; `option` is the command-line option that named the folder.
 
     Raises:
         StudyError: the folder holds the study of another problem, or one that was measured on other software.

@@ -98,7 +98,7 @@ def learn(
 
 
 def _real(context: typer.Context, job: Path, setting: str, weights: Path | None, **how: Any) -> list[dict[str, object]]:
-    """Learn on from real runs."""
+    """Continue to learn from real runs, and return one entry per episode."""
     from oppa.cli.learn_real import learn_on, require_alone
     from oppa.cli.question import question
 
@@ -114,7 +114,7 @@ def _real(context: typer.Context, job: Path, setting: str, weights: Path | None,
 
 
 def _task(problem: "Problem", curve: "LearningCurve", reward: "Reward", window: int) -> "Task":
-    """What is simulated of a job; raises InputError for one whose workers cannot have batches of their own."""
+    """Return the simulated form of a job; raises InputError if its workers cannot have batches of their own."""
     from oppa.control.learned.actions import Actions
     from oppa.control.learned.episode import Task
 
@@ -141,7 +141,7 @@ def _curve(name: str, runs: Sequence[Path], problem: "Problem") -> "LearningCurv
     if not runs:
         return LearningCurve.load(name)
     for each in runs:
-        RunSpec.read(each)  # which says what is wrong with a folder that is none
+        RunSpec.read(each)  # raises an error if the folder is no run
     return LearningCurve.of([ledger.standing(ledger.read(each)) for each in runs], problem.recipe.scaling)
 
 

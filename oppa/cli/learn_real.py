@@ -1,4 +1,4 @@
-"""`oppa learn JOB --weights FILE`: learn on, from real runs of the job, an episode each."""
+"""`oppa learn JOB --weights FILE`: continue to learn from real runs of the job, one episode each."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from oppa.training.ledger import Line
 
 LEARNING = "learn"
-"""What a run's policy is called."""
+"""Name of the policy of these runs."""
 
 
 def learn_on(
     problem: "Problem", configuration: "Configuration", weights: Path, *, episodes: int, samples: int | None, seed: int, out: Path
 ) -> list[dict[str, object]]:
-    """Train the job `episodes` times, each time from its beginning and with a seed of its own; what is learned is written behind each.
+    """Train the job `episodes` times, each time from its beginning and with its own seed; save the weights after each episode.
 
     Returns:
-        Of each episode: the folder of its run, what a worker's window was worth, seconds, and accuracy of held-out samples.
+        One entry per episode: the folder of its run, the mean reward of a worker's window, seconds, and accuracy on held-out samples.
 
     Raises:
-        InputError: for weights that cannot be read, or runs that are too short.
-        typer.Exit: with the exit code of `oppa train`, if a run is stopped or fails.
+        InputError: the weights cannot be read, or runs are too short.
+        typer.Exit: a run was stopped or failed; the exit code is that of `oppa train`.
     """
     from oppa.cli.summary import new_folder
     from oppa.cli.train import train_under
@@ -59,7 +59,7 @@ def learn_on(
 
 
 def _require_teaching(problem: "Problem", configuration: "Configuration", window: int) -> None:
-    """Raise InputError for episodes that would teach nothing: too short ones, or whose workers cannot have batches of their own."""
+    """Raise InputError for episodes that would teach nothing: they are too short, or their workers cannot have batches of their own."""
     from oppa.control.learned.from_runs import LEAST_WINDOWS
     from oppa.training.rules import require_runnable
 
@@ -73,7 +73,7 @@ def _require_teaching(problem: "Problem", configuration: "Configuration", window
 
 
 def require_alone(given: Sequence[str]) -> None:
-    """Raise InputError for options that weights settle by themselves."""
+    """Raise InputError for options that the weights already determine."""
     if given:
         raise InputError(f"`{given[0]}` beside `--weights`", hint="leave it out: it is as it was when they were first learned")
 

@@ -1,4 +1,4 @@
-"""A learned policy as `oppa train` takes it: read from its file, and checked on recorded runs before it may act."""
+"""Load a learned policy for `oppa train`, and check it on recorded runs before it may act."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def policy_maker(
     name: str, weights: Path | None, recorded: Sequence[Path], in_force: str, problem: "Problem"
 ) -> "Callable[[Offers | None], Policy]":
-    """What makes a policy of this name.
+    """Return the function that makes a policy of this name.
 
     Raises:
-        InputError: for one that is not known, weights that cannot be read, or a learned policy that recorded runs do not speak for.
+        InputError: the policy is not known, the weights cannot be read, or recorded runs show that a learned policy may be worse.
     """
     from oppa.control.learned.weights import Weights
     from oppa.control.policies import policy_of
@@ -36,7 +36,7 @@ def policy_maker(
 
 
 def _require_not_worse(weights: "Weights", recorded: Sequence[Path], in_force: str, problem: "Problem") -> None:
-    """Raise InputError, with the numbers, unless recorded runs say that a policy is not worse than the one in force."""
+    """Raise InputError, with the numbers, unless recorded runs show that a policy is not worse than the policy `in_force`."""
     from oppa.cli import style
     from oppa.control.learned.check import verdict
     from oppa.control.policies import needs_table, policy_of

@@ -1,4 +1,4 @@
-"""`oppa netlab -- COMMAND`: this machine plays several hosts, joined by a real slow link."""
+"""`oppa netlab -- COMMAND`: emulate several hosts on this machine, joined by a link with real delays."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ RACKS = "In how many racks the hosts stand, as many in each; `--uplink` joins th
 UPLINK = "Of each rack's line, for all that its hosts send to other racks, and as much for what they receive: `100mbit`."
 CPUS = "A CPU quota for each rank, in cores, so that a rank is a device; none unless given."
 GRACE_S = 5.0
-"""From being asked to end until being killed."""
+"""Seconds between asking ranks to end and killing them."""
 
 
 def netlab(
@@ -78,7 +78,7 @@ def _bandwidth(option: str, text: str) -> float:
 
 
 def _uplink(uplink: str, racks: int, hosts: int) -> float:
-    """Bytes per second between racks; raises InputError for racks that cannot be filled or joined."""
+    """Return the bytes per second between racks; raises InputError if hosts do not fill the racks, or nothing joins them."""
     if hosts % racks:
         raise InputError(f"{hosts} hosts do not fill {racks} racks", hint=f"`--racks` divides `--hosts {hosts}`")
     if bool(uplink) != (racks > 1):
@@ -88,7 +88,7 @@ def _uplink(uplink: str, racks: int, hosts: int) -> float:
 
 
 def _check(command: list[str], cpus_per_rank: float | None) -> None:
-    """Refuse what cannot be started; raises InputError."""
+    """Raise InputError if the program does not exist, or the CPU quota is no positive number."""
     if shutil.which(command[0]) is None:
         raise InputError(f"there is no program `{command[0]}`", hint="is it on PATH, and executable?")
     if cpus_per_rank is not None and not 0 < cpus_per_rank < float("inf"):
@@ -111,7 +111,7 @@ def _is_oppa(command: list[str]) -> bool:
 
 
 def _become(command: list[str], lab: "Netlab", link: "Link", *, ranks_per_host: int, cpus_per_rank: float | None) -> NoReturn:
-    """Execute oppa in place of this process: the terminal, the signals and the exit code are its own, and the hosts end with it."""
+    """Execute oppa in place of this process. It then has the terminal, signals and exit code, and the emulated hosts end with it."""
     from oppa.places.emulated_host import INTERFACE
 
     told = {
@@ -127,7 +127,7 @@ def _become(command: list[str], lab: "Netlab", link: "Link", *, ranks_per_host: 
 
 
 def _run(command: list[str], lab: "Netlab", ranks_per_host: int, cpus_per_rank: float | None) -> int:
-    """How the first rank that failed ended, else 0."""
+    """Run the command on all ranks; return the code of the first rank that failed, minus its signal if it was killed, else 0."""
     from oppa.places.emulated_ranks import EmulatedRanks
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -142,7 +142,7 @@ def _run(command: list[str], lab: "Netlab", ranks_per_host: int, cpus_per_rank: 
 
 @contextlib.contextmanager
 def _quotas(ranks: int, cpus_per_rank: float | None) -> "Iterator[CpuGroups | None]":
-    """A CPU group per rank, where that is asked for and can be had."""
+    """Yield a CPU group per rank, or None if none is requested or none can be made."""
     from oppa.trials import quota
 
     quota.remove_abandoned("netlab")

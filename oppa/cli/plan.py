@@ -1,4 +1,4 @@
-"""`oppa plan`: a timeline of batch sizes and layouts, for training without a live controller."""
+"""`oppa plan`: make a timeline of batch sizes and layouts, for training without a live controller."""
 
 import json
 from collections.abc import Sequence
@@ -84,7 +84,11 @@ def _print(stages: "Sequence[Stage]", seq_len: int) -> None:
 
 
 def _megatron(problem: "Problem", stages: "Sequence[Stage]") -> str:
-    """A paragraph for each launch: layout and micro-batch are fixed within one; raises InputError for what Megatron-LM cannot express."""
+    """Return a paragraph of arguments for each launch, in which layout and micro-batch are fixed.
+
+    Raises:
+        InputError: Megatron-LM cannot express a configuration.
+    """
     from oppa.control.plan import launches, megatron_schedule
     from oppa.tuning.formats import megatron
 

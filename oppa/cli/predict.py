@@ -1,4 +1,4 @@
-"""`oppa predict`: what the prior says of a job's configurations, or of somebody's rows, before anything is measured."""
+"""`oppa predict`: predict a job's configurations, or the rows of a file, by the prior, before anything is measured."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`oppa profile JOB --global-batch 16..1024 --table FOLDER`: what the cluster does at every batch size, by trials that really run."""
+"""`oppa profile JOB --global-batch 16..1024 --table FOLDER`: measure every batch size by trials that really run."""
 
 import dataclasses
 import shlex
@@ -65,7 +65,7 @@ def profile(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Wishes:
-    """How the user wants the problem worked on."""
+    """The user's options for a profile."""
 
     table: Path
     exhaustive: bool
@@ -73,7 +73,7 @@ class _Wishes:
     seed: int
 
     def profiler(self, problem: "Problem", candidates: "Candidates") -> "Profiler":
-        """Ready to work."""
+        """Return the profiler, ready to work."""
         from oppa.tuning.designers.active import Active
         from oppa.tuning.designers.complete import Complete
 
@@ -81,7 +81,7 @@ class _Wishes:
 
 
 def _sitting(problem: "Problem", wishes: _Wishes) -> tuple[dict[str, Any], OppaError | None]:
-    """Work on the table until it is done; the result, and the error if nothing is feasible."""
+    """Work on the table until it is done; return the result, and the error if nothing is feasible or trials fail repeatedly."""
     from oppa.cli.job import open_study, with_software
     from oppa.cli.summary import nothing_feasible, print_problem
     from oppa.cli.watch import Interruption
@@ -137,7 +137,7 @@ def _profiled(
 
 
 def print_table(table: "Table", profiler: "Profiler", why_ended: str) -> None:
-    """The fastest at each batch, and what it took to know; to stderr."""
+    """Print the fastest configuration at each batch, and the trials and seconds that the profile took, to stderr."""
     from oppa.cli import style
 
     made = style.table((">batch", "fastest", ">sequences/s", ">steps/s", ">peak", "source"))
@@ -151,7 +151,7 @@ def print_table(table: "Table", profiler: "Profiler", why_ended: str) -> None:
 
 
 def fastest(table: "Table") -> "list[Row]":
-    """The fastest row of each batch."""
+    """Return the fastest row of each batch."""
     return [
         max((row for row in table.rows if row.configuration.global_batch == batch), key=lambda row: row.steps_per_s)
         for batch in table.batches
@@ -174,7 +174,7 @@ def _facts(table: "Table", profiler: "Profiler") -> list[str]:
 
 
 def to_json(table: "Table", folder: Path, why_ended: str) -> dict[str, Any]:
-    """The result for machines."""
+    """Return the result as values for JSON."""
     origin = table.origin
     return {
         "table": str(folder),

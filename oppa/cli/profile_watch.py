@@ -1,4 +1,4 @@
-"""Shows a profile at work, as a search is shown: what is the fastest at each batch, and what is still expected to be lost."""
+"""Show the progress of a profile like that of a search: the fastest configuration at each batch, and the loss that is still expected."""
 
 from oppa.cli import style
 from oppa.cli.watch import Interruption, LiveWatcher, PlainWatcher
@@ -12,7 +12,7 @@ MARK = "   [bold green]fastest at this batch[/]"
 
 
 class PlainProfileWatcher(PlainWatcher):
-    """One line per trial that ended."""
+    """Prints one line per trial that ended."""
 
     def __init__(self, study: Study, interruption: Interruption, problem: Problem, profiler: Profiler) -> None:
         self._fastest: dict[int, tuple[float, Configuration]] = {}
@@ -25,7 +25,7 @@ class PlainProfileWatcher(PlainWatcher):
         return super()._line(trial) + (MARK if self._leads(trial) else "")
 
     def _improves(self, steps_per_s: float | None, configuration: Configuration) -> bool:
-        """Steps of several batches are not compared."""
+        """Return False, because steps of several batches are not compared."""
         return False
 
     def _name(self, configuration: Configuration) -> str:
@@ -42,7 +42,7 @@ class PlainProfileWatcher(PlainWatcher):
 
 
 class LiveProfileWatcher(PlainProfileWatcher, LiveWatcher):
-    """The trials' lines scroll by; below them the fastest at each batch so far, and the expected loss against its bound."""
+    """Shows the trials' lines above a live view of the fastest configuration at each batch, and of the expected loss and its bound."""
 
     def __init__(self, study: Study, interruption: Interruption, problem: Problem, profiler: Profiler, bound: float) -> None:
         self._bound = bound
@@ -68,14 +68,14 @@ class LiveProfileWatcher(PlainProfileWatcher, LiveWatcher):
 
 
 def name(configuration: Configuration) -> str:
-    """Its id, with the batch that this leaves out."""
+    """Return a configuration's id together with its global batch, which the id leaves out."""
     return f"B{configuration.global_batch} {configuration.id}"
 
 
 def make_profile_watcher(
     study: Study, interruption: Interruption, problem: Problem, profiler: Profiler, *, bound: float
 ) -> PlainProfileWatcher:
-    """The live view on a terminal, plain lines anywhere else."""
+    """Return the live view on a terminal, else the one that prints plain lines."""
     if style.err().is_terminal:
         return LiveProfileWatcher(study, interruption, problem, profiler, bound)
     return PlainProfileWatcher(study, interruption, problem, profiler)

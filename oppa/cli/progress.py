@@ -1,4 +1,4 @@
-"""Shows long work that comes in pieces: a bar on a terminal, a line now and then elsewhere; to stderr."""
+"""Show the progress of long work on stderr: a bar on a terminal, an occasional line elsewhere."""
 
 from typing import TYPE_CHECKING, Self
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from oppa.bench.runs import Run
 
 LINES = 20
-"""Where there is no terminal."""
+"""Number of progress lines, roughly, if stderr is no terminal."""
 
 
 class Counted:
-    """Pieces, some of which are done; use it with `with`.
+    """The progress of work that consists of pieces; it is a context manager.
 
     Args:
-        name: Of the work.
-        total: Pieces; None: it is told with each.
+        name: Name of the work.
+        total: Number of pieces; None: each call of `count` passes it.
     """
 
     def __init__(self, name: str, total: int | None = None) -> None:
@@ -35,18 +35,18 @@ class Counted:
         self._bar.stop()
 
     def count(self, done: int, of: int, description: str, line: str) -> None:
-        """So many are done: a description beside the bar, or the line instead of it."""
+        """Show that `done` of `of` pieces are done: the bar with `description`, or `line` instead of a bar."""
         self._bar.update(self._task, completed=done, total=of, description=description)
         if not self._console.is_terminal and (done == of or done % max(1, of // LINES) == 0):
             self._console.print(line, markup=False)
 
 
 class PlayProgress(Counted):
-    """Of a comparison."""
+    """The progress of a comparison of designers, whose pieces are plays."""
 
     def __init__(self) -> None:
         super().__init__("plays")
 
     def tell(self, run: "Run", done: int, of: int) -> None:
-        """A play ended."""
+        """Show that a play has ended."""
         self.count(done, of, f"{run.task} {run.designer}", f"{done} of {of} plays")

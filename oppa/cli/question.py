@@ -1,4 +1,4 @@
-"""Which configuration of which problem is meant: a job or a study, and a setting, an id, or a JSON file."""
+"""Resolve the problem and the configuration that a command names: a job or a study, and a setting, an id, or a JSON file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 def question(
     source: Path, setting: str, *, batches: Sequence[int] = (), hosts: int | None = None
 ) -> "tuple[Problem, Configuration | None]":
-    """The problem, and which of its configurations is meant: a study's winner or a job's baseline, unless a setting says another.
+    """Return the problem, and its configuration: a study's winner or a job's baseline, unless a setting names another.
 
-    A setting may name one of `batches` as its global batch, and a job may be of other `hosts`. None where a job has no baseline.
+    The configuration is None if a job has no baseline.
+
+    Args:
+        batches: Global batches that a setting may name, in addition to the job's own.
+        hosts: Number of hosts that replaces the job file's.
 
     Raises:
-        InputError: for a setting that is illegal, or a study without a winner.
+        InputError: the setting is illegal, the study has no winner, or `hosts` is given for a study.
     """
     from oppa.errors import InputError
     from oppa.problem.job import load_job
@@ -35,7 +39,7 @@ def question(
 
 
 def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Problem, Configuration]":
-    """A study's problem, and its winner unless another configuration is asked for."""
+    """Return a study's problem, and its winner unless a setting names another configuration."""
     from oppa.errors import InputError
     from oppa.problem.problem import Problem
     from oppa.study import Study
@@ -53,12 +57,12 @@ def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Prob
 
 
 def is_json(source: Path) -> bool:
-    """Whether a configuration's own file is named."""
+    """Return True if the path names a configuration's own JSON file."""
     return source.suffix == ".json" and not source.is_dir()
 
 
 def _study_around(file: Path) -> Path:
-    """The study that a file lies in; raises InputError where there is none."""
+    """Return the folder of the study that contains a file; raises InputError if there is none."""
     from oppa.errors import InputError
     from oppa.study.database import FILE
 
@@ -69,7 +73,7 @@ def _study_around(file: Path) -> Path:
 
 
 def _meant(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
-    """The configuration of a setting, or of a JSON file; raises InputError that names what it violates."""
+    """Return the configuration of a setting, or of a JSON file; raises InputError, which names the violated rule."""
     from oppa.pipeline.configured import stages_of
 
     configuration = _legal(setting, problem, batches)

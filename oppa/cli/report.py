@@ -1,4 +1,4 @@
-"""`oppa report STUDY|RUN`: a study, or a training run, as one HTML page."""
+"""`oppa report STUDY|RUN`: write a study, or a training run, as one HTML page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +27,6 @@ def report(
     from oppa.study import Study
 
     with Study(folder) as opened:
-        from oppa.report.page import write_page  # seconds: a folder without a study is told at once
+        from oppa.report.page import write_page  # takes seconds: a folder without a study is refused before
 
         typer.echo(write_page(opened, Problem.from_dict(opened.meta["problem"]), page))

@@ -1,4 +1,4 @@
-"""`oppa scale-table`: how a job would run on other numbers of devices, from the first steps of one run."""
+"""`oppa scale-table`: predict how a job would run on other numbers of devices, from the first steps of one run."""
 
 import json
 import re
@@ -25,7 +25,7 @@ SEARCH_S = "Search for orders this long at most, in seconds, on all numbers of d
 OUT = "Where the table is written; `scale-table` in the run's folder unless given."
 FIRST = "1f1b,interleaved,zb-h1,zb-v"
 SPREAD = 0.1
-"""Standard deviation of the logarithm of what is measured around what is predicted; results/pipelines has errors of that size."""
+"""Standard deviation of the logarithm of a measured throughput around its prediction; results/pipelines has errors of that size."""
 
 
 def scale_table(
@@ -68,13 +68,13 @@ def scale_table(
 
 
 class _Predicting:
-    """The fastest way on each number of devices, within a time.
+    """Finds the fastest pipeline on each number of devices, within a time limit.
 
     Args:
-        names: Of schedules.
-        replicas: What dp may be; None: anything.
-        search_s: For all searches together: each number of devices has an equal share of what is left.
-        tell: Hears how far it is.
+        names: Names of schedules.
+        replicas: Values that dp may have; None: any.
+        search_s: Seconds for all searches together. Each number of devices has an equal share of what is left.
+        tell: Called with a description of the progress.
     """
 
     def __init__(self, job: "Job", names: Sequence[str], replicas: list[int] | None, search_s: float, tell: Callable[[str], None]) -> None:
@@ -83,10 +83,10 @@ class _Predicting:
         self._job, self._replicas, self._left_s, self._tell = job, replicas, search_s, tell
         self._named, self._searches = [name for name in names if name != SEARCH], SEARCH in names
         self.cut_short = 0
-        """Numbers of devices on which a search was ended early."""
+        """How many numbers of devices had their search ended early."""
 
     def entries(self, devices: range, present: int, as_run: "Candidate") -> "list[Entry]":
-        """The scale table; raises InfeasibleError where nothing fits, or nothing is worth a change."""
+        """Return the scale table; raises InfeasibleError if nothing fits, or nothing is worth a change."""
         from oppa.pipeline.scaling import scale_table
 
         counts = sorted({*devices, present})
@@ -115,7 +115,7 @@ class _Predicting:
 
 
 def _job(spec: "RunSpec", run: Path) -> "Job":
-    """The job and its profile; raises RunError where the run has none."""
+    """Return the job with its profile; raises RunError if the run has no profile, or a damaged one."""
     from oppa.pipeline.profile import Profile
     from oppa.pipeline.scaling import Job
     from oppa.training.searching import PROFILE
@@ -140,7 +140,7 @@ def _job(spec: "RunSpec", run: Path) -> "Job":
 
 
 def _as_run(job: "Job", spec: "RunSpec", run: Path) -> "Candidate":
-    """The configuration that was profiled, as it is predicted itself: in the order that the run has found, if it has."""
+    """Return the profiled configuration with its own prediction, in the order that the run found, if it found one."""
     from oppa.pipeline.configured import order_of, searches, stages_of
     from oppa.pipeline.order_file import order_of as written
     from oppa.pipeline.scaling import candidate
@@ -181,7 +181,7 @@ def _schedules(text: str) -> list[str]:
 
 
 def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
-    """The entries that are worth it, as rows of the project's table, and the orders that were searched for."""
+    """Write the entries that are worth a change as rows of a table, and the orders that were searched for."""
     from oppa.pipeline import stored_orders
     from oppa.table import Origin, Row, Table
 
@@ -218,7 +218,7 @@ def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
 
 
 def _configuration(spec: "RunSpec", way: "Candidate") -> "Configuration":
-    """As the run would be started in."""
+    """Return the configuration in which the run would be started."""
     import dataclasses
 
     present = spec.configuration

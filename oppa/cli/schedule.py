@@ -1,4 +1,4 @@
-"""`oppa schedule`: in which order the passes of a pipeline go, for its times and its memory."""
+"""`oppa schedule`: find an order of a pipeline's passes for its times and its memory limit."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,7 +77,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _named(schedule: str, costs: "Costs", micro_batches: int, sizes: list[int], limit: float | None) -> "Found":
-    """A schedule by name, in the place of one that is searched for; raises InputError where it does not keep the limit."""
+    """Return a named schedule in the form of a search result; raises InputError if it is unknown or exceeds the memory limit."""
     from oppa.errors import nearest
     from oppa.pipeline.schedules import FOLDED, SCHEDULES, order
     from oppa.pipeline.search.joint import Found, Variant
@@ -124,7 +124,7 @@ def _figures(found: "Found", costs: "Costs", schedule: str, model: str, limit: f
 
 
 def _critical(found: "Found", costs: "Costs") -> dict[str, float]:
-    """What the step waits for, by kind of pass or transfer."""
+    """Return the share of the critical path that each kind of pass or transfer takes."""
     from oppa.pipeline.dag import Dag, shares
 
     order, recomputed = found.order, found.variant.recomputed

@@ -1,4 +1,4 @@
-"""`oppa show PATH`: what a study knows, or a table."""
+"""`oppa show PATH`: show the results of a study, or a table."""
 
 import dataclasses
 import json
@@ -49,7 +49,11 @@ def show(
 
 
 def _learned(study: "Study", problem: "Problem") -> "Learned":
-    """What the designer `oppa` learns from the study's trials, whoever suggested them; raises InputError where nothing was measured."""
+    """Return what the designer `oppa` learns from the study's trials, whichever designer suggested them.
+
+    Raises:
+        InputError: nothing was measured.
+    """
     from oppa.errors import InputError
     from oppa.tuning.designers.oppa import fitted
     from oppa.tuning.interpretation import interpretations

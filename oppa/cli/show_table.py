@@ -1,4 +1,4 @@
-"""`oppa show TABLE`: which strategy is fastest at which batch size, and what another one would lose there."""
+"""`oppa show TABLE`: show which strategy is fastest at which batch size, and how much another one would lose there."""
 
 import json
 import time
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def holds_table(folder: Path) -> bool:
-    """Whether `oppa profile` has written here, be it whole or damaged since."""
+    """Return True if the folder holds a table of `oppa profile`, even a damaged one."""
     return (folder / "table.csv").exists() or (folder / "table.meta.json").exists()
 
 
 def show_table(folder: Path, *, out: Path | None, as_json: bool) -> None:
-    """Print a table, and write its record; raises TableError if it is not what was written."""
+    """Print a table, and write its record to `out` if that is given; raises TableError if the table is damaged."""
     from oppa.report.table import to_json
     from oppa.table import Table
     from oppa.table.frontier import curves

@@ -1,4 +1,4 @@
-"""What `oppa tune`, `oppa profile` and `oppa train` have in common: what runs trials, and how to go on after an interruption."""
+"""Run trials, and explain how to continue after an interruption; `oppa tune`, `oppa profile` and `oppa train` share this code."""
 
 import contextlib
 import functools
@@ -32,10 +32,11 @@ def running_trials(
     seed: int,
     imitator: "Imitator | None" = None,
 ) -> Iterator["RunTrial"]:
-    """What runs the trials of a runner: processes on hosts, the simulator, or the imitator of what is replayed.
+    """Yield the function that runs the trials of a runner: on hosts, in the simulator, or by replay.
 
     Args:
-        again: What behind `oppa` goes on with this study, for other tuners of it.
+        again: The words after `oppa` that continue this study, for other tuners of it.
+        imitator: The simulator that answers trials if they are replayed; None: the problem's own.
     """
     if runner.in_process:
         from oppa.simulator.simulator import Simulator
@@ -53,13 +54,13 @@ def running_trials(
         engine.launcher(runner, study=study.uuid, grace_s=grace_s) as launcher,
         companions(engine, again, study.folder, grace_s=grace_s),
     ):
-        launcher.prepare()  # its imports run beside ours
+        launcher.prepare()  # its imports overlap with ours
         yield functools.partial(run_trial, launcher)
 
 
 @contextlib.contextmanager
 def going_on(again: list[str]) -> Iterator[None]:
-    """Say how to go on where the work is interrupted, or the environment fails it; what was raised is passed on."""
+    """Print how to continue if the work is interrupted or the environment is lacking; the error is passed on."""
     try:
         yield
     except (KeyboardInterrupt, EnvironmentLackingError):
@@ -68,7 +69,7 @@ def going_on(again: list[str]) -> Iterator[None]:
 
 
 def say_how_to_go_on(again: list[str]) -> None:
-    """With what line, to stderr."""
+    """Print the command line that continues the work, to stderr."""
     from oppa.cli import style
     from oppa.problem.allocation import read_netlab
 
@@ -77,13 +78,13 @@ def say_how_to_go_on(again: list[str]) -> None:
 
 
 def again_with(option: str, folder: Path) -> list[str]:
-    """What behind `oppa` goes on with this folder, which `option` names."""
+    """Return the words after `oppa` that continue with this folder, which `option` names."""
     own, dashes, command = _cut(sys.argv[1:])
     named = any(word == option or word.startswith(f"{option}=") for word in own)
     return [*own, *([] if named else [option, str(folder)]), *dashes, *command]
 
 
 def _cut(words: list[str]) -> tuple[list[str], list[str], list[str]]:
-    """What stands before `--`, that itself, and what stands behind it."""
+    """Return the words before `--`, the `--` itself if there is one, and the words after it."""
     at = words.index("--") if "--" in words else len(words)
     return words[:at], words[at : at + 1], words[at + 1 :]

@@ -1,4 +1,4 @@
-"""`oppa space JOB`: which configurations are legal."""
+"""`oppa space JOB`: count and list the legal configurations."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""How oppa's tables and lines look, on a terminal and in a pipe."""
+"""Format oppa's tables and lines, for a terminal and for a pipe."""
 
 import sys
 from collections.abc import Sequence
@@ -27,18 +27,18 @@ OUTCOME_STYLE = {
 
 @cache
 def out() -> "Console":
-    """Data: stdout."""
+    """Return the console for data: stdout."""
     return _console(stderr=False)
 
 
 @cache
 def err() -> "Console":
-    """Everything else: stderr."""
+    """Return the console for everything else: stderr."""
     return _console(stderr=True)
 
 
 def _console(*, stderr: bool) -> "Console":
-    """As wide as the terminal; in a pipe nothing is cut or wrapped."""
+    """Return a console as wide as the terminal; in a pipe, it is so wide that nothing is cut or wrapped."""
     from rich.console import Console
 
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
@@ -46,18 +46,18 @@ def _console(*, stderr: bool) -> "Console":
 
 
 def table(columns: Sequence[str]) -> "Table":
-    """A plain table; a column whose name starts with `>` is aligned to the right."""
+    """Return a plain table; a column whose name starts with `>` is aligned to the right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name in columns:  # an id that is cut is of no use
+    for name in columns:  # cells are folded, because an id that is cut is of no use
         made.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
     return made
 
 
 def print_section(section: "Section") -> None:
-    """A heading, its text and its table, to stdout."""
+    """Print a heading, its text and its table, to stdout."""
     from rich.markup import escape
 
     made = table(section.columns)
@@ -67,20 +67,20 @@ def print_section(section: "Section") -> None:
 
 
 def number(value: float | None) -> str:
-    """Three digits; a dash where there is none."""
+    """Return a number with three digits; a dash if there is none."""
     return "-" if value is None else format_number(value)
 
 
 def rate(steps_per_s: float | None, stddev: float | None = None) -> str:
-    """`12.3 ± 0.2` (steps per second), or what of it is known."""
+    """Return `12.3 ± 0.2` (steps per second), or the part of it that is known; a dash if none is."""
     return number(steps_per_s) if steps_per_s is None or stddev is None else format_uncertain(steps_per_s, stddev)
 
 
 def memory(count: int | None) -> str:
-    """`182 MiB`; a dash where there is none."""
+    """Return a size such as `182 MiB`; a dash if there is none."""
     return "-" if count is None else format_bytes(count)
 
 
 def outcome(name: str) -> str:
-    """An outcome in words, in its colour."""
+    """Return an outcome in words, in its colour."""
     return f"[{OUTCOME_STYLE.get(name, '')}]{name.replace('_', ' ')}[/]"

@@ -1,4 +1,4 @@
-"""What a study is about, and what came out of it, for people."""
+"""Print the subject of a study, and its result, for people."""
 
 import re
 import statistics
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") -> None:
-    """Print the job, the space, what trials run on, and where the study stands, to stderr."""
+    """Print the job, the space, the software of trials, and the study with its number of trials, to stderr."""
     done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
     titles = {"interpreter": "python", "launcher": "start"}
     started = [(titles[name], value) for name, value in problem.software.facts] if problem.software else []
@@ -42,7 +42,7 @@ def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") 
 
 
 def warn_of_unknown_device(device: str, memory_bytes: int) -> None:
-    """Print a warning to stderr if the device catalogue does not have a job's device."""
+    """Print a warning to stderr if the device catalogue lacks a job's device."""
     from oppa.problem.devices import unknown_device
 
     if said := unknown_device(device, memory_bytes):
@@ -50,7 +50,7 @@ def warn_of_unknown_device(device: str, memory_bytes: int) -> None:
 
 
 def job_line(problem: "Problem") -> str:
-    """What is to be trained, and on what."""
+    """Return a line that describes the model, the batch and the devices of a job."""
     from oppa.problem.describe import job
 
     return f"[bold]job[/]    {escape(problem.name)}: {job(problem)}"
@@ -64,7 +64,7 @@ def print_finding(
     handed: "HandOver | None" = None,
     console: "Console | None" = None,
 ) -> None:
-    """The winner and what it was compared with, gains, whether it learns the same, and what runs it; to stderr unless told."""
+    """Print the winner, its comparisons, whether it learns the same, and the script that runs it; to stderr unless `console` is given."""
     from oppa.report.words import equivalent
 
     lines = [f"\n{why_ended}" if why_ended else "", *_contenders(finding), *_comparisons(finding)]
@@ -74,7 +74,7 @@ def print_finding(
 
 
 def _handed(handed: "HandOver") -> list[str]:
-    """The command that runs it, and in whose words it is there."""
+    """Return lines with the script that runs the winner, and with the formats that it was exported to."""
     run = [f"[bold]run it[/]   {escape(str(handed.script))}"] if handed.script else []
     readme = escape(str(handed.folder / "README.md"))
     others = f"; not {', '.join(handed.refused)}: {readme} says why" if handed.refused else f": {readme}"
@@ -82,7 +82,7 @@ def _handed(handed: "HandOver") -> list[str]:
 
 
 def nothing_feasible(study: "Study", problem: "Problem") -> OppaError:
-    """Why no trial could run: which constraints bind."""
+    """Return the error for a study without a feasible trial; it names the constraints that bind."""
     trials = [trial for trial in study.trials() if trial.counts]
     failed = [trial for trial in trials if not trial.feasible]
     if not failed:
@@ -110,12 +110,12 @@ def _remedy(outcome: "Outcome", study: "Study", problem: "Problem") -> str:
 
 
 def file_name(name: str) -> str:
-    """A problem's name as that of a file: a task is named after a table's values, which may hold anything."""
+    """Return a problem's name as a file name; a task's name holds values of a table, which may contain any character."""
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "study"
 
 
 def new_folder(name: str, among: str = "studies") -> Path:
-    """Make the first free `studies/<name>-NNN`; tuners that start at once get one each."""
+    """Make and return the first free folder `<among>/<name>-NNN`; tuners that start at once get one each."""
     others, number, name = Path(among), 1, file_name(name)
     with disk_errors(others):
         others.mkdir(exist_ok=True)
@@ -129,7 +129,7 @@ def new_folder(name: str, among: str = "studies") -> Path:
 
 
 def _contenders(finding: "Finding") -> list[str]:
-    """A line for each, in columns."""
+    """Return a line in columns for each of the winner, the second and the default or baseline."""
     best, second, default = finding.best, _second(finding), finding.default
     gain, lead = finding.gain, finding.lead
     compared = gain or lead
@@ -147,7 +147,7 @@ def _contenders(finding: "Finding") -> list[str]:
 
 
 def _comparisons(finding: "Finding") -> list[str]:
-    """By how much the winner leads the second, and what it gains over the default or the baseline."""
+    """Return the winner's margin over the second, and its speed-up over the default or the baseline."""
     lead = [_compared("lead", finding, finding.lead)] if finding.lead and _second(finding) else []
     said = [*_failure(finding), *lead]
     if finding.default is None:
@@ -158,7 +158,7 @@ def _comparisons(finding: "Finding") -> list[str]:
 
 
 def _failure(finding: "Finding") -> list[str]:
-    """How the baseline failed, and what stands in for it."""
+    """Return how the baseline failed, and that the default replaces it; empty if it did not fail."""
     failed = finding.failure
     if failed is None:
         return []
@@ -167,7 +167,7 @@ def _failure(finding: "Finding") -> list[str]:
 
 
 def _second(finding: "Finding") -> "Trial | None":
-    """The runner-up, where it is not the default."""
+    """Return the runner-up; None if it is the default, or there is none."""
     second, default = finding.runner_up, finding.default
     return None if second and default and second.configuration == default.configuration else second
 
@@ -181,7 +181,7 @@ def _compared(name: str, finding: "Finding", gain: "Gain | None") -> str:
 
 
 def _speed(trial: "Trial", finding: "Finding", interval: "Interval | None") -> tuple[str, str]:
-    """Steps per second of the repeats, and their interval; before there are any, of the trial."""
+    """Return the steps per second of the repeats, and their interval; without repeats, those of the trial."""
     if interval:
         return style.number(interval.value), f" [{style.number(interval.low)} - {style.number(interval.high)}]"
     rates = [repeat.steps_per_s for repeat in finding.repeats_of(trial) if repeat.steps_per_s]

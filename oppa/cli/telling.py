@@ -1,4 +1,4 @@
-"""What a command of minutes is at: in place on a terminal, a line each elsewhere; to stderr."""
+"""Display the progress of long commands on stderr: in place on a terminal, one line per step elsewhere."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from oppa.cli import style
 
 @contextlib.contextmanager
 def telling() -> Iterator[Callable[[str], None]]:
-    """What to call with each new thing that is begun, while this lasts."""
+    """Yield a function that displays the description of each step that begins."""
     with style.err().status("starting") as status:
 
         def tell(what: str) -> None:

@@ -1,4 +1,4 @@
-"""`oppa train JOB`: train a job to its end, whatever fails on the way."""
+"""`oppa train JOB`: train a job to its end, and recover from failures."""
 
 import contextlib
 import dataclasses
@@ -130,11 +130,11 @@ def train(
 def train_under(
     problem: "Problem", configuration: "Configuration", policy: str, make: "Callable[[Offers | None], Policy]", run: Path
 ) -> int:
-    """Train a job on this machine under a policy that needs no table, in a folder of its own; the exit code, as that of `oppa train`.
+    """Train a job under a policy that needs no table, in a folder of its own, and return the exit code of `oppa train`.
 
     Args:
-        policy: What it is called.
-        make: What makes it.
+        policy: Name of the policy.
+        make: Function that makes the policy.
     """
     from oppa.places.engine import Request
     from oppa.trials.runner import load_runner
@@ -154,7 +154,7 @@ def train_under(
 
 
 def _measured_for(problem: "Problem", policy: "Policy") -> "Problem":
-    """With what a policy wants to be told."""
+    """Return the problem with a recipe that measures the statistics which a policy needs."""
     recipe = problem.recipe
     if policy.interval is not None:
         recipe = dataclasses.replace(recipe, statistics=policy.measures, statistics_every=policy.interval)
@@ -165,28 +165,28 @@ def _measured_for(problem: "Problem", policy: "Policy") -> "Problem":
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Wishes:
-    """How the user wants the job trained."""
+    """The user's options for training a job."""
 
     runner: "Runner"
     asked: "Configuration | None"
-    """The configuration that is asked for."""
+    """The configuration that the user asked for, if any."""
     usual: "Configuration | None"
-    """That of a new run if none is; None: the table's fastest, or the default of the space."""
+    """The configuration of a new run if the user asked for none. None: the table's fastest, or the default of the space."""
     table: "Table | None"
     request: "Request"
     policy: str
-    """By name; empty: none."""
+    """Name of the policy; empty: none."""
     make: "Callable[[Offers | None], Policy] | None"
-    """What makes it."""
+    """Function that makes the policy; None without one."""
     control: "_There | None"
-    """A control service that runs already."""
+    """A control service that already runs, if the user named one."""
     orders: Path | None = None
-    """Where the table lies, which may have orders with it."""
+    """Folder of the table, which may also contain pipeline orders."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _There:
-    """A control service on this machine, and as which job to speak to it."""
+    """A control service on this machine, and the job name and token with which the run connects to it."""
 
     job: str
     port: int
@@ -194,7 +194,7 @@ class _There:
 
 
 def _there(text: str) -> _There | None:
-    """What `--control` says; None where it says nothing."""
+    """Return the service that `--control` names, or None if it is empty; raises InputError if it is malformed or the token is missing."""
     from oppa.places.network import LOOPBACK
     from oppa.protocol.messages import NAME
 
@@ -210,7 +210,7 @@ def _there(text: str) -> _There | None:
 
 
 def _policy(name: str, make: "Callable[[Offers | None], Policy]", table: "Table | None") -> "Policy":
-    """As it will be; raises InputError for one that cannot be had."""
+    """Return the policy; raises InputError if it needs a table and there is none."""
     from oppa.control.offers import Offers
     from oppa.control.policies import needs_table
 
@@ -220,7 +220,7 @@ def _policy(name: str, make: "Callable[[Offers | None], Policy]", table: "Table 
 
 
 def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tuple[dict[str, Any], int]:
-    """Train until it ends, for now or for good; what came of it, and the exit code."""
+    """Train until the run ends or is stopped; return the result and the exit code."""
     from oppa.cli.sitting import again_with, going_on, say_how_to_go_on
     from oppa.cli.summary import new_folder
     from oppa.cli.train_watch import make_watcher, print_outcome, print_run, print_worth
@@ -264,10 +264,13 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
 
 @contextlib.contextmanager
 def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine") -> Iterator[dict[str, Any]]:
-    """Under a control service, where one is named, or a policy is: then at the end, what its decisions were worth."""
+    """Run a control service if a policy is given, or use the one that is named.
+
+    The yielded account is empty until the end. It then holds what the decisions of a policy were worth.
+    """
     from oppa.control import line
 
-    (folder / line.FILE).unlink(missing_ok=True)  # of a supervisor that was killed
+    (folder / line.FILE).unlink(missing_ok=True)  # left by a supervisor that was killed
     account = dict[str, Any]()
     if wishes.control:
         with _told(wishes.control, run, folder, engine):
@@ -299,7 +302,7 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine")
 
 @contextlib.contextmanager
 def _told(there: _There, run: "RunSpec", folder: Path, engine: "Engine") -> Iterator[None]:
-    """The ranks know how to reach a service on this machine, wherever they are."""
+    """Let the ranks find and reach a service on this machine from their hosts, inside the context."""
     from oppa.control import line
     from oppa.places.network import LOOPBACK
 
@@ -320,10 +323,10 @@ def _engine(
 
 
 def _run(folder: Path, problem: "Problem", wishes: _Wishes) -> "RunSpec":
-    """The run in a folder, new or as it goes on: its recipe, limits and cluster are the present ones, its model and data its own.
+    """Return the run in a folder, new or continued. Recipe, limits and cluster are the present ones; model and data must be the run's own.
 
     Raises:
-        RunError: if it is the run of another model, or of other data.
+        RunError: the folder holds a run of another model, or of other data.
     """
     from oppa.training.run_folder import SPEC, RunSpec
 
@@ -345,7 +348,7 @@ def _run(folder: Path, problem: "Problem", wishes: _Wishes) -> "RunSpec":
 
 
 def _refine(table: "Table", folder: Path, lines: "Sequence[Line]") -> None:
-    """Write the table as this run's step times have it into the run's folder, and say so."""
+    """Refine a copy of the table by this run's step times, write it into the run's folder, and print the changes."""
     from oppa.cli.train_watch import print_refined
     from oppa.table.refinement import refined
     from oppa.training.step_times import observations
@@ -358,7 +361,10 @@ def _refine(table: "Table", folder: Path, lines: "Sequence[Line]") -> None:
 
 
 def _fastest_with(setting: str, table: "Table") -> "Configuration | None":
-    """Return the fastest row of a table for `global_batch=16,dp=2`, measured ones first; None for a setting without a batch, or no row."""
+    """Return the configuration of a table's fastest row for a setting such as `global_batch=16,dp=2`; measured rows come first.
+
+    Return None if the setting names no batch, or no row matches.
+    """
     from oppa.problem.batches import GLOBAL_BATCH
     from oppa.problem.declaration import spell
     from oppa.problem.setting import worded
@@ -372,14 +378,14 @@ def _fastest_with(setting: str, table: "Table") -> "Configuration | None":
 
 
 def _fastest(problem: "Problem", table: "Table | None") -> "Configuration":
-    """What the table has measured to be the fastest at the job's global batch, else the space's default."""
+    """Return the configuration that the table measured as the fastest at the job's global batch, else the space's default."""
     rows = [row for row in table.rows if row.source == "measured"] if table else []
     rows = [row for row in rows if row.configuration.global_batch == problem.global_batch]
     return max(rows, key=lambda row: row.steps_per_s).configuration if rows else _default(problem)
 
 
 def _default(problem: "Problem") -> "Configuration":
-    """The space's default."""
+    """Return the space's default configuration."""
     candidates = problem.candidates()
     return candidates.configuration(int(candidates.default_order()[0]))
 

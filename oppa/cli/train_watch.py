@@ -1,4 +1,4 @@
-"""Shows a run at work: a live view on a terminal, a line now and then anywhere else. Both write to stderr."""
+"""Show the progress of a run on stderr: a live view on a terminal, an occasional line elsewhere."""
 
 import time
 from collections import deque
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 LINE_S = 10.0
 RECENT = 20
-"""Steps whose mean is shown as the present speed."""
+"""Number of last steps whose mean is shown as the present speed."""
 
 
 def print_run(run: RunSpec, folder: Path) -> None:
-    """What is trained, how, and where it stands, to stderr."""
+    """Print the job, the layout, the recipe, and the checkpoint from which the run continues, to stderr."""
     saved = next((f", goes on from {path.name}" for path in checkpoints(folder)), "")
     style.err().print(
         f"{job_line(run.problem)}\n"
@@ -46,7 +46,7 @@ def print_run(run: RunSpec, folder: Path) -> None:
 
 
 def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None:
-    """How it ended, what it has seen by the lines of its ledger that stand, and what of it is kept; to stderr."""
+    """Print how the run ended, its steps and samples by the valid `lines` of its ledger, and its newest checkpoint, to stderr."""
     steps = [line for line in lines if line["event"] == ledger.STEP]
     endings = {Ending.FINISHED: "[green]trained to its end[/]", Ending.FAILED: "[red]failed[/]"}
     rows = [("run", endings.get(outcome.ending, outcome.ending.value))]
@@ -62,7 +62,7 @@ def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None
 
 
 def print_refined(table: "Table", better: "Table", seen: Sequence["Observation"], folder: Path) -> None:
-    """What a run's step times have changed in a table, to stderr."""
+    """Print what a run's step times have changed in a table, to stderr."""
     before, after = ({row.configuration: row for row in each.rows} for each in (table, better))
     style.err().print(f"[bold]table[/]   refined by {sum(each.steps for each in seen):,} steps: {escape(str(folder))}")
     for configuration in dict.fromkeys(each.configuration for each in seen):
@@ -72,7 +72,7 @@ def print_refined(table: "Table", better: "Table", seen: Sequence["Observation"]
 
 
 def print_worth(account: Mapping[str, float | None]) -> None:
-    """Print what the decisions of a run have brought, to stderr; nothing where that is not known."""
+    """Print what the decisions of a run have gained, to stderr; print nothing if that is not known."""
     gain, regret = account["gain"], account["regret"]
     if gain is not None and regret is not None:
         brought = f"{gain:+.1%} over staying as it began" if account["changed"] else "nothing was changed"
@@ -80,13 +80,13 @@ def print_worth(account: Mapping[str, float | None]) -> None:
 
 
 def make_watcher(run: RunSpec, folder: Path, interruption: Interruption) -> "PlainWatcher":
-    """The live view where there is a terminal."""
+    """Return the live view on a terminal, else the one that prints plain lines."""
     kind = LiveWatcher if style.err().is_terminal else PlainWatcher
     return kind(run, folder, interruption)
 
 
 class PlainWatcher(Listener):
-    """A line for whatever happens, and one every few seconds for how far it is."""
+    """Prints a line for each event, and one every LINE_S seconds for the progress."""
 
     def __init__(self, run: RunSpec, folder: Path, interruption: Interruption) -> None:
         self._run, self._folder, self._interruption = run, folder, interruption
@@ -103,29 +103,29 @@ class PlainWatcher(Listener):
         pass
 
     def began(self, attempt: Path) -> None:
-        """Nothing to lose yet."""
+        """Reset the state, because a new attempt has nothing to save yet."""
         self._steps_of_attempt = 0
         self._last = None
 
     def stepped(self, measurement: Measurement) -> None:
-        """From now on there is something to save."""
+        """Count a step, which there is to save from now on."""
         self._steps_of_attempt += 1
 
     def failed(self, attempt: Path, result: TrialResult) -> None:
-        """Say why, and from where it goes on."""
+        """Print why an attempt failed, and the state from which the run continues."""
         self._look()
         saved = next((path.name for path in checkpoints(self._folder)), "the beginning")
         style.err().print(f"[red]attempt {int(attempt.name)} {result.outcome}[/]: {escape(result.cause)}; the newest state is {saved}")
 
     def tick(self) -> None:
-        """Show what happened; stop at once if the user asked and there is nothing to save."""
+        """Show new events; raise KeyboardInterrupt if the user asked to stop and there is nothing to save."""
         if not self._steps_of_attempt:
             self._interruption.check()
         self._look()
         self._show()
 
     def stop_requested(self) -> bool:
-        """Whether the user asked to stop, by a signal or a file."""
+        """Return True if the user asked to stop, by a signal or a file."""
         return self._interruption.asked or (self._folder / STOP).exists()
 
     def _look(self) -> None:
@@ -146,7 +146,7 @@ class PlainWatcher(Listener):
             style.err().print("   ".join(f"{name} {value}" for name, value in self._facts(self._last) if name != "layout"))
 
     def _facts(self, line: Line) -> list[tuple[str, str]]:
-        """Where it stands, by name."""
+        """Return names and texts that describe the progress of the run after a step."""
         seen, total = line["samples"][1], self._run.problem.recipe.samples
         speed = len(self._times) / sum(self._times)
         per_s = speed * line["global_batch"]
@@ -163,7 +163,7 @@ class PlainWatcher(Listener):
 
 
 class LiveWatcher(PlainWatcher):
-    """What happens scrolls by; below it is where the run stands."""
+    """Shows events, which scroll by, above a live view of the run's progress."""
 
     def __init__(self, run: RunSpec, folder: Path, interruption: Interruption) -> None:
         super().__init__(run, folder, interruption)
@@ -189,7 +189,7 @@ class LiveWatcher(PlainWatcher):
 
 
 def _event(line: Line) -> str:
-    """A line of the ledger that is no step, in words; empty for what goes without saying."""
+    """Return the words for a line of the ledger that is no step; empty if it need not be shown."""
     seconds = format_seconds(sum(line["seconds"].values())) if isinstance(line.get("seconds"), dict) else ""
     where = f"step {line['step']}:"
     match line["event"]:

@@ -87,17 +87,22 @@ def tune(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Wishes:
-    """How the user wants the problem worked on."""
+    """The user's options for a search."""
 
     designer: str
     seed: int
     transfer: Path | None
     request: "Request"
     imitator: "Imitator | None"
-    """What answers trials where they are replayed."""
+    """The simulator that answers trials if they are replayed; None otherwise."""
 
     def make_designer(self, problem: "Problem", candidates: "Candidates") -> "Designer":
-        """The designer, ready to work; raises InputError where a study to transfer from is missing or foreign."""
+        """Return the designer, ready to work.
+
+        Raises:
+            StudyError: there is no study to transfer from.
+            InputError: that study is of another device, or has measured nothing.
+        """
         beliefs = None
         if self.transfer:
             from oppa.tuning.transfer import beliefs_of
@@ -107,7 +112,7 @@ class _Wishes:
 
 
 def _question(file: Path, name: str | None, table: Path | None) -> "tuple[Problem, Imitator]":
-    """The problem of a task that is replayed, and what answers its trials; raises InputError if there is no task of that name."""
+    """Return the problem of a replayed task, and the simulator that answers its trials; raises InputError if no task has that name."""
     from oppa.bench.tasks import load_suite
 
     tasks = {task.name: task for task in load_suite(str(file), table)}
@@ -119,7 +124,7 @@ def _question(file: Path, name: str | None, table: Path | None) -> "tuple[Proble
 
 
 def _sitting(problem: "Problem", named: Path | None, wishes: _Wishes) -> tuple[dict[str, Any], OppaError | None]:
-    """Work on a study until it is done; the result, and the error if nothing is feasible."""
+    """Work on a study until it is done; return the result, and the error if nothing is feasible or trials fail repeatedly."""
     from oppa.cli.job import open_study, with_software
     from oppa.cli.summary import new_folder, nothing_feasible, print_finding, print_problem
     from oppa.cli.watch import Interruption

@@ -1,4 +1,4 @@
-"""Shows a study at work: a live view on a terminal, one line per trial anywhere else. Both write to stderr."""
+"""Show the progress of a study on stderr: a live view on a terminal, one line per trial elsewhere."""
 
 import contextlib
 import signal
@@ -25,20 +25,21 @@ REFRESH_S = 0.2
 LOOK_S = 1.0
 CAUSE_WIDTH = 70
 NEW, AGAIN, PRESENT, DEFAULT, REPEAT = " ", "↻", "●", "○", "✓"
-"""Marks of trials: of the search, for the first time and again; the user's own baseline; one for the default; one that verifies."""
+"""Marks of trials, in this order: a configuration's first search trial, a further one, the user's baseline, a search for the default, and a
+verification repeat."""
 MARKS = {SEARCH: NEW, BASELINE: DEFAULT, VERIFICATION: REPEAT}
 WORDS = {NEW: "", AGAIN: "again ", PRESENT: "the baseline, ", DEFAULT: "looking for the default, ", REPEAT: "verifying "}
 
 
 class Interruption:
-    """The first SIGINT, SIGTERM or SIGHUP is noted, and raised at the next tick; a second one at once."""
+    """Records the first SIGINT, SIGTERM or SIGHUP, which is raised at the next tick; a second one is raised at once."""
 
     def __init__(self) -> None:
         self.asked = False
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
-        """While this lasts, these signals come here; a terminal that closes is one of them."""
+        """Handle these signals inside the context; a terminal that closes sends one of them."""
         before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             yield
@@ -47,7 +48,7 @@ class Interruption:
                 signal.signal(number, handler)
 
     def __call__(self, _signal: int, _frame: object) -> None:
-        """The signal handler."""
+        """Handle a signal: record the first one, and raise KeyboardInterrupt for the second."""
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
@@ -59,7 +60,7 @@ class Interruption:
 
 
 class PlainWatcher:
-    """One line per trial that ended, whichever tuner of the study ran it."""
+    """Prints one line per trial that ended, whichever tuner of the study ran it."""
 
     def __init__(self, study: Study, interruption: Interruption, problem: Problem) -> None:
         self._study = study
@@ -81,23 +82,23 @@ class PlainWatcher:
         pass
 
     def tick(self) -> None:
-        """Stop if the user asked; show what other tuners have done."""
+        """Raise KeyboardInterrupt if the user asked to stop; show the trials of other tuners."""
         self._interruption.check()
         if time.monotonic() - self._looked_at >= LOOK_S:
             self._show_ended()
 
     def started(self, lease: Lease) -> None:
-        """Nothing to say yet."""
+        """Print nothing: a trial has one line, after its end."""
 
     def stepped(self, measurement: Measurement) -> None:
-        """Nothing to say yet."""
+        """Print nothing: a trial has one line, after its end."""
 
     def ended(self, lease: Lease, result: TrialResult) -> None:
-        """Print the trial's line."""
+        """Print the lines of this trial and of others that have ended."""
         self._show_ended()
 
     def _show_ended(self) -> list[Trial]:
-        """Print a line for each trial that has ended since the last look; those trials."""
+        """Print a line for each trial that has ended since the last call, and return these trials."""
         self._looked_at = time.monotonic()
         new = [trial for trial in self._study.trials() if trial.id not in self._shown]
         for trial in new:
@@ -110,7 +111,7 @@ class PlainWatcher:
         improved = counts and self._improves(trial.steps_per_s, trial.configuration)
         speed = style.rate(trial.steps_per_s, (trial.variance or 0.0) ** 0.5) + " steps/s" if trial.steps_per_s else ""
         rest = f"{speed:<22}{style.memory(trial.memory_bytes):>9}" if trial.outcome in MEASURED else _one_line(trial.cause)
-        kind = self._mark(trial)  # before this trial is among them
+        kind = self._mark(trial)  # computed before this trial is added to them
         self._searched |= {trial.configuration} if trial.purpose == SEARCH and trial.counts else set()
         outcome = style.outcome(trial.outcome) + " " * (17 - len(trial.outcome))
         mark = "   [bold green]best so far[/]" if improved else ""
@@ -128,12 +129,12 @@ class PlainWatcher:
         return True
 
     def _name(self, configuration: Configuration) -> str:
-        """What a configuration is called."""
+        """Return the name under which a configuration is shown."""
         return configuration.id
 
 
 class LiveWatcher(PlainWatcher):
-    """The trials' lines scroll by; below them the running trial, the incumbent and the budget are kept up to date."""
+    """Shows the trials' lines, which scroll by, above a live view of the running trial, the incumbent and the budget."""
 
     def __init__(self, study: Study, interruption: Interruption, problem: Problem) -> None:
         super().__init__(study, interruption, problem)
@@ -154,7 +155,7 @@ class LiveWatcher(PlainWatcher):
         self._live.stop()
 
     def tick(self) -> None:
-        """Redraw now and then; stop if the user asked."""
+        """Redraw every REFRESH_S seconds; raise KeyboardInterrupt if the user asked to stop."""
         super().tick()
         if time.monotonic() - self._drawn_at >= REFRESH_S:
             self._drawn_at = time.monotonic()
@@ -167,11 +168,11 @@ class LiveWatcher(PlainWatcher):
         self.tick()
 
     def stepped(self, measurement: Measurement) -> None:
-        """Show its step."""
+        """Record a step, which the next redraw shows."""
         self._times.append(measurement.step_time_s)
 
     def ended(self, lease: Lease, result: TrialResult) -> None:
-        """Let its line scroll by."""
+        """Print the trial's line above the live view."""
         self._lease = None
         super().ended(lease, result)
         self._live.update(self._view(), refresh=True)
@@ -209,11 +210,11 @@ class LiveWatcher(PlainWatcher):
 
 
 def _one_line(text: str) -> str:
-    """The beginning of a cause, whatever it is made of."""
+    """Return the beginning of a cause in one line, with its markup escaped."""
     words = escape(" ".join(text.split()))
     return words if len(words) <= CAUSE_WIDTH else f"{words[: CAUSE_WIDTH - 1]}…"
 
 
 def make_watcher(study: Study, interruption: Interruption, problem: Problem) -> PlainWatcher:
-    """The live view on a terminal, plain lines anywhere else."""
+    """Return the live view on a terminal, else the one that prints plain lines."""
     return (LiveWatcher if style.err().is_terminal else PlainWatcher)(study, interruption, problem)

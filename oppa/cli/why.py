@@ -1,4 +1,4 @@
-"""`oppa why JOB dp=2,tp=1`: why a configuration is not the best, or not even legal."""
+"""`oppa why JOB dp=2,tp=1`: explain why a configuration is not the best, or not even legal."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,9 +19,9 @@ JOB = "The job file, or a study's folder."
 SETTING = "What to explain: `dp=2,tp=1`, the rest free; or a configuration's id."
 STUDY = "The study that tried it; without one, only the prior speaks."
 UNLIKELY = 0.05
-"""A chance of fitting below which a configuration is not expected to."""
+"""Probability of fitting in memory below which a configuration is not expected to fit."""
 SMALL = 0.05
-"""Shares of a step below which they are not worth a word."""
+"""Share of a step below which a part of it is not listed."""
 
 
 def why(
@@ -56,7 +56,11 @@ def why(
 
 
 def _question(job: Path, named: Path | None, command: Sequence[str]) -> "tuple[Problem, Path | None, list[Trial]]":
-    """The problem, and the study that knows something of it; raises InputError where the two do not belong together."""
+    """Return the problem, the folder of its study if there is one, and the study's trials.
+
+    Raises:
+        InputError: the job and the study do not belong together, or both arguments are studies.
+    """
     from oppa.errors import InputError
     from oppa.problem.job import load_job
     from oppa.problem.problem import Problem
@@ -112,7 +116,7 @@ def _print(known: "Explanation", text: str, matches: int, folder: Path | None) -
 
 
 def _verdict(known: "Explanation") -> str:
-    """The answer, in a line."""
+    """Return the answer, in one line."""
     tried = known.tried
     if known.configuration == known.best:
         return f"it is the best that {'was measured' if known.best_measured else 'is predicted'}"
@@ -125,7 +129,7 @@ def _verdict(known: "Explanation") -> str:
 
 
 def _tried(known: "Explanation", folder: Path | None) -> str:
-    """What was measured, or how it failed."""
+    """Return what the trial measured, or how it failed."""
     from rich.markup import escape
 
     from oppa.cli import style
@@ -142,7 +146,7 @@ def _tried(known: "Explanation", folder: Path | None) -> str:
 
 
 def _logs(known: "Explanation", folder: Path | None) -> str:
-    """Where to read how it failed."""
+    """Return the folder with the logs of a trial that failed; empty if none did."""
     from rich.markup import escape
 
     tried = known.tried
@@ -151,7 +155,7 @@ def _logs(known: "Explanation", folder: Path | None) -> str:
 
 
 def _before(known: "Explanation") -> str:
-    """What was predicted before it ran."""
+    """Return the prediction that was made before the trial, and whether the measurement lies within it."""
     tried = known.tried
     if tried is None or tried.prediction is None:
         return ""
@@ -162,7 +166,7 @@ def _before(known: "Explanation") -> str:
 
 
 def _predicted(known: "Explanation") -> str:
-    """What is believed now of that which was not measured."""
+    """Return the present prediction for a configuration without a measured throughput, else an empty text."""
     if known.steps_per_s is not None:
         return ""
     if known.tried is not None or known.configuration == known.best:
@@ -171,7 +175,7 @@ def _predicted(known: "Explanation") -> str:
 
 
 def _memory(known: "Explanation") -> str:
-    """What it needs, of what there is."""
+    """Return the predicted memory of a configuration without a measured throughput, and the memory that can be used."""
     from oppa.units import format_bytes
 
     if known.steps_per_s is not None or (interval := known.prediction.memory_interval) is None:
@@ -184,7 +188,7 @@ def _memory(known: "Explanation") -> str:
 
 
 def _best(known: "Explanation") -> str:
-    """What it is compared with."""
+    """Return the best configuration, with which this one is compared; empty if it is the best."""
     from oppa.cli import style
 
     if known.best == known.configuration:
@@ -193,7 +197,7 @@ def _best(known: "Explanation") -> str:
 
 
 def _time(known: "Explanation") -> str:
-    """Where most of its step's time goes."""
+    """Return the largest shares of a step's time, by the cost model."""
     shares = [f"{share:.0%} {name}" for name, share in known.shares.items() if share >= SMALL]
     return f"of a step, by the cost model: {', '.join(shares)}"
 
@@ -206,5 +210,5 @@ def _rate(prediction: "Prediction") -> str:
 
 
 def _likely(chance: float) -> str:
-    """A probability that no one takes for certainty."""
+    """Return a probability in words, never as 0% or 100%."""
     return f"{'less than 1%' if chance < 0.01 else 'more than 99%' if chance > 0.99 else f'{chance:.0%}'} likely"

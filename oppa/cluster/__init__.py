@@ -1,1 +1,1 @@
-"""Shares a cluster: who gets idle devices, and who gives them back (FlexTrain, section 5), on a trace and on a real scheduler."""
+"""Share a cluster: scale elastic jobs up into idle devices, and reclaim them (FlexTrain, section 5), on traces and on Slurm."""

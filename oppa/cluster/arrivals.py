@@ -1,14 +1,14 @@
-"""How often large jobs have come lately (FlexTrain, section 5.1): the rate of a Poisson process that is taken for stationary that long."""
+"""Estimate the arrival rate of large jobs (FlexTrain, section 5.1): the rate of a Poisson process, assumed stationary over a window."""
 
 from collections import deque
 
 
 class Arrivals:
-    """Submissions within a window that ends now. The clock is the caller's; one that goes back is taken to stand still.
+    """Counts submissions in a sliding window. The caller supplies the time; if it goes backwards, the clock stands still.
 
     Args:
-        window_s: So long.
-        counted_gpus: Of jobs that ask for at least so many GPUs; smaller ones hardly ever make others give theirs back.
+        window_s: Length of the window in seconds.
+        counted_gpus: Jobs count from this number of GPUs on; smaller ones hardly ever cause a reclaim.
     """
 
     def __init__(self, window_s: float, counted_gpus: int) -> None:
@@ -18,13 +18,13 @@ class Arrivals:
         self._now_s = 0.0
 
     def submitted(self, at_s: float, gpus: int) -> None:
-        """A job has come."""
+        """Record the submission of a job."""
         self._pass(at_s)
         if gpus >= self._counted_gpus:
             self._times.append(self._now_s)
 
     def rate(self, now_s: float) -> float:
-        """Of those in the window, a second; over the time that has been seen, while that is shorter."""
+        """Return large jobs per second in the window. While less than a window has been observed, the rate is over the time observed."""
         self._pass(now_s)
         begun_s = self._begun_s if self._begun_s is not None else self._now_s
         seen_s = min(self._window_s, self._now_s - begun_s)

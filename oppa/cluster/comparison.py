@@ -1,4 +1,4 @@
-"""One trace under several policies: how much sooner elastic jobs are done than if nobody grew, and what it costs others."""
+"""Compare scaling policies on one trace: how much sooner elastic jobs finish than without scaling, and the cost for other jobs."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,24 +14,24 @@ from oppa.cluster.result import Result
 from oppa.cluster.simulation import Failures, Simulation
 
 NONE, FREE = "none", "free changes"
-"""Nobody grows; everybody does, whenever something is idle, and no change costs anything: what there is to be had."""
+"""The baseline without scaling, and greedy scale-up whose changes cost nothing: the most that scaling could bring."""
 Told = Callable[[str, int], None]
-"""Hears of a policy, and how many of its jobs are done."""
+"""Progress callback: receives the policy and the number of its jobs that are done."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What jobs run on, and by which rules."""
+    """The GPUs that jobs run on, and the rules of the scheduler."""
 
     gpus: int
     each: int = 8
-    """GPUs of a node."""
+    """GPUs per node."""
     settings: Settings = dataclasses.field(default_factory=Settings)
     backfill: bool = False
     failures: Failures | None = None
 
     def run(self, jobs: Sequence[Job], policy: str, tell: Callable[[int], None] = lambda _: None) -> Result:
-        """All of a trace; raises InputError for one that cannot be run, and for a policy that is not known."""
+        """Simulate a trace under a policy; raises InputError for a trace that cannot run, and for an unknown policy."""
         chosen = policy_of("greedy" if policy == FREE else policy, self.settings)
         trace = [dataclasses.replace(job, save_s=0.0, start_s=0.0) for job in jobs] if policy == FREE else jobs
         nodes = Nodes.of(self.gpus, self.each)
@@ -40,24 +40,27 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One policy."""
+    """Results of one policy."""
 
     policy: str
     completion_s: float
-    """Of elastic jobs, from arrival to end: mean."""
+    """Mean seconds from arrival to end, over the elastic jobs."""
     queue_s: float
-    """Of all others: mean."""
+    """Mean seconds in the queue, over all other jobs."""
     utilisation: float
-    """Until the last job has come."""
+    """Share of GPU time that was held until the last arrival."""
     spare_gpu_s: float
-    """That elastic jobs held beyond what they asked for."""
+    """GPU seconds that elastic jobs held in addition to their request."""
     changes: int
+    """Number of changes of size."""
     jobs: int
+    """Number of jobs that ended."""
     elastic: int
+    """Number of elastic jobs."""
 
 
 def compared(jobs: Sequence[Job], cluster: Cluster, policies: Sequence[str], tell: Told = lambda *_: None) -> list[tuple[Row, Result]]:
-    """A trace under each of them."""
+    """Simulate a trace under each policy, and return a row and the full result of each."""
     names = {job.name for job in jobs if job.table is not None}
     found = []
     for policy in policies:
@@ -81,18 +84,19 @@ def _row(policy: str, result: Result, names: set[str], until_s: float) -> Row:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """How long one type of jobs waited."""
+    """Queueing times of one type of jobs."""
 
     kind: str
     jobs: int
     mean_s: float
     shares: tuple[float, ...]
-    """That waited no longer than `WAITS_S`."""
+    """Shares of jobs that waited no longer than each of `WAITS_S`."""
     published: tuple[float, ...]
+    """The same shares as published."""
 
 
 def queues(result: Result, known: Like) -> list[Queued]:
-    """What was simulated beside what is published, type by type."""
+    """Return simulated and published queueing times, one entry per type of job."""
     found = []
     for kind in known.kinds:
         waits = np.array([each.queue_s for each in result.done if each.job.kind == kind.name])

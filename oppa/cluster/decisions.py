@@ -1,9 +1,9 @@
-"""Who grows, and who gives back (FlexTrain, section 5). Pure functions: what is known goes in, what to do comes out, with a reason.
+"""Scale-up and reclaim decisions (FlexTrain, section 5). Pure functions: they take the state and return changes of size with reasons.
 
 Notation:
     S           speed-up of a size over the job's present one
-    lambda      arrivals of large jobs, a second
-    P_th        the probability that a gain must have
+    lambda      arrivals of large jobs per second
+    P_th        minimum probability that a change pays
 """
 
 import dataclasses
@@ -18,22 +18,23 @@ SMALLEST, LARGEST, OLDEST = ORDERS = ("smallest", "largest", "oldest")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of the scaling controller; the paper's, unless told otherwise."""
+    """Settings of the scaling controller; the defaults are the paper's."""
 
     threshold: float = 0.6
-    """P_th; 0: whatever is idle is used at once."""
+    """P_th; 0 uses idle GPUs at once."""
     window_s: float = 8 * 3600.0
+    """Seconds over which lambda is estimated."""
     counted_gpus: int = 32
-    """Submissions count for lambda from so many GPUs on."""
+    """Minimum GPUs of a submission that counts for lambda."""
     most: float = 4.0
-    """A job grows to at most so many times the GPUs that it asks for."""
+    """Maximum size of a job, as a multiple of the GPUs that it requests."""
     first: str = SMALLEST
-    """Who grows first: whoever holds fewest GPUs, most, or has waited longest."""
+    """Which job scales up first: the one with the fewest GPUs, with the most, or with the earliest arrival."""
     unit: str = "GPUs"
-    """What is counted, for people."""
+    """Name of what is counted, for messages: GPUs or hosts."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for what cannot be meant."""
+        """Raise InputError for an impossible value."""
         for name, holds, hint in (
             ("threshold", 0 <= self.threshold <= 1, "a probability"),
             ("window_s", 0 < self.window_s < math.inf, "a positive time"),
@@ -52,43 +53,45 @@ class Running:
     job: Job
     gpus: int
     left_s: float = math.inf
-    """Until it is done as it runs now, where that is known; a trace's duration is not, before it has passed."""
+    """Seconds until the job ends at its present speed, if known. The duration of a job in a trace is unknown until it has passed."""
 
     @property
     def table(self) -> ScaleTable:
-        """How it scales."""
+        """Return the scale table of the job."""
         assert self.job.table is not None
         return self.job.table
 
     @property
     def speedup(self) -> float:
-        """Present, over what it asked for."""
+        """Return the speed-up of the present size over the requested size."""
         return self.table.speedup(self.gpus)
 
     @property
     def spare(self) -> int:
-        """GPUs beyond those that it asked for."""
+        """Return the number of GPUs in addition to the request."""
         return max(0, self.gpus - self.job.gpus)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """A job goes to another size."""
+    """A change of a job's size, with the reason."""
 
     job: Job
     before: int
+    """Present number of GPUs."""
     after: int
+    """New number of GPUs."""
     speedup: float
-    """Over the present size."""
+    """Speed-up over the present size."""
     reason: str
     probability: float | None = None
-    """That growing pays (eq. 15)."""
+    """Probability that a scale-up pays (eq. 15); None for other changes."""
 
 
 def probability(speedup: float, overhead_s: float, rate: float) -> float:
-    """Equation 15: that idle GPUs stay idle for long enough to pay for a change; no gain, no chance.
+    """Return the probability that idle GPUs stay idle long enough to pay for a change (eq. 15); 0 without a speed-up.
 
-    From equation 14, T_avail must be longer than S / (S - 1) of the overhead; arrivals are a Poisson process.
+    By equation 14, T_avail must exceed S / (S - 1) times the overhead. Arrivals are assumed to be a Poisson process.
     """
     if speedup <= 1:
         return 0.0
@@ -98,12 +101,12 @@ def probability(speedup: float, overhead_s: float, rate: float) -> float:
 def grow(
     running: Iterable[Running], idle: int, rate: float, settings: Settings, *, possible: Callable[[Running, int], bool] = lambda *_: True
 ) -> Scaling | None:
-    """The next job to grow into idle GPUs, while nobody waits (section 5.1); None where nobody should.
+    """Return the next scale-up into idle GPUs while no job waits (section 5.1); None if no change pays.
 
     Args:
-        idle: GPUs that nobody holds.
+        idle: GPUs that no job holds.
         rate: lambda.
-        possible: Whether a job can be given so many GPUs, where they lie.
+        possible: Returns True if the placement allows a job to hold this number of GPUs.
     """
     for each in sorted(running, key=_order(settings.first)):
         bound = int(min(each.gpus + idle, settings.most * each.job.gpus))
@@ -114,7 +117,7 @@ def grow(
             continue
         speedup = best.speedup / each.speedup
         chance = probability(speedup, each.job.overhead_s, rate)
-        worth_it = speedup > 1 and each.left_s * (speedup - 1) > speedup * each.job.overhead_s  # eq. 14, with its own end in T_avail
+        worth_it = speedup > 1 and each.left_s * (speedup - 1) > speedup * each.job.overhead_s  # eq. 14; T_avail also ends with the job
         if worth_it and (chance > settings.threshold or settings.threshold == 0):
             idle_here = f"{best.gpus - each.gpus} idle {settings.unit} make it {speedup:.2f} times as fast"
             reason = f"{idle_here}, which pays with a probability of {chance:.2f}"
@@ -123,18 +126,19 @@ def grow(
 
 
 Enough = Callable[[Sequence[Scaling]], bool]
-"""Whether what such changes free lets a job start that waits."""
+"""Returns True if the GPUs that these changes free are enough to start the waiting job."""
 
 
 def giving(lacking: int) -> Enough:
-    """So many GPUs, wherever they lie."""
+    """Return a test that the changes free at least `lacking` GPUs, on any nodes."""
     return lambda changes: sum(change.before - change.after for change in changes) >= lacking
 
 
 def reclaim(running: Iterable[Running], enough: Enough, *, unit: str = "GPUs") -> list[Scaling]:
-    """Who gives back for a job that cannot start (section 5.2); nobody, where nothing is lacking or all of it would not be enough.
+    """Choose the jobs that give GPUs back to a job that cannot start (section 5.2).
 
-    Those first that have gained most; the last one keeps the size that is fastest on what need not be given.
+    Jobs with the largest speed-up over their request give first, down to it. The last one keeps the largest size that still frees enough.
+    The list is empty if nothing is lacking, or if even all spare GPUs would not be enough.
     """
 
     def back(each: Running, after: int) -> Scaling:
@@ -152,7 +156,7 @@ def reclaim(running: Iterable[Running], enough: Enough, *, unit: str = "GPUs") -
 
 
 def _smaller(each: Running) -> Iterator[int]:
-    """Sizes that a job can go back to, down to what it asked for: the largest first, none slower than a smaller one."""
+    """Yield the sizes that a job can shrink to, down to its request: the largest first, none slower than a smaller one."""
     gpus = each.gpus
     while gpus > each.job.gpus:
         fastest = each.table.fastest(gpus - 1)
@@ -161,7 +165,7 @@ def _smaller(each: Running) -> Iterator[int]:
 
 
 def shared_out(running: Sequence[Running], idle: int, settings: Settings) -> dict[str, int]:
-    """ElasticFlow's way (Gu et al. 2023): sizes of all elastic jobs anew, each time the step that adds most throughput for its GPUs.
+    """Size all elastic jobs anew (ElasticFlow, Gu et al. 2023). Each round takes the growth that adds the most throughput per GPU.
 
     Returns:
         GPUs by the name of the job.

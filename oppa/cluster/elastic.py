@@ -1,4 +1,4 @@
-"""Which jobs of a trace are elastic: a share of those that pretrain on as many GPUs as one of the published models begins with."""
+"""Choose the elastic jobs of a trace: a share of the pretraining jobs that request the initial GPUs of a published model."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from oppa.errors import InputError
 from oppa.table import Table
 
 PRETRAIN = "pretrain"
-"""What kinds of jobs are called that may be elastic, in small letters."""
+"""The kind of job that may be elastic, in lower case."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Elasticity:
-    """How jobs of one size scale, and what a change costs them."""
+    """How jobs of one size scale, and the cost of a change in seconds."""
 
     table: ScaleTable
     save_s: float
@@ -24,14 +24,14 @@ class Elasticity:
 
 
 def elastic(jobs: Sequence[Job], share: float, kinds: Mapping[int, Elasticity], *, seed: int = 0) -> list[Job]:
-    """The same jobs, a share of the pretraining ones elastic; those of a smaller share are among those of a larger one.
+    """Make a share of the pretraining jobs elastic, and return all jobs. A larger share contains the elastic jobs of a smaller one.
 
     Args:
-        share: Of all pretraining jobs; where too few have one of the sizes, all that have.
-        kinds: By the GPUs that a job asks for.
+        share: Share of all pretraining jobs. If fewer of them have one of the sizes in `kinds`, all of those become elastic.
+        kinds: Elasticity by the number of GPUs that a job requests.
 
     Raises:
-        InputError: a share that is none.
+        InputError: the share is not between 0 and 1.
     """
     if not 0 <= share <= 1:
         raise InputError(f"`--elastic {share:g}` is no share", hint="give a number from 0 to 1")
@@ -50,14 +50,14 @@ def elastic(jobs: Sequence[Job], share: float, kinds: Mapping[int, Elasticity], 
 
 
 def of_table(folder: Path, *, start_s: float) -> tuple[int, Elasticity]:
-    """How a job scales whose scale table `oppa scale-table` wrote: over its fewest devices, and how many those are.
+    """Read a scale table of `oppa scale-table`, and return its fewest devices and the elasticity relative to them.
 
     Args:
-        start_s: What it takes to go on from a checkpoint; a table does not say.
+        start_s: Seconds to resume from a checkpoint; the table does not contain them.
 
     Raises:
-        TableError: none is there, or not as it was written (its SHA-256 says so).
-        InputError: it has no rows.
+        TableError: there is no table, or it was altered (its SHA-256 differs).
+        InputError: the table has no rows.
     """
     rows = Table.read(folder).rows
     rates: dict[int, float] = {}

@@ -1,13 +1,16 @@
-"""A trace that looks like Seren's, the cluster whose own trace FlexTrain was judged on: from published figures, and never called Seren's.
+"""Generate a trace like that of Seren, the cluster on whose own trace FlexTrain was evaluated. It is never presented as Seren's.
 
-Known (AcmeTrace, Hu et al., NSDI 2024, figures 2 to 5; CC-BY-4.0): durations of each type of job, of which quantiles are given here; types'
-shares, 0.9% of jobs and 69.5% of GPU time for pretraining, and for the others what makes their durations add up to those of all GPU jobs;
-GPU counts as shares of jobs, from the distribution over all of them and the outliers of each type. Assumed: when jobs come (days and weeks,
-hours that are busier than others, evaluations and debugging in batches), and that pretraining goes first, evaluation last.
+Known (AcmeTrace, Hu et al., NSDI 2024, figures 2 to 5; CC-BY-4.0):
+    durations   quantiles for each type of job
+    shares      0.9% of jobs and 69.5% of GPU time for pretraining; others such that their durations add up to those of all GPU jobs
+    GPU counts  shares of jobs, from the distribution over all of them and the outliers of each type
 
-Durations and GPU counts are drawn in strata, so that seeds differ in who comes when, not in how much there is to do; which duration goes
-with which count is arranged until each type has its share of GPU time. How full the cluster may be when a large job comes is chosen so that
-jobs wait as long as published, on average, where nobody overtakes.
+Assumed: arrival times (daily and weekly cycles, busier hours, evaluations and debugging in batches). Pretraining has the highest
+priority, evaluation the lowest.
+
+Durations and GPU counts are drawn in strata, so that seeds differ in the order of arrivals, but not in the amount of work. Durations are
+then paired with GPU counts until each type has its share of GPU time. How full the cluster may be when a large job arrives is chosen such
+that the mean queueing time without backfill matches the published one.
 """
 
 import dataclasses
@@ -34,32 +37,32 @@ class Kind:
 
     name: str
     share: float
-    """Of all jobs."""
+    """Share of all jobs."""
     gpu_time: float
-    """Of all GPU time."""
+    """Share of all GPU time."""
     durations_s: tuple[float, ...]
-    """At `QUANTILES`."""
+    """Durations in seconds at `QUANTILES`."""
     gpus: Mapping[int, float]
-    """Counts and their weights."""
+    """Weight of each GPU count."""
     queued: tuple[float, ...]
-    """Published shares of jobs that wait no longer than `WAITS_S`, to compare with; nothing is fitted to them."""
+    """Published shares of jobs that wait no longer than `WAITS_S`, for comparison; nothing is fitted to them."""
     priority: int = 1
     batch: float = 1.0
-    """So many come at once, on average."""
+    """Mean number of jobs that arrive together."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Like:
-    """What a trace is to be like."""
+    """Published properties of a cluster and its jobs, which a generated trace imitates."""
 
     name: str
     gpus: int
     gpus_per_node: int
     utilisation: float
-    """Of the GPU time from the first day to the last."""
+    """Share of GPU time that is used, from the first day to the last."""
     jobs_a_day: float
     queue_s: float
-    """Published mean of what jobs wait."""
+    """Published mean queueing time in seconds."""
     kinds: tuple[Kind, ...]
 
 
@@ -129,27 +132,27 @@ LIKE = {SEREN.name: SEREN}
 HOUR_S = 3_600.0
 MOST_JOBS = 10_000_000
 SWING, BUSIEST, WEEKEND, BURSTINESS, BATCH_S = 0.5, 15, 0.7, 2.0, 60.0
-"""Of arrivals, assumed: swing of a day, its busiest hour, weekends over workdays, the shape of hourly rates, and how long a batch takes."""
+"""Assumed arrivals: daily swing, busiest hour, weekend rate over workday rate, gamma shape of hourly rates, and mean delay in a batch."""
 LARGE, QUOTA, PLACES, CELL_S = 32, 1.045, 60, 300.0
-"""A job of so many GPUs or more comes when all together want no more than this share of the cluster, as far as so many tries allow."""
+"""Placement of large jobs: minimum GPUs, maximum demand as a share of the cluster, number of tries, and resolution in seconds."""
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 ARRANGED = 0.005
-"""A type's GPU time is right to this share."""
+"""Tolerance of a type's GPU time, as a share."""
 
 
 def like(name: str) -> Like:
-    """What is known by this name; raises InputError for any other."""
+    """Return the profile of this name; raises InputError for an unknown name."""
     if name not in LIKE:
         raise InputError(f"`--like {name}` is not known", hint=nearest(name, LIKE))
     return LIKE[name]
 
 
 def generate(known: Like, *, days: float = 90.0, seed: int = 0) -> list[Job]:
-    """Jobs that come within so many days, in the order in which they come; the same for the same seed.
+    """Return the jobs that arrive within `days`, in order of arrival; the same seed gives the same jobs.
 
     Raises:
-        InputError: no days.
+        InputError: the trace would have no jobs, or too many.
     """
     if not 1 <= known.jobs_a_day * days <= MOST_JOBS:
         most = MOST_JOBS / known.jobs_a_day
@@ -173,11 +176,11 @@ def generate(known: Like, *, days: float = 90.0, seed: int = 0) -> list[Job]:
 
 
 _Drawn = tuple[float, float, int, Kind]
-"""Arrival, duration, GPUs."""
+"""Arrival in seconds, duration in seconds, GPUs, and type."""
 
 
 def _wanted(jobs: Sequence[_Drawn], span_s: float) -> Floats:
-    """GPUs that jobs hold if all of them begin when they come, in cells of time."""
+    """Return the GPUs in demand if every job starts on arrival, one value per cell of `CELL_S` seconds."""
     changes = np.zeros(math.ceil(span_s / CELL_S) + 2)
     for at_s, lasts_s, gpus, _ in jobs:
         changes[int(at_s / CELL_S)] += gpus
@@ -186,9 +189,10 @@ def _wanted(jobs: Sequence[_Drawn], span_s: float) -> Floats:
 
 
 def _placed(large: Sequence[_Drawn], wanted: Floats, quota: float, span_s: float, random: np.random.Generator) -> list[_Drawn]:
-    """At times when there is room for them, the largest first: nobody submits what is known to have none, and quotas see to it.
+    """Give each large job an arrival time at which the demand stays within the quota, largest jobs first.
 
-    Times are those of other large jobs, so that they come when jobs come.
+    The assumption is that users do not submit a job that is known not to fit, and that quotas enforce it. If no tried time fits, the one
+    with the least excess is taken. Tried times come from the arrivals of large jobs, which keeps their daily and weekly cycle.
     """
     moments = np.array([job[0] for job in large]) / span_s
     placed = []
@@ -209,14 +213,14 @@ def _placed(large: Sequence[_Drawn], wanted: Floats, quota: float, span_s: float
 
 
 def _durations_s(kind: Kind, count: int, random: np.random.Generator) -> Floats:
-    """One from each of so many strata, in any order."""
+    """Draw one duration from each of `count` strata, in random order."""
     strata = (np.arange(count) + random.random(count)) / max(count, 1)
     found: Floats = np.exp(np.interp(random.permutation(strata), QUANTILES, np.log(kind.durations_s)))
     return found
 
 
 def _shared_out(weights: Mapping[int, float], count: int) -> Ints:
-    """So many GPU counts in the proportion of their weights, largest remainders rounded up."""
+    """Return `count` GPU counts in proportion to their weights; largest remainders are rounded up."""
     shares = np.array(list(weights.values())) / sum(weights.values()) * count
     whole = np.floor(shares).astype(np.int64)
     whole[np.argsort(whole - shares, kind="stable")[: count - int(whole.sum())]] += 1
@@ -224,7 +228,7 @@ def _shared_out(weights: Mapping[int, float], count: int) -> Ints:
 
 
 def _paired(durations_s: Floats, gpus: Ints, gpu_s: float, random: np.random.Generator) -> Floats:
-    """The durations in an order in which they make so much GPU time with these counts, as near as exchanging two at a time comes."""
+    """Permute the durations until their GPU time with these counts is near `gpu_s`, by exchanging two at a time."""
     total = float(durations_s @ gpus)
     for _ in range(200 * len(gpus)):
         if len(gpus) < 2 or abs(total - gpu_s) <= ARRANGED * gpu_s:
@@ -238,7 +242,7 @@ def _paired(durations_s: Floats, gpus: Ints, gpu_s: float, random: np.random.Gen
 
 
 def _arrivals_s(count: int, span_s: float, batch: float, random: np.random.Generator) -> Floats:
-    """Times of jobs that come in batches, more of them in the afternoon, on workdays, and in hours that are busy for no reason."""
+    """Return arrival times in batches. The rate is higher in the afternoon and on workdays, and varies randomly between hours."""
     hours = math.ceil(span_s / HOUR_S)
     hour = np.arange(hours)
     daily = 1 + SWING * np.cos((hour % 24 - BUSIEST) / 24 * 2 * np.pi)

@@ -1,4 +1,4 @@
-"""What a scheduler knows of a job: when it comes, how long it takes on the GPUs that it asks for, and how it scales."""
+"""A job as the scheduler sees it: its arrival, its duration on the requested GPUs, and how it scales."""
 
 import bisect
 import dataclasses
@@ -11,7 +11,7 @@ from oppa.errors import InputError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scale:
-    """A number of GPUs that a job can run on, and how much faster it is there than on those that it asks for."""
+    """A number of GPUs that a job can run on, and its speed-up over the requested number."""
 
     gpus: int
     speedup: float
@@ -19,16 +19,16 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True)
 class ScaleTable:
-    """The sizes of an elastic job, in ascending order; the one that it asks for is among them, with a speed-up of 1."""
+    """The sizes of an elastic job in ascending order. The requested size is one of them, with a speed-up of 1."""
 
     sizes: tuple[Scale, ...]
 
     @classmethod
     def of(cls, gpus: int, speedups: Iterable[tuple[int, float]]) -> Self:
-        """From speed-ups over `gpus`, which need not be among them.
+        """Build a table from (size, speed-up over `gpus`) pairs, which need not include `gpus`.
 
         Raises:
-            InputError: a size or a speed-up is not positive, or a size stands there twice.
+            InputError: a size or a speed-up is not positive, or a size occurs twice.
         """
         sizes = {gpus: 1.0}
         for size, speedup in speedups:
@@ -41,20 +41,20 @@ class ScaleTable:
 
     @functools.cached_property
     def _fastest(self) -> tuple[tuple[int, ...], tuple[Scale, ...]]:
-        """Of each size and those below it the fastest; of equals the smallest."""
+        """Return all sizes, and for each the fastest size that is not larger; the smallest of equally fast ones."""
         best: list[Scale] = []
         for size in self.sizes:
             best.append(size if not best or size.speedup > best[-1].speedup else best[-1])
         return tuple(size.gpus for size in self.sizes), tuple(best)
 
     def fastest(self, most: int) -> Scale | None:
-        """The fastest on at most so many GPUs; None where it cannot run on so few."""
+        """Return the fastest size of at most `most` GPUs; None if all sizes are larger."""
         gpus, best = self._fastest
         at = bisect.bisect_right(gpus, most)
         return best[at - 1] if at else None
 
     def speedup(self, gpus: int) -> float:
-        """On exactly so many GPUs; raises KeyError for a size that is not there."""
+        """Return the speed-up of exactly this size; raises KeyError if the table does not have it."""
         sizes, at = self._fastest[0], bisect.bisect_left(self._fastest[0], gpus)
         if at == len(sizes) or sizes[at] != gpus:
             raise KeyError(gpus)
@@ -63,25 +63,26 @@ class ScaleTable:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One of a trace."""
+    """One job of a trace."""
 
     name: str
     arrival_s: float
     duration_s: float
-    """On the GPUs that it asks for."""
+    """Seconds on the requested GPUs."""
     gpus: int
+    """Requested GPUs."""
     kind: str = ""
-    """What it does: `Pretrain`, `Evaluation`, ..."""
+    """Type of the job: `Pretrain`, `Evaluation`, ..."""
     priority: int = 0
-    """Larger goes first."""
+    """Jobs with a larger value start first."""
     table: ScaleTable | None = None
-    """Of an elastic job."""
+    """Sizes of an elastic job; None if the job is not elastic."""
     save_s: float = 0.0
-    """It takes to write a checkpoint."""
+    """Seconds to write a checkpoint."""
     start_s: float = 0.0
-    """It takes to go on from one: processes, communication groups, reading."""
+    """Seconds to resume from a checkpoint: start processes, create communication groups, read."""
 
     @property
     def overhead_s(self) -> float:
-        """During which it stands still when its size changes."""
+        """Return the seconds for which the job stands still when its size changes."""
         return self.save_s + self.start_s

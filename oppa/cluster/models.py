@@ -1,9 +1,10 @@
-"""The three models that FlexTrain scales (its table 2), and how they scale, as oppa's own predictor has it.
+"""The three models that FlexTrain scales (its table 2), and their scale tables by oppa's own predictor.
 
-Published: parameters, layers, prediction heads, batch, sequence length, degrees, GPUs to begin with. Assumed: hidden sizes, a vocabulary of
-102,400, and what GPU and network do, in round numbers; only ratios of times count. Every head computes the vocabulary's logits again.
+Published: parameters, layers, prediction heads, batch, sequence length, degrees, and initial GPUs. Assumed in round numbers: hidden sizes,
+a vocabulary of 102,400, and the speed of GPU and network; only ratios of times matter. Every head computes the vocabulary's logits again.
 
-How far stages alone scale depends on what a stage can hold least of (`Division`): the longest part is as fast as a pipeline gets.
+How far the number of stages alone can scale depends on the smallest part that a stage can hold (`Division`). The longest part limits the
+speed of a pipeline.
 """
 
 import dataclasses
@@ -21,38 +22,38 @@ from oppa.pipeline.stage_layout import BALANCED, cut
 from oppa.problem.configuration import Configuration
 
 FLOPS = 400e12
-"""Operations a GPU does a second, in training."""
+"""Training throughput of a GPU, in operations per second."""
 NETWORK = Link(latency_s=20e-6, byte_s=1 / 40e9)
 VOCAB = 102_400
 ELEMENT_BYTES = 2
 STAGE = 8
-"""GPUs that split each sequence among them (context parallelism): a node."""
+"""GPUs of a stage, which split each sequence (context parallelism): one node."""
 STEPS = 8
-"""Of the GPUs to begin with, from one size to the next, and a node at least."""
+"""Consecutive sizes differ by the initial GPUs divided by this, and by at least a node."""
 SCHEDULES = ("1f1b", "interleaved")
 
 
 class Division(enum.Enum):
-    """What of a prediction head, and of the model's own logits and loss, can be on a stage of its own."""
+    """The parts of a prediction head, and of the model's own logits and loss, that can be on separate stages."""
 
     WHOLE = "whole"
-    """Nothing: a head's embedding, layer, logits and loss are one part (FlexTrain's figures 4a and 4b)."""
+    """No division: a head's embedding, layer, logits and loss are one part (FlexTrain's figures 4a and 4b)."""
     LOSSES = "losses"
-    """Logits with their loss (figures 4c and 5)."""
+    """Logits with their loss are a part of their own (figures 4c and 5)."""
     SLICES = "slices"
-    """Hypothetical: slices of the vocabulary, none longer than a layer, pass a loss on from one to the next.
+    """Hypothetical: the vocabulary is divided into slices, none longer than a layer, which pass the loss on from one to the next.
 
-    Neither FlexTrain nor oppa's trainer divides a loss so. Without it stages alone take Small to 80 GPUs; table 2 has 128.
+    Neither FlexTrain nor oppa's trainer divides a loss in this way. Without it, stages alone scale Small to 80 GPUs; table 2 has 128.
     """
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """One of table 2."""
+    """One model of table 2."""
 
     name: str
     active: float
-    """Parameters that compute for each token."""
+    """Parameters that are active for each token."""
     parameters: float
     layers: int
     heads: int
@@ -62,13 +63,13 @@ class Published:
     pp: int
     hidden: int
     save_s: float
-    """Assumed, to write a checkpoint; the paper's figure 10 has no numbers in its text."""
+    """Assumed seconds to write a checkpoint; the paper's figure 10 has no numbers in its text."""
     start_s: float
-    """Assumed, to start: most of it is communication groups, and it grows with the GPUs."""
+    """Assumed seconds to start. Most of them create communication groups, and they grow with the number of GPUs."""
 
     @property
     def gpus(self) -> int:
-        """To begin with."""
+        """Return the initial number of GPUs."""
         return self.dp * self.pp * STAGE
 
 
@@ -119,10 +120,10 @@ MODELS = (SMALL, MEDIUM, LARGE)
 
 @functools.cache
 def entries(model: Published, *, replicas: bool, most: float = 4.0, division: Division = Division.SLICES) -> tuple[Entry, ...]:
-    """Of numbers of GPUs up to so many times those to begin with: the fastest way, and why it is left out, if it is.
+    """Return the fastest candidate on each number of GPUs, up to `most` times the initial number, with the reason if it is left out.
 
     Args:
-        replicas: Their number may change, too; else stages alone, and training stays the same.
+        replicas: True if the number of replicas may change, too. If False, only stages change, and training stays the same.
     """
     job = job_of(model, division)
     ways = {gpus: _ways(job, gpus, None if replicas else [model.dp]) for gpus in _sizes(model, most)}
@@ -130,7 +131,7 @@ def entries(model: Published, *, replicas: bool, most: float = 4.0, division: Di
 
 
 def table_of(model: Published, *, replicas: bool, most: float = 4.0, division: Division = Division.SLICES) -> ScaleTable:
-    """Speed-ups of the numbers that stay."""
+    """Return the scale table of the model: the entries that are not left out."""
     found = entries(model, replicas=replicas, most=most, division=division)
     return ScaleTable.of(model.gpus, [(entry.devices, entry.speedup) for entry in found if not entry.left_out])
 
@@ -144,7 +145,7 @@ def _ways(job: Job, gpus: int, replicas: list[int] | None) -> list[Candidate]:
 
 
 def elasticity(*, replicas: bool, models: Sequence[Published] = MODELS) -> dict[int, Elasticity]:
-    """How jobs scale that ask for as many GPUs as one of the models begins with, and what a change is taken to cost, by that number."""
+    """Return the elasticity of jobs like each model, with the assumed cost of a change, by their initial number of GPUs."""
     return {
         model.gpus: Elasticity(table=table_of(model, replicas=replicas), save_s=model.save_s, start_s=model.start_s) for model in models
     }
@@ -158,7 +159,7 @@ def _as_run(job: Job, model: Published) -> Candidate:
 
 
 def job_of(model: Published, division: Division) -> Job:
-    """What a profile of it would say, part by part: operations over what the GPUs of a stage do."""
+    """Return a job with a synthetic profile of the model: the time of each part is its operations over the throughput of a stage."""
     logits = VOCAB * model.hidden
     blocks = model.layers + model.heads
     layer = (model.active - 2 * logits) / blocks
@@ -175,7 +176,7 @@ def job_of(model: Published, division: Division) -> Job:
         behind = [*[part(joined + logits, each_bytes)] * model.heads, part(logits, end_bytes)]
     else:
         slices = math.ceil(logits / layer) if division is Division.SLICES else 1
-        loss = [part(logits / slices, end_bytes / slices)] * slices  # a copy of the projection for each, as any stage may hold it
+        loss = [part(logits / slices, end_bytes / slices)] * slices  # each stage may hold a loss, so each has a copy of the projection
         letters = "E" + "t" * model.layers + "L" * slices + ("m" + "L" * slices) * model.heads
         behind = [*loss, *[part(joined, each_bytes), *loss] * model.heads]
     profile = Profile(

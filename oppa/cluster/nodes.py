@@ -1,7 +1,7 @@
-"""Where jobs lie: nodes of equally many GPUs, each GPU held by at most one job.
+"""Placement of jobs on nodes with equally many GPUs; at most one job holds each GPU.
 
-A job of at least a node's GPUs takes whole nodes, and a part of another one if its size asks for it; a smaller job shares a node, the
-fullest one that has room, so that whole nodes stay whole.
+A job of at least one node's GPUs takes whole nodes, and a part of another one for the remainder. A smaller job shares the fullest node
+that has room, so that free nodes stay whole.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,31 +9,31 @@ from collections.abc import Iterable, Mapping
 from oppa.errors import InputError
 
 MOST = 10_000_000
-"""GPUs of a cluster."""
+"""Maximum number of GPUs of a cluster."""
 Holding = dict[int, int]
 """GPUs by node, in the order in which they were taken."""
 
 
 class Nodes:
-    """Of one cluster.
+    """The nodes of one cluster, and their free GPUs.
 
     Args:
-        count: Nodes.
-        each: GPUs of a node.
+        count: Number of nodes.
+        each: GPUs per node.
     """
 
     def __init__(self, count: int, each: int) -> None:
         self.each, self.all = each, count * each
         self.idle = count * each
-        """GPUs that nobody holds, on nodes that are up."""
+        """Free GPUs on nodes that are up."""
         self._free = dict.fromkeys(range(count), each)
-        # Nodes by GPUs that are free, in the order in which they came to be so: what is the same for the same history.
+        # Nodes by number of free GPUs, in the order in which they reached it: the same history gives the same placement.
         self._having: list[dict[int, None]] = [{} for _ in range(each + 1)]
         self._having[each] = dict.fromkeys(range(count))
 
     @classmethod
     def of(cls, gpus: int, each: int) -> "Nodes":
-        """A cluster of so many GPUs; raises InputError where they are not whole nodes, or more than there are."""
+        """Return a cluster of `gpus` GPUs; raises InputError if they are not whole nodes, or too many."""
         if gpus > MOST:
             raise InputError(f"{gpus} GPUs are more than any cluster has", hint=f"at most {MOST}")
         if gpus < 1 or each < 1 or gpus % each:
@@ -44,17 +44,17 @@ class Nodes:
         return self.all // self.each
 
     def fits(self, gpus: int, freed: Mapping[int, int] | None = None) -> bool:
-        """Whether so many GPUs can be held at once; with those that are about to be free."""
+        """Return True if a job can hold this number of GPUs now; `freed` are GPUs by node that count as free."""
         return self.earliest(gpus, ((0.0, freed or {}),)) is not None
 
     def earliest(self, gpus: int, given: Iterable[tuple[float, Mapping[int, int]]]) -> tuple[float, int] | None:
-        """When so many can be held at once, if others are given back at those times and nobody else comes.
+        """Return when a job can hold this number of GPUs, if other jobs release theirs at the given times and none arrives.
 
         Args:
-            given: In the order in which they come; all of a node's GPUs for one that is down.
+            given: Time and GPUs by node of each release, in order of time. A node that is down releases all of its GPUs at its repair.
 
         Returns:
-            The first of the times that will do, and how many nodes are entirely free behind it; None: none will do.
+            The first time that is sufficient, and the number of entirely free nodes after the job took its own; None if none is.
         """
         nodes, rest = divmod(gpus, self.each)
         having, changed = [len(alike) for alike in self._having], dict[int, int]()
@@ -72,7 +72,7 @@ class Nodes:
         return None
 
     def take(self, gpus: int) -> Holding | None:
-        """Hold so many; None where they do not fit."""
+        """Hold this number of GPUs; return None if they do not fit."""
         if not self.fits(gpus):
             return None
         nodes, rest = divmod(gpus, self.each)
@@ -85,19 +85,19 @@ class Nodes:
         return holding
 
     def give(self, holding: Mapping[int, int]) -> None:
-        """They are free again."""
+        """Release GPUs."""
         for node, gpus in holding.items():
             if node in self._free:
                 self._move(node, gpus)
 
     def fail(self, node: int) -> None:
-        """A node is gone, whoever holds a part of it."""
+        """Remove a failed node, including GPUs that jobs hold on it."""
         free = self._free.pop(node)
         del self._having[free][node]
         self.idle -= free
 
     def repair(self, node: int) -> None:
-        """It is back, and free."""
+        """Return a failed node to service, with all of its GPUs free."""
         self._free[node] = self.each
         self._having[self.each][node] = None
         self.idle += self.each
@@ -115,7 +115,7 @@ class Nodes:
 
 
 def surplus(holding: Mapping[int, int], gpus: int) -> Holding:
-    """What a job gives up that is to keep so many GPUs: its newest nodes first."""
+    """Return the GPUs that a job releases to keep `gpus` of them: those of its newest nodes first."""
     left, given = sum(holding.values()) - gpus, Holding()
     for node in reversed(list(holding)):
         if left <= 0:
@@ -126,5 +126,5 @@ def surplus(holding: Mapping[int, int], gpus: int) -> Holding:
 
 
 def less(holding: Mapping[int, int], given: Mapping[int, int]) -> Holding:
-    """What is left of it."""
+    """Return the GPUs that are left of a holding after a part was released."""
     return {node: left for node, held in holding.items() if (left := held - given.get(node, 0))}

@@ -1,11 +1,11 @@
-"""What a scheduler does with idle GPUs while nobody waits, by name.
+"""Scaling policies by name: what a scheduler does with idle GPUs while no job waits.
 
-    none          nothing: jobs keep what they ask for
-    greedy        grows elastic jobs into whatever is idle, however soon it may be asked back
-    flextrain     the same where it probably pays (eqs. 14-16)
-    elasticflow   shares all of it out anew whenever a job comes or goes, by the most throughput for each GPU (Gu et al. 2023)
+    none          nothing: jobs keep their requested size
+    greedy        scales elastic jobs up into all idle GPUs, even if another job may soon need them
+    flextrain     does the same if it probably pays (eqs. 14-16)
+    elasticflow   redistributes all idle and spare GPUs at every check, by the most throughput per GPU (Gu et al. 2023)
 
-All but `none` give GPUs back to a job that cannot start.
+All but `none` reclaim GPUs for a job that cannot start.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from oppa.cluster.decisions import Running, Scaling, Settings, grow, shared_out
 from oppa.errors import InputError, nearest
 
 Possible = Callable[[Running, int], bool]
-"""Whether a job can be given so many GPUs, where they lie."""
+"""Returns True if the placement allows a job to hold this number of GPUs."""
 
 
 class Policy(Protocol):
-    """Of one cluster."""
+    """The scaling policy of one cluster."""
 
     def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[Scaling]:
-        """What to do next with idle GPUs, while nobody waits; those that shrink come first."""
+        """Return the next changes of size while no job waits; jobs that shrink come first."""
         ...
 
 
@@ -34,19 +34,19 @@ class Growing:
     settings: Settings
 
     def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[Scaling]:
-        """The next one to grow."""
+        """Return the next job to scale up, if any."""
         found = grow(running, idle, rate, self.settings, possible=possible)
         return [found] if found else []
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ElasticFlow:
-    """`elasticflow`: all of them at once."""
+    """`elasticflow`: all jobs at once."""
 
     settings: Settings
 
     def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[Scaling]:
-        """From the sizes that they have to those that they should have."""
+        """Return the changes from the present sizes to the redistributed ones."""
         sizes = shared_out(running, idle, self.settings)
         changes = [
             Scaling(
@@ -66,7 +66,7 @@ NAMES = ("none", "greedy", "flextrain", "elasticflow")
 
 
 def policy_of(name: str, settings: Settings) -> Policy | None:
-    """By its name; None for `none`. Raises InputError for any other."""
+    """Return the policy of this name, or None for `none`; raises InputError for an unknown name."""
     if name not in NAMES:
         raise InputError(f"`--policy {name}` is not known", hint=nearest(name, NAMES))
     if name == "greedy":

@@ -1,4 +1,4 @@
-"""What came of a simulated trace: when each job began and ended, what was idle meanwhile, and how much better than without scaling."""
+"""Results of a simulated trace: start and end of each job, idle GPUs over time, and the effect of scaling."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -12,33 +12,34 @@ from oppa.cluster.job import Job
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """One job."""
+    """One job that has ended."""
 
     job: Job
     number: int
-    """In the order of arrivals."""
+    """Position in the order of arrivals."""
     started_s: float
     ended_s: float
     gpu_s: float
+    """GPU seconds that the job held."""
     changes: int
-    """Of its size."""
+    """Number of changes of size."""
 
     @property
     def queue_s(self) -> float:
-        """Until it first began."""
+        """Return the seconds from arrival to the first start."""
         return self.started_s - self.job.arrival_s
 
     @property
     def completion_s(self) -> float:
-        """From its arrival to its end."""
+        """Return the seconds from arrival to end."""
         return self.ended_s - self.job.arrival_s
 
 
 class Usage:
-    """GPUs over time.
+    """Idle and spare GPUs over time.
 
     Args:
-        gpus: Of the cluster.
+        gpus: Number of GPUs of the cluster.
     """
 
     def __init__(self, gpus: int) -> None:
@@ -48,7 +49,7 @@ class Usage:
         self._spare: list[int] = []
 
     def stay(self, until_s: float, idle: int, spare: int) -> None:
-        """Until then so many were idle, and so many held by elastic jobs beyond what they asked for."""
+        """Record that until `until_s`, `idle` GPUs were free, and elastic jobs held `spare` GPUs in addition to their request."""
         if self._ends_s and self._idle[-1] == idle and self._spare[-1] == spare:
             self._ends_s[-1] = until_s
             return
@@ -57,15 +58,15 @@ class Usage:
         self._spare.append(spare)
 
     def steps(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Ends of intervals, and GPUs that were idle in each; shapes (n,)."""
+        """Return the ends of intervals in seconds, and the number of idle GPUs in each; both of shape (n,)."""
         return np.array(self._ends_s), np.array(self._idle, dtype=np.int64)
 
     def share(self, until_s: float) -> float:
-        """Of GPU time until then that was held: the cluster's utilisation."""
+        """Return the share of GPU time until `until_s` that jobs held: the utilisation of the cluster."""
         return 1 - self._sum(self._idle, until_s) / (self.gpus * until_s) if until_s > 0 else 0.0
 
     def spare_gpu_s(self, until_s: float) -> float:
-        """Held by elastic jobs beyond what they asked for."""
+        """Return the GPU seconds until `until_s` that elastic jobs held in addition to their request."""
         return self._sum(self._spare, until_s)
 
     def _sum(self, values: Sequence[int], until_s: float) -> float:
@@ -75,23 +76,23 @@ class Usage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """All of it."""
+    """Results of one simulation."""
 
     done: Sequence[Done]
-    """In the order in which they ended."""
+    """Jobs in the order of their ends."""
     scalings: Sequence[tuple[float, Scaling]]
-    """When, and what."""
+    """Time in seconds, and change of size."""
     usage: Usage
 
     def completion_s(self, names: Collection[str]) -> float:
-        """From arrival to end, the mean of these jobs."""
+        """Return the mean seconds from arrival to end of these jobs."""
         return _mean([each.completion_s for each in self.done if each.job.name in names])
 
     def queue_s(self, besides: Collection[str]) -> float:
-        """In the queue, the mean of all but these."""
+        """Return the mean seconds in the queue of all other jobs."""
         return _mean([each.queue_s for each in self.done if each.job.name not in besides])
 
 
 def _mean(values: Sequence[float]) -> float:
-    """0 of nothing."""
+    """Return the mean; 0 without values."""
     return float(np.mean(values)) if values else 0.0

@@ -1,10 +1,10 @@
-"""A trace of jobs on a cluster, event by event: gangs, queue, nodes, elastic jobs that grow and shrink, nodes that fail.
+"""Discrete-event simulation of a trace on a cluster: gang-scheduled jobs, queue, nodes, elastic jobs, and node failures.
 
-Jobs wait in a queue by priority, then by arrival, and nobody overtakes: while the first one cannot start, no other does. With `backfill`
-one may that does not delay it (EASY, Lifka 1995), as far as the ends of running jobs tell.
+Jobs wait in a queue by priority, then by arrival. While the first job cannot start, no other job does. With `backfill`, a job may overtake
+if it does not delay the first one (EASY, Lifka 1995), by the predicted ends of running jobs.
 
-An elastic job that changes its size stands still while it writes a checkpoint and goes on from it. What it grows into is its own from
-the decision on, and is prepared while the checkpoint is written; what it gives up is free when that is written.
+An elastic job that changes its size stands still while it writes a checkpoint and resumes from it. GPUs of a scale-up belong to the job
+from the decision on, and are prepared while it writes the checkpoint. GPUs that it gives back are free once the checkpoint is written.
 """
 
 import dataclasses
@@ -26,81 +26,85 @@ from oppa.cluster.result import Done, Result, Usage
 from oppa.errors import InputError
 
 CHECK_S = 60.0
-"""The controller looks at idle GPUs this often."""
+"""Seconds between two checks for idle GPUs."""
 TOLD = 4096
-"""Progress is told every so many arrivals."""
+"""Number of arrivals between two progress reports."""
 HARDLY = 4
-"""So many failures from one checkpoint to the next are too many."""
+"""Maximum mean number of failures per checkpoint interval that is accepted."""
 LONGEST_S = 1e9
-"""Of a job: thirty years."""
+"""Upper limit of a job's arrival and duration, in seconds: thirty years."""
 OVERTAKING = 200
-"""So many jobs behind the first are looked at for backfill."""
+"""Number of jobs at the head of the queue that are considered for backfill, the first included."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Of nodes, each at any time alike. A job that loses a node goes on from its last checkpoint, as the first of its priority."""
+    """Random node failures at a constant rate. A job that loses a node resumes from its last checkpoint.
+
+    It goes back into the queue, by priority and its original arrival.
+    """
 
     every_s: float
-    """From one failure of a node to its next, on average."""
+    """Mean seconds between two failures of one node."""
     repair_s: float = 3600.0
+    """Seconds until a failed node is back."""
     checkpoint_s: float = 1800.0
-    """Jobs write checkpoints this often."""
+    """Seconds between two checkpoints of a job."""
     seed: int = 0
 
 
 class _Event(NamedTuple):
-    """Ties go in the order in which events were made."""
+    """An event of the simulation; events at the same time run in the order of their numbers."""
 
     time_s: float
     number: int
     act: Callable[[int], None]
-    """Told the number."""
+    """Callback, which receives the number."""
 
 
 class _Task:
-    """A job on its way through the cluster."""
+    """The state of one job in the simulation."""
 
     __slots__ = ("changes", "end", "gpu_s", "gpus", "holding", "job", "left_s", "number", "ready_s", "seen_s", "speed", "started_s")
 
     def __init__(self, number: int, job: Job) -> None:
         self.number, self.job = number, job
         self.left_s = job.duration_s
-        """Work, in seconds on the GPUs that it asks for."""
+        """Remaining work, in seconds on the requested GPUs."""
         self.speed, self.gpus, self.holding = 0.0, 0, Holding()
         self.seen_s = self.ready_s = 0.0
-        """Until when its work is counted; when it goes on working."""
+        """Time up to which work is counted, and time at which the job resumes work."""
         self.end = 0
-        """Number of the event that ends it; others are out of date."""
+        """Number of the event that ends the job; any other end event is out of date."""
         self.started_s, self.gpu_s, self.changes = math.nan, 0.0, 0
 
     def advance(self, now_s: float) -> None:
-        """Count what was done until now."""
+        """Count the work done until now."""
         self.left_s = max(0.0, self.left_s - self.speed * max(0.0, now_s - max(self.seen_s, self.ready_s)))
         self.gpu_s += self.gpus * (now_s - self.seen_s)
         self.seen_s = now_s
 
     @property
     def end_s(self) -> float:
-        """When it will be done, on what it holds."""
+        """Return the time at which the job ends, if its size stays the same."""
         return max(self.seen_s, self.ready_s) + self.left_s / self.speed
 
     @property
     def spare(self) -> int:
-        """GPUs beyond those that it asks for."""
+        """Return the number of GPUs in addition to the request."""
         return max(0, self.gpus - self.job.gpus)
 
 
 class Simulation:
-    """Of one trace under one policy.
+    """Simulation of one trace under one policy.
 
     Args:
-        jobs: In any order.
-        nodes: All of them free.
-        policy: None: nobody grows.
-        settings: What arrivals count, and for how long.
-        backfill: Whether jobs may overtake.
-        failures: Of nodes; None: none.
+        jobs: Jobs in any order.
+        nodes: Nodes of the cluster, all of them free.
+        policy: Scaling policy; None for no scaling.
+        settings: Which arrivals count, and for how long.
+        backfill: True if jobs may overtake.
+        failures: Node failures; None for no failures.
     """
 
     def __init__(
@@ -124,13 +128,13 @@ class Simulation:
         self._queue: list[tuple[int, int, _Task]] = []
         self._running: dict[str, _Task] = {}
         self._elastic: dict[str, _Task] = {}
-        """Those of the running ones that may change."""
+        """Running elastic jobs by name; empty without a policy."""
         self._returning: dict[int, tuple[float, Holding]] = {}
-        """When jobs will have given something back, and what; by the number of the event."""
+        """GPUs that jobs will release, and when, by the number of the event."""
         self._down: dict[int, float] = {}
-        """Nodes that have failed, and when they will be back."""
+        """Failed nodes, and the time of their repair."""
         self._shadow: tuple[float, int] | None = None
-        """When the first job that waits can start, and how many whole nodes will be left then."""
+        """Predicted start of the first waiting job, and the number of whole nodes left then; None until computed."""
         self._checking = False
         self._now_s = 0.0
         self._done: list[Done] = []
@@ -139,7 +143,7 @@ class Simulation:
         self._random = np.random.default_rng(failures.seed if failures else 0)
 
     def run(self, tell: Callable[[int], None] = lambda _: None) -> Result:
-        """All of it; `tell` hears now and then how many jobs are done."""
+        """Run the whole simulation; `tell` receives the number of finished jobs now and then."""
         for node in range(len(self._nodes)) if self._failures else ():
             self._fails_later(node)
         for number, job in enumerate(self._jobs):
@@ -178,7 +182,7 @@ class Simulation:
             self._shadow = None
 
     def _schedule(self) -> None:
-        """Start who can start, in order; what the first one lacks is asked back."""
+        """Start jobs in order of the queue, and reclaim the GPUs that the first remaining one lacks."""
         while self._queue and (holding := self._nodes.take(self._queue[0][2].job.gpus)) is not None:
             self._start(heapq.heappop(self._queue)[2], holding)
             self._shadow = None
@@ -222,7 +226,7 @@ class Simulation:
     # Backfill
 
     def _overtake(self) -> None:
-        """Start jobs behind the first one that does not fit, where they do not delay it."""
+        """Start later jobs of the queue that do not delay the first one (backfill)."""
         if self._shadow is None:
             self._shadow = self._start_of(self._queue[0][2].job)
         for entry in heapq.nsmallest(OVERTAKING, self._queue)[1:]:
@@ -238,7 +242,7 @@ class Simulation:
             self._start(task, holding)
 
     def _start_of(self, job: Job) -> tuple[float, int]:
-        """When a job can start if nobody else does, and how many whole nodes will be left."""
+        """Return when a job can start if no other job does, and the number of whole nodes left then."""
         ending = ((task.end_s, task.holding) for task in self._running.values())
         repaired = ((due_s, {node: self._nodes.each}) for node, due_s in self._down.items())
         found = self._nodes.earliest(job.gpus, sorted((*ending, *self._returning.values(), *repaired), key=lambda each: each[0]))
@@ -253,7 +257,7 @@ class Simulation:
             self._later((self._now_s // CHECK_S + 1) * CHECK_S, lambda _: self._check())
 
     def _check(self) -> None:
-        """Give idle GPUs to elastic jobs, while nobody waits."""
+        """Let the policy give idle GPUs to elastic jobs, while no job waits."""
         self._checking = False
         if self._policy is None or self._queue:
             return
@@ -268,14 +272,14 @@ class Simulation:
         self._check_later()
 
     def _states(self, *, changing: bool) -> list[Running]:
-        """Of the elastic jobs, with those that are in the middle of a change or without."""
+        """Return the running elastic jobs. Jobs that are in the middle of a change are included if `changing` is True."""
         return [Running(task.job, task.gpus) for task in self._elastic.values() if changing or task.ready_s <= self._now_s]
 
     def _possible(self, running: Running, gpus: int) -> bool:
         return self._nodes.fits(gpus - running.gpus)
 
     def _ask_back(self, job: Job) -> None:
-        """What a job lacks that cannot start, from those that have more than they asked for."""
+        """Reclaim spare GPUs of elastic jobs for a job that cannot start."""
         if not any(task.spare for task in self._elastic.values()):
             return
 
@@ -323,7 +327,7 @@ class Simulation:
         self._later(self._now_s + self._random.exponential(self._failures.every_s), lambda _: self._fail(node))
 
     def _fail(self, node: int) -> None:
-        """A node is lost, and with it what its jobs have done since their last checkpoints."""
+        """Fail a node. Its jobs lose the work since their last checkpoints, and go back into the queue."""
         assert self._failures is not None
         for task in [each for each in self._running.values() if node in each.holding]:
             begun_s = max(task.ready_s, task.started_s)
@@ -348,7 +352,7 @@ class Simulation:
 
 
 def require_progress(jobs: Sequence[Job], nodes: Nodes, failures: Failures) -> None:
-    """Refuse nodes that fail so often that a job would hardly ever come to a checkpoint; raises InputError."""
+    """Refuse failures so frequent that a job would hardly ever reach a checkpoint; raises InputError."""
     widest = max(jobs, key=lambda job: job.gpus, default=None)
     spans = math.ceil(widest.gpus / nodes.each) if widest else 1
     if failures.every_s / spans < failures.checkpoint_s / HARDLY:
@@ -360,10 +364,10 @@ def require_progress(jobs: Sequence[Job], nodes: Nodes, failures: Failures) -> N
 
 
 def require_possible(jobs: Sequence[Job], nodes: Nodes) -> None:
-    """Refuse what no scheduler could run.
+    """Refuse a trace that no scheduler could run.
 
     Raises:
-        InputError: two jobs have one name, one is larger than the cluster, takes negative time or no GPUs, or has sizes beyond the cluster.
+        InputError: two jobs share a name; or a job has an impossible arrival, duration or number of GPUs, or sizes larger than the cluster.
     """
     names = set[str]()
     for job in jobs:

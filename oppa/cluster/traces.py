@@ -1,4 +1,4 @@
-"""Traces of jobs as they are published, and as oppa writes them: when each job came, how long it ran, and on how many GPUs.
+"""Read published traces of jobs, and read and write oppa's own: the arrival, duration and GPUs of each job.
 
 oppa        CSV: job_id, submit_s, duration_s, gpu_num, type, priority
 Acme        CSV of AcmeTrace (Hu et al., NSDI 2024): job_id, gpu_num, type, submit_time, duration, ...; jobs without GPUs are left out
@@ -22,20 +22,20 @@ from oppa.errors import InputError
 COLUMNS = ("job_id", "submit_s", "duration_s", "gpu_num", "type", "priority")
 FORMATS = "CSV with `job_id, submit_s, duration_s, gpu_num`, AcmeTrace's CSV, or Philly's JSON"
 PRIORITIES = {"pretrain": 2, "evaluation": 0, "eval": 0}
-"""Of types of jobs, where a trace says none; of others 1."""
+"""Priority by type of job, if the trace does not give one; 1 for other types."""
 NEVER = (None, "None", "")
-"""When something was that has not been, in Philly's words."""
+"""Values by which the Philly trace marks the time of an event that has not happened."""
 _PHILLY_TIME = "%Y-%m-%d %H:%M:%S"
 
 
 def read_trace(path: Path) -> list[Job]:
-    """All jobs that ask for GPUs, in the order in which they came; the first one comes at 0.
+    """Return all jobs that request GPUs, in order of arrival; the first one arrives at 0.
 
     Raises:
-        InputError: for what cannot be read, and for a line that makes no sense, by its number.
+        InputError: the file cannot be read, or a line is invalid; the message has its number.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a mark at the beginning
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"`{path}` cannot be read: {error}", hint=f"give {FORMATS}") from None
     jobs = _philly(path, text) if text.lstrip()[:1] in ("[", "{") else list(_rows(path, text))
@@ -47,7 +47,7 @@ def read_trace(path: Path) -> list[Job]:
 
 
 def write_trace(jobs: Iterable[Job]) -> str:
-    """As oppa writes it."""
+    """Return the text of a trace in oppa's format."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(COLUMNS)
@@ -68,7 +68,7 @@ def _rows(path: Path, text: str) -> Iterator[Job]:
             if job.gpus:
                 yield _sensible(job, f"`{path}`, line {lines.line_num}")
     except (ValueError, TypeError, AttributeError, OverflowError, csv.Error) as error:
-        number = lines.line_num + isinstance(error, csv.Error)  # one that is no CSV is not counted yet
+        number = lines.line_num + isinstance(error, csv.Error)  # csv does not count the line that it fails on
         raise InputError(f"`{path}`, line {number}: {error}", hint="mend the line, or leave it out") from None
 
 
@@ -134,7 +134,7 @@ def _philly(path: Path, text: str) -> list[Job]:
 
 
 def _of_philly(entry: Mapping[str, Any], number: int, path: Path) -> Job | None:
-    """All attempts as one; None for a job that never held a GPU."""
+    """Merge all attempts into one job; return None for a job that never held a GPU."""
     spans = [(attempt["start_time"], attempt["end_time"]) for attempt in entry["attempts"]]
     times = [(_philly_s(begin), _philly_s(end)) for begin, end in spans if begin not in NEVER and end not in NEVER]
     gpus = max((sum(len(node["gpus"]) for node in attempt["detail"]) for attempt in entry["attempts"]), default=0)

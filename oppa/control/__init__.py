@@ -1,1 +1,1 @@
-"""What a job should do next, decided while it trains: policies that choose batch sizes and layout, and what follows from their choices."""
+"""Control a job while it trains: policies choose batch sizes and layout, and a service carries their decisions to the job."""

@@ -1,4 +1,4 @@
-"""A service beside other work, in a thread of its own."""
+"""Run a control service in a background thread."""
 
 import asyncio
 import contextlib
@@ -11,10 +11,13 @@ from oppa.errors import EnvironmentLackingError
 
 @contextlib.contextmanager
 def in_background(service: Service, port: int = 0) -> Iterator[int]:
-    """Serve while this lasts; the port, a free one unless given.
+    """Serve in a background thread inside a `with` block, and yield the port.
+
+    Args:
+        port: Port to listen on; 0 picks a free one.
 
     Raises:
-        EnvironmentLackingError: if the port is taken.
+        EnvironmentLackingError: if the port cannot be listened on, for example because it is taken.
     """
     loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
     ports, failures = list[int](), list[OSError]()

@@ -1,7 +1,7 @@
-"""A job's line to the control service: rank 0 tells its steps, hears what to do, and never waits for either.
+"""Connect a job to the control service: rank 0 reports its steps and receives decisions, and never waits for either.
 
-A thread of its own connects, sends and listens. What was not acknowledged is sent again when the line has broken; while the service is
-away, training goes on as it is. An answer counts only while the job is in what the answer was meant for.
+A background thread connects, sends and listens. It resends unacknowledged messages after a connection has broken. While the service is
+unreachable, training continues unchanged. A decision counts only while the job is in the configuration it was made for.
 """
 
 import asyncio
@@ -25,39 +25,39 @@ from oppa.protocol.messages import MAX_BYTES, Ack, Changed, Decided, Hello, Refu
 from oppa.training.adviser import Advice
 
 KEPT = 10_000
-"""Messages that wait for a service that is away; older steps are let go of."""
+"""Maximum number of queued messages; when more are queued, the oldest are dropped."""
 FIRST_S, LONGEST_S = 0.2, 10.0
-"""Between attempts to connect: at first, and at most."""
+"""Initial and maximum seconds between attempts to connect."""
 ANSWER_S, CLOSING_S = 10.0, 1.0
-"""In which the service must answer a hello, and a farewell."""
+"""Timeouts in seconds for the service to answer a hello, and a closing handshake."""
 _UNNUMBERED = 1
-"""Until a message is sent."""
+"""Placeholder for the number of a message that has not been sent."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(slots=True)
 class _Outgoing:
-    """What waits to be sent, or to be acknowledged."""
+    """A message that has not been sent or not been acknowledged."""
 
     message: StepTaken | Changed
     number: int | None = None
-    """Given when it is first sent."""
+    """Number of the message, assigned when it is first sent."""
 
     @property
     def text(self) -> str:
-        """As it is sent."""
+        """Return the JSON text to send."""
         return self.message.model_copy(update={"number": self.number}).to_json()
 
 
 class ControlClient:
-    """Of one job; use it with `with`, on rank 0.
+    """Connects one job to its service; use it in a `with` statement, on rank 0.
 
     Args:
-        address: `127.0.0.1:PORT`, as the service knows itself.
-        token: The job's own.
-        hello: What the job says of itself.
-        through: Where a tunnel to it begins, if it is not on this machine.
+        address: `127.0.0.1:PORT`, the address the service listens on, on its own host.
+        token: Token of this job.
+        hello: First message of each connection, which describes the job.
+        through: Address of the near end of a tunnel, if the service is on another machine.
     """
 
     def __init__(self, address: str, token: str, hello: Hello, *, through: str = "") -> None:
@@ -67,12 +67,12 @@ class ControlClient:
         self._waiting = collections.deque[_Outgoing]()
         self._decided: Decided | None = None
         self._newest = 0
-        """Of the messages that decisions answered: what is told again does not count again."""
+        """Largest number of a received decision; decisions that are sent again are ignored."""
         self._lock, self._news = threading.Lock(), asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next: int | None = None
         self.blocked_s = 0.0
-        """That calls have taken in all."""
+        """Total seconds spent in calls from the training thread."""
         self.connections = 0
         self._thread = threading.Thread(target=self._run, name="oppa control", daemon=True)
 
@@ -82,7 +82,7 @@ class ControlClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give what is left a moment to get through."""
+        """Close the connection, after at most one second in which the remaining messages are sent."""
         assert self._loop is not None
         deadline = time.monotonic() + 1.0
         while self._waiting and time.monotonic() < deadline:
@@ -91,15 +91,18 @@ class ControlClient:
         self._thread.join(timeout=2.0)
 
     def step(self, **facts: Any) -> None:
-        """Tell of a step; `facts` are the fields of StepTaken but its number."""
+        """Report a step; `facts` are the fields of StepTaken except its number."""
         self._tell(StepTaken, facts)
 
     def changed(self, **facts: Any) -> None:
-        """Tell what became of a change; `facts` are the fields of Changed but its number."""
+        """Report the outcome of a change; `facts` are the fields of Changed except its number."""
         self._tell(Changed, facts)
 
     def wanted(self, present: Configuration) -> Advice | None:
-        """What the job should do; None: go on as it is. An answer is given once, and only if it was meant for this state."""
+        """Return what the job should do, or None to continue unchanged.
+
+        Each decision is returned at most once, and only if it was made for the `present` configuration.
+        """
         begin_s = time.perf_counter()
         with self._lock:
             decided, self._decided = self._decided, None
@@ -119,7 +122,7 @@ class ControlClient:
         begin_s = time.perf_counter()
         try:
             message = kind(number=_UNNUMBERED, **facts)
-        except ValidationError as error:  # training goes on, whatever its numbers are
+        except ValidationError as error:  # training continues, whatever its numbers are
             _log.warning("a step cannot be told of: %s", error)
             return
         with self._lock:
@@ -133,17 +136,17 @@ class ControlClient:
     def _run(self) -> None:
         loop = self._loop
         assert loop is not None
-        with asyncio.Runner(loop_factory=lambda: loop):  # which ends what is left when it closes the loop
+        with asyncio.Runner(loop_factory=lambda: loop):  # it cancels the remaining tasks when it closes the loop
             self._speaking = loop.create_task(self._speak())
             with contextlib.suppress(asyncio.CancelledError):
                 loop.run_until_complete(self._speaking)
 
     def _close(self) -> None:
-        """Say no more; in the client's own thread."""
+        """Stop the connection; runs in the client's own thread."""
         self._speaking.cancel()
 
     async def _speak(self) -> None:
-        """Be connected, again and again."""
+        """Connect, and reconnect with exponential back-off whenever the connection ends."""
         wait_s = FIRST_S
         while True:
             begin_s = time.monotonic()
@@ -168,7 +171,7 @@ class ControlClient:
         )
 
     async def _converse(self) -> None:
-        """On one connection, of which nothing stays open: not even where the client ends in the midst of a farewell."""
+        """Use one connection until it ends, and close its socket even if the client is cancelled during the closing handshake."""
         line = await self._connected()
         try:
             async with line:
@@ -177,7 +180,7 @@ class ControlClient:
             line.transport.abort()
 
     async def _talk(self, line: ClientConnection) -> None:
-        """Send what waits and hear what is said, until the line breaks."""
+        """Send queued messages and receive answers until the connection breaks."""
         await line.send(self._hello.to_json())
         async with asyncio.timeout(ANSWER_S):
             welcome = from_service(await line.recv())
@@ -220,13 +223,13 @@ class ControlClient:
                 self._waiting.popleft()
 
     def _again(self) -> list[str]:
-        """What was sent on a line that broke, with the numbers that it had, and what has come since."""
+        """Return the unacknowledged messages of a broken connection with their old numbers, then the new messages."""
         with self._lock:
             sent = [each for each in self._waiting if each.number is not None]
         return [each.text for each in sent] + self._new()
 
     def _new(self) -> list[str]:
-        """What has never been sent; it gets its numbers."""
+        """Number the messages that have never been sent, and return them."""
         assert self._next is not None
         with self._lock:
             new = list(itertools.takewhile(lambda each: each.number is None, reversed(self._waiting)))[::-1]

@@ -1,11 +1,11 @@
-"""One job under one policy: what it has seen, when to decide, and what became of its decisions.
+"""Control one job under one policy: record its steps, decide when the policy runs, and account for the effect of its decisions.
 
-Every few steps the policy is asked. Steps of a configuration that last long enough prove it: the table is refined by them, and the policy
-is asked whether the job should go back to where it came from. What cannot be built is not asked for again.
+The policy runs every few steps. Once a configuration has run for enough steps, their times refine the table. The policy may then revert
+the change. A configuration that could not be built is not proposed again.
 
-Worth is goodput times seconds. A step counts for what it has brought, however long it took, and pauses count for nothing; had the job
-stayed, all time would have counted for what it stayed in, at the speed that the table, as training refines it, has for that (`Worth`).
-Before the first change the two are the same but for attempts that failed: a job that never changed has gained nothing.
+Worth is goodput times seconds (`Worth`). A step adds the progress it made, however long it took, and pauses add nothing. The reference is
+a job that stays in its first configuration: all elapsed time counts, at the speed of that configuration in the refined table. Before the
+first change the two are equal except for failed attempts: a job that never changed has gained nothing.
 """
 
 import dataclasses
@@ -24,56 +24,58 @@ from oppa.table.rows import Strategy
 from oppa.training.step_times import WARM_UP
 
 EVERY = 10
-"""Steps from one decision to the next."""
+"""Steps between two decisions."""
 PROOF = 10
-"""Steps after which a configuration has shown how fast it is, and a change what it has brought."""
+"""Steps after which the speed of a configuration, and the effect of a change, counts as measured."""
 AFTERMATH = 50
-"""Steps in which a spike of the loss is put down to a batch that has grown."""
+"""Steps after a growth of the batch within which a loss spike is attributed to that growth."""
 RECENT = 200
-"""Steps of a configuration that are remembered: a stretch may last for millions."""
+"""Maximum number of step times and losses that are kept; a segment may last for millions of steps."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """Goodput times seconds, so far."""
+    """Goodput integrated over time, from the start of the run."""
 
     actual: float = 0.0
+    """Sum over the steps that were taken."""
     stayed: float = 0.0
-    """Had the job stayed in its first configuration."""
+    """Value for a job that had stayed in its first configuration."""
     ideal: float = 0.0
-    """Had it always been in the best of the table, and changes been free."""
+    """Value for a job that had always trained in the best configuration of the table, with free changes."""
 
     @property
     def gain(self) -> float | None:
-        """What decisions have brought, as a share of what staying would have been worth; None before anything is known."""
+        """Return the relative gain of `actual` over `stayed`; None before anything is known."""
         return self.actual / self.stayed - 1 if self.stayed > 0 else None
 
     @property
     def regret(self) -> float | None:
-        """What is lacking of the ideal, as a share of it; None before anything is known."""
+        """Return the relative shortfall of `actual` from `ideal`; None before anything is known."""
         return 1 - self.actual / self.ideal if self.ideal > 0 else None
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class _Stretch:
-    """Steps in one configuration, one after the other."""
+    """A segment of the run: consecutive steps in one configuration with the same local batches."""
 
     configuration: Configuration
     local_batches: tuple[int, ...]
-    """Of each worker, where they differ: such steps say nothing of the table's rows."""
+    """Samples of each worker, if they differ; such steps do not measure a row of the table."""
     came_from: Configuration | None
-    """None where the job began in it, or went back to it."""
+    """Previous configuration; None if the job started in this one or returned to it."""
     steps: int = 0
     warming: int = WARM_UP
-    """Steps that are not counted yet."""
+    """Remaining warm-up steps, whose times are not counted."""
     counted_s: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=RECENT))
-    """Step times behind the warm-up, the newest."""
+    """Newest step times after the warm-up, in seconds."""
     moved: bool = False
-    """It began with a change of layout."""
+    """True if the segment began with a change of layout."""
     proven: bool = False
+    """True once enough steps were counted to measure the speed."""
 
     def took(self, seconds: float) -> None:
-        """One more step."""
+        """Record one more step."""
         self.steps += 1
         if self.warming:
             self.warming -= 1
@@ -82,16 +84,16 @@ class _Stretch:
 
 
 class Controller:
-    """Listens to a job, and says what it should do.
+    """Receives the steps of a job and decides what the job should do.
 
     Args:
-        offers: Of the table; None where there is none, and nobody says what a batch is worth.
-        policy_of: Makes the policy from offers; it is made anew as training refines them.
-        total_samples: Where training ends; None where nobody knows.
-        warmup_samples: Over which the learning rate rises.
-        reconfiguration_s: What a change of layout is expected to take, before there was one.
-        every: Steps from one decision to the next.
-        proof: Steps after which a change has shown what it brings.
+        offers: Candidates of the table; None without a table, in which case goodput is unknown.
+        policy_of: Factory of the policy; called again whenever training refines the candidates.
+        total_samples: Samples of the whole training; None if unknown.
+        warmup_samples: Samples over which the learning rate rises.
+        reconfiguration_s: Expected seconds of a change of layout, used until one was measured.
+        every: Steps between two decisions.
+        proof: Steps after which the effect of a change counts as measured.
     """
 
     def __init__(
@@ -107,34 +109,35 @@ class Controller:
     ) -> None:
         self._profiled, self._policy_of, self._policy = offers, policy_of, policy_of(offers)
         self.total_samples = total_samples
-        """May change when a run goes on for longer."""
+        """Samples of the whole training; None if unknown. A resumed run may extend it."""
         self._warmup_samples = warmup_samples
         self._every, self._proof = every, proof
         self._cost_s = reconfiguration_s
-        """What a change of layout will take: as the last one; before there was one, as it was said."""
+        """Expected seconds of a change of layout: the duration of the last one, or the given estimate before there was one."""
         self._reconfiguring_s = 0.0
+        """Total seconds spent on changes of layout."""
         self._paid_s = 0.0
-        """What of that the worth of the run has taken in."""
+        """The part of `_reconfiguring_s` that is already included in `worth`."""
         self._stretches: list[_Stretch] = []
         self._barred: set[Configuration] = set()
         self._spikes = Spikes()
         self._too_large: tuple[float, int] = (math.inf, 0)
-        """Batches that made the loss rise, and until how many samples that counts."""
+        """Global batch that made the loss rise, and the number of samples until which it stays excluded."""
         self._on_the_way: Configuration | None = None
-        """What the last decision chose, if only as a step to something else."""
+        """Configuration of the last decision, if it was only an intermediate step; else None."""
         self._until_next = every
         self._elapsed_s = 0.0
         self._ratio: float | None = None
-        """V / |g|^2 of the last step that was measured."""
+        """V / |g|^2 of the last step at which it was measured."""
         self._losses: deque[float] = deque(maxlen=RECENT)
-        """Of the steps since the last window that workers have summed up."""
+        """Losses of the steps since the last window that workers reported."""
         self._refine([])
         self.worth = Worth()
         self.present: Option | None = None
-        """What the last step was worth, by its own time; None while the noise scale cannot be believed."""
+        """Goodput of the last step by its own step time; None while the noise scale is unreliable or without a table."""
 
     def step(self, seen: StepTaken) -> Decision | None:
-        """Take in a step; a decision, where one is due."""
+        """Record a step; return a decision if one is due, else None."""
         stretch = self._stretch(seen)
         stretch.took(seen.step_time_s)
         self._account(seen)
@@ -155,8 +158,8 @@ class Controller:
         return self._decide(seen, stretch)
 
     def changed(self, seen: Changed) -> None:
-        """Take in what became of a change."""
-        if Strategy.of(seen.before) != Strategy.of(seen.after) and seen.seconds:  # else it was refused before it began
+        """Record the outcome of a change."""
+        if Strategy.of(seen.before) != Strategy.of(seen.after) and seen.seconds:  # 0 seconds: refused before it began
             self._cost_s = seen.seconds
             self._reconfiguring_s += seen.seconds
         if seen.failure:
@@ -173,17 +176,17 @@ class Controller:
         self._until_next = max(self._every, self._proof + WARM_UP)
 
     def _behind_window(self, seen: StepTaken, stretch: _Stretch) -> Decision | None:
-        """What a policy that goes by windows says to one that has ended."""
+        """Decide after a window, for a policy that works in windows; None if no window has ended."""
         decision = self._decide(seen, stretch) if seen.workers else None
         if seen.workers:
             self._losses.clear()
-        if seen.loss is not None:  # the step that tells of a window is the first behind it
+        if seen.loss is not None:  # the step that reports a window is the first one after it
             self._losses.append(seen.loss)
         self._ratio = self._ratio if seen.variance_ratio is None else seen.variance_ratio
         return decision
 
     def _stretch(self, seen: StepTaken) -> _Stretch:
-        """The present one."""
+        """Return the current segment; begin one if the configuration or the local batches differ from the last one's."""
         configuration, local_batches = seen.configuration, tuple(seen.local_batches)
         last = self._stretches[-1] if self._stretches else None
         if last is None or (last.configuration, last.local_batches) != (configuration, local_batches):
@@ -219,11 +222,11 @@ class Controller:
 
     def _refine(self, observations: Sequence[Observation]) -> None:
         self._offers = self._profiled and self._profiled.refined(observations)
-        if self._policy.window is None:  # else it goes by workers, not by the table
+        if self._policy.window is None:  # a policy with a window uses worker reports, not the table
             self._policy = self._policy_of(self._offers)
 
     def _rolled_back(self, stretch: _Stretch, seen: StepTaken, began: int) -> Decision:
-        """Back to the weights from before a wide spike, and to the smaller batch where it came soon after a larger one."""
+        """Roll back to the weights from before a wide spike; also revert the batch if it had grown shortly before the spike."""
         present, before = stretch.configuration, stretch.came_from
         told = f"the loss has risen at step {began} and stays up"
         grown = before is not None and before.global_batch < present.global_batch
@@ -244,7 +247,7 @@ class Controller:
         return self._weighed(back, self._situation(seen, stretch))
 
     def _undone(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:
-        """Back to where the job came from, if the policy wants that; None if the change stands."""
+        """Return a decision to revert the last change, if the policy chooses so; None if the change stands."""
         if stretch.came_from is None or seen.believed is None:
             return None
         situation = self._situation(seen, stretch)
@@ -252,7 +255,7 @@ class Controller:
         return undone and self._weighed(undone, situation)
 
     def _onward(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:
-        """On from a configuration that is worse than the one before, where it was but a step on the way."""
+        """Decide to move on from an intermediate step instead of reverting it; None if it is not one, or no further step pays off."""
         if self._on_the_way != stretch.configuration:
             return None
         decision = self._decide(seen, stretch)
@@ -265,7 +268,10 @@ class Controller:
         return self._weighed(decision, situation)
 
     def _weighed(self, decision: Decision, situation: Situation) -> Decision:
-        """The same with what there was to choose from, whatever the policy goes by; without where nobody knows what a batch is worth."""
+        """Add the goodput of the current, chosen and best candidates to a decision, for any policy.
+
+        Without a table or a reliable noise scale the decision is returned unchanged.
+        """
         offers, noise_scale = self._offers, situation.noise_scale
         if decision.best or offers is None or noise_scale is None or situation.health != HEALTHY:
             return decision
@@ -276,7 +282,7 @@ class Controller:
         return dataclasses.replace(decision, current=current, chosen=chosen, best=offers.best(offers.goodputs(noise_scale)))
 
     def _account(self, seen: StepTaken) -> None:
-        """Add a step to the worth of the run, and the time since the last one to what it might have been worth."""
+        """Add a step to the actual worth of the run, and the time since the last step to the two references."""
         passed_s, self._elapsed_s = max(0.0, seen.elapsed_s - self._elapsed_s), seen.elapsed_s
         self.present, offers = None, self._offers
         if seen.believed is None or offers is None:
@@ -295,9 +301,9 @@ class Controller:
 
     @property
     def has_changed(self) -> bool:
-        """The job has trained in more than the configuration that it began in."""
+        """Return True if the job has left the segment in which it started."""
         return len(self._stretches) > 1
 
     def to_dict(self) -> dict[str, Any]:
-        """What it accounts for, for JSON."""
+        """Return the account of the run as a JSON-serialisable dict."""
         return {**dataclasses.asdict(self.worth), "gain": self.worth.gain, "regret": self.worth.regret, "changed": self.has_changed}

@@ -1,4 +1,4 @@
-"""The policy that COPUS compares itself with: the batch follows the critical batch size, and layout and micro-batch stay (section 6.1)."""
+"""Implement the baseline policy of COPUS: the batch follows the critical batch size; layout and micro-batch stay fixed (section 6.1)."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from oppa.units import format_number
 
 
 class CriticalBatchPolicy(Policy):
-    """Takes, of the batches that the table has for the present layout and micro-batch, the one closest to the critical batch size."""
+    """Chooses the global batch closest to the critical batch size, among the table's rows with the present layout and micro-batch."""
 
     def __init__(self, offers: Offers, *, growth: float = GROWTH) -> None:
         self._offers, self._growth = offers, growth
 
     def decide(self, situation: Situation) -> Decision:
-        """The batch to train with."""
+        """Return a decision with the batch to train with."""
         if (disbelieved := disbelief(situation)) is not None:
             return disbelieved
         assert situation.noise_scale is not None
@@ -42,5 +42,8 @@ class CriticalBatchPolicy(Policy):
 
 
 def _closest(configurations: Sequence[Configuration], critical: float) -> Configuration:
-    """Of batches in ascending order, the one that differs least; of equals the smaller."""
+    """Return the configuration whose batch differs least from `critical`.
+
+    Batches are ascending, so that the smaller one wins a tie.
+    """
     return configurations[int(np.argmin([abs(each.global_batch - critical) for each in configurations]))]

@@ -1,7 +1,7 @@
-"""What a policy is told of a job, and what it answers.
+"""Define the input of a policy, the state of a job, and its output, a decision.
 
-A policy is asked between two optimizer steps. It answers with one of the three commands of COPUS, Algorithm 2, and with all that it
-weighed, so that whoever reads the decision later can follow it.
+A policy runs between two optimizer steps. It returns one of the three commands of COPUS, Algorithm 2. The decision also records the
+alternatives, so that a reader can follow it later.
 """
 
 import dataclasses
@@ -14,105 +14,105 @@ from oppa.problem.training import Over
 from oppa.protocol.worker import WorkerState
 
 HEALTHY = "healthy"
-"""Of a noise scale that can be believed."""
+"""Value of `health` for a reliable noise scale."""
 
 
 class Command(enum.StrEnum):
-    """What a job is told (COPUS, section 4.3, and appendix E)."""
+    """Command to a job (COPUS, section 4.3, and appendix E)."""
 
     NO_OP = "no_op"
-    """Go on as it is."""
+    """Continue unchanged."""
     SCALE_BS = "scale_bs"
-    """Take batches of other sizes, in the same layout."""
+    """Change batch sizes in the same layout."""
     RECONFIGURE = "reconfigure"
-    """Change the layout, and batch sizes with it."""
+    """Change the layout, and possibly batch sizes."""
     ROLL_BACK = "roll_back"
-    """Go back to the weights from before the loss rose (COPUS, appendix E)."""
+    """Restore the weights from before the loss rose (COPUS, appendix E)."""
 
 
 class Limit(enum.StrEnum):
-    """What kept a policy from what it would have chosen otherwise."""
+    """Reason why a policy did not choose a better candidate."""
 
     UNHEALTHY = "unhealthy"
-    """The noise scale cannot be believed."""
+    """The noise scale is unreliable."""
     WARM_UP = "warm-up"
-    """The learning rate still rises, and with it what a batch is worth."""
+    """The learning rate still rises, so the value of a batch still changes."""
     UNKNOWN = "unknown"
-    """What the policy goes by is not known: the throughput of the present configuration, say."""
+    """An input of the policy is unknown, for example the throughput of the present configuration."""
     MARGIN = "margin"
-    """The best is not better by the switching margin."""
+    """The best candidate is not better by the switching margin."""
     COST = "cost"
-    """The change of layout would not pay in what is left."""
+    """The change of layout would not pay off in the rest of the run."""
     GROWTH = "growth"
-    """The batch may not grow so much at once."""
+    """The batch would grow by more than the allowed factor."""
     BARRED = "barred"
-    """It could not be built when it was tried."""
+    """An earlier attempt to build the configuration failed."""
     SPIKE = "spike"
-    """The loss rose and stayed up when the batch was as large."""
+    """The loss rose and stayed up at this batch size."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A job between two steps. Times are seconds of the job's own clock."""
+    """State of a job between two steps. Times are seconds on the job's own clock."""
 
     configuration: Configuration
     noise_scale: float | None
-    """phi in sequences, calibrated and smoothed; None before there is one."""
+    """Gradient noise scale phi in sequences, calibrated and smoothed; None before the first estimate."""
     health: str = HEALTHY
-    """Of the noise scale, in the estimator's own words; `healthy`, or why it cannot be believed."""
+    """State of the noise-scale estimate: `healthy`, or the estimator's reason why it is unreliable."""
     variance_ratio: float | None = None
-    """V / |g|^2 of the norm test, in sequences, of the last step; None where that was not measured, or does not tell."""
+    """V / |g|^2 of the norm test at the last step, in sequences; None if it was not measured or could not be determined."""
     worker_variance_ratio: float | None = None
-    """The same with the V of eq. 5, where workers are compared."""
+    """The same ratio with V of eq. 5, which compares workers."""
     local_batches: tuple[int, ...] = ()
-    """Of each worker, where they differ."""
+    """Samples of each worker; empty if all have the same."""
     workers: tuple[WorkerState, ...] = ()
-    """What each worker says of the window that has just ended; none where none has."""
+    """Report of each worker on the window that has just ended; empty if none has."""
     losses: tuple[float, ...] = ()
-    """Of that window's steps."""
+    """Losses of the steps of that window."""
     accuracy: float | None = None
-    """Of held-out samples, when they were last looked at."""
+    """Accuracy on held-out samples at the last validation; None before one."""
     steps_per_s: float | None = None
-    """That steps in this configuration have had; None before that is known."""
+    """Measured steps per second in this configuration; None before it is known."""
     elapsed_s: float = 0.0
-    """Since training began, everything included."""
+    """Seconds since training began, pauses included."""
     reconfiguring_s: float = 0.0
-    """Of these, spent on changes of layout so far."""
+    """The part of `elapsed_s` spent on changes of layout."""
     reconfiguration_s: float = 0.0
-    """That one more is expected to take, as the last ones did."""
+    """Expected seconds of the next change of layout."""
     samples: int = 0
-    """Seen so far."""
+    """Samples seen since training began."""
     remaining_samples: int | None = None
-    """Until training ends; None where nobody knows."""
+    """Samples until training ends; None if unknown."""
     warming_up_samples: int = 0
-    """Until the learning rate has risen; 0 from then on."""
+    """Samples until the learning-rate warm-up ends; 0 from then on."""
     barred: frozenset[Configuration] = frozenset()
-    """What could not be built when it was tried."""
+    """Configurations that could not be built."""
     too_large: float = math.inf
-    """Batches of this size and more have made the loss rise, in sequences."""
+    """Smallest excluded global batch, in sequences, because the loss rose at that size."""
 
     @property
     def useful_s(self) -> float:
-        """Time that steps had (T_useful of COPUS, Algorithm 2)."""
+        """Return the seconds outside changes of layout (T_useful of COPUS, Algorithm 2)."""
         return self.elapsed_s - self.reconfiguring_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A configuration, and what it is worth at the noise scale of the moment."""
+    """A candidate: a configuration with its goodput at the present noise scale."""
 
     configuration: Configuration
     samples_per_s: float
     goodput: float
-    """COPUS eq. 7, in sequences per second of what a batch of one would do; comparable within one decision."""
+    """Goodput of COPUS eq. 7, in equivalent sequences per second at batch size 1; comparable only within one decision."""
 
     @property
     def efficiency(self) -> float:
-        """The other factor: what a sequence is worth, the learning rate's part included."""
+        """Return goodput over throughput: the progress per sequence, including the learning-rate factor."""
         return self.goodput / self.samples_per_s
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a JSON-serialisable dict."""
         return {
             "configuration": self.configuration.to_dict(),
             "id": self.configuration.id,
@@ -124,29 +124,29 @@ class Option:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a policy wants, and why."""
+    """A policy's choice, its reason and its alternatives."""
 
     command: Command
     configuration: Configuration
-    """To train in from now on; under No-Op the present one."""
+    """Configuration from the next step on; the present one under `no_op`."""
     reason: str
-    """A sentence for people."""
+    """Human-readable reason."""
     local_batches: tuple[int, ...] = ()
-    """Of each worker, where they are to differ."""
+    """Samples of each worker; empty if all get the same."""
     limits: tuple[Limit, ...] = ()
     current: Option | None = None
-    """None where its throughput is not known."""
+    """The present configuration with its goodput; None if its throughput is unknown."""
     chosen: Option | None = None
-    """None where nothing was weighed; what another layout costs to get to is taken off its goodput."""
+    """The chosen configuration; its goodput may include the cost of a change of layout. None if nothing was compared."""
     onward: Configuration | None = None
-    """What the chosen is but a step to."""
+    """Final target, if the chosen configuration is only an intermediate step to it."""
     before_step: int | None = None
-    """Weights should be as before this step, where they are to go back."""
+    """Under `roll_back`: restore the weights from before this step."""
     best: tuple[Option, ...] = ()
-    """The three largest goodputs of the table, whether or not anything speaks against them."""
+    """Up to three candidates with the largest goodput, including those that a limit excludes."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a JSON-serialisable dict."""
         return {
             "command": self.command.value,
             "configuration": self.configuration.to_dict(),
@@ -161,32 +161,35 @@ class Decision:
 
 
 class Policy(Protocol):
-    """Chooses what a job trains in; it has no memory, so that the same situation is answered alike."""
+    """Chooses the configuration of a job. It keeps no state, so that equal situations give equal decisions."""
 
     measures: Over = "micro-batches"
-    """What of its steps' gradients a job has to compare for it."""
+    """Gradients that the job compares to measure noise: of micro-batches, or of workers."""
     restless: bool = False
-    """Whether it is asked behind every step."""
+    """True if the policy runs after every step."""
     interval: int | None = None
-    """Steps from one that is measured to the next, behind each of which it is asked; None: all are, and it is asked now and then."""
+    """Steps between two gradient measurements; the policy runs after each one.
+
+    None: every step is measured, and the policy runs at the controller's decision interval.
+    """
 
     window: int | None = None
-    """Steps over which workers sum themselves up for it; it is asked behind each window, and not otherwise."""
+    """Steps of a window that workers summarise; the policy then runs only after a window. None: it needs no worker reports."""
 
     def decide(self, situation: Situation) -> Decision:
-        """What to do before the next step."""
+        """Return what the job should do before the next step."""
         ...
 
     def undo(self, situation: Situation, came_from: Configuration) -> Decision | None:
-        """Back, now that the present configuration has shown what it brings; None where the change stands."""
+        """Return a decision to revert the last change, once its effect is measured; None if the change stands."""
         return None
 
 
 def disbelief(situation: Situation) -> Decision | None:
-    """No-Op where the noise scale cannot be believed, or says little of what is to come; None where it can.
+    """Return a No-Op if the noise scale is unreliable or not yet representative, else None.
 
-    While the learning rate rises the loss falls by what words are frequent, and almost without noise: what is seen then says little of
-    what is to come.
+    While the learning rate rises, the model learns word frequencies, almost without gradient noise. Measurements from then say little
+    about later training.
     """
     if situation.warming_up_samples:
         reason = f"the learning rate still rises, for {situation.warming_up_samples:,} samples more"
@@ -197,6 +200,6 @@ def disbelief(situation: Situation) -> Decision | None:
 
 
 def stay(situation: Situation, reason: str, *limits: Limit, **weighed: Any) -> Decision:
-    """No-Op, for a reason."""
+    """Return a No-Op with a reason; `weighed` sets further fields of the decision."""
     present, local_batches = situation.configuration, situation.local_batches
     return Decision(command=Command.NO_OP, configuration=present, local_batches=local_batches, reason=reason, limits=limits, **weighed)

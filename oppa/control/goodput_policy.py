@@ -1,27 +1,27 @@
-"""The policy of COPUS: throughput times statistical efficiency, over batch size and layout together (Algorithm 2).
+"""Implement the policy of COPUS: maximise throughput times statistical efficiency over batch size and layout together (Algorithm 2).
 
-What a change of layout costs counts as lost time. As the paper writes it, the goodput elsewhere is multiplied with T_useful / (T_elapsed +
-c), which knows of the past alone and would change the layout before the last step. By default it is what is left that counts: of the h
-seconds until the end the change takes c, so the goodput elsewhere is multiplied with 1 - c / h. Where nobody knows the end, h is the
-time trained so far, and both say the same.
+The policy differs from the paper in five points; `as_written` restores the paper's form of each.
 
-The paper asks one margin of everything: the best must be 10% better than the present configuration. Goodput is flat around its largest
-value, so that the batch then stays up to 2.5 times too small; and another layout is credited with what its batch alone would have
-brought. By default other batches in the present layout, which cost nothing, have a small margin of their own, and another layout must be
-better by 5% than the best that can be had without it: about what a table does not know of two rows. What it takes to get there counts
-apart.
+Cost of a change of layout. The paper multiplies the goodput of another layout by T_useful / (T_elapsed + c). That considers the past
+alone, and would still change the layout before the last step. By default the remaining time counts: the change takes c of the h seconds
+until the end, so the goodput is multiplied by 1 - c / h. If the end is unknown, h is the time trained so far, and both forms agree.
 
-Where the best lies beyond what a batch may grow at once, and nothing on the way is better than the present configuration, the paper's
-controller stays. By default it goes there by steps, if they are not worse by more than the margin.
+Margins. The paper has one margin: the best must be 10% better than the present configuration. Goodput is flat around its maximum, so the
+batch then stays up to 2.5 times too small. Another layout is also credited with the gain of its batch size alone. By default other batches
+in the present layout, which cost nothing, have a small margin of their own. Another layout must be 5% better than the best candidate in
+the present layout: 5% is about the uncertainty between two rows of a table. The cost of the change counts separately.
 
-The paper's controller never looks back. By default a configuration that has been tried, and is worth less than the one before, is left.
+Growth. Sometimes the best candidate exceeds the growth limit, and no intermediate batch is better than the present one. The paper's
+controller then stays. By default it goes there in steps, if they are not worse than the present configuration by more than the margin.
 
-What a larger learning rate is worth ends, by default, where noise does (`oppa.table.goodput`).
+Reverts. The paper's controller never reverts a change. By default a configuration that turns out worse than the previous one is left.
+
+Learning rate. By default a larger learning rate counts only while there is gradient noise (`oppa.table.goodput`).
 
 Notation:
-    G      goodput (COPUS eq. 7) of an offer, and of the present configuration
+    G      goodput (COPUS eq. 7) of a candidate, or of the present configuration
     c      seconds that a change of layout takes
-    h      seconds until the end, as things are
+    h      seconds until the end at the present throughput
 """
 
 import dataclasses
@@ -37,28 +37,28 @@ from oppa.table.rows import Strategy
 from oppa.units import format_number, format_seconds
 
 MARGIN, PAPER_MARGIN = 0.05, 0.10
-"""By so much must another layout be better; the second one is COPUS's (section 4.3)."""
+"""Relative margin by which another layout must be better; the second is that of COPUS (section 4.3)."""
 BATCH_MARGIN = 0.02
-"""And by so much where nothing but batch sizes changes."""
+"""Relative margin for a change of batch sizes alone."""
 UNDONE = 0.02
-"""By so much must the configuration before be better, for a change to be undone."""
+"""Relative margin by which the previous configuration must be better for a revert."""
 GROWTH = 2.0
-"""The batch grows at most by this factor at once (COPUS, section 6.1)."""
+"""Largest factor by which the batch may grow in one decision (COPUS, section 6.1)."""
 Cost = Literal["horizon", "elapsed"]
 Mask = NDArray[np.bool_]
 
 
 class GoodputPolicy(Policy):
-    """Takes the largest goodput, where that is worth a change.
+    """Chooses the candidate with the largest goodput, if it justifies a change.
 
     Args:
-        offers: To choose from.
-        margin: What the best must be better by, as a share.
-        batch_margin: The same where nothing but batch sizes changes; None: there is one margin, over the present configuration, and
-            nothing is gone to by steps, as the paper writes it.
-        growth: The largest factor by which the batch may grow at once.
-        cost: What a change of layout is weighed against: what is left (`horizon`), or what has passed (`elapsed`, as the paper writes it).
-        looks_back: Whether a change that has not delivered is undone.
+        offers: Candidates to choose from.
+        margin: Relative margin by which another layout must be better.
+        batch_margin: Relative margin for a change of batch sizes alone. None: `margin` applies to every change, relative to the present
+            configuration, and there are no intermediate steps, as in the paper.
+        growth: Largest factor by which the batch may grow in one decision.
+        cost: Time to which a change of layout is related: the remaining (`horizon`), or the elapsed time (`elapsed`, as in the paper).
+        looks_back: True to revert a change that made goodput worse.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class GoodputPolicy(Policy):
 
     @classmethod
     def as_written(cls, offers: Offers) -> "GoodputPolicy":
-        """Algorithm 2 and eq. 8 as the paper writes them."""
+        """Build the policy with Algorithm 2 and eq. 8 as the paper writes them."""
         return cls(offers.as_written(), margin=PAPER_MARGIN, batch_margin=None, cost="elapsed", looks_back=False)
 
     def decide(self, situation: Situation) -> Decision:
-        """The configuration to train in."""
+        """Return a decision with the configuration to train in."""
         if (disbelieved := disbelief(situation)) is not None:
             return disbelieved
         assert situation.noise_scale is not None
@@ -108,7 +108,7 @@ class GoodputPolicy(Policy):
         )
 
     def undo(self, situation: Situation, came_from: Configuration) -> Decision | None:
-        """Back to where the job came from, if that is worth more now that both are known."""
+        """Return a decision to revert to `came_from` if its goodput is now larger, by UNDONE and after the cost; else None."""
         if not self._looks_back or situation.noise_scale is None:
             return None
         current, before = (self._offers.current(each, situation.noise_scale, None) for each in (situation.configuration, came_from))
@@ -130,7 +130,7 @@ class GoodputPolicy(Policy):
         )
 
     def _may(self, configuration: Configuration, situation: Situation) -> bool:
-        """Whether nothing forbids a batch, however much it is worth."""
+        """Return True if neither the growth limit, a failed build nor a loss spike excludes a configuration."""
         grown = configuration.global_batch > self._growth * situation.configuration.global_batch
         return not grown and configuration not in situation.barred and configuration.global_batch < situation.too_large
 
@@ -162,7 +162,7 @@ class GoodputPolicy(Policy):
         )
 
     def _step_to(self, far: Configuration, worth: Array, among: Mask, batch: int) -> Option | None:
-        """The largest batch of these in its layout; None if there is none that is larger than the present one."""
+        """Return the largest batch among these candidates in the layout of `far`; None if none is larger than `batch`."""
         offers = self._offers
         return _largest(offers, offers.batches, among & offers.of_layout(far) & (offers.batches > batch), worth)
 
@@ -177,23 +177,23 @@ class GoodputPolicy(Policy):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Weighed:
-    """What offers are worth when all that speaks against them counts."""
+    """Result of comparing all candidates: the chosen one, and the thresholds that the others had to reach."""
 
     situation: Situation
     growth: float
     factor: float
-    """On what needs another layout."""
+    """Factor from 0 to 1 on the goodput of other layouts, for the cost of the change."""
     enough: float
-    """The goodput that an offer in the present layout must have."""
+    """Minimum goodput of a candidate in the present layout."""
     enough_elsewhere: float
-    """And one in another."""
+    """Minimum goodput of a candidate in another layout, after the cost."""
     chosen: Option | None
-    """None: nothing is worth a change."""
+    """Chosen candidate; None if no candidate justifies a change."""
     onward: Configuration | None
-    """What the chosen is but a step to."""
+    """Final target, if `chosen` is only an intermediate step to it."""
 
     def against(self, option: Option) -> tuple[Limit, ...]:
-        """What speaks against an option."""
+        """Return the limits that exclude a candidate."""
         present, wanted = self.situation.configuration, option.configuration
         moves = Strategy.of(wanted) != Strategy.of(present)
         enough = self.enough_elsewhere if moves else self.enough
@@ -208,17 +208,20 @@ class _Weighed:
 
 
 def _largest(offers: Offers, values: Array, among: Mask, goodputs: Array | None = None) -> Option | None:
-    """The offer with the largest value among these; None if there are none."""
+    """Return the candidate with the largest value within the mask `among`; None if the mask is empty.
+
+    The returned goodput is taken from `goodputs`, or from `values` if that is None.
+    """
     if not among.any():
         return None
     return offers.option(int(np.where(among, values, -np.inf).argmax()), values if goodputs is None else goodputs)
 
 
 def cost_factor(situation: Situation, samples_per_s: float, cost: Cost = "horizon") -> float:
-    """What is left of the goodput elsewhere when the time that it takes to get there counts, from 0 to 1.
+    """Return the factor from 0 to 1 on the goodput of another layout that accounts for the time of the change.
 
     Args:
-        samples_per_s: Throughput as things are.
+        samples_per_s: Present throughput.
         cost: `elapsed`: T_useful / (T_elapsed + c), COPUS, Algorithm 2, line 8. `horizon`: 1 - c / h.
     """
     seconds = situation.reconfiguration_s
@@ -233,7 +236,7 @@ def cost_factor(situation: Situation, samples_per_s: float, cost: Cost = "horizo
 
 
 def _told(option: Option, current: Option, noise_scale: float) -> str:
-    """How much better it is, for people."""
+    """Return a human-readable comparison of a candidate with the present configuration."""
     wanted, present = option.configuration, current.configuration
     gain = option.goodput / current.goodput - 1
     where = (

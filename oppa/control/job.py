@@ -1,4 +1,4 @@
-"""A job as the service knows it: its controller, what it has told so far, and what of that people look at."""
+"""Represent a job in the service: its controller, the steps it has reported, and the data for the live page."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,18 +10,25 @@ from oppa.protocol.messages import Changed, Decided, Hello, StepTaken
 from oppa.table.table import Table
 
 POINTS = 2000
-"""Steps that a curve has at most: when it has more, every other one is dropped."""
+"""Maximum number of points of a curve; when it has more, every second one is dropped."""
 WEIGHED = ("limits", "current", "chosen", "best")
-"""Of a decision: what was weighed."""
+"""Fields of a decision that record the alternatives."""
 KEPT = 200
-"""Decisions that people can look back at."""
+"""Maximum number of decisions kept for the live page."""
 
 
 def controllers(table: Table | None, policy_of: Callable[[Offers | None], Policy], *, every: int = EVERY) -> Callable[[Hello], Controller]:
-    """What makes a job's controller from what it says of itself: each its own, all from one table, where the policy needs one.
+    """Return a factory that builds the controller of a job from its hello.
+
+    All jobs share one table, but each has its own controller and policy.
+
+    Args:
+        table: Throughput table; None for policies that need none.
+        policy_of: Factory of the policy.
+        every: Steps between two decisions.
 
     Raises:
-        TableError: for an empty one.
+        TableError: if the table is empty.
     """
     offers = Offers(table) if table else None
 
@@ -42,13 +49,14 @@ class Job:
     """One training run, from its first message on.
 
     Args:
-        control: Makes the controller of a job that says so much of itself.
+        hello: The first message.
+        control: Factory of the controller for a hello.
     """
 
     def __init__(self, hello: Hello, control: Callable[[Hello], Controller]) -> None:
         self.name, self.controller = hello.job, control(hello)
         self.number = 0
-        """The largest that was taken in."""
+        """Largest message number accepted so far."""
         self.last: StepTaken | None = None
         self.history = History()
         self.decisions: list[dict[str, Any]] = []
@@ -56,7 +64,7 @@ class Job:
         self._unheard: Decided | None = None
 
     def take(self, message: StepTaken | Changed) -> Decided | None:
-        """Take in what the job tells, unless it was told before; a decision, where one is due."""
+        """Process a message unless its number was accepted before; return a decision if one is due, else None."""
         if message.number <= self.number:
             return None
         self.number = message.number
@@ -72,11 +80,11 @@ class Job:
         return self._unheard
 
     def unheard(self) -> Decided | None:
-        """The newest decision, if the job has neither been told of it nor has changed since."""
+        """Return the newest decision that was neither sent to the job nor superseded by a change; else None."""
         return self._unheard
 
     def heard(self, decided: Decided) -> None:
-        """The job has been told of a decision; until then it is told again on the next connection."""
+        """Mark a decision as sent; until then it is sent again on the next connection."""
         if self._unheard is decided:
             self._unheard = None
 
@@ -90,7 +98,7 @@ class Job:
     def _decided(self, message: StepTaken, decision: Decision) -> Decided:
         record = {"step": message.step, "elapsed_s": message.elapsed_s, "times": 1, "id": decision.configuration.id, **decision.to_dict()}
         if self.decisions and decision.command == Command.NO_OP and _alike(self.decisions[-1], record):
-            record["times"] += self.decisions.pop()["times"]  # as before, for the same reasons: one line for all of them
+            record["times"] += self.decisions.pop()["times"]  # repeated No-Ops with the same limits share one record
         self.decisions = [*self.decisions, record][-KEPT:]
         return Decided(
             number=message.number,
@@ -109,7 +117,7 @@ def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 class History:
-    """Points of a curve, thinned evenly as they become many; the last one is always there."""
+    """Points of a curve. It is thinned evenly above the limit `most`, and always includes the last point."""
 
     def __init__(self, most: int = POINTS) -> None:
         self._most, self._stride, self._count = most, 1, 0
@@ -117,7 +125,7 @@ class History:
         self._last: dict[str, Any] | None = None
 
     def add(self, point: dict[str, Any]) -> None:
-        """The next one."""
+        """Append a point."""
         if self._count % self._stride == 0:
             self._points.append(point)
         self._count, self._last = self._count + 1, point
@@ -126,7 +134,7 @@ class History:
 
     @property
     def points(self) -> list[dict[str, Any]]:
-        """In order."""
+        """Return the points in order."""
         return self._points if self._last is None or self._points[-1] is self._last else [*self._points, self._last]
 
 

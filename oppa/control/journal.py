@@ -1,6 +1,6 @@
-"""What the service was told, on disk: whoever starts it again plays it back, and knows what it knew.
+"""Store the messages of all jobs on disk; a restarted service replays them to restore its state.
 
-A message is acknowledged only when it is here. Commits are few, each of all that has come since the last one.
+A message is acknowledged only after it is stored. Each commit holds all messages since the previous one, so commits are few.
 """
 
 import contextlib
@@ -23,10 +23,15 @@ create table if not exists messages (
 
 
 class Journal:
-    """Of one service; durable with every commit (WAL, synchronous=FULL)."""
+    """The journal of one service, an SQLite database; every commit is durable (WAL, synchronous=FULL)."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises EnvironmentLackingError if the folder cannot be written, InputError if the journal is not one."""
+        """Open or create the journal in `folder`.
+
+        Raises:
+            EnvironmentLackingError: if the folder cannot be written.
+            InputError: if the file is damaged or has another format version.
+        """
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             self._db = sqlite3.connect(folder / FILE, isolation_level=None)
@@ -44,32 +49,32 @@ class Journal:
             raise InputError(f"`{folder / FILE}` has format {found[0]}", hint=f"this version of oppa reads format {VERSION}")
 
     def begin(self, job: str, hello: str) -> None:
-        """A job, or what it says of itself now."""
+        """Store the hello of a job, or replace it."""
         self._db.execute("insert into jobs values (?, ?) on conflict (name) do update set hello = excluded.hello", (job, hello))
 
     def add(self, messages: Iterable[tuple[str, int, str]]) -> None:
-        """Of jobs, by number; they are on disk when this returns."""
+        """Store messages, given as job, number and text; they are on disk when this returns. Known numbers are ignored."""
         with self._transaction():
             self._db.executemany("insert or ignore into messages values (?, ?, ?)", messages)
 
     def forget(self, job: str) -> None:
-        """A job, and all that it has told."""
+        """Delete a job and all its messages."""
         with self._transaction():
             self._db.execute("delete from messages where job = ?", (job,))
             self._db.execute("delete from jobs where name = ?", (job,))
 
     def jobs(self) -> list[tuple[str, str]]:
-        """Names, and what each said of itself."""
+        """Return the name and the hello of each job, sorted by name."""
         return list(self._db.execute("select name, hello from jobs order by name"))
 
     def messages(self, job: str) -> Iterator[str]:
-        """All that a job has told, in order."""
+        """Yield the messages of a job as JSON texts, by number."""
         for (text,) in self._db.execute("select text from messages where job = ? order by number", (job,)):
             yield text
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All of it or nothing, on disk when it ends."""
+        """Run a block as one transaction, which is on disk when it ends and rolled back on an exception."""
         self._db.execute("begin")
         try:
             yield
@@ -80,5 +85,5 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the database."""
         self._db.close()

@@ -1,4 +1,4 @@
-"""How a job's ranks find the service: `control.json` in the run's folder, which its owner alone can read."""
+"""Advertise the control service to the ranks of a job, in `control.json` in the run's folder; only its owner can read it."""
 
 import contextlib
 import json
@@ -19,17 +19,28 @@ FILE = "control.json"
 
 
 STATE_BYTES, MOVED_BYTES_PER_S, AGREED_S = 12, 1e9, 0.5
-"""Of a parameter: weight and two moments; what a rank moves of them; and what it takes to build another layout of nothing."""
+"""Bytes of a parameter's weight and two moments; bytes per second that a rank moves; and seconds of a change that moves no data."""
 
 
 def expected_change_s(parameters: int, devices: int) -> float:
-    """What a first change of layout may take, before one was measured: on the safe side, so that none comes just before the end."""
+    """Return a conservative estimate of the seconds of the first change of layout.
+
+    It is used until a change was measured, and prevents a change shortly before the end.
+    """
     return AGREED_S + STATE_BYTES * parameters / devices / MOVED_BYTES_PER_S
 
 
 @contextlib.contextmanager
 def told(folder: Path, *, address: str, through: str, job: str, token: str) -> Iterator[None]:
-    """A run's folder says where its service is, and through what rank 0 reaches it, while this lasts."""
+    """Write `control.json` into a run's folder for the duration of a `with` block.
+
+    Args:
+        folder: The run's folder.
+        address: Address of the service.
+        through: Address from which rank 0 reaches it, such as the near end of a tunnel.
+        job: Name of the job.
+        token: Token of the job.
+    """
     path = folder / FILE
     draft = path.with_suffix(".draft")
     write_private(draft, json.dumps({"address": address, "through": through, "job": job, "token": token}).encode())
@@ -41,10 +52,10 @@ def told(folder: Path, *, address: str, through: str, job: str, token: str) -> I
 
 
 def client_of(folder: Path, configuration: Configuration, problem: Problem) -> "ControlClient | None":
-    """The line of a run to its service; None where it has none.
+    """Return a client for the service that a run's folder names; None if it names none.
 
     Raises:
-        RunError: if what its folder says is damaged.
+        RunError: if `control.json` is damaged.
     """
     from oppa.control.client import ControlClient
 

@@ -1,4 +1,4 @@
-"""What the service knows, as Prometheus reads it (text exposition format 0.0.4)."""
+"""Export the state of the service to Prometheus (text exposition format 0.0.4)."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -6,12 +6,19 @@ from oppa.control.job import Job
 from oppa.protocol.messages import StepTaken
 
 OfStep = tuple[str, str, str, Callable[[StepTaken], float | None]]
-"""Name, kind, what it is, and how it is found."""
+"""A metric of a step: name, kind, help text, and function that returns its value or None."""
 OfJob = tuple[str, str, str, Callable[[Job], float | None]]
+"""A metric of a job, in the same form."""
 
 
 def exposition(jobs: Iterable[Job], *, taken: int, refused: int) -> str:
-    """A line for each figure of each job, and a few for the service."""
+    """Return the exposition text: all metrics of each job, and three of the service.
+
+    Args:
+        jobs: All jobs.
+        taken: Messages accepted since the service started.
+        refused: Messages and connections refused since then.
+    """
     known = sorted(jobs, key=lambda job: job.name)
     lines = [
         *_family("oppa_jobs", "gauge", "Jobs that the service knows.", {"": len(known)}),
@@ -46,11 +53,11 @@ _OF_JOB: tuple[OfJob, ...] = (
 
 
 def _family(name: str, kind: str, about: str, values: Mapping[str, float | None]) -> list[str]:
-    """A figure's lines; none where nothing has it."""
+    """Return the lines of a metric; empty if no job has a value."""
     known = [f"{name}{label} {value!r}" for label, value in values.items() if value is not None]
     return [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *known] if known else []
 
 
 def _label(job: Job) -> str:
-    """A job's name has no character that would have to be escaped (`protocol.messages.NAME`)."""
+    """Return the label of a job; its name needs no escaping (`protocol.messages.NAME`)."""
     return f'{{job="{job.name}"}}'

@@ -1,9 +1,9 @@
-"""The policy of Lau et al.: the batch grows when its gradient is too noisy (section 3), and the table says which layout runs it fastest.
+"""Implement the policy of Lau et al.: grow the batch when its gradient is too noisy (section 3), in its fastest layout from the table.
 
-    the batch that the test asks for    V / (eta^2 |g|^2), of the last step that was measured (eq. 3; V as in eq. 5 for `paper`)
-    its next size                       the smallest of the table that is not below, within what the batch may grow by, and its maximum
+    required batch    V / (eta^2 |g|^2), of the last step that was measured (eq. 3; V as in eq. 5 for `paper`)
+    next batch        the smallest of the table not below it, up to the growth limit and the maximum
 
-It never shrinks, and it does not wait for the learning rate to have risen: both as the paper has it.
+The batch never shrinks, and the policy does not wait for the learning-rate warm-up; both are as in the paper.
 """
 
 import math
@@ -17,14 +17,18 @@ from oppa.training.norm_test import ETA, Form, asked_for, groups_of
 
 
 class NormTestPolicy(Policy):
-    """Takes the batch that the norm test asks for.
+    """Chooses the batch that the norm test requires.
 
     Args:
-        offers: To choose from.
-        eta: Smaller ones ask for larger batches.
-        maximum: Sequences that no batch has more than; the table's largest unless given.
-        interval: Steps from one test to the next; between two nothing is measured.
-        growth: The largest factor by which the batch may grow at once; the paper has no bound.
+        offers: Candidates to choose from.
+        eta: Threshold of the test; a smaller value requires larger batches.
+        maximum: Largest batch in sequences; by default the largest of the table.
+        interval: Steps between two tests; nothing is measured in between.
+        growth: Largest factor by which the batch may grow in one decision; the paper has no limit.
+        form: `unbiased` compares micro-batches, `paper` compares workers if there are several (eq. 5).
+
+    Raises:
+        InputError: if an argument is out of range, or the table has no batch up to `maximum`.
     """
 
     def __init__(
@@ -43,17 +47,17 @@ class NormTestPolicy(Policy):
         if not (offers.batches <= maximum).any():
             raise InputError(f"`maximum = {maximum:g}` is below all batches of the table", hint=f"give at least {offers.batches.min():g}")
         self._offers, self._eta, self._maximum, self._growth, self._form = offers, eta, maximum, growth, form
-        self.interval, self.measures = interval, groups_of(form, workers=2)  # a job sees for itself whether it has several
+        self.interval, self.measures = interval, groups_of(form, workers=2)  # the job itself checks if it has several workers
 
     @classmethod
     def as_written(
         cls, offers: Offers, *, eta: float = ETA["paper"], maximum: float = math.inf, interval: int = 1, growth: float = math.inf
     ) -> "NormTestPolicy":
-        """Eq. 5 as the paper writes it, and a batch that grows as far as it asks for."""
+        """Build the policy with eq. 5 as the paper writes it, and without a growth limit."""
         return cls(offers, eta=eta, maximum=maximum, interval=interval, growth=growth, form="paper")
 
     def decide(self, situation: Situation) -> Decision:
-        """The batch to train with, and the layout for it."""
+        """Return a decision with the batch to train with and its layout."""
         ratio = situation.variance_ratio if self._form == "unbiased" else situation.worker_variance_ratio
         if situation.health == "not_finite" or ratio is None:
             lacking = "the last step does not say how noisy its gradient was"

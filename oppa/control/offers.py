@@ -1,9 +1,9 @@
-"""The rows of a table as a policy weighs them: all at once, thousands in a fraction of a millisecond.
+"""Index the rows of a throughput table for policies, which evaluate thousands of candidates in a fraction of a millisecond.
 
-Notation (N rows; n offers: of each strategy at each global batch the fastest micro-batch; k = 3 that are best):
-    samples_per_s    T of COPUS eq. 3, the median belief      (n,)
-    batches          B_g, sequences                           (n,)
-    layouts          the number of the strategy               (n,)
+Notation (N rows; n candidates, each the fastest micro-batch of a strategy at a global batch; k = 3 best ones):
+    samples_per_s    T of COPUS eq. 3, the median of its distribution    (n,)
+    batches          B_g, sequences                                      (n,)
+    layouts          the number of the strategy                          (n,)
 """
 
 import copy
@@ -27,10 +27,10 @@ BEST = 3
 
 
 class Offers:
-    """What a table offers; many jobs may share one, and each has its own when training has refined it.
+    """The candidates of a table. Jobs may share an instance; refining it for a job makes a new one.
 
     Raises:
-        TableError: if that is nothing.
+        TableError: if the table has no row.
     """
 
     def __init__(self, table: Table) -> None:
@@ -42,19 +42,19 @@ class Offers:
         self._choose(np.array([row.steps_per_s for row in table.rows]))
 
     def scaled(self, scaling: Scaling) -> "Offers":
-        """The same to a job whose learning rate follows the batch so."""
+        """Return a copy for a job whose learning rate follows the batch by `scaling`."""
         made = copy.copy(self)
         made._scaling = scaling
         return made
 
     def as_written(self) -> "Offers":
-        """The same by COPUS eq. 8, in which the learning rate counts always."""
+        """Return a copy that uses COPUS eq. 8, in which the learning-rate factor never saturates."""
         made = copy.copy(self)
         made._saturating = False
         return made
 
     def refined(self, observations: Iterable[Observation]) -> "Offers":
-        """With what training has seen, as `oppa.table.refinement.refined` has it: these once more, in a millisecond."""
+        """Return candidates refined by step times of training, in about a millisecond; equivalent to `oppa.table.refinement.refined`."""
         seen = together(observations)
         if not seen:
             return self
@@ -69,21 +69,24 @@ class Offers:
 
     @property
     def configurations(self) -> Sequence[Configuration]:
-        """Of all rows, every micro-batch among them."""
+        """Return the configurations of all rows, with every micro-batch."""
         return self._rows.configurations
 
     def goodputs(self, noise_scale: float) -> Array:
-        """Of all offers, shape (n,)."""
+        """Return the goodput of every candidate, shape (n,)."""
         return self._goodput(self.samples_per_s, self.batches, noise_scale)
 
     def measured(self, configuration: Configuration, noise_scale: float, steps_per_s: float) -> Option:
-        """What a configuration is worth at the speed that it has shown, whatever the table says."""
+        """Return a configuration with its goodput at a measured speed, independent of the table."""
         samples_per_s = steps_per_s * configuration.global_batch
         worth = float(self._goodput(samples_per_s, configuration.global_batch, noise_scale))
         return Option(configuration=configuration, samples_per_s=samples_per_s, goodput=worth)
 
     def current(self, configuration: Configuration, noise_scale: float, steps_per_s: float | None) -> Option | None:
-        """What a configuration is worth: by the table, as all others, else by what was measured of it; None if neither knows it."""
+        """Return a configuration with its goodput; None if its speed is unknown.
+
+        The speed comes from the table, as for all candidates. `steps_per_s` is used only if the table lacks the configuration.
+        """
         place = self._rows.places.get(configuration)
         rate = steps_per_s if place is None else float(self._rates[place])
         if rate is None:
@@ -91,25 +94,25 @@ class Offers:
         return self.measured(configuration, noise_scale, rate)
 
     def of_layout(self, configuration: Configuration) -> NDArray[np.bool_]:
-        """Which offers need no other layout than this configuration, shape (n,)."""
+        """Return a mask of the candidates in the layout of this configuration, shape (n,)."""
         return np.asarray(self.layouts == self._rows.numbers.get(Strategy.of(configuration), -1))
 
     def among(self, configurations: frozenset[Configuration]) -> NDArray[np.bool_]:
-        """Which offers are one of these, shape (n,)."""
+        """Return a mask of the candidates that are among these configurations, shape (n,)."""
         return np.isin(self._chosen, [self._rows.places[each] for each in configurations if each in self._rows.places])
 
     def configuration(self, index: int) -> Configuration:
-        """Of an offer, by its number."""
+        """Return the configuration of candidate number `index`."""
         return self._rows.configurations[int(self._chosen[index])]
 
     def option(self, index: int, goodputs: Array) -> Option:
-        """An offer, by its number."""
+        """Return candidate number `index` with its goodput."""
         return Option(
             configuration=self.configuration(index), samples_per_s=float(self.samples_per_s[index]), goodput=float(goodputs[index])
         )
 
     def best(self, goodputs: Array) -> tuple[Option, ...]:
-        """The few with the largest goodput, best first."""
+        """Return up to BEST candidates with the largest goodput, best first."""
         count = min(BEST, len(goodputs))
         largest = np.argpartition(-goodputs, count - 1)[:count]
         return tuple(self.option(int(index), goodputs) for index in largest[np.argsort(-goodputs[largest], kind="stable")])
@@ -118,7 +121,7 @@ class Offers:
         return goodput(samples_per_s, global_batch, noise_scale, scaling=self._scaling, saturating=self._saturating)
 
     def _choose(self, steps_per_s: Array) -> None:
-        """Of each strategy at each batch the fastest micro-batch, of equals the first."""
+        """Choose the fastest micro-batch of each strategy at each batch; the first row wins a tie."""
         order = np.lexsort((-steps_per_s, self._rows.groups))  # stable
         groups = self._rows.groups[order]
         self._chosen: Numbers = np.sort(order[np.flatnonzero(np.diff(groups, prepend=-1))])
@@ -128,7 +131,7 @@ class Offers:
 
 
 class _Rows:
-    """What training does not change of a table's rows."""
+    """The parts of a table's rows that refinement leaves unchanged."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.configurations: list[Configuration] = [row.configuration for row in rows]
@@ -140,7 +143,7 @@ class _Rows:
         self.groups = self._grouped()
 
     def with_strangers(self, configurations: Sequence[Configuration]) -> "_Rows":
-        """With what training was in, and the table does not have; the same where that is nothing."""
+        """Return a copy with rows appended for configurations that are not in the table; `self` if there are none."""
         if not configurations:
             return self
         made = _Rows.__new__(_Rows)
@@ -155,6 +158,6 @@ class _Rows:
         return made
 
     def _grouped(self) -> Numbers:
-        """The number of each row's strategy and batch, shape (N,)."""
+        """Return a number for each row's pair of strategy and batch, shape (N,)."""
         _, batches = np.unique(self.batches, return_inverse=True)
         return np.asarray(batches * len(self.numbers) + self.layouts)

@@ -1,4 +1,4 @@
-"""The live page: one file, which loads nothing from anywhere and runs no script but its own."""
+"""Serve the live page: a single file that loads no external resource and runs only its own script."""
 
 import base64
 import functools
@@ -11,13 +11,13 @@ _FILE = Path(__file__).with_name("page.html")
 
 @functools.cache
 def page() -> str:
-    """The file."""
+    """Return the HTML of the page."""
     return _FILE.read_text()
 
 
 @functools.cache
 def policy_of_page() -> dict[str, str]:
-    """Headers that let a browser run this script and this style, and nothing else."""
+    """Return HTTP headers that allow only the page's own script and style."""
     script, style = (_hash(re.findall(rf"<{tag}>(.*?)</{tag}>", page(), re.DOTALL)) for tag in ("script", "style"))
     allowed = {"default-src": "'none'", "script-src": script, "style-src": style, "connect-src": "'self'"}
     nothing = dict.fromkeys(("base-uri", "form-action", "frame-ancestors"), "'none'")

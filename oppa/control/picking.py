@@ -1,4 +1,4 @@
-"""The layout for a batch that is wanted: the one that runs it fastest, where getting there pays."""
+"""Choose the layout for a requested batch: the fastest one, if the change of layout pays off."""
 
 import dataclasses
 import math
@@ -15,25 +15,28 @@ from oppa.units import format_number, format_seconds
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Which batches a policy may take, in sequences."""
+    """Limits on the batches that a policy may choose, in sequences."""
 
     growth: float = math.inf
-    """The largest factor by which the batch may grow at once."""
+    """Largest factor by which the batch may grow in one decision."""
     least: float = 0.0
     most: float = math.inf
     measurable: bool = False
-    """A step has to have two micro-batches or more, over all replicas: else nobody can say how noisy its gradient is."""
+    """True if a step needs at least two micro-batches over all replicas, so that its gradient noise can be measured."""
 
 
 def with_batch(offers: Offers, situation: Situation, wanted: float, why: str, bounds: Bounds) -> Decision:
-    """To the smallest batch of the table that is not below what is wanted, in the layout that runs it fastest.
+    """Return a decision for the smallest batch of the table that is not below `wanted`, in its fastest layout.
 
-    Another layout must be faster by the margin of the goodput policy, and pay in what is left. Towards a batch that is out of reach the
-    job goes as far as it may.
+    Another layout must be faster by the margin of the goodput policy after the cost of the change. If no permitted batch is that large,
+    the largest permitted batch is chosen.
 
     Args:
-        wanted: Sequences.
-        why: For people.
+        offers: Candidates to choose from.
+        situation: State of the job.
+        wanted: Requested batch, in sequences.
+        why: Human-readable reason for the request.
+        bounds: Limits on the batch.
     """
     present, batches = situation.configuration, offers.batches
     limits = {
@@ -70,18 +73,21 @@ def with_batch(offers: Offers, situation: Situation, wanted: float, why: str, bo
 
 
 def asking(what: str, batch: float) -> str:
-    """Why a batch is wanted, for people."""
+    """Return a human-readable reason for a requested batch."""
     return f"{what} asks for {format_number(batch)} sequences"
 
 
 def _smallest(batches: Array, wanted: float) -> float:
-    """The smallest that is not below what is wanted, else the largest."""
+    """Return the smallest batch that is not below `wanted`, else the largest."""
     enough = batches[batches >= wanted]
     return float(enough.min() if len(enough) else batches.max())
 
 
 def _fastest(offers: Offers, situation: Situation, among: Mask) -> Configuration | None:
-    """Of these offers, which have one batch; of the present layout, unless another one is worth a change. None if none would pay."""
+    """Return the fastest of these candidates, which share one batch; None if no change of layout pays off.
+
+    The present layout is preferred unless another one is faster by the margin after the cost of the change.
+    """
     rates = np.where(among, offers.samples_per_s, -np.inf)
     own = np.where(offers.of_layout(situation.configuration), rates, -np.inf)
     best, stayed = int(rates.argmax()), int(own.argmax())
@@ -92,7 +98,10 @@ def _fastest(offers: Offers, situation: Situation, among: Mask) -> Configuration
 
 
 def _measurable(offers: Offers, wanted: Configuration) -> Configuration | None:
-    """The same with the largest micro-batches of which a step has several; None where the table has none."""
+    """Return a configuration with at least two micro-batches a step; None if the table has none.
+
+    It is `wanted` itself if possible, else the same strategy and batch with the largest such micro-batch.
+    """
 
     def several(each: Configuration) -> bool:
         return each.dp * each.num_microbatches > 1

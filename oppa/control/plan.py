@@ -1,7 +1,7 @@
-"""A static plan: what a controller would have done along the noise scale of a run that is over, for those who allow no live one.
+"""Compute a static plan from the noise scale of a finished run, for training without a live controller.
 
-The noise scale is taken at the same number of samples as the run had it, and time from the table. In a run of the same model on the same
-data both come close; what the plan cannot do is notice when they do not.
+The plan takes the noise scale at the sample count of the finished run, and times from the table. A run of the same model on the same
+data comes close to both. The plan cannot detect a deviation.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from oppa.training.noise_scale import Smoothing
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseSeen:
-    """The noise scale of a run behind so many samples, in sequences."""
+    """The noise scale of a run after a number of samples, in sequences."""
 
     samples: int
     noise_scale: float
@@ -28,14 +28,14 @@ class NoiseSeen:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A configuration, from a sample on."""
+    """A stage of the plan: a configuration and the sample count at which it starts."""
 
     samples: int
     configuration: Configuration
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a JSON-serialisable dict."""
         return {"samples": self.samples, "configuration": self.configuration.to_dict(), "reason": self.reason}
 
 
@@ -49,16 +49,19 @@ def plan(
     warmup: int = 0,
     reconfiguration_s: float = 0.0,
 ) -> list[Stage]:
-    """What to train in from which sample on.
+    """Return the stages that a policy would choose along a recorded noise scale.
 
     Args:
-        seen: By samples, ascending.
-        begin: The first configuration; it must be in the table.
+        policy: Policy that decides.
+        table: Throughput table.
+        seen: Recorded noise scale, ascending by samples.
+        begin: First configuration; it must be in the table.
         total: Samples of the whole training.
         warmup: Samples over which the learning rate rises.
+        reconfiguration_s: Seconds of a change of layout.
 
     Raises:
-        InputError: if the run tells no noise scale, or the table does not know what it begins in.
+        InputError: if `seen` is empty, or the table has no row for `begin`.
     """
     if not seen:
         raise InputError("the run tells no noise scale that can be believed", hint="train longer, or with more micro-batches a step")
@@ -99,14 +102,19 @@ def plan(
 
 
 def _variance_ratios(noise_scale: float, present: Configuration) -> tuple[float, float]:
-    """V / |g|^2 of the norm test in expectation, without bias and as eq. 5 has it, where tr(Sigma) / |G|^2 is known."""
+    """Return the expected V / |g|^2 of the norm test in its unbiased form and by eq. 5.
+
+    Args:
+        noise_scale: tr(Sigma) / |G|^2, in sequences.
+        present: Configuration of the step.
+    """
     ratio = noise_scale / (1 + noise_scale / present.global_batch)
     groups = present.dp if present.dp > 1 else present.num_microbatches
     return ratio, ratio * (groups - 1) / present.global_batch
 
 
 def fastest_at(table: Table, global_batch: int) -> Row:
-    """The fastest row at the batch of the table that is closest to this one; raises InputError for an empty table."""
+    """Return the fastest row at the table's batch closest to `global_batch`; raise InputError for an empty table."""
     if not table.rows:
         raise InputError("the table has no row", hint="go on with `oppa profile`")
     closest = min(table.batches, key=lambda batch: (abs(batch - global_batch), batch))
@@ -114,15 +122,15 @@ def fastest_at(table: Table, global_batch: int) -> Row:
 
 
 def launches(stages: Iterable[Stage]) -> list[list[Stage]]:
-    """Stages that one launch of a framework can run, one after the other: layout and micro-batch stay, the global batch changes."""
+    """Group consecutive stages into launches of a framework: within one, only the global batch changes."""
     groups = itertools.groupby(stages, key=lambda stage: (Strategy.of(stage.configuration), stage.configuration.micro_batch))
     return [list(group) for _, group in groups]
 
 
 def megatron_schedule(stages: Sequence[Stage], seq_len: int) -> str:
-    """Megatron-LM's `--step-batch-size-schedule`: batches by the tokens from which on they hold.
+    """Return the value of Megatron-LM's `--step-batch-size-schedule`: the start of each batch size in tokens.
 
-    A launch that goes on from a checkpoint counts from the first sample of all training, and a schedule begins at 0.
+    A launch that resumes from a checkpoint counts from the first sample of the whole training. Each schedule begins at 0.
     """
     first, *rest = stages
     steps = [f"0:{first.configuration.global_batch}", *(f"{stage.samples * seq_len}:{stage.configuration.global_batch}" for stage in rest)]

@@ -1,6 +1,6 @@
-"""Policies by name; another one is another entry.
+"""Register policies by name; add an entry for a new policy.
 
-A name may have settings behind it, `norm-test,eta=0.3,maximum=512`: the numbers that the policy's constructor takes.
+Settings may follow a name, as in `norm-test,eta=0.3,maximum=512`. They are the numeric keyword arguments of the policy's constructor.
 """
 
 import inspect
@@ -31,18 +31,19 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
     "static": lambda _: StaticPolicy(),
 }
 LEARNED: Mapping[str, Callable[..., Policy]] = {"rl": LearnedPolicy, "explore": ExploringPolicy}
-"""What goes by weights."""
+"""Policies that need weights; `explore` uses only their actions and window."""
 WITHOUT_TABLE = ("proportional", *LEARNED)
 
 
 def policy_of(text: str, weights: Weights | None = None) -> Callable[[Offers | None], Policy]:
-    """What makes a policy from what there is to choose from; None where it needs nothing (`needs_table`).
+    """Return a factory that builds the policy from candidates; policies that need no table accept None (`needs_table`).
 
     Args:
-        weights: Of a policy that goes by weights.
+        text: Name of the policy, with settings if any.
+        weights: Weights of a learned policy.
 
     Raises:
-        InputError: for an unknown name, a setting that it does not have, or weights that are missing or useless.
+        InputError: for an unknown name or setting, missing weights, or weights for a policy that takes none.
     """
     name, *settings = text.split(",")
     known_names = {**POLICIES, **LEARNED}
@@ -57,12 +58,12 @@ def policy_of(text: str, weights: Weights | None = None) -> Callable[[Offers | N
 
 
 def needs_table(text: str) -> bool:
-    """Whether a policy chooses from a table."""
+    """Return True if a policy chooses from a table."""
     return text.partition(",")[0] not in WITHOUT_TABLE
 
 
 def _settings(make: Callable[..., Policy]) -> dict[str, type]:
-    """The numbers that a policy takes, by name: whole ones, or any."""
+    """Return the type, int or float, of each numeric setting of a policy."""
     parameters = inspect.signature(make).parameters.values()
     numbers = (each for each in parameters if each.kind is each.KEYWORD_ONLY and type(each.default) in (int, float))
     return {each.name: type(each.default) for each in numbers}

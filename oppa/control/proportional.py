@@ -1,7 +1,7 @@
-"""Local batches in proportion to the speed that workers have shown: what DYNAMIX is compared with on uneven workers.
+"""Set local batches in proportion to the measured speed of workers: the baseline for DYNAMIX on workers of different speed.
 
-The global batch stays, and each worker gets the share of it that it is the fastest worker's share of (LB-BSP, Chen et al. 2020): then
-all are through at the same time, and nobody waits.
+The global batch stays fixed, and each worker's share is proportional to its speed (LB-BSP, Chen et al. 2020). All workers then finish at
+the same time, and none waits.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,19 @@ from oppa.control.offers import Offers
 from oppa.errors import InputError
 
 WINDOW = 20
-"""Steps."""
+"""Default window, in steps."""
 
 
 class ProportionalPolicy(Policy):
-    """Shares the global batch out in proportion to speed.
+    """Divides the global batch among workers in proportion to their speed.
 
     Args:
-        offers: Not looked at: the batch stays what it is.
+        offers: Unused, because the global batch stays fixed.
         window: Steps over which speed is measured.
-        margin: The least share by which the slowest worker's own time has to fall, or a change is not worth it.
+        margin: Relative reduction of the slowest worker's own time that a change must exceed.
+
+    Raises:
+        InputError: if `window` is below 1 or `margin` is negative.
     """
 
     def __init__(self, offers: Offers | None = None, *, window: int = WINDOW, margin: float = 0.05) -> None:
@@ -29,7 +32,7 @@ class ProportionalPolicy(Policy):
         self.window, self._margin = window, margin
 
     def decide(self, situation: Situation) -> Decision:
-        """Other shares of the same batch."""
+        """Return a decision with new local batches and the same global batch."""
         workers, present = situation.workers, situation.configuration
         if not workers:
             return stay(situation, "workers do not say how fast they are: layouts other than dp share nothing out", Limit.UNKNOWN)
@@ -44,17 +47,19 @@ class ProportionalPolicy(Policy):
 
 
 def shared_out(total: int, speeds: Sequence[float]) -> tuple[int, ...]:
-    """Whole shares of a batch in proportion to speeds, of at least 1, that add up to it: what is left goes where it is done soonest.
+    """Return integer shares of a batch in proportion to speeds, each at least 1, that sum to `total`.
+
+    Each sample left over by rounding goes to the worker that finishes it soonest.
 
     Args:
-        total: Samples; at least one for each.
-        speeds: Of workers, in samples per second.
+        total: Samples; at least one per worker.
+        speeds: Speed of each worker, in samples per second.
     """
     shares = [max(1, int(total * speed / sum(speeds))) for speed in speeds]
     while sum(shares) < total:
         soonest = min(range(len(speeds)), key=lambda worker: (shares[worker] + 1) / speeds[worker])
         shares[soonest] += 1
-    while sum(shares) > total:  # slow ones have got a sample that they do not deserve
+    while sum(shares) > total:  # the minimum of 1 gave slow workers more than their share
         latest = max((worker for worker in range(len(speeds)) if shares[worker] > 1), key=lambda worker: shares[worker] / speeds[worker])
         shares[latest] -= 1
     return tuple(shares)

@@ -1,16 +1,16 @@
-"""The control service: jobs tell it their steps over WebSocket, and it tells them what to do.
+"""Run the control service: jobs report their steps over WebSocket and receive decisions.
 
     GET /             the live page; it holds no data
-    GET /healthz      whether the service runs
-    GET /metrics      for Prometheus; with the watcher's token
-    WS  /job/NAME     a job; with its own token
-    WS  /watch        the live page's data; the watcher's token is its first message
+    GET /healthz      health check
+    GET /metrics      metrics for Prometheus; requires the watcher's token
+    WS  /job/NAME     connection of a job; requires its own token
+    WS  /watch        the live page's data; the first message is the watcher's token
 
-Tokens come in the header `Authorization: Bearer TOKEN`, never in an address. It listens on loopback alone: from elsewhere it is reached
-through an SSH tunnel. A browser on the same machine may be led here by a foreign page, so Host and Origin are checked, too.
+Tokens are sent in the header `Authorization: Bearer TOKEN`, never in a URL. The service listens only on loopback; other hosts reach it
+through an SSH tunnel. A foreign page may direct a browser on the same machine to the service, so Host and Origin are checked, too.
 
-What a job tells is answered at once, and acknowledged when it is on disk. Nobody waits for anybody: a job that talks too fast is read more
-slowly, and what is damaged is refused and forgotten.
+The service decides on a message at once, and acknowledges it when it is on disk. Connections do not wait for each other. A job that sends
+too fast is read more slowly, and damaged messages are refused and dropped.
 """
 
 import asyncio
@@ -41,32 +41,32 @@ from oppa.places.network import LOOPBACK
 from oppa.protocol.messages import MAX_BYTES, NAME, Ack, Changed, Hello, Refused, StepTaken, Welcome, from_job
 
 CONNECTIONS = 4096
-"""At once; more are told to come back."""
+"""Maximum number of simultaneous connections; further ones get HTTP status 503."""
 PER_S, BURST = 100.0, 1000
-"""Messages of a connection that are read in a second, and before that counts."""
+"""Messages read from a connection per second, and size of a burst that is read without delay."""
 QUEUED = 256
-"""Messages of a connection that wait for the disk."""
+"""Maximum number of messages of a connection that were read but not processed."""
 WRONG = 20
-"""Damaged messages after which a connection is closed."""
+"""Number of damaged messages after which a connection is closed."""
 PATIENCE_S = 10.0
-"""In which the first message must come."""
+"""Seconds within which the first message must arrive."""
 GATHERED_S = 0.002
-"""In which messages gather that are written to disk together."""
+"""Seconds in which messages are collected for one write to disk."""
 _JOB = re.compile(f"/job/({NAME})")
 
 
 _log = logging.getLogger(__name__)
 
 Told = tuple[StepTaken | Changed, str]
-"""A message, and the text that it came as."""
+"""A message and its JSON text."""
 
 
 class Service:
-    """Many jobs, each under a controller of its own.
+    """Serves many jobs, each with a controller of its own.
 
     Args:
-        folder: Where its secret and its journal lie.
-        control: Makes the controller of a job that says so much of itself.
+        folder: Folder of the service's secret and journal.
+        control: Factory of the controller for a job's hello.
     """
 
     def __init__(self, folder: Path, control: Callable[[Hello], Controller]) -> None:
@@ -78,16 +78,19 @@ class Service:
         self._speaking: dict[str, ServerConnection] = {}
         self._waiting: list[tuple[str, int, str]] = []
         self._written: asyncio.Future[None] | None = None
-        """Of what waits: done when it is on disk."""
+        """Future of the waiting messages, done when they are on disk; None if none wait."""
         self._writer: asyncio.Task[None] | None = None
         self.refused = 0
-        """Messages that were damaged, and connections without the right token."""
+        """Number of damaged messages and of refused connections and requests."""
         self.taken = 0
-        """Messages that were taken in since the service began."""
+        """Number of messages accepted since the service started."""
 
     @contextlib.asynccontextmanager
     async def open(self, port: int = 0) -> AsyncIterator[int]:
-        """Serve while this lasts; the port, a free one unless given.
+        """Serve inside an `async with` block, and yield the port.
+
+        Args:
+            port: Port to listen on; 0 picks a free one.
 
         Raises:
             OSError: if the port is taken.
@@ -108,12 +111,12 @@ class Service:
             yield _port(server)
 
     def close(self) -> None:
-        """Let go of the journal."""
+        """Close the journal."""
         self._disk.submit(self._journal.close).result()
         self._disk.shutdown()
 
     def _remembered(self) -> list[Job]:
-        """Jobs as they were, played back from the journal."""
+        """Return the jobs, restored by replaying the journal."""
         found = []
         for name, hello in self._journal.jobs():
             first = from_job(hello)
@@ -126,10 +129,10 @@ class Service:
             found.append(job)
         return found
 
-    # What is asked before a connection is a WebSocket.
+    # HTTP requests, before a connection becomes a WebSocket.
 
     async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        """None lets a WebSocket in; everything else is answered."""
+        """Return the HTTP response to a request, or None to accept it as a WebSocket."""
         own = f"{LOOPBACK}:{connection.local_address[1]}", f"localhost:{connection.local_address[1]}"
         hosts, origins = request.headers.get_all("Host"), request.headers.get_all("Origin")
         if len(hosts) != 1 or hosts[0] not in own or any(origin not in [f"http://{host}" for host in own] for origin in origins):
@@ -154,7 +157,7 @@ class Service:
         self.refused += 1
         return _answer(status, text)
 
-    # What is said on it.
+    # Messages on a WebSocket.
 
     async def _speak(self, connection: ServerConnection) -> None:
         assert connection.request is not None
@@ -171,7 +174,7 @@ class Service:
                 await answer_watcher(connection, self.jobs)
 
     async def _listen(self, connection: ServerConnection, name: str) -> None:
-        """One job, until its connection ends; a newer one takes its place."""
+        """Serve one job until its connection ends; a newer connection of the job replaces an older one."""
         if (older := self._speaking.get(name)) is not None:
             await older.close(1008, "the job has connected again")
         self._speaking[name] = connection
@@ -193,7 +196,7 @@ class Service:
                 del self._speaking[name]
 
     async def _known(self, hello: Hello) -> Job:
-        """The job that says hello, new or as it was."""
+        """Store a hello, and return its job, which is created if it is new."""
         await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.begin, hello.job, hello.to_json())
         job = self.jobs.get(hello.job) or self.jobs.setdefault(hello.job, Job(hello, self._control))
         job.controller.total_samples = hello.total_samples
@@ -201,7 +204,7 @@ class Service:
         return job
 
     async def _take_in(self, connection: ServerConnection, job: Job) -> None:
-        """What a job tells: read at a measured pace, written together, taken in, acknowledged."""
+        """Read the messages of a job at a limited rate and process them in batches, until the connection ends."""
         read: asyncio.Queue[str | bytes | None] = asyncio.Queue(QUEUED)
         reader = asyncio.create_task(_read(connection, read))
         try:
@@ -217,7 +220,7 @@ class Service:
             reader.cancel()
 
     async def _answer(self, connection: ServerConnection, job: Job, texts: list[str | bytes]) -> int:
-        """Take in what came together, decide, and acknowledge; how much of it was damaged."""
+        """Process a batch of messages: send a decision if due, and acknowledge; return the number of damaged messages."""
         messages, damaged = _sorted_out(texts)
         self.refused += len(damaged)
         for message, text in messages:
@@ -237,10 +240,10 @@ class Service:
         return len(damaged)
 
     async def _on_disk(self) -> None:
-        """Wait until all that was taken in is there; what comes meanwhile is written together.
+        """Wait until all accepted messages are on disk; messages that arrive together share one write.
 
         Raises:
-            sqlite3.Error, RuntimeError: if it cannot be written. It waits for the next attempt.
+            sqlite3.Error, RuntimeError: if they cannot be written; they stay queued for the next attempt.
         """
         if not self._waiting and self._writer is None:
             return
@@ -250,13 +253,13 @@ class Service:
         await asyncio.shield(written)
 
     async def _write(self) -> None:
-        """Write what waits, and what has come meanwhile, until nothing does."""
+        """Write the waiting messages, and those that arrive meanwhile, until none wait."""
         while self._written is not None:
             await asyncio.sleep(GATHERED_S)
             waiting, self._waiting, written, self._written = self._waiting, [], self._written, None
             try:
                 await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.add, waiting)
-            except (sqlite3.Error, RuntimeError) as error:  # the disk is full, or the service is being closed: whoever waits is told
+            except (sqlite3.Error, RuntimeError) as error:  # disk full, or service closing: waiting callers get the error
                 self._waiting = waiting + self._waiting
                 written.set_exception(error)
             else:
@@ -265,15 +268,15 @@ class Service:
 
 
 def _taken(job: Job, message: StepTaken | Changed) -> None:
-    """Let a job take in what it told. What it cannot make sense of ends neither the service nor other jobs."""
+    """Process a message of a job; log any exception, so that it stops neither the service nor other jobs."""
     try:
         job.take(message)
-    except Exception:  # noqa: BLE001 - whatever it is, it is one job's
+    except Exception:  # noqa: BLE001 - any error concerns one job only
         _log.exception("job `%s`: message %d could not be weighed", job.name, message.number)
 
 
 async def _read(connection: ServerConnection, read: "asyncio.Queue[str | bytes | None]") -> None:
-    """What comes on a connection, at a measured pace; None at its end."""
+    """Put the messages of a connection into a queue at a limited rate, and None at its end."""
     pace = _Pace()
     with contextlib.suppress(ConnectionClosed):
         async for text in connection:
@@ -283,13 +286,13 @@ async def _read(connection: ServerConnection, read: "asyncio.Queue[str | bytes |
 
 
 class _Pace:
-    """Lets so many messages a second through, after some at once."""
+    """Rate limiter: passes BURST messages at once, then PER_S a second (token bucket)."""
 
     def __init__(self) -> None:
         self._left, self._seen_s = float(BURST), time.monotonic()
 
     async def wait(self) -> None:
-        """Until one more may be read."""
+        """Wait until one more message may be read."""
         now = time.monotonic()
         self._left = min(BURST, self._left + (now - self._seen_s) * PER_S) - 1
         self._seen_s = now
@@ -298,7 +301,7 @@ class _Pace:
 
 
 def _sorted_out(texts: list[str | bytes]) -> tuple[list[Told], list[str]]:
-    """Messages, and what is wrong with those that are none."""
+    """Separate texts into valid messages, and the errors of the damaged ones."""
     messages, damaged = list[Told](), list[str]()
     for text in texts:
         try:
@@ -314,7 +317,7 @@ def _sorted_out(texts: list[str | bytes]) -> tuple[list[Told], list[str]]:
 
 
 def _bearer(request: Request) -> str:
-    """The token of a request; empty without one."""
+    """Return the bearer token of a request; empty without a valid one."""
     words = request.headers.get_all("Authorization")
     return words[0].removeprefix("Bearer ") if len(words) == 1 and words[0].startswith("Bearer ") and words[0].isascii() else ""
 
@@ -331,7 +334,7 @@ def _port(server: Server) -> int:
 
 
 def _quiet() -> logging.Logger:
-    """What libraries tell of every broken connection is not worth a line."""
+    """Return a logger that hides the websockets library's messages below ERROR, such as broken connections."""
     logger = logging.getLogger("oppa.control.connections")
     logger.setLevel(logging.ERROR)
     return logger

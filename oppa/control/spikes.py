@@ -1,11 +1,11 @@
-"""Spikes of the loss: narrow ones pass by themselves, wide ones call for a roll-back (COPUS, appendix E).
+"""Detect loss spikes: narrow ones pass by themselves, wide ones require a roll-back (COPUS, appendix E).
 
-Notation (of the last WINDOW losses that were calm):
+Notation (the last WINDOW losses that were calm, that is, not high):
     centre     their median
-    spread     1.4826 times their median distance from it: the standard deviation, were they normal; at least LEAST of the centre
-    high       above centre + HIGH * spread, or not finite; losses fall in training, so that the centre lags behind, on the safe side
+    spread     1.4826 times their median absolute deviation (the standard deviation of a normal distribution); at least LEAST * centre
+    high       above centre + HIGH * spread, or not finite; losses fall in training, so the centre lags above them, on the safe side
     wide       high for WIDE steps in a row
-    usual      what stays high for WINDOW steps is what is calm from then on
+    usual      a loss that stays high for WINDOW steps counts as calm from then on
 """
 
 import math
@@ -13,15 +13,18 @@ import statistics
 from collections import deque
 
 WINDOW, ENOUGH = 50, 20
-"""Losses that say what is calm: at most, and at least."""
+"""Largest and smallest number of calm losses that define the centre."""
 HIGH = 6.0
+"""Threshold of a high loss, in spreads above the centre."""
 WIDE = 10
+"""Consecutive high steps that make a spike wide."""
 LEAST = 0.01
+"""Minimum spread, as a share of the centre."""
 _NORMAL = 1.4826
 
 
 class Spikes:
-    """Watches a loss, step by step."""
+    """Detector of loss spikes, updated step by step."""
 
     def __init__(self) -> None:
         self._calm = deque[float](maxlen=WINDOW)
@@ -29,7 +32,12 @@ class Spikes:
         self._high = 0
 
     def wide(self, step: int, loss: float | None) -> int | None:
-        """Take in a step's loss; the step that a spike began with, once, when it has become wide. None stands for what is not finite."""
+        """Record the loss of a step; return the first step of a spike once, when it becomes wide, else None.
+
+        Args:
+            step: Number of the step.
+            loss: Its loss; None if it is not finite.
+        """
         if not self._is_high(loss):
             assert loss is not None
             self._calm.append(loss)

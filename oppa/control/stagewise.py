@@ -1,4 +1,7 @@
-"""Batch size warm-up by stages, as large models are pretrained with: 2.5%, 2.5% and 95% of all samples (Lau et al. 2025, section 5)."""
+"""Implement stagewise batch size warm-up, common in large-model pretraining.
+
+The stages are 2.5%, 2.5% and 95% of all samples (Lau et al. 2025, section 5).
+"""
 
 import itertools
 import math
@@ -9,15 +12,18 @@ from oppa.control.picking import Bounds, asking, with_batch
 from oppa.errors import InputError
 
 SHARES = (0.025, 0.025, 0.95)
-"""Of all samples."""
+"""Share of all samples in each stage."""
 
 
 class StagewisePolicy(Policy):
-    """Takes a quarter of the largest batch, then half of it, then all, each in the layout that runs it fastest.
+    """Uses a quarter of the largest batch, then half of it, then all of it, each in its fastest layout.
 
     Args:
-        offers: To choose from.
-        maximum: The last stage's batch; the table's largest unless given.
+        offers: Candidates to choose from.
+        maximum: Upper bound of the last stage's batch, in sequences; by default the largest of the table.
+
+    Raises:
+        InputError: if the table has no batch up to `maximum`.
     """
 
     restless = True
@@ -29,7 +35,7 @@ class StagewisePolicy(Policy):
         self._maximum = float(offers.batches[offers.batches <= maximum].max())
 
     def decide(self, situation: Situation) -> Decision:
-        """The batch of the stage."""
+        """Return a decision with the batch of the present stage."""
         if situation.remaining_samples is None:
             return stay(situation, "nobody knows where training ends, and so how long a stage is", Limit.UNKNOWN)
         total = situation.samples + situation.remaining_samples

@@ -1,11 +1,11 @@
-"""The policy that changes nothing."""
+"""Implement the policy that never changes anything."""
 
 from oppa.control.decision import Decision, Policy, Situation, stay
 
 
 class StaticPolicy(Policy):
-    """A job stays as it began."""
+    """Keeps the initial configuration."""
 
     def decide(self, situation: Situation) -> Decision:
-        """Nothing."""
+        """Return a No-Op."""
         return stay(situation, "the policy is static")

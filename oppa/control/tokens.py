@@ -1,7 +1,7 @@
-"""Who may speak for a job: whoever has its token. All tokens of a service follow from one secret, a file that its owner alone can read.
+"""Authenticate jobs and watchers by tokens, all derived from one secret of the service in a file that only its owner can read.
 
-A job's token is the HMAC of its name, so none of them tells another one; a service that starts again knows them all, and whoever may read
-the file can make one without asking.
+A job's token is the HMAC of its name, so no token reveals another one. A restarted service accepts the same tokens. Users who can read
+the file can derive tokens themselves.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ _BYTES = 32
 
 
 class Tokens:
-    """Those of a service."""
+    """The tokens of a service."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     @classmethod
     def of(cls, folder: Path) -> "Tokens":
-        """Of the service in this folder; its secret is made where there is none, mode 0600.
+        """Load the secret of the service in `folder`; create it with mode 0600 if it does not exist.
 
         Raises:
             EnvironmentLackingError: if the folder cannot be written.
@@ -47,19 +47,19 @@ class Tokens:
         return cls(secret)
 
     def of_job(self, job: str) -> str:
-        """To speak for a job."""
+        """Return the token with which a job authenticates itself."""
         return self._derived(f"job:{job}")
 
     def of_watcher(self) -> str:
-        """To see all jobs, and speak for none."""
+        """Return the token that permits reading the data of all jobs, but not sending for any."""
         return self._derived("watch")
 
     def is_of_job(self, token: str, job: str) -> bool:
-        """Whether it is; in a time that does not depend on how much of it is right."""
+        """Return True if a token is that of the job; the comparison takes constant time."""
         return hmac.compare_digest(token.encode(), self.of_job(job).encode())
 
     def is_of_watcher(self, token: str) -> bool:
-        """Whether it is; in a time that does not depend on how much of it is right."""
+        """Return True if a token is the watcher's; the comparison takes constant time."""
         return hmac.compare_digest(token.encode(), self.of_watcher().encode())
 
     def _derived(self, purpose: str) -> str:
@@ -67,11 +67,15 @@ class Tokens:
 
 
 def _make(path: Path) -> None:
-    """A new secret, whole from the moment on at which it can be seen."""
+    """Create a secret atomically: the file is complete as soon as it is visible.
+
+    Raises:
+        FileExistsError: if there is one.
+    """
     draft = path.with_name(f".{SECRET}.{os.getpid()}")
     write_private(draft, secrets.token_bytes(_BYTES))
     try:
-        os.link(draft, path)  # fails where another process was first
+        os.link(draft, path)  # fails if another process was first
     finally:
         draft.unlink()
     sync(path.parent)

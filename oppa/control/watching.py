@@ -1,4 +1,4 @@
-"""What the live page is sent: all jobs at once, then whatever has changed, once a second."""
+"""Feed the live page: send all jobs at first, then once a second those that have changed."""
 
 import asyncio
 import contextlib
@@ -11,10 +11,11 @@ from websockets.asyncio.server import ServerConnection
 from oppa.control.job import Job
 
 PERIOD_S = 1.0
+"""Seconds between two updates."""
 
 
 async def answer_watcher(connection: ServerConnection, jobs: Mapping[str, Job]) -> None:
-    """Send, until the connection ends."""
+    """Send updates as JSON until the connection ends."""
     seen: dict[str, int] = {}
     while True:
         changed = {name: job for name, job in jobs.items() if seen.get(name) != job.number}
@@ -28,5 +29,5 @@ async def answer_watcher(connection: ServerConnection, jobs: Mapping[str, Job]) 
 
 
 def shown(job: Job) -> dict[str, Any]:
-    """What people see of a job."""
+    """Return the data of a job that the live page shows."""
     return {"points": job.history.points, "decisions": job.decisions, "worth": job.controller.to_dict()}

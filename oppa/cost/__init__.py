@@ -1,1 +1,1 @@
-"""Time and memory of a training step from first principles: what is believed of a configuration before it is tried."""
+"""The cost model predicts the time and the memory of a training step from first principles, before any trial."""

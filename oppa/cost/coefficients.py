@@ -1,6 +1,6 @@
-"""What is not known beforehand: a few positive factors, each with a log-normal belief that says where it is from.
+"""Load the uncertain coefficients of the cost model: positive factors, each with a log-normal prior and its source.
 
-The medians predict before anything is measured (`oppa predict`); inside a study the factors are learned.
+`oppa predict` uses the medians, before any measurement. A study learns the coefficients from its trials.
 """
 
 import dataclasses
@@ -16,46 +16,50 @@ from oppa import catalog
 from oppa.cost.declaration import positive, read_toml, require_keys, require_source, require_table
 
 Coefficients = Mapping[str, Tensor]
-"""One positive value each, shape ()."""
+"""Coefficients by name, each a positive tensor of shape ()."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """A log-normal belief in a positive factor: `spread` is the standard deviation of its logarithm."""
+    """Describes a log-normal distribution of a positive factor; `spread` is the standard deviation of its logarithm."""
 
     median: float
     spread: float
     what: str = ""
-    """In words, for people."""
+    """The meaning of the factor, in words."""
     source: str
 
     @property
     def interval(self) -> tuple[float, float]:
-        """90% of the belief lies within."""
+        """Return the central interval that holds 90% of the probability."""
         factor = math.exp(1.645 * self.spread)
         return self.median / factor, self.median * factor
 
 
 def medians(beliefs: Mapping[str, Belief]) -> Coefficients:
-    """The factors that are believed in before anything is measured."""
+    """Return the median of each coefficient as a float64 tensor."""
     return {name: torch.tensor(belief.median, dtype=torch.float64) for name, belief in beliefs.items()}
 
 
 def load_beliefs(name: str, overrides: Mapping[str, Belief] | None = None) -> dict[str, Belief]:
-    """The coefficients of `priors/NAME.toml`, with what is known better of one device in their place; raises InputError."""
+    """Return the coefficients of `priors/NAME.toml`, with the overrides of one device applied.
+
+    Raises:
+        InputError: there is no such file, or `read_beliefs` refuses it.
+    """
     path = catalog.find("priors", name)
     beliefs = read_beliefs(read_toml(path), path)
     for key, override in (overrides or {}).items():
-        if key in beliefs:  # else a coefficient of another model
+        if key in beliefs:  # otherwise it is a coefficient of another model
             beliefs[key] = dataclasses.replace(override, what=override.what or beliefs[key].what)
     return beliefs
 
 
 def read_beliefs(tables: Mapping[str, Any], path: Path) -> dict[str, Belief]:
-    """Coefficients as a TOML file has them, one table each.
+    """Read the coefficients of a TOML file, one table each.
 
     Raises:
-        InputError: a key is unknown, a number not positive, or a source missing.
+        InputError: a key is unknown, a number is not positive, or a source is missing.
     """
     return {key: _belief(key, values, path) for key, values in tables.items()}
 

@@ -1,12 +1,12 @@
-"""Operations among groups of ranks, which lie on one host or across several.
+"""Predict the seconds of collective operations, within a host and across hosts.
 
-Rank order: the tensor-parallel index runs fastest, then the data-parallel, then the pipeline's (oppa.training.mesh). A group whose
-members are `stride` ranks apart therefore has devices_per_host / stride of them on each host. Where hosts are not filled with whole groups,
-as 3 hosts of 4 are not with groups of 3, some are cut by the border between two hosts; the others wait for these.
+The tensor-parallel index of a rank varies fastest, then the data-parallel, then the pipeline's (oppa.training.mesh). A group whose
+members are `stride` ranks apart therefore has devices_per_host / stride of them on each host. If whole groups do not fill the hosts (3
+hosts of 4 devices with groups of 3), some groups span two hosts. The other groups wait for them.
 
 Notation (n rows):
     members    ranks of the group; k of them per host, on H hosts
-    payload    bytes of the whole tensor: what an all-gather leaves on every member, what a reduce-scatter starts from
+    payload    bytes of the whole tensor: the result of an all-gather on every member, or the input of a reduce-scatter
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from oppa.cost.workload import Machine
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Ranks that talk to each other; fields of shape (n,)."""
+    """Describes a group of ranks that communicate; all fields have shape (n,)."""
 
     members: Tensor
     per_host: Tensor
@@ -28,18 +28,18 @@ class Group:
 
     @classmethod
     def of(cls, members: Tensor, stride: Tensor, machine: Machine, devices: Tensor) -> "Group":
-        """The group of `members` ranks that are `stride` apart, among all `devices` of a job."""
-        host, block = machine.devices_per_host, members * stride  # the ranks of so many groups, one after the other
+        """Return the group of `members` ranks that are `stride` apart, among all `devices` of a job."""
+        host, block = machine.devices_per_host, members * stride  # `stride` interleaved groups occupy a block of consecutive ranks
         cut = (devices > host) & (block < host) & (host % block > 0)
         per_host = torch.where(cut, (members / 2).ceil(), torch.minimum(members, (host / stride).floor().clamp_min(1)))
         return cls(members, per_host, (members / per_host).ceil())
 
 
 def gather_time(group: Group, payload: Tensor, machine: Machine, c: Coefficients) -> Tensor:
-    """Seconds of a ring all-gather, or of a reduce-scatter, of `payload` bytes; 0 for a group of one.
+    """Return the seconds of a ring all-gather or reduce-scatter of `payload` bytes, shape (n,); 0 for a group of one.
 
-    Within a host every member receives (k - 1) / k of what the host's links carry; between hosts (H - 1) / H of the payload comes in
-    through the k members' shares of the network. Each hop of the ring waits for its neighbour.
+    Within a host every member receives (k - 1) / k of the payload over the host's links. Between hosts (H - 1) / H of the payload
+    arrives through the k members' shares of the network. Each hop of the ring adds its latency.
     """
     intra = payload * (group.per_host - 1) / group.per_host / (machine.intra_bandwidth * c["intra_efficiency"])
     inter = payload * (group.hosts - 1) / group.hosts / (group.per_host * machine.inter_bandwidth * c["inter_efficiency"])
@@ -47,7 +47,11 @@ def gather_time(group: Group, payload: Tensor, machine: Machine, c: Coefficients
 
 
 def all_reduce_time(group: Group, payload: Tensor, machine: Machine, c: Coefficients) -> Tensor:
-    """Seconds of an all-reduce: both halves of the ring, or the fewer hops of two trees, as collective libraries choose."""
+    """Return the seconds of an all-reduce, shape (n,).
+
+    It is a reduce-scatter and an all-gather around the ring. Two trees replace the ring's hops if theirs take less time, as collective
+    libraries choose.
+    """
     both = 2 * gather_time(group, payload, machine, c)
     tree = 2 * c["latency"] * (machine.intra_latency * _log2(group.per_host) + machine.inter_latency * _log2(group.hosts))
     saved = (2 * hop_time(group, machine, c) - tree).clamp_min(0)
@@ -55,13 +59,17 @@ def all_reduce_time(group: Group, payload: Tensor, machine: Machine, c: Coeffici
 
 
 def hop_time(group: Group, machine: Machine, c: Coefficients) -> Tensor:
-    """Seconds of latency around the ring: one hop into each host, the others within."""
+    """Return the seconds of latency around the ring, shape (n,): one hop enters each host, the others stay within one."""
     crossing = torch.where(group.hosts > 1, group.hosts, 0.0)
     return c["latency"] * (machine.inter_latency * crossing + machine.intra_latency * (group.members - 1 - crossing).clamp_min(0))
 
 
 def transfer_time(payload: Tensor, crosses_hosts: Tensor, machine: Machine, c: Coefficients, *, alone: Tensor | float = 1.0) -> Tensor:
-    """Seconds to send `payload` bytes from one rank to another (OPPA eq. 17); between hosts over `alone` times its share of the network."""
+    """Return the seconds to send `payload` bytes from one rank to another, shape (n,) (OPPA eq. 17).
+
+    Args:
+        alone: The multiple of its share of the network that a transfer between hosts can use.
+    """
     intra = c["latency"] * machine.intra_latency + payload / (machine.intra_bandwidth * c["intra_efficiency"])
     inter = c["latency"] * machine.inter_latency + payload / (alone * machine.inter_bandwidth * c["inter_efficiency"])
     return c["operation_s"] + torch.where(crosses_hosts, inter, intra)

@@ -1,4 +1,7 @@
-"""The border to the files under `priors/`: tables of positive numbers, each with a source. An error names file, table, key and value."""
+"""Validate the files under `priors/`: tables of positive numbers, each with a source.
+
+An error names the file, the table, the key and the value.
+"""
 
 import math
 import tomllib
@@ -10,7 +13,7 @@ from oppa.errors import InputError, nearest
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A file's tables; raises InputError where it is no TOML."""
+    """Return the tables of a file; raises InputError if it is not TOML."""
     try:
         return tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -18,7 +21,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def require_keys(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Refuse a key that no one reads; raises InputError that names the nearest."""
+    """Refuse an unknown key; raises InputError, whose hint names the nearest known key."""
     known = list(known)
     for key in given:
         if key not in known:
@@ -26,13 +29,13 @@ def require_keys(given: Iterable[str], known: Iterable[str], where: str) -> None
 
 
 def require_table(values: object, where: str) -> None:
-    """Raise InputError where a key has a value of its own instead of a table."""
+    """Raise InputError if a key has a plain value instead of a table."""
     if not isinstance(values, dict):
         raise InputError(f"{where} is `{values}`, not a table", hint="see priors/README.md for the form")
 
 
 def positive(values: Mapping[str, Any], key: str, where: str) -> float:
-    """One number of a table; raises InputError unless it is there, finite and positive."""
+    """Return one number of a table; raises InputError unless it is present, finite and positive."""
     if key not in values:
         raise InputError(f"{where} lacks `{key}`", hint=f"add `{key} = ...`, a positive number")
     number = values[key]
@@ -42,6 +45,6 @@ def positive(values: Mapping[str, Any], key: str, where: str) -> float:
 
 
 def require_source(values: Mapping[str, Any], where: str) -> None:
-    """Raise InputError unless a table says where its numbers are from."""
+    """Raise InputError unless a table names the source of its numbers."""
     if not str(values.get("source", "")).strip():
         raise InputError(f"{where} has no source", hint='say where the numbers are from: source = "..."')

@@ -1,4 +1,4 @@
-"""Devices and the links between them, from `priors/hardware/*.toml`."""
+"""Load the devices and the links between them from `priors/hardware/*.toml`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,34 +21,41 @@ _TABLES = {
 }
 _MAY_LACK = ("tf32", "fp16", "bf16", "stall", "ports")
 _MODELS = ("step_time", "memory")
-"""Where the coefficients are that a device may know better."""
+"""Names of the files under `priors/` whose coefficients a device may override."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """One kind of device: peaks from data sheets, links as usually deployed."""
+    """Describes one kind of device: its peaks from data sheets, its links as usually deployed."""
 
     name: str
     devices_per_host: int
     usable_bytes: int
-    """The memory limit: the cluster's; in the catalogue, what `usable_of` the device's memory is, on CPUs all."""
+    """Memory limit of a device: the cluster's; for a device of the catalogue, `usable_of` its memory, on CPUs all of it."""
     memory_bandwidth_bytes_per_s: float
     matmul_flops_per_s: Mapping[str, float]
-    """Dense, by precision."""
+    """Peak of dense matrix products, by precision."""
     intra_host: Link
     inter_host: Link
     ports: float
-    """Of a host's network: few devices that talk share all of it where there is one, and no more than their own where each has one."""
+    """Network ports of a host.
+
+    With one port, the devices that communicate share the whole network bandwidth of their host. With one port per device, each of them
+    uses no more than its own share.
+    """
     stall_probability_per_host: float = 0.0
     stall_s: float = 0.0
-    """How long a micro-batch waits for others where one of the hosts is slow."""
+    """Seconds that each micro-batch waits if one of the hosts is slow."""
     asynchronous: bool = True
-    """The device works while its host prepares what comes next; a CPU does one after the other."""
+    """The device computes while its host prepares the next operations; on a CPU, one follows the other."""
     coefficients: Mapping[str, Belief] = dataclasses.field(default_factory=dict)
-    """What is known better of this device than in general."""
+    """Coefficients that override the general ones on this device."""
 
     def matmul_peak(self, precision: str) -> float:
-        """Operations per second at a precision; 16-bit formats stand in for each other, and fp32 for both."""
+        """Return operations per second at a precision; raises InputError if the precision is unknown.
+
+        If the device states no peak for a 16-bit format, that of the other 16-bit format applies, then that of fp32; for tf32, fp32's.
+        """
         order = {"fp32": ("fp32",), "tf32": ("tf32", "fp32"), "bf16": ("bf16", "fp16", "fp32"), "fp16": ("fp16", "bf16", "fp32")}
         if precision not in order:
             raise InputError(f"`precision = {precision}` is unknown", hint=f"use one of {', '.join(order)}")
@@ -56,15 +63,15 @@ class Hardware:
 
     @property
     def default_precision(self) -> str:
-        """What large models train in on it."""
+        """Return the precision that large models train in on this device: bf16 if it has it, else fp16, else fp32."""
         return next(name for name in ("bf16", "fp16", "fp32") if name in self.matmul_flops_per_s)
 
 
 def load_hardware(name: str) -> Hardware:
-    """The device with this id.
+    """Return the device with this id.
 
     Raises:
-        InputError: there is none, or its file has an unknown key, a number that is not positive or missing, or no source.
+        InputError: there is none; or its file has an unknown key, lacks a number or a source, or has a number that is not positive.
     """
     path = catalog.find(CATALOG, name)
     values, where = read_toml(path), f"`{path}`"
@@ -110,7 +117,7 @@ def hardware_of(cluster: Cluster) -> Hardware:
 
 
 def _numbers(values: Mapping[str, Any], table: str, path: Path) -> dict[str, float]:
-    """The numbers of one table, checked; those that may lack, where they are there."""
+    """Return the checked numbers of one table; optional ones only if they are present."""
     where, known = f"`{path}`, [{table}],", _TABLES[table]
     given = values.get(table, {})
     require_table(given, where)

@@ -1,9 +1,9 @@
-"""Bytes on the fullest device at the peak of a step.
+"""Predict the bytes on the fullest device at the peak of a step.
 
     memory = state * (weights + gradients + optimizer) + activation * (layers in flight + the layer at work) + logits + fixed
 
 Notation (n rows):
-    parts    bytes of PARTS, before any coefficient     (n, 7)
+    parts    bytes of PARTS, before coefficients apply     (n, 7)
 """
 
 import torch
@@ -17,23 +17,29 @@ PARTS = ("weights", "gradients", "optimizer", "waiting", "sharded", "replicated"
 
 
 def memory(work: Workload, c: Coefficients) -> Tensor:
-    """Bytes at the peak of the first or the last pipeline stage, whichever has more, shape (n,)."""
+    """Return the peak bytes of the first or the last pipeline stage, whichever is larger, shape (n,)."""
     return torch.maximum(_peak(first_stage(work), c), _peak(last_stage(work), c))
 
 
 def parts(work: Workload) -> Tensor:
-    """The parts of the first and of the last stage, side by side: what a configuration needs whatever the coefficients are."""
+    """Return the parts of the first and of the last stage, shape (n, 14); they do not depend on the coefficients."""
     return torch.cat([first_stage(work), last_stage(work)], dim=-1)
 
 
 def first_stage(work: Workload) -> Tensor:
-    """The parts of the first stage: the embedding, and most micro-batches in flight; with one stage, of the whole model."""
+    """Return the parts of the first stage, which has the embedding and most micro-batches in flight, shape (n, 7).
+
+    A single stage holds the whole model.
+    """
     logits = torch.where(work.layout.pp == 1, _logits(work), 0.0)
     return _parts(work, first_ends(work), work.layout.in_flight, logits)
 
 
 def last_stage(work: Workload) -> Tensor:
-    """The parts of the last stage: the output projection and its logits, one micro-batch in flight (all of them under GPipe)."""
+    """Return the parts of the last stage, which has the output projection and its logits, shape (n, 7).
+
+    It has one micro-batch in flight; under GPipe, all of them.
+    """
     layout = work.layout
     gpipe = layout.in_flight >= layout.num_microbatches
     embedding = torch.where(layout.pp == 1, work.shape.embedding_parameters, 0.0)
@@ -49,22 +55,25 @@ def _peak(parts: Tensor, c: Coefficients) -> Tensor:
 
 
 def _parts(work: Workload, ends: Tensor, in_flight: Tensor, logits: Tensor) -> Tensor:
-    """The parts of a stage that holds `ends` parameters besides its layers."""
+    """Return the parts of a stage that holds `ends` parameters in addition to its layers, shape (n, 7)."""
     layout, machine = work.layout, work.machine
     layers = layers_per_stage(work)
     held = (layers * held_per_layer(work) + ends) / layout.tp
     sharded = held / layout.dp
-    one_layer = held_per_layer(work) / layout.tp  # ZeRO 3: the layer at work, gathered
+    one_layer = held_per_layer(work) / layout.tp  # ZeRO 3 gathers the layer at work
     weights = torch.where(layout.zero_stage >= 3, sharded + one_layer, held)
     gradients = torch.where(layout.zero_stage >= 2, sharded, held)
-    waiting = torch.where(layout.num_microbatches > 1, held - gradients, 0.0)  # ZeRO 2 and 3: some frameworks reduce at the end alone
+    waiting = torch.where(layout.num_microbatches > 1, held - gradients, 0.0)  # under ZeRO 2 and 3 some frameworks reduce only at the end
     optimizer = torch.where(layout.zero_stage >= 1, sharded, held) * machine.optimizer_bytes
     states = weights * machine.element_bytes, gradients * machine.gradient_bytes, optimizer, waiting * machine.gradient_bytes
     return torch.stack([*states, *_activations(work, layers * in_flight), logits], dim=-1)
 
 
 def _activations(work: Workload, layers: Tensor) -> tuple[Tensor, Tensor]:
-    """What `layers` keep for the backward pass and what the layer at work adds: divided by tp, and what every rank may hold whole."""
+    """Return the bytes of activations in two parts, shape (n,) each: divided by tp, and possibly replicated on every rank.
+
+    The first part is what `layers` keep for the backward pass, and what the layer at work recomputes.
+    """
     shape, layout = work.shape, work.layout
     token_bytes = work.tokens * work.machine.element_bytes
     everything = activation_elements(work)
@@ -77,5 +86,5 @@ def _activations(work: Workload, layers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _logits(work: Workload) -> Tensor:
-    """One copy of a micro-batch's logits."""
+    """Return the bytes of one copy of a micro-batch's logits, shape (n,)."""
     return work.tokens * work.shape.vocab / work.layout.tp * work.machine.element_bytes

@@ -1,4 +1,4 @@
-"""The prior means of OPPA as the paper writes them (Appendix D, equations 10 to 21), for the designer `oppa-paper`.
+"""Compute the prior means of OPPA as the paper writes them (Appendix D, equations 10 to 21), for the designer `oppa-paper`.
 
 Several of the paper's constants enter only as products: 2 beta + gamma + 3 delta with lambda_Z, M_model and kappa_dp, and so on. Only the
 products can be learned, so they are the coefficients here:
@@ -9,7 +9,7 @@ products can be learned, so they are the coefficients here:
     pp_transfer      kappa_pp (alpha + M_act,pp beta), eqs. 17 and 18
     each of them `_intra` and `_inter`
 
-`num_microbatches` in the paper's formulas is 1 where there is no pipeline (App. C.1), whatever the gradient accumulation.
+`num_microbatches` in the paper's formulas is 1 without a pipeline (App. C.1), whatever the gradient accumulation.
 """
 
 import torch
@@ -24,28 +24,31 @@ MEMORY = ("m1", "m2", "m3")
 
 
 def coefficient_names(work: Workload) -> tuple[str, ...]:
-    """The coefficients of the throughput that this workload's placements can tell apart."""
+    """Return the throughput's coefficients that this workload can identify; those between hosts need a placement on several."""
     return ("t_comp", *INTRA, *(INTER if bool(work.hosts.max() > 1) else ()))
 
 
 def throughput(work: Workload, c: Coefficients) -> Tensor:
-    """Steps per second, shape (n,) (eq. 20)."""
+    """Return steps per second, shape (n,) (eq. 20)."""
     return 1 / (computation(work, c) + communication(work, c))
 
 
 def computation(work: Workload, c: Coefficients) -> Tensor:
-    """Seconds of computation with the pipeline's bubble (eq. 10, where t_comp is per micro-batch while the batch is fixed)."""
+    """Return the seconds of computation with the pipeline's bubble, shape (n,).
+
+    This is eq. 10, where t_comp is per micro-batch while the batch is fixed.
+    """
     layout = work.layout
     return c["t_comp"] / work.devices * (_microbatches(work) + (layout.pp - 1) / layout.model_chunks)
 
 
 def communication(work: Workload, c: Coefficients) -> Tensor:
-    """Seconds of communication that does not overlap (eq. 19)."""
+    """Return the seconds of communication that does not overlap, shape (n,) (eq. 19)."""
     return _dp(work, c) + _tp(work, c) + _pp(work, c)
 
 
 def memory(work: Workload, c: Coefficients, limit: Tensor | float) -> Tensor:
-    """Bytes on a device, cut off at the limit M_0, shape (n,) (eq. 21)."""
+    """Return the bytes on a device, clipped at the limit M_0, shape (n,) (eq. 21)."""
     layout = work.layout
     weights = c["m1"] / (layout.pp * layout.tp)
     gradients = c["m2"] / (work.devices * _microbatches(work))
@@ -53,12 +56,18 @@ def memory(work: Workload, c: Coefficients, limit: Tensor | float) -> Tensor:
 
 
 def all_reduce(members: Tensor, size: Tensor, hop: Tensor, volume: Tensor) -> Tensor:
-    """A ring all-reduce of `size` among `members` (eq. 11): 2 (D - 1) alpha + (D - 1) / D N (2 beta + gamma + 3 delta)."""
+    """Return the seconds of a ring all-reduce of `size` among `members`, shape (n,).
+
+    This is eq. 11: 2 (D - 1) alpha + (D - 1) / D N (2 beta + gamma + 3 delta).
+    """
     return 2 * (members - 1) * hop + (members - 1) / members * size * volume
 
 
 def _dp(work: Workload, c: Coefficients) -> Tensor:
-    """Equations 12 to 15: hierarchical, flat between hosts, or flat within one; hosts aggregate first."""
+    """Return the seconds of data-parallel communication, shape (n,) (equations 12 to 15).
+
+    The all-reduce is hierarchical, flat between hosts, or flat within one. If it is hierarchical, each host aggregates first.
+    """
     layout, per_host = work.layout, work.machine.devices_per_host
     size = 1 / (layout.tp * layout.pp)
     within = all_reduce(layout.dp, size, c["dp_hop_intra"], c["dp_volume_intra"])
@@ -72,7 +81,10 @@ def _dp(work: Workload, c: Coefficients) -> Tensor:
 
 
 def _tp(work: Workload, c: Coefficients) -> Tensor:
-    """Equation 16: inter-host where the group is larger than a host."""
+    """Return the seconds of tensor-parallel communication, shape (n,).
+
+    This is equation 16; it uses the inter-host coefficients if the group is larger than a host.
+    """
     tp, one = work.layout.tp, torch.ones_like(work.layout.tp)
     within = all_reduce(tp, one, c["tp_hop_intra"], c["tp_volume_intra"])
     if "tp_hop_inter" in c:
@@ -82,7 +94,10 @@ def _tp(work: Workload, c: Coefficients) -> Tensor:
 
 
 def _pp(work: Workload, c: Coefficients) -> Tensor:
-    """Equations 17 and 18: every transfer of every micro-batch, one after the other; model chunks are left out there."""
+    """Return the seconds of pipeline transfers, shape (n,).
+
+    Equations 17 and 18 add up every transfer of every micro-batch. They leave out model chunks.
+    """
     transfer = c["pp_transfer_intra"]
     if "pp_transfer_inter" in c:
         transfer = torch.where(work.hosts > 1, c["pp_transfer_inter"], transfer)

@@ -1,4 +1,4 @@
-"""What the cost model says of a workload, before anything is measured."""
+"""Predict the step time and the memory of a workload from the coefficients' medians, without measurements."""
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,15 @@ COLUMNS = ("predicted_step_time_s", "predicted_tok_s", "predicted_memory_bytes",
 
 
 def believed(hardware: Hardware) -> Coefficients:
-    """The medians of all coefficients on a device."""
+    """Return the medians of all coefficients on a device."""
     return {**medians(load_beliefs("step_time", hardware.coefficients)), **medians(load_beliefs("memory", hardware.coefficients))}
 
 
 def predict(work: Workload, c: Coefficients) -> pd.DataFrame:
-    """COLUMNS, one row per configuration: seconds per step, tokens per second, bytes on the fullest device, whether they fit."""
+    """Return the predictions as the columns COLUMNS, one row per configuration.
+
+    They are seconds per step, tokens per second, bytes on the fullest device, and a flag that these bytes fit.
+    """
     with torch.inference_mode():
         seconds, needed = step_time(work, c), memory(work, c)
         tokens = work.layout.dp * work.layout.num_microbatches * work.tokens
@@ -30,10 +33,10 @@ def predict(work: Workload, c: Coefficients) -> pd.DataFrame:
 
 
 def predict_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows, in their order and with all their columns, and what is predicted of each; nothing for a row that no framework can run.
+    """Return the rows with the columns COLUMNS appended; these are missing values in a row that no framework can run.
 
     Raises:
-        InputError: a column is missing, or would be there twice, or a value is not of its kind.
+        InputError: a column is missing, a prediction's column exists already, or a value is invalid.
     """
     for name in COLUMNS:
         if name in rows:

@@ -1,4 +1,4 @@
-"""Rows of somebody's table as a workload: any models on any known devices, mixed."""
+"""Convert the rows of a user's table into a workload; models and devices may differ from row to row."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,15 +21,15 @@ LAYOUT = ("gbs", "mbs", "dp", "tp", "pp", "model_chunks", "zero")
 REQUIRED = (*MODEL, "device", *PLACE, *LAYOUT, "recompute")
 OPTIONAL = ("precision", "gated", "tied")
 PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16")
-"""Empty: what large models train in on the device."""
+"""Accepted precisions; empty stands for the device's default."""
 LARGEST = 10**9
 
 
 def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The columns that matter, complete and of their types.
+    """Return the columns that the cost model reads, converted to their types, with defaults for optional columns.
 
     Raises:
-        InputError: a column is missing, or a value is not of its kind; says which, in which line.
+        InputError: a column is missing or occurs twice, or a value is invalid; the message names the column or the line.
     """
     if not rows.columns.is_unique:
         twice = rows.columns[rows.columns.duplicated()][0]
@@ -48,15 +48,18 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def illegal(rows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which checked rows no framework can run: ranks that are not all devices, or a batch that does not divide; shape (n,)."""
-    ranks = rows["dp"].astype(np.float64) * rows["tp"] * rows["pp"] != rows["gpus"]  # integers would wrap around
+    """Return a mask of the checked rows that no framework can run, shape (n,).
+
+    In such a row dp * tp * pp is not the number of devices, the batch does not divide, or stages outnumber layers.
+    """
+    ranks = rows["dp"].astype(np.float64) * rows["tp"] * rows["pp"] != rows["gpus"]  # int64 products could overflow
     batch = rows["gbs"] % (rows["dp"] * rows["mbs"]) != 0
     layers = rows["pp"] * rows["model_chunks"] > rows["layers"]
     return (ranks | batch | layers).to_numpy()
 
 
 def workload_of_rows(rows: pd.DataFrame) -> Workload:
-    """The workload that checked and legal rows are; raises InputError."""
+    """Return the workload of rows that are checked and legal; raises InputError if a device's file is invalid."""
     models, which_model = _distinct(rows, [*MODEL, "gated", "tied"])
     machines, which_machine = _distinct(rows, ["device", "precision", "gpus_per_node"])
     known = {name: load_hardware(name) for name in rows["device"].unique()}
@@ -69,7 +72,7 @@ def workload_of_rows(rows: pd.DataFrame) -> Workload:
 
 def _layout(rows: pd.DataFrame) -> Layout:
     columns = {name: rows[name].to_numpy() for name in ("dp", "tp", "pp", "model_chunks", "recompute")}
-    sharded = np.where(rows["dp"] > 1, rows["zero"], 0)  # among one replica there is nothing to shard
+    sharded = np.where(rows["dp"] > 1, rows["zero"], 0)  # a single replica has nothing to shard
     columns |= {"zero_stage": sharded, "micro_batch": rows["mbs"].to_numpy()}
     columns["num_microbatches"] = (rows["gbs"] // (rows["dp"] * rows["mbs"])).to_numpy()
     return layout_of(columns, balanced=True)
@@ -80,7 +83,7 @@ def _machine(hardware: Hardware, precision: str, gpus_per_node: int) -> dict[str
 
 
 def _distinct(rows: pd.DataFrame, columns: list[str]) -> tuple[list[dict[str, Any]], NDArray[np.integer]]:
-    """The distinct values of some columns, and for each row which of them it has."""
+    """Return the distinct combinations of values in some columns, and for each row the index of its own."""
     numbers = rows.groupby(columns, sort=False).ngroup().to_numpy()
     _, first = np.unique(numbers, return_index=True)
     values = [rows[name].to_numpy()[first].tolist() for name in columns]
@@ -88,7 +91,7 @@ def _distinct(rows: pd.DataFrame, columns: list[str]) -> tuple[list[dict[str, An
 
 
 def _spread(facts: list[dict[str, float]], which: NDArray[np.integer]) -> dict[str, Tensor]:
-    """A column per fact: for each row those that it has."""
+    """Return one float64 column per fact; row i takes the facts at index `which[i]`."""
     return {name: torch.from_numpy(np.array([float(each[name]) for each in facts])[which]) for name in facts[0]}
 
 
@@ -113,7 +116,7 @@ def _words(column: pd.Series, known: Sequence[str], *, default: str = "") -> pd.
 
 
 def _devices(column: pd.Series) -> pd.Series:
-    """Ids of the catalogue, for ids and aliases."""
+    """Return the device ids of the catalogue for a column of ids and aliases."""
 
     def read(cells: pd.Series) -> pd.Series:
         return cells.astype("str").map(identify)
@@ -130,10 +133,12 @@ def _flags(column: pd.Series, *, default: bool) -> pd.Series:
 
 
 def _checked(column: pd.Series, read: Callable[[pd.Series], pd.Series], hint: Callable[[str], str]) -> pd.Series:
-    """A column as `read` understands it, which leaves out what is wrong; read once per distinct value, of which a million rows have few.
+    """Convert a column with `read`, which returns NaN for each invalid value.
+
+    `read` gets each distinct value once, because a million rows have few of them.
 
     Raises:
-        InputError: for the first wrong value; the rows' labels count the lines from 0, below a header.
+        InputError: a value is invalid; the message names the first, with its line (the index counts lines below the header from 0).
     """
     codes, distinct = pd.factorize(column, use_na_sentinel=False)
     values = read(pd.Series(distinct))

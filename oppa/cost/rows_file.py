@@ -1,4 +1,7 @@
-"""Somebody's table as a CSV file: read as text, so that what is passed through stays as it was; written all or nothing."""
+"""Read and write the user's CSV tables.
+
+Cells are read as text, so that columns which are only passed through stay unchanged. A file is written atomically.
+"""
 
 import os
 from pathlib import Path
@@ -11,10 +14,10 @@ DIGITS = "%.6g"
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """The cells as text, blank lines left out; a row's label is its line below the header, counted from 0.
+    """Return the cells as text, without blank lines; the index counts the file's lines below the header from 0.
 
     Raises:
-        InputError: there is no such file, or it is no CSV.
+        InputError: the file cannot be read, or it is not CSV.
     """
     try:
         cells = pd.read_csv(
@@ -37,12 +40,12 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def to_csv(rows: pd.DataFrame) -> str:
-    """The rows as CSV."""
+    """Return the rows as CSV text; floats have six significant digits."""
     return rows.to_csv(index=False, float_format=DIGITS)
 
 
 def write_rows(rows: pd.DataFrame, path: Path) -> None:
-    """Write a CSV file beside `path`, then move it there, so that whoever reads `path` never sees half of it; raises InputError."""
+    """Write a CSV file atomically: a draft in the same folder replaces `path`; raises InputError if that fails."""
     if path.exists() and not path.is_file():
         raise InputError(f"`{path}` is no file", hint="name a file; without --out the rows are printed")
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -50,7 +53,7 @@ def write_rows(rows: pd.DataFrame, path: Path) -> None:
         rows.to_csv(draft, index=False, float_format=DIGITS)
         draft.replace(path)
     except OSError as error:
-        reason = error.strerror or str(error)  # pandas says itself which folder lacks
+        reason = error.strerror or str(error)  # pandas' own message names the missing folder
         raise InputError(f"`{path}` cannot be written: {reason}", hint="name a file in a folder that exists and is yours") from None
     finally:
         draft.unlink(missing_ok=True)

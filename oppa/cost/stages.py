@@ -1,7 +1,7 @@
-"""Pipeline stages: which layers and parameters a rank holds.
+"""Count the layers and the parameters that a rank of a pipeline stage holds.
 
-Two ways to cut a model: equally many layers on each stage, the projection on top of the last stage's; or balanced, where the output
-projection counts as the layers that take as long.
+A model is cut in one of two ways. Either all stages have equally many layers, and the last one holds the output projection in addition.
+Or the stages are balanced: the output projection then counts as many layers as take equally long.
 """
 
 import torch
@@ -11,7 +11,7 @@ from oppa.cost.workload import Workload
 
 
 def layers_per_stage(work: Workload) -> Tensor:
-    """Layers of the first stage, or of the longest where they cannot be equally long, shape (n,)."""
+    """Return the layers of the first stage, shape (n,); if stages differ, those of the longest."""
     shape, layout = work.shape, work.layout
     projection = shape.head_parameters / shape.layer_matmul_parameters
     balanced = torch.minimum(((shape.layers + projection) / layout.pp).ceil(), shape.layers)
@@ -20,23 +20,26 @@ def layers_per_stage(work: Workload) -> Tensor:
 
 
 def first_ends(work: Workload) -> Tensor:
-    """Weights of the first stage besides its layers: the embedding and, where there is no other stage, the output projection."""
+    """Return the number of weights that the first stage holds outside its layers, shape (n,).
+
+    They are the embedding and, if there is only one stage, the output projection unless it is tied.
+    """
     shape = work.shape
     alone = (work.layout.pp == 1) & (shape.tied == 0)
     return shape.embedding_parameters + torch.where(alone, shape.head_parameters, 0.0)
 
 
 def held_per_layer(work: Workload) -> Tensor:
-    """Weights of a layer that are not elsewhere for expert parallelism's sake, before tp splits them."""
+    """Return the weights of a layer that stay on a rank under expert parallelism, before tp splits them, shape (n,)."""
     return work.shape.layer_parameters - work.shape.expert_parameters * (1 - 1 / work.layout.ep)
 
 
 def stage_parameters(work: Workload) -> Tensor:
-    """Weights of a rank of the first stage, split by tp."""
+    """Return the weights that each rank of the first stage holds, tp applied, shape (n,)."""
     return (layers_per_stage(work) * held_per_layer(work) + first_ends(work)) / work.layout.tp
 
 
 def activation_elements(work: Workload) -> Tensor:
-    """Numbers per token that a layer's backward pass needs, before tensor parallelism divides them."""
+    """Return how many activations per token a layer's backward pass needs, before tensor parallelism divides them, shape (n,)."""
     shape = work.shape
     return 6 * shape.hidden + 2 * shape.kv_width + shape.ffn_tensors * shape.ffn

@@ -1,9 +1,9 @@
-"""Seconds of one optimizer step: physical, with few coefficients.
+"""Predict the seconds of one optimizer step with a physical model that has few coefficients.
 
     step = stall( (num_microbatches + bubble) * (stage + transfers) + replicas' exchange + optimizer + fixed )
 
 Notation (n rows):
-    tokens     of one micro-batch
+    tokens     tokens of one micro-batch
     layer      seconds of one layer's forward and backward pass on one micro-batch
     stage      seconds of the slowest pipeline stage on one micro-batch
 """
@@ -17,17 +17,20 @@ from oppa.cost.stages import activation_elements, layers_per_stage, stage_parame
 from oppa.cost.workload import Workload
 
 TENSOR_PARALLEL_OPERATIONS = 8
-"""Per layer and micro-batch: an all-reduce behind attention and feed-forward, forward and backward, each a reduce-scatter and a gather."""
+"""Operations per layer and micro-batch.
+
+An all-reduce follows attention and feed-forward, forward and backward. Each is a reduce-scatter and an all-gather.
+"""
 EXPERT_PARALLEL_OPERATIONS = 4
-"""Per layer and micro-batch: all-to-alls to the experts and back, forward and backward."""
+"""Operations per layer and micro-batch: all-to-alls to the experts and back, forward and backward."""
 REDUCED_BYTES = 4
-"""Of a gradient as replicas exchange it: in fp32, whatever the precision."""
+"""Bytes of a gradient as replicas exchange it: fp32, whatever the precision."""
 OPTIMIZER_PASSES = 3
-"""Over gradients, weights and moments: the norm that clips, the update, the copy to the format in use."""
+"""Passes over gradients, weights and moments: the norm for clipping, the update, the copy to the format in use."""
 
 
 def step_time(work: Workload, c: Coefficients) -> Tensor:
-    """Seconds per optimizer step, shape (n,)."""
+    """Return the seconds of one optimizer step, shape (n,)."""
     stage = stage_time(work, c)
     exposed = 1 - work.layout.overlap_p2p * c["overlap"].clamp_max(1)
     transfers = 2 * exposed * work.layout.model_chunks * _transfer_time(work, c)
@@ -36,14 +39,17 @@ def step_time(work: Workload, c: Coefficients) -> Tensor:
 
 
 def layer_time(work: Workload, c: Coefficients) -> Tensor:
-    """Seconds of one layer on one micro-batch: what the device does, or, where that is longer, what its host does to launch it."""
+    """Return the seconds of one layer on one micro-batch, shape (n,).
+
+    An asynchronous device takes its own time, or its host's time to launch the layer if that is longer. Otherwise the two add up.
+    """
     device = _matmul_time(work, c) + _elementwise_time(work, c) + _tensor_parallel_time(work, c) + _expert_parallel_time(work, c)
     host = c["layer_launch_s"] + _contention_time(work, c)
     return torch.where(work.machine.asynchronous > 0, torch.maximum(device, host), device + host)
 
 
 def head_time(work: Workload, c: Coefficients) -> Tensor:
-    """Seconds of the output projection and the loss on one micro-batch, forward and backward."""
+    """Return the seconds of the output projection and the loss on one micro-batch, forward and backward, shape (n,)."""
     shape, layout, machine = work.shape, work.layout, work.machine
     tokens = work.tokens
     matmul = 6 * tokens * shape.head_parameters / layout.tp / (machine.matmul_flops_per_s * c["matmul_efficiency"])
@@ -52,7 +58,10 @@ def head_time(work: Workload, c: Coefficients) -> Tensor:
 
 
 def stage_time(work: Workload, c: Coefficients) -> Tensor:
-    """Seconds of the slowest stage on one micro-batch: the last, with the output projection, or as even as whole layers allow."""
+    """Return the seconds of the slowest stage on one micro-batch, shape (n,).
+
+    It is the last stage, with the output projection. If stages are balanced, they are as even as whole layers allow.
+    """
     layer, head, layout = layer_time(work, c), head_time(work, c), work.layout
     layers = work.shape.layers / layout.pp
     even = torch.maximum(layers * layer + head / layout.pp, torch.maximum(layer, head))
@@ -60,24 +69,27 @@ def stage_time(work: Workload, c: Coefficients) -> Tensor:
 
 
 def replica_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
-    """Seconds in which data-parallel replicas exchange gradients and parameters and nothing else happens."""
+    """Return the seconds in which replicas exchange gradients and parameters without overlap, shape (n,)."""
     layout, machine = work.layout, work.machine
     group = Group.of(layout.dp, layout.tp, machine, work.devices)
     parameters = stage_parameters(work)
     gradients, weights = parameters * REDUCED_BYTES, parameters * machine.element_bytes
     more = _more_operations(work, group, gradients, c)
-    hidden = layout.overlap_exchange * c["overlap"] * 2 / 3 * stage  # behind the last micro-batch's backward pass
+    hidden = layout.overlap_exchange * c["overlap"] * 2 / 3 * stage  # hidden by the last micro-batch's backward pass
     reduced = (all_reduce_time(group, gradients, machine, c) + more - hidden).clamp_min(0)
-    behind = layout.overlap_gather * (layout.zero_stage <= 2) * c["overlap"] / 3 * stage  # the first micro-batch's forward pass
+    behind = layout.overlap_gather * (layout.zero_stage <= 2) * c["overlap"] / 3 * stage  # hidden by the first micro-batch's forward pass
     gathered = (gather_time(group, weights, machine, c) + more - behind).clamp_min(0)
     sharded = (gather_time(group, gradients, machine, c) + more - hidden).clamp_min(0)
-    gathers = torch.where(layout.zero_stage >= 3, 2 * layout.num_microbatches, 1.0)  # for each forward and each backward pass
+    gathers = torch.where(layout.zero_stage >= 3, 2 * layout.num_microbatches, 1.0)  # one for each forward and each backward pass
     whole = torch.where(layout.zero_stage >= 1, sharded + gathers * gathered, reduced)
     return torch.where(layout.dp > 1, whole, 0.0)
 
 
 def _more_operations(work: Workload, group: Group, gradients: Tensor, c: Coefficients) -> Tensor:
-    """What exchanging in several operations costs: buckets follow each other closely, a sharded layer waits for its own."""
+    """Return the extra seconds of an exchange in several operations instead of one, shape (n,).
+
+    Each further bucket adds the cost of one operation. From ZeRO 2 on, each further layer adds the latency of its own ring.
+    """
     layout, machine = work.layout, work.machine
     buckets = (gradients / layout.bucket_bytes).ceil().clamp_min(1) - 1
     layers = layers_per_stage(work) - 1
@@ -87,7 +99,7 @@ def _more_operations(work: Workload, group: Group, gradients: Tensor, c: Coeffic
 
 
 def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
-    """Seconds of the update: passes over all states of the parameters that this rank updates."""
+    """Return the seconds of the update, shape (n,): passes over all states of the parameters that a rank updates."""
     layout, machine = work.layout, work.machine
     shards = torch.where(layout.zero_stage >= 1, layout.dp, 1.0)
     state_bytes = machine.gradient_bytes + machine.optimizer_bytes
@@ -96,7 +108,10 @@ def optimizer_time(work: Workload, c: Coefficients) -> Tensor:
 
 
 def _matmul_time(work: Workload, c: Coefficients) -> Tensor:
-    """Matrix products of a layer, slower where shards are narrow or micro-batches small; a recomputed forward pass is a third more."""
+    """Return the seconds of a layer's matrix products on one micro-batch, shape (n,).
+
+    Narrow shards and small micro-batches make them less efficient. A recomputed forward pass adds a third.
+    """
     shape, layout = work.shape, work.layout
     tokens, width = work.tokens, shape.hidden / layout.tp
     efficiency = c["matmul_efficiency"] * width / (width + c["narrow_width"]) * tokens / (tokens + c["few_tokens"])
@@ -107,7 +122,10 @@ def _matmul_time(work: Workload, c: Coefficients) -> Tensor:
 
 
 def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
-    """Norms, rotations, activations, residuals: bound by memory; forward writes and reads its tensors, backward twice as much."""
+    """Return the seconds of norms, rotations, activations and residuals, which memory bandwidth limits, shape (n,).
+
+    The forward pass writes and reads its tensors once. The backward pass moves twice as much.
+    """
     layout, machine = work.layout, work.machine
     passes = torch.where(layout.recompute == 2, 8.0, 6.0)
     moved = passes * activation_elements(work) * machine.element_bytes * work.tokens
@@ -122,7 +140,10 @@ def _tensor_parallel_time(work: Workload, c: Coefficients) -> Tensor:
 
 
 def _expert_parallel_time(work: Workload, c: Coefficients) -> Tensor:
-    """Tokens go to their experts and come back, forward and backward: all-to-alls, each of which moves what a gather of them would."""
+    """Return the seconds of the all-to-alls that send tokens to their experts and back, forward and backward, shape (n,).
+
+    Each is assumed to take as long as an all-gather of the same tokens.
+    """
     group = Group.of(work.layout.ep, work.layout.tp, work.machine, work.devices)
     payload = work.tokens * work.shape.routed * work.shape.hidden * work.machine.element_bytes / work.layout.tp
     again = torch.where(work.layout.recompute == 2, 1.5, 1.0)
@@ -130,23 +151,29 @@ def _expert_parallel_time(work: Workload, c: Coefficients) -> Tensor:
 
 
 def _contention_time(work: Workload, c: Coefficients) -> Tensor:
-    """Tensor-parallel operations wait where the pipeline's transfers cross hosts at the same time: as if each hop crossed too."""
+    """Return the seconds that tensor-parallel operations wait for pipeline transfers between hosts, shape (n,).
+
+    The model adds the latency between hosts for each operation and rank.
+    """
     layout, machine = work.layout, work.machine
     waits = (layout.tp > 1) & (layout.pp > 1) & (work.hosts > 1)
     return torch.where(waits, c["contention"] * c["latency"] * TENSOR_PARALLEL_OPERATIONS * layout.tp * machine.inter_latency, 0.0)
 
 
 def _transfer_time(work: Workload, c: Coefficients) -> Tensor:
-    """One micro-batch's activations from a stage to the next; each tensor-parallel rank sends its share."""
+    """Return the seconds to send one micro-batch's activations to the next stage, shape (n,); each tensor-parallel rank sends its share."""
     layout, machine = work.layout, work.machine
     payload = work.tokens * work.shape.hidden * machine.element_bytes / layout.tp
-    senders = torch.minimum(layout.dp * layout.tp, machine.devices_per_host)  # of a host, at once
+    senders = torch.minimum(layout.dp * layout.tp, machine.devices_per_host)  # senders of a host at the same time
     alone = machine.devices_per_host / torch.maximum(senders, machine.ports)
     return torch.where(layout.pp > 1, transfer_time(payload, work.hosts > 1, machine, c, alone=alone), 0.0)
 
 
 def _with_stalls(step: Tensor, work: Workload) -> Tensor:
-    """The typical step where hosts may be slow: the geometric mean of a step without stalls and one that stalls at every micro-batch."""
+    """Return the seconds of a typical step on hosts that may be slow, shape (n,).
+
+    It is the geometric mean, weighted by probability, of a step without stalls and one that stalls at every micro-batch.
+    """
     layout, machine = work.layout, work.machine
     hosts = work.hosts
     probability = torch.where(layout.pp > 1, 1 - (1 - machine.stall_probability_per_host) ** hosts, 0.0)

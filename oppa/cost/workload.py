@@ -1,7 +1,7 @@
-"""What is asked of the cost model: columns of numbers, one row per configuration.
+"""Define the input of the cost model: columns of numbers, one row per configuration.
 
-A configuration of a job and a row of somebody's table become the same thing here, so both are predicted by the same lines.
-All columns are float64 tensors of shape (n,); sizes in bytes, times in seconds.
+Configurations of a job and rows of a user's table have the same form here, so the same code predicts both.
+All columns are float64 tensors of shape (n,). Sizes are in bytes, times in seconds.
 """
 
 import dataclasses
@@ -24,50 +24,50 @@ _BUCKETS = ("dp_bucket_mb", "zero_bucket_mb")
 _OVERLAPS = ("overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p")
 _CHOICES = ("schedule", "recompute", *_BUCKETS, *_OVERLAPS, "ep", "stage_layout")
 AT_REST_MB = 25
-"""Where a bucket that a space does not vary stands."""
+"""MiB of a bucket whose size the search space does not vary."""
 _LAYOUT = ("dp", "tp", "pp", "model_chunks", "zero_stage", "micro_batch", "num_microbatches")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Rows of a table whose columns are the fields."""
+    """Holds the rows of a table whose columns are the fields."""
 
     def take(self, rows: Tensor | slice) -> Self:
-        """Some of the rows."""
+        """Return some of the rows."""
         return dataclasses.replace(self, **{field.name: getattr(self, field.name)[rows] for field in dataclasses.fields(self)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shape(Columns):
-    """The model: widths, and counts per layer and per token of it."""
+    """Describes the model: its widths, and its counts per layer and per token."""
 
     layers: Tensor
     hidden: Tensor
     kv_width: Tensor
     ffn: Tensor
-    """Width of the feed-forward networks that a token passes, all together."""
+    """Total width of the feed-forward networks that a token passes through in a layer."""
     ffn_tensors: Tensor
-    """Tensors of that width that the backward pass needs: 4 where gated, else 2."""
+    """Number of tensors of width `ffn` that the backward pass needs: 4 if gated, else 2."""
     vocab: Tensor
     seq_len: Tensor
     layer_parameters: Tensor
     expert_parameters: Tensor
-    """Of these, the experts' that expert parallelism shares out; 0 without any."""
+    """Parameters of a layer's experts, which expert parallelism shards; 0 without experts."""
     layer_matmul_parameters: Tensor
-    """Weights that a token is multiplied with."""
+    """Weights of a layer that multiply each token."""
     routed: Tensor
-    """Experts that each token is sent to; 0 without any."""
+    """Experts that each token is routed to; 0 without experts."""
     attention_flops: Tensor
-    """Scores and their product with the values, per token, forward."""
+    """Forward operations per token of a layer's attention: the scores, and their product with the values."""
     embedding_parameters: Tensor
     head_parameters: Tensor
-    """Those of the output projection, also where it is the embedding's."""
+    """Parameters of the output projection, counted also if it is tied to the embedding."""
     tied: Tensor
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layout(Columns):
-    """The configuration."""
+    """Describes the configuration, and what follows from its schedule."""
 
     dp: Tensor
     tp: Tensor
@@ -78,25 +78,25 @@ class Layout(Columns):
     micro_batch: Tensor
     num_microbatches: Tensor
     recompute: Tensor
-    """0 none, 1 selective, 2 full."""
+    """0 for none, 1 for selective, 2 for full."""
     bubble: Tensor
-    """Micro-batches' time that a stage is idle per step: (pp - 1) / model_chunks, a third of it without bubbles of weight gradients."""
+    """Idle time of a stage per step, in micro-batches: (pp - 1) / model_chunks, or a third of it in zero-bubble schedules."""
     in_flight: Tensor
-    """Micro-batches whose activations the first stage keeps at once."""
+    """Number of micro-batches whose activations the first stage holds at once."""
     balanced: Tensor
-    """Stages are cut so that the output projection has its share of the time; else they hold equally many layers."""
+    """1 if stages are cut so that the output projection gets its share of the time; 0 if they hold equally many layers."""
     overlap_exchange: Tensor
-    """Gradients are exchanged behind the backward pass that makes them."""
+    """1 if the exchange of gradients overlaps the backward pass that computes them."""
     overlap_gather: Tensor
-    """Updated parameters are gathered behind the forward pass that needs them."""
+    """1 if the gathering of updated parameters overlaps the forward pass that uses them."""
     overlap_p2p: Tensor
     bucket_bytes: Tensor
-    """Gradients that data-parallel replicas exchange in one operation."""
+    """Bytes of gradients that replicas exchange in one operation."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Machine(Columns):
-    """The devices, their links, and how numbers are kept on them."""
+    """Describes the devices, their links, and the number formats in use."""
 
     matmul_flops_per_s: Tensor
     memory_bandwidth: Tensor
@@ -111,15 +111,16 @@ class Machine(Columns):
     stall_s: Tensor
     asynchronous: Tensor
     element_bytes: Tensor
-    """Of an activation, and of a weight as it is used."""
+    """Bytes of an activation, and of a weight in the format that passes use."""
     gradient_bytes: Tensor
+    """Bytes per parameter of the gradient, an accumulated one included."""
     optimizer_bytes: Tensor
-    """Kept per parameter: the weight, its gradient (an accumulated one included), the optimizer's moments (and its fp32 original)."""
+    """Bytes per parameter of the optimizer's moments and, in 16-bit precisions, of the fp32 weight."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Workload:
-    """n configurations, each of a model on a machine."""
+    """Holds n configurations, each with its model and its machine."""
 
     shape: Shape
     layout: Layout
@@ -130,26 +131,26 @@ class Workload:
 
     @property
     def tokens(self) -> Tensor:
-        """Of one micro-batch, shape (n,)."""
+        """Return the tokens of one micro-batch, shape (n,)."""
         return self.layout.micro_batch * self.shape.seq_len
 
     @property
     def devices(self) -> Tensor:
-        """Ranks, shape (n,)."""
+        """Return the number of ranks, shape (n,)."""
         return self.layout.dp * self.layout.tp * self.layout.pp
 
     @property
     def hosts(self) -> Tensor:
-        """Hosts that the ranks fill, shape (n,)."""
+        """Return the number of hosts that the ranks occupy, shape (n,)."""
         return (self.devices / self.machine.devices_per_host).ceil()
 
     def take(self, rows: Tensor | slice) -> "Workload":
-        """Some of the configurations."""
+        """Return some of the configurations."""
         return Workload(shape=self.shape.take(rows), layout=self.layout.take(rows), machine=self.machine.take(rows))
 
 
 def workload_of(problem: Problem, candidates: Candidates) -> Workload:
-    """All candidates of a job; raises InputError for a precision that its device does not know."""
+    """Return the workload of all candidates of a job; raises InputError if the job's precision is unknown."""
     n = len(candidates)
     columns = {name: candidates.column(name) for name in (*_LAYOUT, *_CHOICES)}
     return Workload(
@@ -160,7 +161,10 @@ def workload_of(problem: Problem, candidates: Candidates) -> Workload:
 
 
 def layout_of(columns: Mapping[str, NDArray[Any]], *, balanced: bool) -> Layout:
-    """The configurations' columns with what follows from the schedule; without bucket columns, everything goes in one operation."""
+    """Return the layout columns of configurations, with what follows from the schedule.
+
+    Without bucket columns, replicas exchange all gradients in one operation.
+    """
     numbers = {name: np.asarray(columns[name], dtype=np.float64) for name in _LAYOUT}
     pp, chunks, count = numbers["pp"], numbers["model_chunks"], numbers["num_microbatches"]
     schedule = np.asarray(columns.get("schedule", "1f1b"))
@@ -184,7 +188,10 @@ def layout_of(columns: Mapping[str, NDArray[Any]], *, balanced: bool) -> Layout:
 
 
 def _bucket_mb(columns: Mapping[str, NDArray[Any]], zero_stage: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of the two bucket sizes the one that a space varies: at ZeRO 1 some frameworks have the one, some the other."""
+    """Return the bucket size that applies, in MiB, shape (n,); infinity without bucket columns.
+
+    At ZeRO 1 some frameworks have one of the two sizes, some the other: the one that the search space varies applies.
+    """
     if "dp_bucket_mb" not in columns:
         return np.full(zero_stage.shape, np.inf)
     plain, sharded = (np.asarray(columns[name], dtype=np.float64) for name in ("dp_bucket_mb", "zero_bucket_mb"))
@@ -192,7 +199,7 @@ def _bucket_mb(columns: Mapping[str, NDArray[Any]], zero_stage: NDArray[np.float
 
 
 def shape_facts(model: Model) -> dict[str, float]:
-    """The columns of `Shape` for one model."""
+    """Return the values of `Shape` for one model."""
     active = model.experts_per_token
     matmul = model.attention_parameter_count + active * model.expert_parameter_count + model.router_parameter_count
     attended = (model.seq_len + 1) / 2 if model.causal else model.seq_len
@@ -216,15 +223,15 @@ def shape_facts(model: Model) -> dict[str, float]:
 
 
 def machine_of(hardware: Hardware, precision: str, n: int, *, moments: int = 2) -> Machine:
-    """The same devices for n rows; raises InputError for an unknown precision."""
+    """Return the columns of the same device for n rows; raises InputError for an unknown precision."""
     return Machine(**_broadcast(machine_facts(hardware, precision, moments=moments), n))
 
 
 def machine_facts(hardware: Hardware, precision: str, *, moments: int = 2) -> dict[str, float]:
-    """The columns of `Machine` for one device at one precision; raises InputError for an unknown precision.
+    """Return the values of `Machine` for one device at one precision; raises InputError for an unknown precision.
 
     Args:
-        moments: That the optimizer keeps of each weight, in fp32.
+        moments: Number of fp32 moments that the optimizer keeps of each weight.
     """
     full = precision in ("fp32", "tf32")
     return {

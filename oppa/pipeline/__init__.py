@@ -1,1 +1,1 @@
-"""Orders: the graph of an iteration through a pipeline, its schedules, and the time and memory that an order of it takes."""
+"""Pipeline schedules order the work of one step; this package builds and searches them, and predicts their time and memory."""

@@ -1,9 +1,10 @@
-"""Profiled times of pipeline stages, from a CSV file.
+"""Read the profiled times of pipeline stages from a CSV file.
 
-T_F_ms, T_B_ms, T_W_ms    of a stage for one micro-batch: forward, inputs' gradients, weights' gradients
-T_comm_ms                 of a transfer to the next stage or back; left out: nothing
-pp, microbatches, model   what a row holds for; left out: any
-stage                     a row for each stage, from 0 on; left out: all are alike
+T_F_ms, T_B_ms, T_W_ms    times of a stage for one micro-batch: forward, inputs' gradients, weights' gradients
+T_comm_ms                 time of a transfer to the next stage or back; 0 without the column
+microbatches, model       pipelines that a row applies to; any without the column
+pp                        number of stages; without the column, the rows have the column `stage`
+stage                     number of the stage, from 0, in a row of its own; without the column, all stages are alike
 """
 
 import dataclasses
@@ -22,20 +23,20 @@ TRANSFER = "T_comm_ms"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """What one model's stages take with so many stages and micro-batches."""
+    """Holds the times of one model's stages, at one number of stages and micro-batches."""
 
     model: str
-    """Empty: the file names none."""
+    """Name of the model; empty if the file has none."""
     micro_batches: int
-    """0: the file names none."""
+    """Number of micro-batches; 0 if the file has none."""
     costs: Costs
 
 
 def read_profiled(path: Path, *, weight_memory: float = WEIGHT_MEMORY) -> list[Profiled]:
-    """All that a file holds, in its order.
+    """Read all entries of a file, in its order.
 
     Raises:
-        InputError: no such file, a column that lacks, or a value that is no time; with the line.
+        InputError: there is no such file, a column is missing, or a value is invalid; the message names the line of a value.
     """
     try:
         rows = pd.read_csv(path, dtype=str, keep_default_na=False)
@@ -54,10 +55,10 @@ def read_profiled(path: Path, *, weight_memory: float = WEIGHT_MEMORY) -> list[P
 
 
 def choose(profiled: list[Profiled], *, stages: int, micro_batches: int, model: str = "") -> Profiled:
-    """The one for so many stages, of the number of micro-batches that is nearest.
+    """Return the entry with this number of stages whose number of micro-batches is nearest.
 
     Raises:
-        InputError: there is none, or there are several models to choose from.
+        InputError: there is none, or there are several models and `model` names none.
     """
     models = list(dict.fromkeys(each.model for each in profiled))
     if model and model not in models:
@@ -107,7 +108,7 @@ _Line = tuple[int, Mapping[str, str]]
 
 
 def _lines(rows: pd.DataFrame) -> list[_Line]:
-    """Each row with its number in the file."""
+    """Return each row with its line number in the file."""
     return [(int(number) + 2, {str(key): str(value) for key, value in row.items()}) for number, row in rows.iterrows()]  # type: ignore[call-overload]
 
 

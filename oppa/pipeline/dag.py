@@ -1,7 +1,7 @@
-"""The graph of one iteration, with what goes from rank to rank as nodes of its own (FlexTrain, section 4.2).
+"""Build the graph of one iteration with transfers between ranks as nodes of their own (FlexTrain, section 4.2).
 
-Compute nodes are passes; communication nodes send and receive what passes between stages on two ranks make. An edge says that one node
-begins behind another: because it works on its result, or because its rank does one after the other.
+Compute nodes are passes. Communication nodes send and receive the results that move between stages on two ranks. An edge means that one
+node begins after another ends: it needs the other's result, or the same rank computes both.
 """
 
 import collections
@@ -27,7 +27,7 @@ _MESSAGES = {FORWARD: (SEND_FORWARD, RECEIVE_FORWARD), BACKWARD: (SEND_BACKWARD,
 
 
 class DagNode(NamedTuple):
-    """A computation, or one end of a transfer."""
+    """Describes a computation, or one end of a transfer."""
 
     kind: int
     stage: int
@@ -35,33 +35,33 @@ class DagNode(NamedTuple):
     rank: int
     seconds: float
     memory: float
-    """What it adds to what its rank holds, in the footprint's unit."""
+    """Change of the memory that its rank holds, in the footprint's unit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Dag:
-    """Nodes in a topological order, and for each the positions of those that it begins behind."""
+    """Holds nodes in a topological order, and for each the positions of the nodes that must end before it begins."""
 
     nodes: tuple[DagNode, ...]
     needs: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, order: Order, times: Times, footprint: Footprint) -> Self:
-        """Of an order without a deadlock."""
+        """Build the graph of a schedule without a deadlock."""
         made = _Making(order, times, footprint)
         for node, rank in zip(order.sequence.nodes, order.sequence.ranks, strict=True):
             made.compute(node, rank)
         return cls(nodes=tuple(made.nodes), needs=tuple(made.needs))
 
     def ends_s(self) -> list[float]:
-        """When each node ends: its own time behind the last of those that it begins behind (FlexTrain, equation 8, put right)."""
+        """Return the seconds at which each node ends: its own time after its last predecessor ends (FlexTrain, equation 8, corrected)."""
         ends: list[float] = []
         for node, needs in zip(self.nodes, self.needs, strict=True):
             ends.append(node.seconds + max((ends[need] for need in needs), default=0.0))
         return ends
 
     def critical_path(self) -> list[DagNode]:
-        """The nodes that decide how long all of it takes, from the first on: were one of them shorter, something would end sooner."""
+        """Return a critical path: the nodes, from first to last, whose times add up to the time of the whole iteration."""
         ends = self.ends_s()
         at: int | None = max(range(len(ends)), key=ends.__getitem__) if ends else None
         path: list[DagNode] = []
@@ -72,7 +72,7 @@ class Dag:
 
 
 def shares(path: Sequence[DagNode]) -> dict[str, float]:
-    """What a path consists of, by kind of node, as shares of its time; the longest first."""
+    """Return the share of a path's time by kind of node, the largest first; kinds that take no time are left out."""
     whole = sum(node.seconds for node in path)
     seconds: dict[str, float] = collections.defaultdict(float)
     for node in path:
@@ -81,7 +81,7 @@ def shares(path: Sequence[DagNode]) -> dict[str, float]:
 
 
 class _Making:
-    """A graph while it is made, pass by pass."""
+    """Builds a graph, pass by pass."""
 
     def __init__(self, order: Order, times: Times, footprint: Footprint) -> None:
         self.nodes: list[DagNode] = []
@@ -89,10 +89,10 @@ class _Making:
         self._order, self._times, self._footprint = order, times, footprint
         self._computed: dict[Node, int] = {}
         self._last: dict[int, int] = {}
-        """What each rank has done last."""
+        """Position of the last pass of each rank."""
 
     def compute(self, node: Node, rank: int) -> None:
-        """A pass, behind what it works on and behind what its rank did before; and the way of what it works on, if that is elsewhere."""
+        """Add a pass after its input and after the rank's previous pass; adds the transfer too if the input is on another rank."""
         need = self._order.shape.need_of(node)
         behind = [self._last[rank]] if rank in self._last else []
         if need is not None:
@@ -102,7 +102,7 @@ class _Making:
         self._computed[node] = self._last[rank] = self._add(DagNode(*node, rank, self._seconds(node), self._memory(node)), behind)
 
     def _received(self, need: Node, node: Node, rank: int, source: int) -> int:
-        """The position of the node that receives a result."""
+        """Add the transfer of a result to a rank; returns the position of the receiving node."""
         send, receive = _MESSAGES[need.kind]
         between = min(need.stage, node.stage)
         seconds = self._times.transfer_s[between] if self._times.transfer_s else 0.0

@@ -1,7 +1,7 @@
-"""When each node of an order begins and ends, given how long it takes.
+"""Compute when each node of a schedule begins and ends, from the time that it takes.
 
-A node begins when its rank is free and what it works on has arrived. One pass over the nodes in topological order tells all of it:
-there is no loop over time, and nothing to converge.
+A node begins when its rank is free and its input has arrived. One pass over the nodes in topological order is enough: there is no loop
+over time, and nothing has to converge.
 """
 
 import dataclasses
@@ -13,23 +13,23 @@ from oppa.pipeline.graph import BACKWARD, Node, Order
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds, of each stage for one micro-batch, shape (S,)."""
+    """Holds the seconds of each stage for one micro-batch, shape (S,)."""
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
-    """Of inputs and weights; of inputs alone where the order is split."""
+    """Seconds of the gradients of inputs and weights; of inputs alone if the schedule is split."""
     weight_s: Sequence[float] = ()
-    """Of the weights' gradients; only where the order is split."""
+    """Seconds of the weights' gradients, if the schedule is split."""
     whole_s: Sequence[float] = ()
-    """Of a backward pass of a split order whose weights' gradients follow at once, both computed in one go; empty: as long as both."""
+    """Seconds of a backward pass of a split schedule that computes its weights' gradients at once; empty means the sum of both."""
     transfer_s: Sequence[float] = ()
-    """Between stage i and i + 1, either way, shape (S - 1,); empty: nothing."""
+    """Seconds of a transfer between stages i and i + 1, in either direction, shape (S - 1,); empty means 0."""
     sender_waits: bool = False
-    """A rank that sends computes again when it has arrived (transfers are not overlapped)."""
+    """A rank that sends computes again only after the arrival, because transfers do not overlap computation."""
 
 
 class Span(NamedTuple):
-    """A node as it was executed."""
+    """Holds the rank, the beginning and the end of an executed node."""
 
     node: Node
     rank: int
@@ -39,24 +39,24 @@ class Span(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """An order as it was executed."""
+    """Holds a schedule and the times of its execution."""
 
     order: Order
     durations_s: tuple[float, ...]
-    """By position in the order's sequence."""
+    """Seconds that each node takes, by position in `order.sequence`."""
     ends_s: tuple[float, ...]
-    """By position in the order's sequence."""
+    """Seconds at which each node ends, by position in `order.sequence`."""
     finish_s: tuple[float, ...]
-    """When each rank has done its last node."""
+    """Seconds at which each rank has finished its last node, shape (p,)."""
 
     @property
     def makespan_s(self) -> float:
-        """Until the last rank is done."""
+        """Return the seconds until the last rank has finished."""
         return max(self.finish_s)
 
     @property
     def busy_s(self) -> tuple[float, ...]:
-        """What each rank computed for, shape (p,)."""
+        """Return the seconds that each rank computes, shape (p,)."""
         busy_s = [0.0] * len(self.finish_s)
         for rank, duration_s in zip(self.order.sequence.ranks, self.durations_s, strict=True):
             busy_s[rank] += duration_s
@@ -64,7 +64,7 @@ class Execution:
 
     @property
     def spans_s(self) -> tuple[float, ...]:
-        """From the beginning of each rank's first node to the end of its last, shape (p,)."""
+        """Return the seconds from the beginning of each rank's first node to the end of its last, shape (p,)."""
         begins: dict[int, float] = {}
         for rank, duration_s, end_s in zip(self.order.sequence.ranks, self.durations_s, self.ends_s, strict=True):
             begins.setdefault(rank, end_s - duration_s)
@@ -72,30 +72,30 @@ class Execution:
 
     @property
     def longest_span_s(self) -> float:
-        """What a step costs where no rank waits for the others at its end (Qi et al. 2024, sections 2.3 and 4)."""
+        """Return the seconds of a step if no rank waits for the others at its end (Qi et al. 2024, sections 2.3 and 4)."""
         return max(self.spans_s)
 
     @property
     def bubble_rate(self) -> float:
-        """The share of the longest span in which ranks do not compute (Qi et al. 2024, section 5.3, for equal stages)."""
+        """Return the share of the longest span in which ranks do not compute (Qi et al. 2024, section 5.3, for equal stages)."""
         return 1 - sum(self.busy_s) / (len(self.finish_s) * self.longest_span_s)
 
     def spans(self) -> Iterator[Span]:
-        """Every node with its rank, beginning and end."""
+        """Yield every node with its rank, beginning and end."""
         sequence = self.order.sequence
         for node, rank, duration_s, end_s in zip(sequence.nodes, sequence.ranks, self.durations_s, self.ends_s, strict=True):
             yield Span(node, rank, end_s - duration_s, end_s)
 
 
 def execute(order: Order, times: Times) -> Execution:
-    """When every node of an order ends. The order has no deadlock (`oppa.pipeline.validation`)."""
+    """Compute when every node of a schedule ends. The schedule must not have a deadlock (`oppa.pipeline.validation`)."""
     shape, sequence = order.shape, order.sequence
     durations = _durations(order, times)
     lags = _lags(order, times)
     sending = lags if times.sender_waits else [0.0] * len(lags)
     count = len(sequence.nodes)
     assert count == sum(map(len, order.ranks)), "a deadlock"
-    ends = [0.0] * (count + 1)  # the last is the end of "nothing"
+    ends = [0.0] * (count + 1)  # the last entry, 0, is the end of no node
     free = [0.0] * shape.ranks
     for position, (code, rank, need, edge) in enumerate(sequence):
         arrived = ends[need] + lags[edge]
@@ -106,7 +106,7 @@ def execute(order: Order, times: Times) -> Execution:
 
 
 def _durations(order: Order, times: Times) -> tuple[float, ...]:
-    """Of each node, by its position."""
+    """Return the seconds of each node, by its position."""
     of_code = (*times.forward_s, *times.backward_s, *(times.weight_s or [0.0] * order.shape.stages))
     durations = tuple(map(of_code.__getitem__, order.sequence.codes))
     if not (order.split and times.whole_s):
@@ -119,7 +119,7 @@ def _durations(order: Order, times: Times) -> tuple[float, ...]:
 
 
 def _lags(order: Order, times: Times) -> list[float]:
-    """How long the result of a node takes to the rank that needs it, by code; the last is that of what is not sent."""
+    """Return the seconds of the transfer of a result, by code of its node; the last entry is for a result that is not sent."""
     shape = order.shape
     changes = [shape.rank_of(stage) != shape.rank_of(stage + 1) for stage in range(shape.stages - 1)]
     between = [seconds if change else 0.0 for seconds, change in zip(times.transfer_s or [0.0] * len(changes), changes, strict=True)]

@@ -1,7 +1,7 @@
-"""Schedules of two chunks laid out as a V: rank r holds stages r and 2 p - 1 - r, so that the last stage lies beside the first.
+"""Build schedules of two model chunks in a V: rank r holds stages r and 2 p - 1 - r, so the first and the last stage share a rank.
 
-Both are laid out for at least as many micro-batches as fill the V. With fewer they are the same without the others: what is left of a valid
-order is valid.
+Both are built for at least as many micro-batches as fill the V. If the job has fewer, the others are removed: the rest of a valid
+schedule is valid.
 """
 
 from typing import Self
@@ -13,7 +13,7 @@ F, B, W = FORWARD, BACKWARD, WEIGHT
 
 
 def zb_v(shape: Shape, rank: int) -> list[Node]:
-    """One rank of ZB-V (Qi et al. 2024, section 6)."""
+    """Return the nodes of one rank in ZB-V (Qi et al. 2024, section 6)."""
     p, down, up, rank_ = shape.ranks, rank, shape.stages - 1 - rank, Sketch()
     for _ in range(2 * (p - rank) - 1):
         rank_.do(F, down)
@@ -37,9 +37,10 @@ def zb_v(shape: Shape, rank: int) -> list[Node]:
 
 
 def dualpipe_v(shape: Shape, rank: int) -> list[Node]:
-    """One rank of DualPipeV (DeepSeek-AI 2025, eight steps): in its main part forward and backward passes of the two chunks take turns.
+    """Return the nodes of one rank in DualPipeV (DeepSeek-AI 2025, eight steps).
 
-    Its authors run such a pair at once, so that one computes while the other communicates; here a pair is one node after the other.
+    In its main part, forward and backward passes of the two chunks alternate. Its authors run such a pair at once, so that one computes
+    while the other communicates. Here a pair is one node after the other.
     """
     p, down, up, rank_ = shape.ranks, rank, shape.stages - 1 - rank, _Late()
     below = p - 1 - rank
@@ -64,25 +65,25 @@ def dualpipe_v(shape: Shape, rank: int) -> list[Node]:
 
 
 class _Late(Sketch):
-    """A sketch whose weights' gradients are done at once, or wait their turn."""
+    """Adds weights' gradients right after their backward pass, or defers them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._waiting: list[int] = []
 
     def both(self, stage: int) -> Self:
-        """A backward pass, and its weights' gradients at once."""
+        """Append a backward pass, and its weights' gradients right after it."""
         self.do(B, stage).do(W, stage)
         return self
 
     def later(self, stage: int) -> Self:
-        """A backward pass whose weights' gradients wait."""
+        """Append a backward pass, and defer its weights' gradients."""
         self.do(B, stage)
         self._waiting.append(stage)
         return self
 
     def weights(self) -> Self:
-        """The weights' gradients that wait longest."""
+        """Append the weights' gradients that were deferred first, if any are left."""
         if self._waiting:
             self.do(W, self._waiting.pop(0))
         return self

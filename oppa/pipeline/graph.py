@@ -1,4 +1,4 @@
-"""The graph of one optimizer step through a pipeline, and an order of it: what each rank does, one node after the other.
+"""Define the graph of one optimizer step through a pipeline, and its schedule: the order in which each rank computes its nodes.
 
 Notation:
     p   ranks; v model chunks of each; S = p v stages; m micro-batches
@@ -6,8 +6,8 @@ Notation:
 
     F(i, j) needs F(i-1, j); B(S-1, j) needs F(S-1, j); B(i, j) needs B(i+1, j); W(i, j) needs B(i, j)
 
-A schedule that does not split the backward pass has no W: its B computes the gradients of inputs and weights. What one stage sends to the
-next is an edge with a duration, not a node: it has one sender and one receiver, and what it waits for is its sender alone.
+A schedule that does not split the backward pass has no W: its B computes the gradients of inputs and weights. A transfer from one stage
+to the next is an edge with a duration, not a node. It has one sender and one receiver, and it waits for its sender alone.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORWARD, BACKWARD, WEIGHT = KINDS = range(3)
-"""What a node computes. Plain numbers: nodes are looked up by the thousand, and an Enum's hash is slow."""
+"""Kinds of nodes. They are plain integers because nodes are looked up by the thousand, and an Enum's hash is slow."""
 
 
 class Node(NamedTuple):
-    """One computation of one stage for one micro-batch."""
+    """Describes one computation of one stage for one micro-batch."""
 
     kind: int
     stage: int
@@ -33,26 +33,29 @@ class Node(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How many ranks, model chunks and micro-batches, and which rank holds which stage."""
+    """Describes the numbers of ranks, micro-batches and model chunks, and the assignment of stages to ranks."""
 
     ranks: int
     micro_batches: int
     chunks: int = 1
     folded: bool = False
-    """Stages go down the ranks and come back up, so the last lies beside the first (a V), instead of going down again and again."""
+    """Stages go down the ranks and back up (a V), so that with two chunks the first rank holds the first and the last stage.
+
+    Otherwise every chunk starts at rank 0.
+    """
 
     @property
     def stages(self) -> int:
-        """All stages, S = p v."""
+        """Return the number of stages, S = p v."""
         return self.ranks * self.chunks
 
     def rank_of(self, stage: int) -> int:
-        """The rank that holds a stage."""
+        """Return the rank that holds a stage."""
         chunk, rank = divmod(stage, self.ranks)
         return self.ranks - 1 - rank if self.folded and chunk % 2 else rank
 
     def need_of(self, node: Node) -> Node | None:
-        """The node whose result it works on; None for the first stage's forward pass."""
+        """Return the node whose result a node needs; None for the forward pass of the first stage."""
         kind, stage, micro_batch = node
         if kind is FORWARD:
             return Node(kind, stage - 1, micro_batch) if stage else None
@@ -64,23 +67,23 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Order:
-    """What each rank does, in its order. Compared by identity: whoever makes one keeps it."""
+    """Holds a schedule: the nodes of each rank, in the order in which it computes them. Instances compare by identity."""
 
     shape: Shape
     split: bool = False
     """The gradients of the weights are nodes of their own."""
     apart: bool = False
-    """They are computed by themselves even right behind their backward pass."""
+    """The gradients of the weights are computed separately even right after their backward pass."""
     ranks: tuple[tuple[Node, ...], ...]
 
     @functools.cached_property
     def sequence(self) -> "Sequence":
-        """The nodes in an order in which they can be computed one by one; without those that never can (a deadlock)."""
+        """Return the nodes in a topological order; nodes that a deadlock blocks are missing."""
         return Sequence.of(self)
 
     @functools.cached_property
     def together(self) -> frozenset[Node]:
-        """Backward passes right behind which the same stage computes the gradients of the weights, and these; both are one computation."""
+        """Return the backward passes that their own weights' gradients follow directly, and these; each pair is one computation."""
         if self.apart:
             return frozenset()
         pairs = (pair for nodes in self.ranks for pair in itertools.pairwise(nodes))
@@ -88,23 +91,23 @@ class Order:
 
     @functools.cached_property
     def codes(self) -> tuple[NDArray[np.intp], ...]:
-        """For each rank the codes of its nodes, in its order."""
+        """Return the codes of each rank's nodes, in its order; code = kind S + stage."""
         stages = self.shape.stages
         return tuple(np.array([node.kind * stages + node.stage for node in nodes], np.intp) for nodes in self.ranks)
 
 
 def whole(order: Order) -> Order:
-    """The same order of forward and backward passes, with the gradients of the weights in each backward pass."""
+    """Return the schedule with the gradients of the weights inside each backward pass; the order of passes stays the same."""
     ranks = tuple(tuple(node for node in nodes if node.kind != WEIGHT) for nodes in order.ranks)
     return Order(shape=order.shape, ranks=ranks)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """A topological order, in columns of length n.
+    """Holds the nodes of a schedule in a topological order, as columns of length n.
 
-    code = kind S + stage. `need` is the position of the node that one works on, or n: nothing. `edge` is the code of that node where its
-    result changes ranks, else 3 S: nothing is sent.
+    A code is kind S + stage. A need is the position of the node whose result a node needs, or n for none. An edge is the code of that
+    node if its result moves to another rank, else 3 S.
     """
 
     nodes: tuple[Node, ...]
@@ -115,7 +118,7 @@ class Sequence:
 
     @classmethod
     def of(cls, order: Order) -> "Sequence":
-        """Walk over the ranks, each as far as what it needs is there, until none gets further."""
+        """Build the sequence: advance each rank as long as the results that it needs exist, until no rank can advance."""
         stages, holder = order.shape.stages, [order.shape.rank_of(stage) for stage in range(order.shape.stages)]
         position: dict[Node | None, int] = {None: sum(map(len, order.ranks))}
         rows: list[tuple[Node, int, int, int, int]] = []
@@ -131,7 +134,7 @@ class Sequence:
 
 
 def _walk(order: Order, done: Mapping[Node | None, int]) -> Iterator[tuple[int, Node, Node | None]]:
-    """Each rank's nodes, with what they need, as soon as that is among those `done`; the caller notes what it is given."""
+    """Yield rank, node and needed node as soon as the needed node is in `done`; the caller adds each node to `done`."""
     need_of = order.shape.need_of
     waiting = [[(node, need_of(node)) for node in reversed(nodes)] for nodes in order.ranks]
     moved = True

@@ -1,4 +1,4 @@
-"""What a rank holds of micro-batches in flight: it follows from the order alone, not from how long anything takes."""
+"""Compute the memory that ranks hold for micro-batches in flight; it depends on the schedule alone, not on times."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,28 +11,28 @@ from oppa.pipeline.graph import BACKWARD, WEIGHT, Order
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Memory of each stage for one micro-batch, shape (S,) each, in bytes or any other unit; empty: nothing."""
+    """Holds the memory of each stage for one micro-batch, shape (S,) each, in bytes or any other unit; empty means 0."""
 
     held: Sequence[float]
-    """What a forward pass leaves for the backward pass."""
+    """Memory that a forward pass leaves for the backward pass."""
     for_weights: Sequence[float] = ()
-    """Of that, what the gradients of the weights still need after the backward pass of a split order."""
+    """Memory that the weights' gradients still need after the backward pass of a split schedule."""
     working: Sequence[float] = ()
-    """What a backward pass needs besides while it runs: activations that it computes again."""
+    """Extra memory of a backward pass while it runs, such as activations that it recomputes."""
     forward_working: Sequence[float] = ()
-    """What a forward pass needs at the most, counted from where it begins."""
+    """Peak memory of a forward pass while it runs, relative to its beginning."""
     gradients: Sequence[float] = ()
-    """What the first gradients of the weights leave for the rest of the step."""
+    """Memory that the first gradients of the weights occupy for the rest of the step."""
 
 
 def memory_curves(order: Order, footprint: Footprint) -> list[NDArray[np.float64]]:
-    """What each rank holds after each of its nodes."""
+    """Return the memory that each rank holds after each of its nodes."""
     change = _changes(order, footprint)
     return [np.cumsum(change[codes]) for codes in order.codes]
 
 
 def peak_memory(order: Order, footprint: Footprint) -> list[float]:
-    """The largest of what each rank holds, shape (p,)."""
+    """Return the peak memory of each rank, shape (p,)."""
     change, stages = _changes(order, footprint), order.shape.stages
     working = np.zeros(len(change))
     working[:stages] = footprint.forward_working or 0.0
@@ -47,7 +47,7 @@ def peak_memory(order: Order, footprint: Footprint) -> list[float]:
 
 
 def _gradients(order: Order, footprint: Footprint, codes: NDArray[np.intp]) -> NDArray[np.float64]:
-    """What each of a rank's nodes leaves as the first of its stage to compute gradients of weights."""
+    """Return the memory of gradients that each of a rank's nodes allocates; only the first of its stage allocates any."""
     left = np.zeros(len(codes))
     kind, stages = WEIGHT if order.split else BACKWARD, order.shape.stages
     for stage, size in enumerate(footprint.gradients):
@@ -57,7 +57,7 @@ def _gradients(order: Order, footprint: Footprint, codes: NDArray[np.intp]) -> N
 
 
 def _changes(order: Order, footprint: Footprint) -> NDArray[np.float64]:
-    """What a node adds, by code."""
+    """Return the change of memory by a node of each code, shape (3 S,)."""
     held = np.asarray(footprint.held, dtype=np.float64)
     kept = np.asarray(footprint.for_weights, dtype=np.float64) if order.split and len(footprint.for_weights) else np.zeros(len(held))
     return np.concatenate([held, kept - held, -kept])

@@ -1,9 +1,9 @@
-"""An order as the CSV that torch.distributed.pipelining's runtime reads: a line for each rank, a cell for each node.
+"""Read and write schedules as the CSV of torch.distributed.pipelining's runtime: a line for each rank, a cell for each node.
 
     1F0    forward pass of stage 1, micro-batch 0        1I0    backward pass, inputs' gradients alone
     1B0    backward pass, weights' gradients with it     1W0    weights' gradients
 
-Weights' gradients right behind their backward pass are one cell with it, which spares torch to keep the graph between them.
+If weights' gradients follow their backward pass directly, one cell holds both. torch then need not keep the graph between them.
 """
 
 import re
@@ -20,20 +20,20 @@ _CELL = re.compile(r"(\d+)([FIBW])(\d+)")
 
 
 def write_order(order: Order) -> str:
-    """The text of the file."""
+    """Return the CSV text of a schedule."""
     return "".join(",".join(row) + "\n" for row in cells(order))
 
 
 def cells(order: Order) -> list[list[str]]:
-    """Its cells, for each rank."""
+    """Return the cells of a schedule, for each rank."""
     return [list(_cells(order, nodes)) for nodes in order.ranks]
 
 
 def read_order(path: Path) -> Order:
-    """An order that `write_order` wrote, or torch, or somebody's editor.
+    """Read a schedule from a CSV file, whether `write_order`, torch or an editor wrote it.
 
     Raises:
-        InputError: what is no order, and where; or one that does not hold (`oppa.pipeline.validation`).
+        InputError: a cell is not a pass, and its line; or the schedule is not valid (`oppa.pipeline.validation`).
     """
     try:
         text = path.read_text()
@@ -43,7 +43,7 @@ def read_order(path: Path) -> Order:
 
 
 def order_of(text: str, where: str) -> Order:
-    """The order that a text tells, which comes from `where`; raises InputError as `read_order`."""
+    """Parse the text of a schedule; raises InputError as `read_order` does, with `where` as the source of the text."""
     lines = [[cell.strip() for cell in line.split(",") if cell.strip()] for line in text.splitlines()]
     ranks = [[node for cell in row for node in _nodes(cell, f"{where}, line {number}")] for number, row in enumerate(lines, start=1)]
     if not ranks or not all(ranks):
@@ -73,7 +73,7 @@ def _nodes(cell: str, where: str) -> list[Node]:
 
 
 def _shape(ranks: list[list[Node]]) -> Shape:
-    """As the stages lie: a V where the last one is on the first rank, else again and again."""
+    """Infer the shape: a V if a rank has two stages and the first rank holds the last stage, else every chunk starts at rank 0."""
     stages = 1 + max(node.stage for nodes in ranks for node in nodes)
     folded = len(ranks) > 1 and stages == 2 * len(ranks) and any(node.stage == stages - 1 for node in ranks[0])
     micro_batches = 1 + max(node.micro_batch for nodes in ranks for node in nodes)

@@ -1,4 +1,4 @@
-"""Orders by name, whether they are laid out by hand or searched for."""
+"""Return schedules by name, whether they are laid out by hand or searched for."""
 
 import functools
 
@@ -13,18 +13,18 @@ SCHEDULES = (*schedules.SCHEDULES, SEARCH)
 SPLIT = (*schedules.SPLIT, SEARCH)
 CHUNKS = {**schedules.CHUNKS, SEARCH: (1, 0)}
 NODES = 1_000_000
-"""Of a search at the beginning of a run: less than a second."""
+"""Number of nodes that a search at the beginning of a run visits; it takes less than a second."""
 
 
 @functools.lru_cache(maxsize=512)
 def order(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Order:
-    """The order of a schedule; the same object for the same arguments.
+    """Return a schedule by name; the same arguments return the same object.
 
-    `search` is the shortest order found for what schedules by hand are laid out for, too: equal stages whose forward pass, inputs'
-    gradients and weights' gradients take as long; within the memory of 1F1B.
+    `search` is the shortest schedule found within the memory of 1F1B. It assumes equal stages whose forward pass, inputs' gradients and
+    weights' gradients take equally long, as the schedules by hand do.
 
     Raises:
-        InputError: a schedule that is not known, or chunks and micro-batches that it cannot have.
+        InputError: the schedule is unknown, or does not allow these chunks or micro-batches.
     """
     if schedule not in SCHEDULES:
         raise InputError(f'`schedule = "{schedule}"` is not known', hint=nearest(schedule, SCHEDULES))
@@ -36,5 +36,5 @@ def order(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> 
 
 
 def folded(schedule: str, chunks: int) -> bool:
-    """Whether the stages of a schedule lie as a V; what is searched for has them so where that can be: it is faster at equal memory."""
+    """Return whether the stages of a schedule form a V; a search with two chunks uses a V, which is faster at equal memory."""
     return schedule in schedules.FOLDED or (schedule == SEARCH and chunks == 2)

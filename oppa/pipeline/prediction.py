@@ -1,7 +1,7 @@
-"""How long a step takes, and how much it holds, in a pipeline that was never run: from a profile of another (FlexTrain, section 4.4).
+"""Predict the time and the memory of a step in a pipeline that was never run, from the profile of another (FlexTrain, section 4.4).
 
 Notation:
-    L   layers, and all else that is computed as one; p pipeline stages; v model chunks of each; m micro-batches of a replica
+    L   layers, and other parts that compute; p pipeline stages; v model chunks of each; m micro-batches of a replica
     t   seconds of one layer's forward and backward pass for one micro-batch
 """
 
@@ -18,21 +18,21 @@ from oppa.pipeline.stage_layout import evenly
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Of one step."""
+    """Holds the predicted time and memory of one step."""
 
     step_s: float
     peak_bytes: float
-    """Of the rank that holds most."""
+    """Peak bytes of the rank that holds most."""
     passes_s: float
-    """Of `step_s`, from the first pass to the last."""
+    """Part of `step_s` from the first pass to the last, in seconds."""
 
 
 def predict(profile: Profile, order: Order, *, dp: int = 1, zero_stage: int = 0, stages: Sequence[range] = ()) -> Prediction:
-    """A step through a pipeline that goes in this order.
+    """Predict a step of a pipeline with this schedule.
 
     Args:
-        dp: Data-parallel replicas.
-        stages: The parts of each; shared out evenly unless given.
+        dp: Number of replicas.
+        stages: Parts of each stage; shared evenly by default.
     """
     stages = stages or evenly(profile.chain, order.shape.stages)
     executed = execute(order, times(profile, stages, split=order.split))
@@ -47,15 +47,15 @@ def predict(profile: Profile, order: Order, *, dp: int = 1, zero_stage: int = 0,
 
 
 def between_s(profile: Profile, order: Order, stages: Sequence[range]) -> float:
-    """By how much each of a rank's passes was later, on average, than passes and messages account for in the order they went in."""
+    """Return the mean seconds by which a pass began later than passes and messages explain, in the schedule `order` that was profiled."""
     accounted_s = execute(order, times(profile, stages, split=order.split)).makespan_s
     return max(0.0, profile.passes_s - accounted_s) / max(len(nodes) for nodes in order.ranks)
 
 
 def times(profile: Profile, stages: Sequence[range], *, split: bool) -> Times:
-    """Of each stage for one micro-batch.
+    """Return the times of each stage for one micro-batch.
 
-    Where a backward pass is split, torch computes all of the first stage's in its second half: its inputs have no gradients.
+    If backward passes are split, torch computes the first stage's entirely in its second half, because its inputs have no gradients.
     """
     forward, backward, weight, whole = [], [], [], []
     between_s = profile.between_s
@@ -71,7 +71,7 @@ def times(profile: Profile, stages: Sequence[range], *, split: bool) -> Times:
 
 
 def footprint(profile: Profile, stages: Sequence[range], *, split: bool, dp: int = 1, zero_stage: int = 0) -> Footprint:
-    """Bytes of each stage for one micro-batch (eq. 11)."""
+    """Return the bytes of each stage for one micro-batch (eq. 11)."""
     parts = _parts(profile, stages)
     held = [sum(part.held_bytes for part in stage) for stage in parts]
     kept = [sum(map(profile.kept_bytes, stage)) for stage in parts]
@@ -85,13 +85,16 @@ def footprint(profile: Profile, stages: Sequence[range], *, split: bool, dp: int
 
 
 def static_bytes(profile: Profile, shape: Shape, stages: Sequence[range], *, dp: int = 1, zero_stage: int = 0) -> list[float]:
-    """What each rank holds through a whole step, in whatever order: state, and room for messages; gradients come with the first passes."""
+    """Return the bytes that each rank holds throughout a step in any schedule, shape (p,): state, and buffers for messages.
+
+    Gradients are not included: they are allocated by the first backward passes.
+    """
     states = [_state_bytes(parts, dp, zero_stage) for parts in _parts(profile, stages)]
     return sum_of_ranks(shape, list(map(sum, zip(states, _message_bytes(profile, shape), strict=True))))
 
 
 def modelled_s(profile: Profile, *, pp: int, micro_batches: int) -> float:
-    """Equation 5 of FlexTrain: passes through chunks of one layer each, communication aside."""
+    """Return the seconds of a step by equation 5 of FlexTrain: passes through chunks of one layer each, without communication."""
     layers = profile.divisions
     layer_s = sum(part.forward_s + part.backward_s for part in profile.parts) / layers
     chunks = -(-layers // pp)
@@ -101,10 +104,11 @@ def modelled_s(profile: Profile, *, pp: int, micro_batches: int) -> float:
 
 
 def passes_as_written_s(executed: Execution) -> float:
-    """Equations 7 and 8 of FlexTrain: for each node its duration and the end of what it depends on, summed over a rank; the largest sum.
+    """Return the seconds of the passes by equations 7 and 8 of FlexTrain as they are written.
 
-    Ends are absolute, so that the sum grows with the square of the number of nodes. The right form is `Execution.makespan_s`: a node ends
-    its duration after the last end of what it depends on, the rank's node before it included.
+    They add up, for each node of a rank, its duration and the end of the node that it depends on. The largest sum of a rank counts. Ends
+    are absolute times, so the sum grows with the square of the number of nodes. `Execution.makespan_s` is the correct form: a node ends
+    its duration after its last predecessor, the rank's previous node included.
     """
     sums = [0.0] * executed.order.shape.ranks
     ends = (*executed.ends_s, 0.0)
@@ -118,7 +122,7 @@ def _parts(profile: Profile, stages: Sequence[range]) -> list[tuple[Part, ...]]:
 
 
 def sum_of_ranks(shape: Shape, of_stages: Sequence[float]) -> list[float]:
-    """Sums over the stages of each rank."""
+    """Return the sums over the stages of each rank, shape (p,)."""
     sums = [0.0] * shape.ranks
     for stage, value in enumerate(of_stages):
         sums[shape.rank_of(stage)] += value
@@ -126,43 +130,46 @@ def sum_of_ranks(shape: Shape, of_stages: Sequence[float]) -> list[float]:
 
 
 def _forward_working(parts: Sequence[Part]) -> float:
-    """Parts are added one to the other as a forward pass goes through them."""
+    """Return the peak bytes that a forward pass adds; the bytes that its parts hold accumulate on the way."""
     before = [0.0, *itertools.accumulate(part.held_bytes for part in parts)]
     return max((start + part.forward_working_bytes for start, part in zip(before, parts, strict=False)), default=0.0)
 
 
 def _backward_working(parts: Sequence[Part]) -> float:
-    """What is behind a part has been released when a backward pass comes to it."""
+    """Return the peak bytes that a backward pass adds; it has released the later parts when it reaches a part."""
     released = [0.0, *itertools.accumulate(part.held_bytes for part in reversed(parts))]
     return max((part.backward_working_bytes - gone for gone, part in zip(released, reversed(parts), strict=False)), default=0.0)
 
 
 def _state_bytes(parts: Sequence[Part], dp: int, zero_stage: int) -> float:
-    """Weights, the optimizer's state, and the buckets that gradients are exchanged in (eqs. 12 and 13, with ZeRO)."""
+    """Return the bytes of weights, optimizer state, and buckets for the exchange of gradients (eqs. 12 and 13, with ZeRO)."""
     weights = sum(part.weight_bytes for part in parts)
     buckets = weights if dp > 1 and zero_stage <= 1 else 0.0
     return weights / (dp if zero_stage >= 3 else 1) + buckets + sum(part.optimizer_bytes for part in parts) / (dp if zero_stage >= 1 else 1)
 
 
 def _message_bytes(profile: Profile, shape: Shape) -> list[float]:
-    """Of each stage: torch keeps room for what every micro-batch receives, and the gradient of its input until the step ends."""
+    """Return the bytes of each stage's messages, shape (S,).
+
+    torch keeps a buffer for what every micro-batch receives, and the gradient of its input until the step ends.
+    """
     last, each = shape.stages - 1, float(shape.micro_batches * profile.boundary_bytes)
     return [each * (2 * (stage > 0) + (stage < last)) for stage in range(last + 1)]
 
 
 def _after_passes_s(profile: Profile, order: Order, stages: Sequence[range], dp: int, zero_stage: int) -> float:
-    """What replicas exchange, and the update."""
+    """Return the seconds of gradient exchange and update after the passes, on the slowest rank."""
     weights = sum_of_ranks(order.shape, [sum(part.weight_bytes for part in stage) for stage in _parts(profile, stages)])
     return max(profile.update_byte_s * size / (dp if zero_stage else 1) + _exchange_s(profile, size, dp) for size in weights)
 
 
 def _exchange_s(profile: Profile, size_bytes: float, dp: int) -> float:
-    """An all-reduce of so many bytes: 2 (dp - 1) messages of a dp-th each."""
+    """Return the seconds of an all-reduce of `size_bytes`: 2 (dp - 1) messages of one dp-th each."""
     return (dp - 1) * profile.all_reduce.latency_s + 2 * (dp - 1) / dp * size_bytes * profile.all_reduce.byte_s
 
 
 def _rest_s(profile: Profile) -> float:
-    """What a step takes beside passes, exchange and update, whatever the layout is."""
+    """Return the seconds of a profiled step outside passes, exchange and update; the prediction adds them in any layout."""
     weights = max(sum(part.weight_bytes for part in profile.parts) / profile.pp, 1)
     known_s = profile.passes_s + profile.update_byte_s * weights + _exchange_s(profile, weights, profile.dp)
     return max(0.0, profile.step_s - known_s)

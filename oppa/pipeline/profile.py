@@ -1,7 +1,7 @@
-"""What the parts of a model were seen to take and to hold in a pipeline (FlexTrain, sections 4.1 and 4.4).
+"""Store the measured time and memory of a model's parts in a pipeline (FlexTrain, sections 4.1 and 4.4).
 
-A model is a chain of parts: what comes before the layers, each layer, and what comes behind them with the loss; a loss may be several
-(`oppa.pipeline.stage_layout`). A stage is a range of them, so what one pipeline's passes took tells what any other's will.
+A model is a chain of parts: what precedes the layers, each layer, and what follows them with the loss. The loss may be several parts
+(`oppa.pipeline.stage_layout`). A stage is a range of parts, so the passes of one pipeline predict those of any other.
 """
 
 import dataclasses
@@ -15,94 +15,98 @@ from oppa.pipeline.stage_layout import LAYERS, plain
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One of the chain, for one micro-batch on one rank."""
+    """Describes one part of the chain, for one micro-batch on one rank."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
-    """Gradients of inputs and weights in one go."""
+    """Seconds of the gradients of inputs and weights, computed together."""
     input_s: float | None = None
-    """The first half of a backward pass that is split; None: none was seen that was."""
+    """Seconds of the first half of a split backward pass; None if no split pass was measured."""
     weight_s: float | None = None
-    """The second half."""
+    """Seconds of the second half of a split backward pass; None if no split pass was measured."""
     held_bytes: float = 0.0
-    """What the forward pass leaves for the backward pass."""
+    """Bytes that the forward pass leaves for the backward pass."""
     for_weights_bytes: float | None = None
-    """What the second half needs, which may be more: gradients between its operations are kept for it, too. None: none was seen."""
+    """Bytes that the second half needs; None if no split pass was measured.
+
+    They may exceed `held_bytes`, because gradients between operations are kept for the second half, too.
+    """
     forward_working_bytes: float = 0.0
-    """Beyond what it began with, at the most, while the forward pass runs."""
+    """Peak bytes while the forward pass runs, relative to its beginning."""
     backward_working_bytes: float = 0.0
+    """Peak bytes while the backward pass runs, relative to its beginning."""
     weight_bytes: int = 0
-    """Of its parameters, where replicas do not share them out."""
+    """Bytes of its parameters if replicas do not shard them."""
     optimizer_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """How long a message takes: so long to begin with, and so long for each byte."""
+    """Models the seconds of a message: a latency, and a time for each byte."""
 
     latency_s: float = 0.0
     byte_s: float = 0.0
 
     def seconds(self, size_bytes: float) -> float:
-        """Of a message."""
+        """Return the seconds of a message."""
         return self.latency_s + self.byte_s * size_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """A run's first steps, as they were seen on all ranks."""
+    """Holds measurements of a run's first steps on all ranks."""
 
     parts: tuple[Part, ...]
-    """Before the layers, each layer, behind them: one for each letter of the chain."""
+    """Parts of the model, one for each letter of the chain."""
     micro_batch: int
     pp: int
     dp: int
     zero_stage: int
     step_s: float
-    """Of the steps that were looked at, the median."""
+    """Median seconds of the profiled steps."""
     passes_s: float
-    """From the first pass of a step to its last, on the rank where that took longest; median."""
+    """Median seconds from the first pass of a step to its last, on the rank where that took longest."""
     update_byte_s: float = 0.0
-    """Of the optimizer, for each byte of weights that a rank updates."""
+    """Seconds of the optimizer for each byte of weights that a rank updates."""
     boundary_bytes: int = 0
-    """Of what a stage sends for a micro-batch."""
+    """Bytes that a stage sends for one micro-batch."""
     point_to_point: Link = Link()
     all_reduce: Link = Link()
-    """Among two ranks."""
+    """Time of an all-reduce between two ranks."""
     between_s: float = 0.0
-    """From one pass of a rank to the next, besides what it waits for others."""
+    """Seconds between two passes of a rank, without the time that it waits for other ranks."""
     letters: str = ""
-    """The model's chain, a letter for each part (`oppa.pipeline.stage_layout`); a plain one unless given."""
+    """Letters of the model's parts (`oppa.pipeline.stage_layout`); empty means a plain chain."""
 
     @property
     def chain(self) -> str:
-        """A letter for each part."""
+        """Return a letter for each part."""
         return self.letters or plain(len(self.parts) - 2)
 
     @property
     def layers(self) -> int:
-        """L, prediction heads included."""
+        """Return the number of layers, prediction heads included."""
         return sum(letter in LAYERS for letter in self.chain)
 
     @property
     def divisions(self) -> int:
-        """All parts that compute: what a pipeline can share out."""
+        """Return the number of parts that compute; no more stages than these can have work."""
         return sum(part.forward_s + part.backward_s > 0 for part in self.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return dataclasses.asdict(self)
 
     @property
     def costs(self) -> list[float]:
-        """Seconds of both passes of each part, shape (L + 2,)."""
+        """Return the seconds of both passes of each part, shape (parts,)."""
         return [part.forward_s + part.backward_s for part in self.parts]
 
     @functools.cached_property
     def halves(self) -> tuple[float, float]:
-        """What the halves of a split backward pass take, as shares of a whole one; of parts that were not seen to be split.
+        """Return the times of the halves of a split backward pass, as shares of a whole one.
 
-        As the layers that were; half each, if none was.
+        They apply to parts without a measured split pass. They come from the layers that have one; they are 0.5 each if none has.
         """
         seen = [part for part in self._layers if part.input_s is not None and part.weight_s is not None]
         whole_s = sum(part.backward_s for part in seen)
@@ -112,7 +116,10 @@ class Profile:
 
     @functools.cached_property
     def kept(self) -> float:
-        """What the second half needs, as a share of what is held; likewise."""
+        """Return the bytes that the second half needs as a share of `held_bytes`, for parts without a measured split pass.
+
+        The share comes from the layers that have one; it is WEIGHT_MEMORY if none has.
+        """
         seen = [part for part in self._layers if part.for_weights_bytes is not None and part.held_bytes]
         held = sum(part.held_bytes for part in seen)
         return sum(part.for_weights_bytes or 0.0 for part in seen) / held if held else WEIGHT_MEMORY
@@ -122,19 +129,19 @@ class Profile:
         return [part for part, letter in zip(self.parts, self.chain, strict=True) if letter in LAYERS]
 
     def split_s(self, part: Part) -> tuple[float, float]:
-        """Both halves of the backward pass of a part."""
+        """Return the seconds of both halves of a part's backward pass."""
         inputs, weights = self.halves
         if part.input_s is None or part.weight_s is None:
             return part.backward_s * inputs, part.backward_s * weights
         return part.input_s, part.weight_s
 
     def kept_bytes(self, part: Part) -> float:
-        """What the second half of the backward pass of a part needs."""
+        """Return the bytes that the second half of a part's backward pass needs."""
         return part.held_bytes * self.kept if part.for_weights_bytes is None else part.for_weights_bytes
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; raises TypeError, KeyError or ValueError for anything else."""
+        """Invert `to_dict`; raises TypeError, KeyError or ValueError for other values."""
         links = {name: Link(**values[name]) for name in ("point_to_point", "all_reduce")}
         parts = tuple(Part(**part) for part in values["parts"])
         if len(parts) < 3 or len(values.get("letters") or parts) != len(parts):

@@ -1,6 +1,6 @@
-"""How a job scales: for each number of devices the fastest pipeline that fits, as a profile predicts it (FlexTrain, section 4.4).
+"""Predict from a profile how a job scales: the fastest pipeline that fits on each number of devices (FlexTrain, section 4.4).
 
-Layers, heads and experts stay split as they are: what changes is how many replicas and stages there are.
+Layers, heads and experts stay split as they are. Only the numbers of replicas and stages change.
 """
 
 import dataclasses
@@ -14,30 +14,30 @@ from oppa.pipeline.profile import Profile
 from oppa.pipeline.stage_layout import EVEN, Stages, balanced, evenly, written
 
 DISCREPANCY = 0.3
-"""By how much the two predictions of a speed-up may differ, as a share of the smaller."""
+"""Largest difference of the two predictions of a speed-up, as a share of the smaller."""
 FLAT = 0.01
-"""A prediction that changes by less, as a share, goes neither up nor down."""
+"""Relative change of a prediction below which it goes neither up nor down."""
 SIGNIFICANT = 0.05
-"""By how much more devices must be faster than fewer, at least."""
+"""Smallest relative gain in speed that justifies more devices."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What stays the same whatever it runs on."""
+    """Describes what a job keeps on every number of devices."""
 
     profile: Profile
     global_batch: int
     tp: int = 1
-    """Devices of a stage that split its layers."""
+    """Number of devices that split the layers of a stage."""
     ep: int = 1
     zero_stage: int = 0
     limit_bytes: float | None = None
-    """Of a device's memory; None: not known."""
+    """Memory limit of a device; None if it is unknown."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One way to run the job, and what is predicted of it."""
+    """Describes one way to run the job, with its predictions."""
 
     dp: int
     pp: int
@@ -48,29 +48,31 @@ class Candidate:
     modelled_s: float
     """Seconds of a step by FlexTrain's equation 5."""
     passes: Order | None = None
-    """The order that was searched for; None: the schedule's own."""
+    """Schedule that a search found; None for a schedule by name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Of one number of devices."""
+    """Describes the fastest candidate on one number of devices."""
 
     devices: int
     best: Candidate
     speedup: float
-    """Over the fastest way on the present number of devices, both predicted from the profile; there it is 1."""
+    """Speed-up over the fastest candidate on the present number of devices, both predicted from the profile; it is 1 there."""
     modelled_speedup: float
     """The same ratio by equation 5."""
     left_out: str = ""
-    """Why it is not in the scale table; empty: it is."""
+    """Reason why the scale table leaves it out; empty if it does not."""
 
 
 def candidates(job: Job, devices: int, *, replicas: Sequence[int] | None, schedules: Sequence[str]) -> Iterator[Candidate]:
-    """All ways to run a job on so many devices, whether they fit in memory or not: with layers shared out evenly, and by measured cost.
+    """Yield all ways to run a job on this number of devices, including those that do not fit in memory.
+
+    Each pipeline comes with layers shared evenly, and with layers balanced by measured cost.
 
     Args:
-        replicas: What dp may be; None: anything.
-        schedules: By name. Where no pipeline is, there is but one.
+        replicas: Allowed values of dp; None allows any.
+        schedules: Names of schedules. Without a pipeline, there is only one.
     """
     for dp, pp, micro_batches in pipelines(job, devices, replicas):
         for schedule in schedules if pp > 1 else ("1f1b",):
@@ -80,7 +82,7 @@ def candidates(job: Job, devices: int, *, replicas: Sequence[int] | None, schedu
 
 
 def pipelines(job: Job, devices: int, replicas: Sequence[int] | None) -> Iterator[tuple[int, int, int]]:
-    """Yield dp, pp and the micro-batches of each replica for all pipelines on so many devices that share out the batch evenly."""
+    """Yield dp, pp and the micro-batches of each replica, for all pipelines on this number of devices that divide the batch evenly."""
     for dp in range(1, devices // job.tp + 1):
         micro_batches, uneven = divmod(job.global_batch, dp * job.profile.micro_batch)
         pp, left = divmod(devices, dp * job.tp)
@@ -89,9 +91,10 @@ def pipelines(job: Job, devices: int, replicas: Sequence[int] | None) -> Iterato
 
 
 def layouts(profile: Profile, shape: Shape) -> Iterator[tuple[str, Stages]]:
-    """Layers shared out evenly, and measured costs as evenly as can be; without those that leave a rank nothing to compute.
+    """Yield an even layout of layers and a balanced layout of measured costs, with their texts; none leaves a rank without parts.
 
-    An even layout goes by that name where each rank has a layer and each stage a part, as search spaces have it.
+    The even layout is called `even` if each rank has a layer and each stage a part, as in search spaces. Otherwise its parts are spelled
+    out.
     """
     even, by_cost = evenly(profile.chain, shape.stages), balanced(profile.costs, shape)
     usual = shape.ranks <= profile.layers and shape.stages <= profile.layers + 2
@@ -104,10 +107,10 @@ def layouts(profile: Profile, shape: Shape) -> Iterator[tuple[str, Stages]]:
 def candidate(
     job: Job, order: Order, *, dp: int, schedule: str, stage_layout: str, stages: Sequence[range], searched: bool = False
 ) -> Candidate:
-    """One way to run a job: replicas of a pipeline that goes in this order through these stages.
+    """Return one way to run a job: replicas of a pipeline with this schedule and these stages.
 
     Args:
-        searched: The order is not the schedule's own, and is kept.
+        searched: A search found the schedule, so the candidate stores it.
     """
     shape = order.shape
     return Candidate(
@@ -123,22 +126,22 @@ def candidate(
 
 
 def fastest(job: Job, ways: Sequence[Candidate]) -> Candidate | None:
-    """Of those that fit; None where none does."""
+    """Return the fastest candidate that fits in memory; None if none fits."""
     fitting = [way for way in ways if job.limit_bytes is None or way.prediction.peak_bytes <= job.limit_bytes]
     return min(fitting, key=lambda way: way.prediction.step_s, default=None)
 
 
 def scale_table(job: Job, ways: Mapping[int, Sequence[Candidate]], present: tuple[int, Candidate], devices: Collection[int]) -> list[Entry]:
-    """Take the fastest of each number of devices that fits, and filter them (section 4.4.4).
+    """Take the fastest candidate that fits on each number of devices, and filter them (section 4.4.4).
 
     Args:
-        ways: By number of devices, the present one included.
-        present: The number of devices that the job was profiled on, and the configuration that it was profiled in. It ran, so it counts
-            even where it is predicted not to fit.
-        devices: What may be in the table. The present number always is, if it is among them.
+        ways: Candidates by number of devices, including the present number.
+        present: The number of devices and the candidate that the job was profiled with. That candidate ran, so it counts even if it is
+            predicted not to fit.
+        devices: Numbers of devices that the table may contain. The present number always stays, if it is among them.
 
     Raises:
-        InfeasibleError: nothing fits, or nothing is worth a change.
+        InfeasibleError: nothing fits, or no number of devices is worth a change.
     """
     here, as_run = present
     now = fastest(job, [as_run, *ways[here]]) or as_run
@@ -152,17 +155,18 @@ def scale_table(job: Job, ways: Mapping[int, Sequence[Candidate]], present: tupl
 
 
 def filtered(best: Sequence[tuple[int, Candidate]], present: tuple[int, Candidate]) -> list[Entry]:
-    """Filter the fastest of each number of devices, in ascending order.
+    """Filter the fastest candidates of each number of devices, in ascending order.
 
-    A number is left out where the two predictions do not go up or down together, where their speed-ups differ by too much, or where it
-    is hardly faster than a smaller one that stays. Both speed-ups are over the same way, so both are 1 on the present number, which stays.
+    A number is left out for one of three reasons. Its two predictions go in opposite directions, their speed-ups differ by too much, or
+    it is hardly faster than a smaller number that stays. Both speed-ups are relative to the same candidate. Both are therefore 1 on the
+    present number, which stays.
 
     Args:
-        best: The fastest of each number of devices.
-        present: The number of devices that the job was profiled on, and the fastest way there.
+        best: The fastest candidate of each number of devices.
+        present: The number of devices that the job was profiled on, and the fastest candidate there.
 
     Raises:
-        InfeasibleError: none stays; the present number is not among them.
+        InfeasibleError: no number stays, and the present number is not among them.
     """
     devices_now, now = present
     entries: list[Entry] = []
@@ -191,23 +195,23 @@ def filtered(best: Sequence[tuple[int, Candidate]], present: tuple[int, Candidat
 
 
 def _trend(before: float, now: float) -> int:
-    """Up, down, or neither."""
+    """Return 1 if a speed-up rises, -1 if it falls, 0 if it changes by less than FLAT."""
     change = now / before - 1
     return 0 if abs(change) < FLAT else 1 if change > 0 else -1
 
 
 def _runs(job: Job, schedule: str, pp: int, micro_batches: int) -> bool:
-    """Whether torch's runtime has it: 1f1b fills its pipeline, and FSDP2 that reshards does not split its backward pass."""
+    """Return whether torch's runtime supports it: 1f1b must fill its pipeline, and FSDP2 that reshards cannot split backward passes."""
     return (schedule != "1f1b" or micro_batches >= pp) and (schedule not in SPLIT or job.zero_stage <= 2)
 
 
 def _orders(schedule: str, pp: int, micro_batches: int, divisions: int) -> Iterator[Order]:
-    """A schedule with each number of chunks that it can have, up to what leaves a part for each stage, or nothing for some."""
+    """Yield a schedule with each number of chunks that it allows, up to the first at which no stage needs more than one part."""
     least, most = CHUNKS[schedule] if pp > 1 else (1, 1)
     if schedule.startswith("interleaved"):
         least = 2
     for chunks in range(least, min(most or divisions, -(-divisions // pp)) + 1):
         try:
             yield order(schedule, ranks=pp, micro_batches=micro_batches, chunks=chunks)
-        except InputError:  # not with so many micro-batches
+        except InputError:  # it does not allow this number of micro-batches
             continue

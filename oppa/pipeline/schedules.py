@@ -1,16 +1,16 @@
-"""Schedules: orders by name, for any number of ranks, micro-batches and model chunks.
+"""Build schedules by name, for any number of ranks, micro-batches and model chunks.
 
 gpipe            all forward passes, then all backward passes                                  Huang et al. 2019
 1f1b             p-1-r forward passes on rank r, then forward and backward in turn             Narayanan et al. 2019 (PipeDream-Flush)
 interleaved      the same with v chunks, in rounds of p micro-batches                          Narayanan et al. 2021
 memory-minimal   one micro-batch after the other, each through all chunks and back             FlexTrain, section 4.1
-zb-h1            1f1b whose W are late by r on rank r, and fill the bubble                     Qi et al. 2024
-zb-h2            the same with twice the forward passes first, and W late by 2 r               Qi et al. 2024
+zb-h1            1f1b with W delayed by r backward passes on rank r, which fills the bubble    Qi et al. 2024
+zb-h2            the same with twice the forward passes first, and W delayed by 2 r            Qi et al. 2024
 interleaved-zb   zb-h1 with v chunks, as torch.distributed.pipelining has it
-zb-v             two chunks, folded: the last stage lies beside the first                      Qi et al. 2024, section 6
-dualpipe-v       the same stages; forward passes of one chunk beside backward passes of the other   DeepSeek-AI 2025, cut in half
+zb-v             two chunks in a V: the first rank holds the first and the last stage          Qi et al. 2024, section 6
+dualpipe-v       the same; forward passes of one chunk alternate with backward passes of the other  DeepSeek-AI 2025, cut in half
 
-Those by hand are laid out for equal times; `oppa.pipeline.search` finds an order for times and memory as they are.
+These schedules assume equal times. `oppa.pipeline.search` finds one for measured times and memory.
 """
 
 import functools
@@ -27,10 +27,10 @@ _NodesOf = Callable[[int], Iterable[Node]]
 
 @functools.lru_cache(maxsize=512)
 def order(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Order:
-    """The order of a schedule; the same object for the same arguments.
+    """Return a schedule by name; the same arguments return the same object.
 
     Raises:
-        InputError: a schedule that is not known, or chunks and micro-batches that it cannot have.
+        InputError: the schedule is unknown, or does not allow these chunks or micro-batches.
     """
     if schedule not in SCHEDULES:
         raise InputError(f'`schedule = "{schedule}"` is not known', hint=nearest(schedule, SCHEDULES))
@@ -74,7 +74,11 @@ def _dual_pipe(shape: Shape) -> Order:
 
 
 def one_by_one(shape: Shape, *, split: bool) -> Order:
-    """A micro-batch at a time, which needs the least memory; both halves of its backward passes are computed apart, or neither is."""
+    """Return the schedule of one micro-batch at a time, which needs the least memory.
+
+    Args:
+        split: Compute both halves of each backward pass separately.
+    """
     ranks = tuple(tuple(_one_by_one(shape, rank, split=split)) for rank in range(shape.ranks))
     return Order(shape=shape, split=split, apart=split, ranks=ranks)
 
@@ -92,13 +96,13 @@ SCHEDULES = {
 }
 FOLDED = ("zb-v", "dualpipe-v")
 SPLIT = ("zb-h1", "zb-h2", "interleaved-zb", "zb-v", "dualpipe-v")
-"""Those in which weights' gradients are nodes of their own."""
+"""Schedules in which weights' gradients are nodes of their own."""
 CHUNKS = (
     dict.fromkeys(SCHEDULES, (1, 1))
     | dict.fromkeys(("interleaved", "interleaved-zb", "memory-minimal"), (1, 0))
     | dict.fromkeys(FOLDED, (2, 2))
 )
-"""The fewest and the most chunks of a rank; 0: any number."""
+"""Smallest and largest number of chunks of a rank; a largest number of 0 means no bound."""
 
 
 def _order(shape: Shape, nodes_of: _NodesOf, *, split: bool) -> Order:
@@ -106,9 +110,11 @@ def _order(shape: Shape, nodes_of: _NodesOf, *, split: bool) -> Order:
 
 
 def _alternating(shape: Shape, rank: int, *, hop: int, late: int | None = None) -> list[Node]:
-    """Forward and backward passes in turn, after so many forward passes that the ranks below are busy: `hop` more for each of them.
+    """Return a rank's nodes: forward passes that fill the pipeline, then forward and backward passes in turn.
 
-    Weights' gradients are `late` by so many backward passes; None: they are not apart.
+    Args:
+        hop: Number of forward passes at the beginning for each later rank.
+        late: Number of backward passes by which weights' gradients are delayed; None means that they are not nodes of their own.
     """
     p, v = shape.ranks, shape.chunks
     round_ = _round(shape)
@@ -129,7 +135,7 @@ def _alternating(shape: Shape, rank: int, *, hop: int, late: int | None = None) 
 
 
 def _one_by_one(shape: Shape, rank: int, *, split: bool = False) -> list[Node]:
-    """Each micro-batch forward through all chunks of a rank, then back."""
+    """Return a rank's nodes: each micro-batch goes forward through all chunks of the rank, then back."""
     stages = [stage for stage in range(shape.stages) if shape.rank_of(stage) == rank]
     rank_ = Sketch()
     for _ in range(shape.micro_batches):
@@ -143,7 +149,11 @@ def _one_by_one(shape: Shape, rank: int, *, split: bool = False) -> list[Node]:
 
 
 def _round(shape: Shape) -> int:
-    """Micro-batches of which each chunk does all before the next chunk does the first."""
+    """Return how many micro-batches a chunk computes before the next chunk begins.
+
+    Raises:
+        InputError: the micro-batches are not a whole number of such rounds.
+    """
     p, m, v = shape.ranks, shape.micro_batches, shape.chunks
     rounds = max(1, m // p)
     if v > 1 and m % rounds:

@@ -1,4 +1,4 @@
-"""A rank's nodes as they are written down: each stage takes the micro-batches in turn."""
+"""Collect the nodes of a rank while a schedule is built; each stage takes its micro-batches in turn."""
 
 import collections
 from typing import Self
@@ -7,18 +7,18 @@ from oppa.pipeline.graph import Node
 
 
 class Sketch:
-    """What a rank does so far."""
+    """Holds the nodes of a rank so far."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self._done: collections.Counter[tuple[int, int]] = collections.Counter()
 
     def do(self, kind: int, stage: int) -> Self:
-        """The next micro-batch of a stage."""
+        """Append a node of this kind for the next micro-batch of a stage."""
         self.nodes.append(Node(kind, stage, self._done[kind, stage]))
         self._done[kind, stage] += 1
         return self
 
     def count(self, kind: int, stage: int) -> int:
-        """Micro-batches of a stage so far."""
+        """Return the number of nodes of this kind and stage so far."""
         return self._done[kind, stage]

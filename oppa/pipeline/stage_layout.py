@@ -1,14 +1,15 @@
-"""Which parts of a model each stage of a pipeline has (FlexTrain's No-Op layers, section 4.2; the notation is Megatron-LM's).
+"""Assign the parts of a model to the stages of a pipeline (FlexTrain's No-Op layers, section 4.2; the notation is Megatron-LM's).
 
-A model is a chain of parts, a letter each: E embeds, t is a layer, m a prediction head's layer, L logits with their loss, or a slice of
-the vocabulary's. A stage has consecutive ones, the first stage the first and the last stage the last; in between one may have none, and
-passes on what it gets. Where FlexTrain fills up with layers that do nothing until all stages hold equally many, and moves embedding and
-losses to where those are (figures 4 and 5), stages here may hold different numbers of parts: the same pipelines, without positions to
-renumber in a checkpoint.
+A model is a chain of parts, a letter each: E is the embedding, t a layer, m a prediction head's layer. L is the logits with their loss,
+or those of a slice of the vocabulary. A stage holds consecutive parts; the first stage holds the first part, the last stage the last. A
+stage in between may be empty, and then passes its input on.
 
-    even        layers are shared out evenly; with more stages than layers, loss and embedding get stages of their own, then some have none
-    balanced    costs are shared out as evenly over ranks as can be
-    E|t*3|tL    parts stage by stage: E before the layers, t a layer, L behind them; t*3 is ttt, (t|)*3 is t|t|t|
+FlexTrain adds layers that do nothing until all stages hold equally many, and moves embedding and losses to their places (figures 4 and
+5). Stages here may hold different numbers of parts. The pipelines are the same, without positions to renumber in a checkpoint.
+
+    even        layers are shared evenly; with more stages than layers, loss and embedding get stages of their own, then some are empty
+    balanced    costs are shared over ranks as evenly as the search finds
+    E|t*3|tL    parts stage by stage: E before the layers, t a layer, L after them; t*3 is ttt, (t|)*3 is t|t|t|
 """
 
 import dataclasses
@@ -22,29 +23,29 @@ from oppa.pipeline.graph import Shape
 
 EVEN, BALANCED = "even", "balanced"
 LAYERS = "tm"
-"""Letters of what is shared out evenly."""
+"""Letters of the parts that count as layers, which the `even` layout shares evenly."""
 HINT = f"it is `{EVEN}`, `{BALANCED}`, or the parts of each stage such as `Et|tt|tL`"
 _MOST = 10_000
-"""Letters and bars of what is written down."""
+"""Largest number of characters of a layout with its repetitions expanded."""
 
 Stages = tuple[range, ...]
-"""The parts of each, by number."""
+"""Numbers of the parts of each stage."""
 
 
 def plain(layers: int, losses: int = 1) -> str:
-    """Return the chain of a model without prediction heads, whose logits are computed in so many slices of the vocabulary."""
+    """Return the chain of a model without prediction heads, whose logits are computed in `losses` slices of the vocabulary."""
     return "E" + "t" * layers + "L" * losses
 
 
 def cut(layout: str, shape: Shape, costs: Sequence[float], chain: str = "") -> Stages:
-    """The parts of each stage.
+    """Return the parts of each stage in a layout.
 
     Args:
-        costs: Of the parts, in any unit, one for each letter of the chain.
-        chain: Of the model; a plain one unless given.
+        costs: Cost of each part, in any unit, one for each letter of the chain.
+        chain: Letters of the model's parts; a plain chain by default.
 
     Raises:
-        InputError: for what cannot be read, what does not fit model and pipeline, and ranks that would have nothing to do.
+        InputError: the layout cannot be parsed, does not fit the model and the pipeline, or leaves a rank without parts.
     """
     chain = chain or plain(len(costs) - 2)
     assert len(chain) == len(costs)
@@ -63,15 +64,15 @@ def cut(layout: str, shape: Shape, costs: Sequence[float], chain: str = "") -> S
 
 
 def even(layers: int, stages: int) -> Stages:
-    """Layers of a plain chain shared out evenly, stages differing by at most one."""
+    """Share the layers of a plain chain evenly; stages differ by at most one layer."""
     return evenly(plain(layers), stages)
 
 
 def evenly(chain: str, stages: int) -> Stages:
-    """Layers and heads shared out evenly, stages differing by at most one; a loss stays with the layer that it follows.
+    """Share layers and heads evenly; stages differ by at most one, and a loss stays with the layer that it follows.
 
-    With more stages than layers the last losses get a stage of their own, then the embedding, then each slice of a loss; then some stages
-    have none.
+    With more stages than layers, the last losses get a stage of their own, then the embedding, then each slice of a loss. Further stages
+    are empty.
     """
     layers = [number for number, letter in enumerate(chain) if letter in LAYERS]
     if stages <= len(layers):
@@ -85,11 +86,12 @@ def evenly(chain: str, stages: int) -> Stages:
 
 
 def balanced(costs: Sequence[float], shape: Shape) -> Stages:
-    """So that the rank that has most has as little as can be found, then the next one; and so of the stages.
+    """Share costs so that the largest cost of a rank is as low as the search finds, then the next largest, then those of the stages.
 
-    The best there is where each rank has a stage; where it has several, that is improved by moving a part from one stage to another.
+    The largest cost is minimal if each rank has one stage. With several stages per rank, single parts are moved between stages as long
+    as that improves the result.
     """
-    return _balanced(tuple(costs), dataclasses.replace(shape, micro_batches=1))  # of which there may be many for one cut
+    return _balanced(tuple(costs), dataclasses.replace(shape, micro_batches=1))  # the cut does not depend on micro-batches: one cache entry
 
 
 @functools.lru_cache(256)
@@ -110,18 +112,22 @@ def _balanced(costs: tuple[float, ...], shape: Shape) -> Stages:
 
 
 def written(stages: Sequence[range], chain: str = "") -> str:
-    """The inverse of reading: `Et*3|t*4|ttL`."""
+    """Return the text of a layout with repetitions, such as `Et*3|t*4|ttL`; parsing inverts it."""
     return re.sub(r"([a-zA-Z])\1{2,}", lambda run: f"{run[1]}*{len(run[0])}", letters(stages, chain))
 
 
 def letters(stages: Sequence[range], chain: str = "") -> str:
-    """The same without repetitions: `Ettt|tttt|ttL`."""
+    """Return the text of a layout without repetitions, such as `Ettt|tttt|ttL`."""
     chain = chain or plain(stages[-1].stop - 2)
     return "|".join(chain[parts.start : parts.stop] for parts in stages)
 
 
 def recognised(text: str, ranks: int, costs: Sequence[float], chain: str = "") -> tuple[str, int]:
-    """Something written, as `even` or `balanced` where it is that, and how many stages each rank has; raises InputError as `cut` does."""
+    """Return the layout `even` or `balanced` if a text equals it, else the text, and the stages of each rank.
+
+    Raises:
+        InputError: `cut` refuses the text.
+    """
     shape = Shape(ranks=ranks, micro_batches=1, chunks=max(1, (_plain(text).count("|") + 1) // ranks))
     stages = cut(text, shape, costs, chain)
     names = [name for name in (EVEN, BALANCED) if cut(name, shape, costs, chain) == stages]
@@ -139,14 +145,14 @@ def _written(text: str, stages: int, chain: str) -> Stages:
 
 
 def _named(chain: str) -> str:
-    """For people: `E, 8 t and L`."""
+    """Describe a chain in words: `E, 8 t and L`."""
     runs = [(letter, len(list(each))) for letter, each in itertools.groupby(chain)]
     *before, last = [f"{count} {letter}" if count > 1 or letter == "t" else letter for letter, count in runs]
     return f"{', '.join(before)} and {last}"
 
 
 def _plain(text: str) -> str:
-    """Without spaces and commas, and with what is to be repeated written as often."""
+    """Remove spaces and commas, and expand repetitions; raises InputError if the text cannot be parsed."""
     text = re.sub(r"[\s,]", "", text)
     repeated = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))(?:\*(\d{1,4}))?")
     while "(" in text or "*" in text:
@@ -158,10 +164,10 @@ def _plain(text: str) -> str:
 
 
 def _least(sums: Sequence[float], stages: int) -> list[int]:
-    """Cuts with the least maximum over stages, and of those little variance; where there are parts enough, no stage is empty.
+    """Return cuts with the least maximum over stages, and among those a small variance; no stage is empty if there are enough parts.
 
     Args:
-        sums: Costs of the first parts, of none to all of them.
+        sums: Cumulative costs of the parts, from 0 on, shape (parts + 1,).
     """
     parts = len(sums) - 1
     least = int(stages <= parts)
@@ -175,14 +181,14 @@ def _least(sums: Sequence[float], stages: int) -> list[int]:
 
 
 def _longer(before: tuple[float, float, tuple[int, ...]], stop: int, sums: Sequence[float]) -> tuple[float, float, tuple[int, ...]]:
-    """One more stage: the maximum, the sum of squares, and the cuts."""
+    """Add one stage that ends at `stop`; returns the maximum, the sum of squares, and the cuts."""
     most, squares, cuts = before
     cost = sums[stop] - sums[cuts[-1]]
     return max(most, cost), squares + cost**2, (*cuts, stop)
 
 
 def _moved(cuts: Sequence[int]) -> Iterator[list[int]]:
-    """With one part moved from one stage to another, and all between shifted; the ends keep a part."""
+    """Yield all cuts with one part moved from one stage to another and those between shifted; the first and last stage keep a part."""
     for start, stop in itertools.combinations(range(1, len(cuts)), 2):
         for shift in (-1, 1):
             moved = [*cuts[:start], *(cut + shift for cut in cuts[start:stop]), *cuts[stop:]]

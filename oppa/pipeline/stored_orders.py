@@ -1,6 +1,6 @@
-"""Searched orders by configuration, as files of a run, of its scale table and of an elastic job: who scales goes on in one.
+"""Store searched schedules by configuration, in a run, its scale table or an elastic job, which uses them after it scales.
 
-orders/ID_bN.csv    the order for the configuration of this id at a global batch of N, as `oppa.pipeline.order_file` writes it
+orders/ID_bN.csv    the schedule of configuration ID at a global batch of N, as `oppa.pipeline.order_file` writes it
 """
 
 import os
@@ -17,7 +17,7 @@ ORDERS = "orders"
 
 
 def store(folder: Path, configuration: Configuration, order: Order) -> None:
-    """Keep an order in a folder's `orders/`, in the place of an earlier one; raises OSError where the disk refuses."""
+    """Store a schedule in a folder's `orders/` atomically, replacing an earlier one; raises OSError if it cannot be written."""
     path = _path(folder, configuration)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -26,10 +26,10 @@ def store(folder: Path, configuration: Configuration, order: Order) -> None:
 
 
 def stored(folder: Path, configuration: Configuration) -> str:
-    """Return the text of the order that is stored for a configuration; empty if there is none.
+    """Return the text of the schedule that is stored for a configuration; empty if there is none.
 
     Raises:
-        InputError: it cannot be read, or is no order of this pipeline.
+        InputError: the file cannot be read, or is not a schedule of this pipeline.
     """
     path = _path(folder, configuration)
     try:
@@ -44,13 +44,13 @@ def stored(folder: Path, configuration: Configuration) -> str:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a folder's `orders/` into another folder, if it has any; raises OSError where the disk refuses."""
+    """Copy a folder's `orders/` into another folder, if it has any; raises OSError if that fails."""
     if (source / ORDERS).is_dir():
         shutil.copytree(source / ORDERS, target / ORDERS, dirs_exist_ok=True)
 
 
 def forget(folder: Path) -> None:
-    """Remove a folder's `orders/`."""
+    """Remove a folder's `orders/`; errors are ignored."""
     shutil.rmtree(folder / ORDERS, ignore_errors=True)
 
 

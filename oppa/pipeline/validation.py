@@ -1,4 +1,4 @@
-"""What must hold of any order: every node once and on its rank, no deadlock, nothing freed that is not held."""
+"""Check a schedule: every node occurs once and on its rank, nothing deadlocks, and no rank frees memory that it does not hold."""
 
 from collections import Counter
 
@@ -7,12 +7,12 @@ from oppa.pipeline.memory import Footprint, memory_curves
 
 
 def violations(order: Order) -> list[str]:
-    """In words, what does not hold of an order; empty for a valid one."""
+    """Return a message for each violation; empty for a valid schedule."""
     return [*_wrong_nodes(order), *_deadlock(order), *_negative_memory(order)]
 
 
 def all_nodes(shape: Shape, *, split: bool) -> set[Node]:
-    """Every node of the graph."""
+    """Return every node of the graph."""
     kinds = KINDS if split else (FORWARD, BACKWARD)
     return {Node(kind, stage, each) for kind in kinds for stage in range(shape.stages) for each in range(shape.micro_batches)}
 
@@ -42,5 +42,5 @@ def _negative_memory(order: Order) -> list[str]:
 
 
 def name(node: Node) -> str:
-    """A node for people: `F(stage 1, micro-batch 3)`."""
+    """Return a node in words: `F(stage 1, micro-batch 3)`."""
     return f"{'FBW'[node.kind]}(stage {node.stage}, micro-batch {node.micro_batch})"

@@ -1,1 +1,1 @@
-"""Where trials run beyond this host: allocations of Slurm, and hosts that one machine plays."""
+"""Run trials beyond this host: in Slurm allocations, and on several hosts emulated by one machine."""

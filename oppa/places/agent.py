@@ -1,18 +1,18 @@
-"""What runs on each host of a job that has several: the launcher of that host, told over stdin what to do, telling on stdout what happens.
+"""The agent: a program on each host of a multi-host job, which runs that host's part of every trial with a local launcher.
 
-One short JSON object per line (srun mixes longer lines of several hosts); what is long is handed in through the trial's folder. All
-hosts of a job hear the same lines, and each answers with its own number:
+It reads commands from stdin and writes events to stdout, one short JSON object per line; srun would mix longer lines of several hosts.
+Longer data goes through the trial folder. All hosts receive the same lines, and each answers with its own number:
 
-    <- {"do": "port"}                                                            host 0: find a port where the ranks can meet
-    <- {"do": "start", "gang": 1, "folder": ..., "master": ..., "port": ...}     begin the trial that lies in `folder`
-    <- {"do": "end", "gang": 1, "grace_s": 5}                                    end what is left of it
+    <- {"do": "port"}                                                            host 0: find a free port for the rendezvous
+    <- {"do": "start", "gang": 1, "folder": ..., "master": ..., "port": ...}     start the trial in `folder`; `gang` counts launches
+    <- {"do": "end", "gang": 1, "grace_s": 5}                                    end its remaining processes
     -> {"event": "ready", "host": 0, "name": ...}
     -> {"event": "port", "host": 0, "port": ...}
     -> {"event": "exit", "host": 0, "gang": 1}                                   its processes on this host have ended: see `exit0.json`
-    -> {"event": "ended", "host": 0, "gang": 1}
-    -> {"event": "alive", "host": 0, "gang": 1}                                  once it has begun, then every few seconds while it runs
+    -> {"event": "ended", "host": 0, "gang": 1}                                  no process is left on this host
+    -> {"event": "alive", "host": 0, "gang": 1}                                  at its start, then every few seconds while it runs
 
-When stdin closes, it ends everything that it has started, and itself.
+When stdin closes, the agent ends everything that it has started, and itself.
 """
 
 import dataclasses
@@ -39,44 +39,46 @@ from oppa.trials.wire import TrialSpec, write_json
 
 POLL_S = 0.01
 ALIVE_S = 2.0
-"""How often a host says that it is there: srun goes on without one that dies."""
+"""Seconds between two `alive` events. They are needed because srun continues when a host dies."""
 HOST = "OPPA_HOST"
-"""Says which of the job's hosts this is, where the cluster's engine does not."""
+"""Environment variable with the number of this host in the job, for launchers other than Slurm."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What all agents of a job are started with."""
+    """The parameters of all agents of a job."""
 
     runner: str
-    """Its folder."""
+    """Folder of the runner."""
     runs: bool
-    """Whether it trains runs, or trials."""
+    """True if the runner trains runs instead of trials."""
     study: str
+    """Id of the study, which tags all processes."""
     hosts: int
+    """Number of hosts of the job."""
     grace_s: float
 
     @property
     def argv(self) -> list[str]:
-        """The command line of an agent: this oppa, wherever it is started."""
+        """Return the command line of an agent, with this installation of oppa."""
         return [sys.executable, "-P", "-c", processes.program("oppa.places.agent"), json.dumps(dataclasses.asdict(self))]
 
 
 class Agent:
-    """One host's part in every trial."""
+    """Runs one host's part of every trial."""
 
     def __init__(self, task: Task, launcher: LocalLauncher, host: int) -> None:
         self._task, self._launcher, self._host = task, launcher, host
         self._gang = 0
         self._folder = Path()
         self._trial: LocalTrial | None = None
-        """Until we are asked to end it."""
+        """The present trial, until the tuner asks to end it."""
         self._exited = False
         self._oom_kills = 0
         self._alive_at = 0.0
 
     def serve(self) -> None:
-        """Until stdin closes."""
+        """Execute commands until stdin closes."""
         self._launcher.prepare()
         self._tell("ready", name=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
         for line in self._lines():
@@ -89,7 +91,7 @@ class Agent:
             self._gang, self._folder, self._exited = gang, Path(folder), False
             self._oom_kills = kernel_oom_kills()
             self._start(master, port)
-            self._alive_at = 0.0  # told at once
+            self._alive_at = 0.0  # so that `_look` reports at once
         elif do == "end":
             if self._trial is not None:
                 self._trial.end(grace_s)
@@ -108,7 +110,7 @@ class Agent:
             self._tell_exit(Exit(failure=str(error)))
 
     def _look(self) -> None:
-        """Tell once how the trial ended; what is left of it stays until we are asked to end it."""
+        """Send `alive` events, and report the end of the trial once. The tuner then asks to end its remaining processes."""
         if time.monotonic() > self._alive_at + ALIVE_S:
             self._alive_at = time.monotonic()
             self._tell("alive", gang=self._gang)
@@ -126,7 +128,7 @@ class Agent:
         sys.stdout.flush()
 
     def _lines(self) -> Iterator[bytes]:
-        """Lines as they come; while a trial runs an empty one now and then, so that it is looked at."""
+        """Yield lines as they arrive. While a trial runs, also yield empty lines, so that the trial is polled."""
         rest = b""
         while True:
             waiting = POLL_S if self._trial is not None and not self._exited else None
@@ -141,7 +143,7 @@ class Agent:
 
 
 def exit_file(trial: Path, host: int) -> Path:
-    """Where a host hands in how a trial's processes on it ended."""
+    """Return the file in which a host reports how a trial's processes ended there."""
     return trial / f"exit{host}.json"
 
 
@@ -154,10 +156,10 @@ def main() -> None:
     runner = load_runner(Path(task.runner))
     with LocalLauncher(runner.for_runs() if task.runs else runner, study=task.study, grace_s=task.grace_s) as launcher:
         Agent(task, launcher, host).serve()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what we started is being ended already
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # everything that was started here is ending already
 
 
 def _leave(*_: object) -> None:
-    """Asked to end, once: end what we started, and then ourselves."""
+    """Handle the first SIGTERM: exit, which ends everything that was started here."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(1)

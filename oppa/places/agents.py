@@ -1,4 +1,4 @@
-"""The tuner's side of `agent.py`: the agents of all hosts of a job, below guards of ours, and what they tell."""
+"""The tuner's side of `agent.py`: start the agents of all hosts under guards, send commands and receive events."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from oppa.trials import logs
 from oppa.trials.guard import Guard
 
 READY_S = 120.0
-"""An agent imports oppa, from a file system that may be slow."""
+"""Seconds for an agent to start; it imports oppa, perhaps from a slow file system."""
 ANSWER_S = 20.0
 POLL_S = 0.005
 
@@ -20,7 +20,7 @@ Event = dict[str, Any]
 
 
 class Agents:
-    """Agents of all hosts: started by one command for all (srun), or by one for each."""
+    """The agents of all hosts, started by one command for all (srun) or by one per host."""
 
     def __init__(self, commands: Sequence[list[str]], *, hosts: int, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
         self._hosts = hosts
@@ -31,32 +31,36 @@ class Agents:
         self._ready = False
 
     def wait_ready(self, on_tick: Callable[[], None] = lambda: None) -> None:
-        """Return when the agents of all hosts have said that they are ready; raises OSError if one never will."""
+        """Return when all agents have reported that they are ready; raises OSError if one of them fails or times out."""
         if not self._ready:
             self.wait_for("ready", self._hosts, READY_S, on_tick)
             self._ready = True
 
     def ask_port(self) -> int:
-        """A port of the first host that is free now; raises OSError if it does not answer."""
+        """Return a free port of the first host; raises OSError if it does not answer."""
         self.tell(do="port")
         return int(self.wait_for("port", 1, ANSWER_S)[0]["port"])
 
     def tell(self, **said: Any) -> None:
-        """Say the same to all; one that is gone is noticed by `ended`."""
+        """Send a command to all agents. If one has ended, `ended` reports it."""
         for stream in self._streams:
             stream.write((json.dumps(said) + "\n").encode())
 
     def events(self) -> list[Event]:
-        """What they have told since the last call; never blocks."""
+        """Return the events since the last call, without blocking."""
         heard, self._heard = [*self._heard, *(event for stream in self._streams for event in stream.read())], []
         return heard
 
     def ended(self) -> str:
-        """How one of the commands ended, if one did; empty while all run."""
+        """Return how one of the commands ended; empty while all of them run."""
         return next((how for stream in self._streams if (how := stream.ended())), "")
 
     def wait_for(self, kind: str, count: int, within_s: float, on_tick: Callable[[], None] = lambda: None, **wanted: Any) -> list[Event]:
-        """The answers of so many hosts; other events stay for `events`. Raises OSError if they do not come in time."""
+        """Wait for an event of this kind, with the fields `wanted`, from `count` hosts; other events stay for `events`.
+
+        Raises:
+            OSError: a command has ended, or the events do not arrive within `within_s` seconds.
+        """
         found: list[Event] = []
         deadline = time.monotonic() + within_s
         while True:
@@ -75,7 +79,7 @@ class Agents:
             time.sleep(POLL_S)
 
     def all_ended(self, gang: int, within_s: float) -> bool:
-        """Whether all hosts say, in time, that nothing is left of a trial."""
+        """Return True if all hosts report within `within_s` seconds that no process of the trial is left."""
         try:
             self.wait_for("ended", self._hosts, within_s, gang=gang)
         except OSError:
@@ -83,11 +87,11 @@ class Agents:
         return True
 
     def last_words(self) -> str:
-        """The end of what they printed beside events."""
+        """Return the end of what the agents have printed apart from events."""
         return logs.last_words(self._log)
 
     def close(self) -> None:
-        """End them, and all that they have started."""
+        """End the agents and all processes that they have started."""
         for stream in self._streams:
             stream.hang_up()
         deadline = time.monotonic() + self._grace_s
@@ -98,7 +102,7 @@ class Agents:
 
 
 class _Stream:
-    """A command below a guard, with its stdin and stdout in our hands."""
+    """A command under a guard, with pipes to its stdin and from its stdout."""
 
     def __init__(self, command: list[str], *, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
         self._guard, self._in, self._out = Guard.with_pipes(

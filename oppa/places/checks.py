@@ -1,4 +1,4 @@
-"""Which hosts beyond this one oppa could run trials on, looked at rather than guessed."""
+"""Checks for `oppa doctor`: test whether trials can run on Slurm, and on emulated hosts."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from oppa.trials.host import Check
 
 
 def checks() -> Iterator[Check]:
-    """Slurm, and hosts that this machine plays."""
+    """Yield a check of Slurm and one of emulated hosts."""
     yield _slurm()
     lacking = "; ".join(netlab_lacking())
     hint = "`oppa netlab` cannot play several hosts, or not faithfully"

@@ -1,4 +1,4 @@
-"""Other tuners of the same study, side by side with this one, each with hosts of its own: the study's leases keep them apart."""
+"""Run several tuners of the same study in parallel, each with hosts of its own. The study's leases keep their trials apart."""
 
 import contextlib
 import os
@@ -12,11 +12,11 @@ from oppa.trials.guard import Guard
 
 @contextlib.contextmanager
 def companions(engine: Engine, command: Sequence[str], folder: Path, *, grace_s: float) -> Iterator[None]:
-    """While this lasts, as many tuners as the engine has hosts for, this one among them.
+    """Run as many tuners as the engine has hosts for, this one included, until the context ends.
 
     Args:
-        command: The words behind `oppa` that go on with the study.
-        folder: The study's; what the others print is in `tuner1.log`, `tuner2.log`, ... there.
+        command: The arguments of `oppa` that resume the study.
+        folder: Folder of the study; the other tuners print to `tuner1.log`, `tuner2.log`, ... there.
     """
     with contextlib.ExitStack() as stack:
         for slot in range(1, engine.tuners if SLOT not in os.environ else 1):

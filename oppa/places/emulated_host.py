@@ -1,7 +1,7 @@
-"""A host that this machine plays: a network namespace without a name, and in it a TUN device, whose packets `emulated_link` carries.
+"""An emulated host: an unnamed network namespace with a TUN device, whose packets `emulated_link` carries.
 
-Linux alone, as root. A namespace lasts while a process is in it or holds it open, a device while one holds it open: nothing is left behind,
-however these processes end.
+It needs Linux and root. A namespace lasts while a process is in it or holds it open, and a device while a process holds it open. So
+nothing is left, however these processes end.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from oppa.errors import EnvironmentLackingError
 
 INTERFACE = "oppa0"
-"""The name of the device, on every host."""
+"""Name of the network device on every emulated host."""
 
 _TUN = Path("/dev/net/tun")
 _OWN_NAMESPACE = "/proc/thread-self/ns/net"
@@ -31,20 +31,20 @@ _TUN_F_CSUM, _TUN_F_TSO4 = 0x1, 0x2
 _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFTXQLEN = 0x8914, 0x8916, 0x891C, 0x8943
 _IFF_UP = 0x1
 _QUEUE_PACKETS = 10_000
-"""More than TCP has under way, so that the device drops nothing while it waits to be read."""
+"""Queue length of the device; more than TCP has in flight, so that it drops no packet before it is read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatedHost:
-    """One of several hosts that this machine plays."""
+    """One of several hosts that this machine emulates."""
 
     address: str
     namespace: Path
-    """What `nsenter --net=` takes."""
+    """Path of the network namespace, as `nsenter --net=` takes it."""
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """While this lasts, what this thread opens and starts is on that host."""
+        """Let this thread open sockets and start processes on the emulated host, until the context ends."""
         namespace = os.open(self.namespace, os.O_RDONLY)
         try:
             with _away("setns", namespace, _CLONE_NEWNET):
@@ -54,20 +54,20 @@ class EmulatedHost:
 
 
 class Plug(NamedTuple):
-    """A host before anything carries its packets. Both numbers are open files."""
+    """An emulated host that is not connected yet; `namespace` and `device` are file descriptors."""
 
     address: str
     namespace: int
     device: int
 
     def close(self) -> None:
-        """Let go of it: it ends, unless another process holds it."""
+        """Close both descriptors; the host ends unless another process holds it."""
         os.close(self.device)
         os.close(self.namespace)
 
 
 def make_host(number: int) -> Plug:
-    """A new host, counted from 0.
+    """Create an emulated host; `number` counts from 0 and determines the address.
 
     Raises:
         EnvironmentLackingError: not Linux, not root, or the kernel or a container refuses namespaces or TUN devices.
@@ -95,7 +95,7 @@ def _require_root() -> None:
 
 @contextlib.contextmanager
 def _needed(what: str, hint: str) -> Iterator[None]:
-    """Where the kernel refuses, say what is lacking."""
+    """Convert an OSError into an EnvironmentLackingError that names what is missing."""
     try:
         yield
     except OSError as error:
@@ -104,7 +104,7 @@ def _needed(what: str, hint: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _away(call: str, *arguments: int) -> Iterator[None]:
-    """In the network namespace that a system call leads this thread to, then back in its own; other threads never leave theirs."""
+    """Move this thread into the network namespace that a system call selects, and back at the end; other threads stay in theirs."""
     home = os.open(_OWN_NAMESPACE, os.O_RDONLY)
     try:
         _call(call, *arguments)
@@ -117,13 +117,13 @@ def _away(call: str, *arguments: int) -> Iterator[None]:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """A system call that Python learned in 3.12; raises OSError."""
+    """Make a system call that Python offers only from 3.12 on; raises OSError."""
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _open_device() -> int:
-    """A TUN device in this thread's namespace, whose packets are as large as TCP makes them: cutting them would cost more than carrying."""
+    """Open a TUN device in this thread's namespace. Packets keep the size that TCP gives them, as segmentation would cost too much time."""
     if not _TUN.exists():
         _TUN.parent.mkdir(exist_ok=True)
         os.mknod(_TUN, stat.S_IFCHR | 0o666, os.makedev(10, 200))
@@ -138,7 +138,7 @@ def _open_device() -> int:
 
 
 def _configure(address: str) -> None:
-    """Bring up this thread's namespace: the loopback device, and ours with its address."""
+    """Bring up the loopback and TUN devices in this thread's namespace, and give the TUN device its address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for name, operation, value in (
             ("lo", _SIOCSIFFLAGS, struct.pack("H", _IFF_UP)),
@@ -151,10 +151,10 @@ def _configure(address: str) -> None:
 
 
 def _request(name: str, value: bytes) -> bytes:
-    """A `struct ifreq`."""
+    """Return a `struct ifreq`."""
     return struct.pack("16s24s", name.encode(), value)
 
 
 def _internet(address: str) -> bytes:
-    """A `struct sockaddr_in`."""
+    """Return a `struct sockaddr_in`."""
     return struct.pack("=HH4s8x", socket.AF_INET, 0, socket.inet_aton(address))

@@ -1,9 +1,10 @@
-"""The link between emulated hosts, started as a program with the standard library alone: it carries their packets, and takes its time.
+"""The link between emulated hosts: a relay that carries their packets with a given bandwidth and latency.
 
-Every host hangs on the switch of its rack by a line of its own: full duplex, one packet at a time each way, in order. So what a host
-sends to several shares its line, and so does what several send to it; and what hosts of one rack send to those of others shares the line
-of the rack. All lines on its way carry a packet at the same time; then it takes the latency to arrive.
-A host whose packets wait too long is not read on: the next stay in its device's queue, and none is lost.
+It is started as a program and uses the standard library alone. Each host has a full-duplex line to the switch of its rack, which carries
+one packet at a time each way, in order. All packets that a host sends share its line, and so do all that it receives. Packets between
+racks also share the uplinks of both racks. All lines on the way carry a packet at the same time; then the latency passes until it arrives.
+
+The relay stops reading from a host whose packets wait too long. Further packets stay in the queue of its device, and none is lost.
 """
 
 import contextlib
@@ -18,21 +19,21 @@ from typing import NoReturn
 from oppa.trials import processes
 
 HEADER_BYTES = 10
-"""Of a TUN device that leaves cutting into segments, and checksums, to whoever receives (`struct virtio_net_hdr`)."""
+"""Length of the header of a TUN device that leaves segmentation and checksums to the receiver (`struct virtio_net_hdr`)."""
 BACKLOG_S = 2e-3
-"""How much of a line's time may be taken beforehand; longer than this process takes to wake up, so that a busy line has no gaps."""
+"""Seconds by which a line may be booked in advance; longer than this process takes to wake up, so that a busy line has no gaps."""
 
 _SOONER_S = 20e-6
-"""What arrives this soon arrives now: it takes longer to wake up again."""
+"""Packets that are due within this time are delivered now, because waking up again would take longer."""
 _PACKET_BYTES = HEADER_BYTES + 65535
 _DESTINATION = HEADER_BYTES + 19
-"""Where an IPv4 packet holds the last number of the address that it goes to."""
+"""Offset of the last byte of an IPv4 packet's destination address."""
 
 
 def argv(
     owner: int, devices: list[int], *, bandwidth_bytes_per_s: float, latency_s: float, racks: int, uplink_bytes_per_s: float
 ) -> list[str]:
-    """The command line that starts the relay below the process `owner`; `devices` are files that it inherits, one per host."""
+    """Return the command line that starts the relay as a child of `owner`; `devices` are inherited file descriptors, one per host."""
     return [
         sys.executable,
         "-I",
@@ -44,21 +45,21 @@ def argv(
 
 
 class _Line:
-    """One way of a line: a packet at a time."""
+    """One direction of a line, which carries one packet at a time."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
         self._free_s = 0.0
 
     def carry(self, size_bytes: int, begun_s: float, carried_s: float) -> tuple[float, float]:
-        """When it takes up a packet and has carried it, which the line before takes up and has carried then."""
+        """Return when this line starts and finishes carrying a packet, given the same two times of the line before it."""
         begun_s = max(begun_s, self._free_s)
         self._free_s = max(carried_s, begun_s + size_bytes / self._bytes_per_s)
         return begun_s, self._free_s
 
 
 class Switch:
-    """When packets arrive. Times are monotonic seconds, and go in as arguments."""
+    """Computes when packets arrive. Times are monotonic seconds, passed as arguments."""
 
     def __init__(
         self, hosts: int, *, bandwidth_bytes_per_s: float, latency_s: float, racks: int = 1, uplink_bytes_per_s: float = math.inf
@@ -67,10 +68,10 @@ class Switch:
         self._racks = [host * racks // hosts for host in range(hosts)]
         self._out, self._in = ([_Line(bandwidth_bytes_per_s) for _ in range(hosts)] for _ in range(2))
         self._up, self._down = ([_Line(uplink_bytes_per_s) for _ in range(racks)] for _ in range(2))
-        self._carried_s = [0.0] * hosts  # when all that each host sent has been carried
+        self._carried_s = [0.0] * hosts  # when the last packet of each host has been carried
 
     def arrival_s(self, source: int, destination: int, size_bytes: int, now_s: float) -> float:
-        """When a packet that is sent now arrives."""
+        """Return the arrival time of a packet that is sent now."""
         begun_s = carried_s = now_s
         for line in self._way(source, destination):
             begun_s, carried_s = line.carry(size_bytes, begun_s, carried_s)
@@ -83,18 +84,18 @@ class Switch:
         return [self._out[source], *between, self._in[destination]]
 
     def ready_s(self, source: int) -> float:
-        """From when on more is taken of this host."""
+        """Return the time from which on the relay may read from this host."""
         return self._carried_s[source] - BACKLOG_S
 
 
 class _Relay:
-    """Takes packets out of each host's device, and puts them into another's when they arrive."""
+    """Reads packets from each host's device, and writes them to the destination's device when they arrive."""
 
     def __init__(self, devices: list[int], switch: Switch) -> None:
         self._devices = devices
         self._switch = switch
         self._under_way: list[tuple[float, int, bytes]] = []
-        """A heap: when each arrives, and where."""
+        """Heap of packets on the way: arrival time, destination host, and packet."""
 
     def run(self) -> NoReturn:
         while True:
@@ -110,11 +111,11 @@ class _Relay:
     def _deliver(self, until_s: float) -> None:
         while self._under_way and self._under_way[0][0] <= until_s:
             _, host, packet = heapq.heappop(self._under_way)
-            with contextlib.suppress(OSError):  # what a host does not take is lost, as on any network
+            with contextlib.suppress(OSError):  # a packet that the host refuses is lost, as on any network
                 os.write(self._devices[host], packet)
 
     def _take(self, source: int) -> None:
-        """Take what there is, until it has to wait."""
+        """Read packets of a host until there are none, or until it must wait."""
         with contextlib.suppress(BlockingIOError):
             while self._switch.ready_s(source) <= (now_s := time.monotonic()):
                 packet = os.read(self._devices[source], _PACKET_BYTES)
@@ -125,7 +126,7 @@ class _Relay:
 
 
 def main() -> NoReturn:
-    """Carry packets as `sys.argv` says, until the owner ends."""
+    """Carry packets as `sys.argv` describes, until the owner ends."""
     owner, bandwidth_bytes_per_s, latency_s = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
     racks, uplink_bytes_per_s = int(sys.argv[4]), float(sys.argv[5])
     devices = [int(device) for device in sys.argv[6:]]
@@ -139,8 +140,8 @@ def main() -> NoReturn:
 
 
 def be_punctual() -> None:
-    """Run before everything that has no real-time priority; raises OSError where that is refused.
+    """Run with real-time priority; raises OSError if that is refused.
 
-    With all cores busy, 200 Mbit/s were 140 to 160 without it, and 195 with it.
+    With all cores busy, a link of 200 Mbit/s carried 140 to 160 Mbit/s without it, and 195 with it.
     """
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))

@@ -1,4 +1,4 @@
-"""The hosts that this machine plays, as a place for trials: `oppa netlab` says in OPPA_NETLAB which they are."""
+"""Emulated hosts as a host pool; `oppa netlab` lists them in the variable OPPA_NETLAB."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,44 +15,44 @@ from oppa.trials.wire import TrialSpec
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatedPlace:
-    """All hosts of a netlab, or as many as a job needs."""
+    """The hosts of a netlab, or as many of them as a job needs."""
 
     addresses: tuple[str, ...]
     namespaces: tuple[str, ...]
 
     @classmethod
     def of(cls, cluster: Cluster) -> Self:
-        """For a job that was found to fit."""
+        """Return the hosts for a job that `require_hosts` has accepted."""
         hosts = read_netlab()["hosts"][: cluster.hosts]
         return cls(addresses=tuple(host["address"] for host in hosts), namespaces=tuple(host["namespace"] for host in hosts))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """They have none but their addresses."""
+        """Return the addresses, as emulated hosts have no names."""
         return self.addresses
 
     def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
-        """They share this machine's cores."""
+        """Hold this machine's devices, which all emulated hosts share."""
         return exclusive(spec.cluster, on_tick)
 
     def commands(self, task: Task) -> list[list[str]]:
-        """An agent inside each namespace."""
+        """Return one command per host, which starts an agent in its namespace."""
         return [["nsenter", f"--net={space}", "env", f"{HOST}={host}", *task.argv] for host, space in enumerate(self.namespaces)]
 
     def on_first(self, argv: list[str]) -> list[str]:
-        """Inside its namespace."""
+        """Return a command that runs `argv` in the namespace of the first host."""
         return ["nsenter", f"--net={self.namespaces[0]}", *argv]
 
     def revoked(self) -> str:
-        """Nobody takes them away."""
+        """Return an empty string: emulated hosts are never withdrawn."""
         return ""
 
     def kill(self) -> None:
-        """All that ran there were our descendants."""
+        """Do nothing: all processes there are descendants of this one, and have been ended."""
 
 
 def require_hosts(cluster: Cluster) -> None:
-    """Refuse a job that needs more than `oppa netlab` was asked for; raises EnvironmentLackingError."""
+    """Refuse a job that needs more hosts or ranks than `oppa netlab` has; raises EnvironmentLackingError."""
     told = read_netlab()
     if not told:
         hint = f"start it as `oppa netlab --hosts {cluster.hosts} ... -- oppa tune ...`"

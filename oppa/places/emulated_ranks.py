@@ -1,6 +1,6 @@
-"""One command per rank, each on its emulated host: what they print is heard line by line, and none outlives the first that fails.
+"""Run one command per rank on emulated hosts: pass on its output line by line, and end all ranks once one has failed.
 
-A shim above each rank ends it, and all that it started, when we ask or are dead.
+Each rank runs under a shim, which ends it and all its descendants when this process asks or dies.
 """
 
 import functools
@@ -22,24 +22,24 @@ from oppa.trials.guard import PATIENCE_S
 from oppa.trials.quota import CpuGroups
 
 MASTER_PORT = 29500
-"""Free, because the hosts are new, and no port that connections get by themselves."""
+"""Port of the rendezvous. It is free, because the hosts are new, and outside the range of ephemeral ports."""
 
 _LOOK_S = 0.5
 _LINE_BYTES = 1 << 16
 
 Hear = Callable[[int, int, bytes], None]
-"""What is told a line: of which rank, and of which stream (1 stdout, 2 stderr)."""
+"""Receives a line of output, with its rank and its stream (1 stdout, 2 stderr)."""
 
 
 class EmulatedRanks:
-    """Ranks on the hosts of a netlab, in order and as many on each, until `close`.
+    """Ranks on the hosts of a netlab, `ranks_per_host` on each and in order, until `close`.
 
     Raises:
-        OSError: if a process is refused. Nothing of them is left.
+        OSError: a process cannot be started. No rank is left.
     """
 
     def __init__(self, netlab: Netlab, command: list[str], *, ranks_per_host: int, groups: CpuGroups | None, grace_s: float) -> None:
-        processes.adopt_orphans()  # should a shim be killed, what it guarded becomes our child
+        processes.adopt_orphans()  # so that the descendants of a killed shim become our children
         self._netlab = netlab
         self._grace_s = grace_s
         self._tag = f"{processes.this_process()}:{os.urandom(4).hex()}"
@@ -60,10 +60,12 @@ class EmulatedRanks:
         self.close()
 
     def wait(self, hear: Hear) -> int:
-        """0 once all have ended well; else how the first that did not ended, once all are gone: its exit code, or minus a signal.
+        """Return 0 once all ranks have ended normally. Otherwise return the exit code of the first that failed, or minus its signal.
+
+        Once a rank has failed, all others are ended before this returns.
 
         Raises:
-            EnvironmentLackingError: if somebody ended the link.
+            EnvironmentLackingError: the relay of the link was ended.
         """
         failed, until_s = 0, math.inf
         with selectors.DefaultSelector() as selector:
@@ -81,7 +83,7 @@ class EmulatedRanks:
         return failed
 
     def close(self) -> None:
-        """End everything. The shims do it; what they cannot, because they were killed or are stopped, we do."""
+        """End all ranks. The shims do it; this process ends what is left if a shim was killed or is stopped."""
         self._ask_to_end()
         deadline_s = time.monotonic() + self._grace_s + PATIENCE_S
         for rank in self._ranks:
@@ -98,7 +100,7 @@ class EmulatedRanks:
 
 
 def variables_of(rank: int, hosts: tuple[EmulatedHost, ...], ranks_per_host: int) -> dict[str, str]:
-    """The environment of a rank: torchrun's variables, our device for gloo and NCCL, and one thread unless the user has said."""
+    """Return the environment of a rank: torchrun's variables, the TUN device for gloo and NCCL, and one thread unless the user sets it."""
     group, local = divmod(rank, ranks_per_host)
     return {
         "OMP_NUM_THREADS": "1",
@@ -117,7 +119,7 @@ def variables_of(rank: int, hosts: tuple[EmulatedHost, ...], ranks_per_host: int
 
 
 class _Rank:
-    """A command under a shim, on a host. `code` is how it ended, once it has: its exit code, or minus the signal that killed it."""
+    """A command under a shim on an emulated host. `code` is its exit code, or minus the signal that killed it; None while it runs."""
 
     def __init__(
         self, command: list[str], *, host: EmulatedHost, environment: Mapping[str, str], group: Path | None, grace_s: float
@@ -130,25 +132,25 @@ class _Rank:
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 preexec_fn=functools.partial(_join, group) if group else None,
-                start_new_session=True,  # Ctrl-C is for us, who then end the ranks
+                start_new_session=True,  # Ctrl-C reaches this process, which then ends the ranks
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
 
     def register(self, selector: selectors.BaseSelector, hear: Callable[[int, bytes], None]) -> None:
-        """Let a selector watch it: call the key's data when there is something to read; it is false once there will be no more."""
+        """Register the rank's files with a selector. The data of each key is a function that reads, and returns False at the end."""
         assert self._shim.stdout is not None and self._shim.stderr is not None
         selector.register(self._line, selectors.EVENT_READ, self._read_code)
         for number, pipe in enumerate((self._shim.stdout, self._shim.stderr), 1):
             selector.register(pipe, selectors.EVENT_READ, _Lines(pipe, functools.partial(hear, number)).read)
 
     def ask_to_end(self) -> None:
-        """Ask its shim to end it, and all below it."""
+        """Ask the shim to end the rank and all its descendants."""
         self._line.shutdown(socket.SHUT_WR)
 
     def close(self, deadline_s: float) -> None:
-        """Wait for its shim, and no longer than until then."""
+        """Wait for the shim until the deadline, then kill it."""
         try:
             self._shim.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -163,13 +165,13 @@ class _Rank:
         told = self._line.recv(16)
         if told:
             self.code = int(told)
-        elif self.code is None:  # its shim ended without a word: because we asked it to, or because it was killed
+        elif self.code is None:  # the shim ended without a report: this process asked it to, or it was killed
             self.code = self._shim.wait()
         return bool(told)
 
 
 class _Lines:
-    """What comes out of a pipe, line by line; what is too long for a line is cut."""
+    """Splits the output of a pipe into lines, and cuts lines that are too long."""
 
     def __init__(self, pipe: IO[bytes], hear: Callable[[bytes], None]) -> None:
         self._pipe = pipe
@@ -177,7 +179,7 @@ class _Lines:
         self._rest = b""
 
     def read(self) -> bool:
-        """Tell the lines that have come; false at the end of the pipe."""
+        """Read once and pass on the complete lines; return False at the end of the pipe."""
         read = os.read(self._pipe.fileno(), _LINE_BYTES)
         *lines, self._rest = (self._rest + read).split(b"\n")
         if self._rest and (not read or len(self._rest) > _LINE_BYTES):
@@ -188,5 +190,5 @@ class _Lines:
 
 
 def _join(group: Path) -> None:
-    """Put the process that runs this into a control group."""
+    """Move the calling process into a control group."""
     (group / "cgroup.procs").write_text("0")

@@ -1,4 +1,4 @@
-"""What runs trials, and where: this host, an allocation of Slurm, one that Slurm is asked for, or hosts that this machine plays."""
+"""Resolve where trials run: on this host, in a Slurm allocation, in one that oppa requests, or on emulated hosts."""
 
 import contextlib
 import dataclasses
@@ -19,25 +19,25 @@ from oppa.trials.runner import Runner
 AUTO, LOCAL, SLURM, NETLAB = "auto", "local", "slurm", "netlab"
 LAUNCHERS = (AUTO, LOCAL, SLURM, NETLAB)
 SLOT = "OPPA_SLOT"
-"""The variable that says which of several tuners, side by side, this one is."""
+"""Environment variable with the number of this tuner among several parallel ones."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Where the user wants trials to run."""
+    """The user's choice of where trials run."""
 
     launcher: str = AUTO
     parallel: int | None = None
-    """Trials side by side; None: as many as there are hosts for."""
+    """Number of parallel trials; None for as many as there are hosts for."""
     options: tuple[str, ...] = ()
-    """For sbatch."""
+    """Options for sbatch."""
 
     def resolve(self, cluster: Cluster) -> "Request":
-        """The request with its launcher settled, refused at once where it could never be granted.
+        """Return the request with a definite launcher. A request that can never be granted is refused at once.
 
         Raises:
-            InputError: an unknown launcher, or options that it does not have.
-            EnvironmentLackingError: what the job needs is not here.
+            InputError: the launcher is unknown, or does not have these options.
+            EnvironmentLackingError: the environment lacks something that the job needs.
         """
         if self.launcher not in LAUNCHERS:
             raise InputError(f"`--launcher {self.launcher}` is not known", hint=nearest(self.launcher, (AUTO, LOCAL, SLURM)))
@@ -64,26 +64,26 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What runs trials: this tuner's part of it, and how many tuners can work side by side."""
+    """The hosts on which this tuner runs trials, and the number of tuners that can run in parallel."""
 
     place: Place | None = None
-    """None: this host."""
+    """Host pool of this tuner; None for this host."""
     tuners: int = 1
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What tells other tuners of it."""
+    """Environment variables that give other tuners access to the same hosts."""
 
     def launcher(self, runner: Runner, *, study: str, grace_s: float) -> LocalLauncher | HostsLauncher:
-        """What starts this tuner's trials."""
+        """Return the launcher of this tuner's trials."""
         if self.place is None:
             return LocalLauncher(runner, study=study, grace_s=grace_s)
         return HostsLauncher(runner, self.place, study=study, grace_s=grace_s)
 
     @contextlib.contextmanager
     def reached(self, port: int, *, grace_s: float, log: Path) -> Iterator[int]:
-        """While this lasts, a port of the first host's loopback leads to `port` of this machine's: which one.
+        """Forward a port of the first host's loopback to `port` of this machine, and yield its number.
 
         Args:
-            log: For what goes wrong there.
+            log: File for errors of the far end.
 
         Raises:
             EnvironmentLackingError: the host does not answer.
@@ -105,15 +105,15 @@ class Engine:
 def open_engine(
     request: Request, cluster: Cluster, folder: Path, *, name: str, grace_s: float, on_tick: Callable[[], None]
 ) -> Iterator[Engine]:
-    """The engine of a request that was settled, while this lasts.
+    """Open the engine of a resolved request, and yield it.
 
     Args:
-        folder: The study's, seen by all hosts.
-        name: Of the job, for people.
-        on_tick: Called while hosts are waited for; what it raises is passed on.
+        folder: Folder of the study, on a file system that all hosts share.
+        name: Name of the job, for messages.
+        on_tick: Called while hosts are waited for; its exceptions are passed on.
 
     Raises:
-        EnvironmentLackingError: the hosts are gone, or will never be had.
+        EnvironmentLackingError: the hosts are gone, or can never be granted.
     """
     if request.launcher == LOCAL:
         yield Engine()
@@ -141,7 +141,7 @@ def _within(job: str, request: Request, cluster: Cluster) -> Engine:
 
 
 def _usual(cluster: Cluster) -> str:
-    """Where trials run if nobody says it: on the hosts that we were given."""
+    """Return the launcher for `auto`: emulated hosts, a Slurm allocation, or this host, whichever this process was started with."""
     if read_netlab():
         return NETLAB
     if slurm.own_job():

@@ -1,6 +1,6 @@
-"""Trials on several hosts: an agent on each, and one trial after the other on all of them.
+"""Run trials on several hosts, one after the other: an agent on each host runs its part.
 
-Where the hosts are from is a `Place`: an allocation of Slurm, or the emulated hosts of this machine.
+The hosts come from a `Place`: a Slurm allocation, or the emulated hosts of this machine.
 """
 
 import contextlib
@@ -25,49 +25,52 @@ from oppa.trials.runner import Runner
 from oppa.trials.wire import TrialSpec
 
 PATIENCE_S = 5.0
-"""How much longer than the grace the hosts may take to say that nothing is left."""
+"""Seconds in addition to the grace period in which the hosts must report that no process is left."""
 SILENCE_S = 8.0
-"""A host that says nothing for so long is dead; it should every two seconds. Shorter than what is taken for a hang of the program."""
+"""Seconds without an event after which a host counts as dead.
+
+It should send one every two seconds. The time is shorter than the one after which a program counts as hung.
+"""
 START_S = 20.0
-"""So much longer it may say nothing before it has begun: devices that are slow to release their memory are waited for."""
+"""Additional seconds before a host's first event, as it may wait for devices that release their memory slowly."""
 
 
 class Place(Protocol):
-    """Hosts that a trial can have for itself."""
+    """A host pool: hosts that one trial at a time can hold."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of the hosts, in the order in which ranks fill them."""
+        """Return the addresses of the hosts, in the order in which ranks fill them."""
         ...
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the hosts, for people."""
+        """Return the names of the hosts, for messages."""
         ...
 
     def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
-        """Hold them; while they cannot be had, wait and call `on_tick`."""
+        """Hold the hosts; until they are available, wait and call `on_tick`."""
         ...
 
     def commands(self, task: Task) -> list[list[str]]:
-        """What starts the agents: one command for all, or one for each host."""
+        """Return the commands that start the agents: one for all hosts, or one per host."""
         ...
 
     def on_first(self, argv: list[str]) -> list[str]:
-        """What runs a small program on the first of them, beside whatever else runs there, with our stdin and stdout."""
+        """Return a command that runs a small program on the first host, with our stdin and stdout, while trials run there."""
         ...
 
     def revoked(self) -> str:
-        """Why the hosts were taken away from us; empty while we have them."""
+        """Return why the hosts were withdrawn; empty while they are available."""
         ...
 
     def kill(self) -> None:
-        """End whatever of ours still runs there, without asking it."""
+        """Kill all remaining processes of this job on the hosts."""
         ...
 
 
 class HostsLauncher:
-    """Starts a runner's processes on all hosts of a place."""
+    """Starts a runner's processes on all hosts of a host pool."""
 
     def __init__(self, runner: Runner, place: Place, *, study: str, grace_s: float) -> None:
         self._place = place
@@ -85,7 +88,7 @@ class HostsLauncher:
         self.close()
 
     def prepare(self) -> None:
-        """Start the agents, so that their imports overlap with what we do next."""
+        """Start the agents, so that their imports overlap with the next work of the tuner."""
         self._living_agents()
 
     @contextlib.contextmanager
@@ -93,7 +96,7 @@ class HostsLauncher:
         """Hold the hosts, each with an agent that is ready.
 
         Raises:
-            EnvironmentLackingError: the hosts are gone for good, or one of them does not answer.
+            EnvironmentLackingError: the hosts are lost, or one of them does not answer.
         """
         with self._place.devices(spec, on_tick):
             try:
@@ -106,7 +109,7 @@ class HostsLauncher:
             yield
 
     def start(self, folder: Path, spec: TrialSpec) -> "HostsTrial":
-        """Start the trial that lies in `folder`, which all hosts must see.
+        """Start the trial in `folder`, which all hosts must share.
 
         Raises:
             OSError: the first host does not answer.
@@ -114,20 +117,20 @@ class HostsLauncher:
         agents = self._living_agents()
         self._gangs += 1
         trial = HostsTrial(self, agents, self._place, folder, gang=self._gangs)
-        if not agents.ended():  # which the trial tells
+        if not agents.ended():  # otherwise `poll` reports their end
             master, port = self._place.addresses[0], agents.ask_port()
             agents.tell(do="start", gang=self._gangs, folder=str(folder.resolve()), master=master, port=port)
         return trial
 
     def drop_agents(self) -> None:
-        """End the agents and all below them; the next trial gets new ones."""
+        """End the agents and all processes below them; the next trial starts new ones."""
         if self._agents is not None:
             agents, self._agents = self._agents, None
             agents.close()
             self._place.kill()
 
     def close(self) -> None:
-        """End everything that was ever started here."""
+        """End everything that this launcher has started."""
         self.drop_agents()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -136,7 +139,7 @@ class HostsLauncher:
             self.drop_agents()
         if self._agents is None:
             hosts, log = len(self._place.addresses), self._folder / "agents.log"
-            log.unlink(missing_ok=True)  # what agents before said is not why these cannot be had
+            log.unlink(missing_ok=True)  # an earlier error is not the reason if these agents fail
             folder, runs = str(self._runner.folder), self._runner.trains_runs
             task = Task(runner=folder, runs=runs, study=self._study, hosts=hosts, grace_s=self._grace_s)
             environment = placement.environment(self._runner, self._study, packages=self._folder / "packages")
@@ -151,7 +154,7 @@ class HostsLauncher:
 
 
 class HostsTrial:
-    """A trial that several hosts run."""
+    """A trial that runs on several hosts."""
 
     def __init__(self, launcher: HostsLauncher, agents: Agents, place: Place, folder: Path, *, gang: int) -> None:
         self._launcher, self._agents, self._place = launcher, agents, place
@@ -162,8 +165,11 @@ class HostsTrial:
         self._linger_until = math.inf
 
     def poll(self) -> Exit | None:
-        """How its processes ended: those of all hosts, or of the first that failed and of those that followed until we know why."""
-        how = self._agents.ended()  # asked first: whatever was told before the end can be heard then
+        """Return how its processes ended, or None while they run.
+
+        After a failure, the result has the processes that ended until the reason was known.
+        """
+        how = self._agents.ended()  # checked before the events, so that all events sent before the end are read
         for event in self._agents.events():
             self._hear(event)
         if how:
@@ -174,7 +180,7 @@ class HostsTrial:
         return _merged(self._exits.values()) if over else None
 
     def end(self, grace_s: float) -> None:
-        """End whatever is left of it on any host, and return when nothing is; bring the logs of all hosts together."""
+        """End all remaining processes on all hosts, return when none is left, and merge the logs of all hosts."""
         fit = not self._agents.ended() and not self._silent()
         if fit:
             self._agents.tell(do="end", gang=self._gang, grace_s=grace_s)
@@ -183,12 +189,12 @@ class HostsTrial:
         self._gather_logs()
 
     def _silent(self) -> list[int]:
-        """The hosts that have not ended their part, and say nothing."""
+        """Return the hosts that have not ended their part and have sent no event for too long."""
         return [host for host, at in self._heard_at.items() if host not in self._exits and time.monotonic() > at + SILENCE_S]
 
     def _hear(self, event: dict[str, Any]) -> None:
         if event.get("gang") != self._gang:
-            return  # of an earlier trial
+            return  # an event of an earlier trial
         self._heard_at[event["host"]] = time.monotonic()
         if event["event"] == "exit":
             exit = self._exits[event["host"]] = self._handed_in(event["host"])
@@ -208,7 +214,7 @@ class HostsTrial:
         return dataclasses.replace(told, failure=told.failure or how, traceback=told.traceback or self._agents.last_words())
 
     def _gather_logs(self) -> None:
-        """What the ranks of other hosts wrote, behind what those of the first did."""
+        """Append the logs of other hosts to those of the first one."""
         for host in range(1, len(self._place.addresses)):
             own = logs.folder(self._folder, host)
             for name in (logs.STDOUT, logs.STDERR):
@@ -219,7 +225,7 @@ class HostsTrial:
 
 
 def _merged(exits: Any) -> Exit:
-    """All processes in the order in which they ended, as far as the hosts' clocks agree."""
+    """Merge the exits of all hosts: processes in the order of their ends, as far as the hosts' clocks agree."""
     ended = sorted((process for exit in exits for process in exit.processes), key=lambda process: process.time)
     failed = next((exit for exit in exits if exit.failure), Exit())
     oom = any(exit.kernel_oom for exit in exits)

@@ -1,6 +1,6 @@
-"""One machine plays several hosts, joined by a real slow link: packets of real connections are carried, and wait.
+"""Emulate several hosts on one machine, joined by a slow link that delays the packets of real connections.
 
-What is not emulated: hosts share cores, memory and files, and a packet costs the machine some of its processor time.
+What is not emulated: hosts share cores, memory and files, and carrying a packet costs the machine some processor time.
 """
 
 import contextlib
@@ -18,18 +18,18 @@ from oppa.trials.quota import quotas_lacking
 
 
 class Netlab:
-    """Emulated hosts and the link between them, until `close`, or until the thread that made it ends, whatever ends it.
+    """Emulated hosts and the link between them. They last until `close`, or until the thread that created them ends for any reason.
 
-    One process holds and does everything, the relay. Processes on a host outlive it, cut off from the others.
+    One process, the relay, holds the devices and carries all packets. Processes on a host may outlive it, but are then disconnected.
 
     Args:
-        hosts: How many, up to 254.
-        link: Between any two: a bandwidth for all that a host sends, and another as large for all that it receives; a delay one way.
-        racks: In how many the hosts stand, as many in each.
-        uplink_bytes_per_s: For all that a rack sends to others, and as much for what it receives.
+        hosts: Number of hosts, up to 254.
+        link: Bandwidth of everything that a host sends, and of everything that it receives; and one-way delay between two hosts.
+        racks: Number of racks, each with equally many hosts.
+        uplink_bytes_per_s: Bandwidth of everything that a rack sends to others, and of everything that it receives from them.
 
     Raises:
-        EnvironmentLackingError: this machine cannot play hosts; nothing of the attempt is left.
+        EnvironmentLackingError: this machine cannot emulate hosts; nothing of the attempt is left.
     """
 
     def __init__(self, hosts: int, link: Link, *, racks: int = 1, uplink_bytes_per_s: float = math.inf) -> None:
@@ -48,7 +48,7 @@ class Netlab:
                     uplink_bytes_per_s=uplink_bytes_per_s,
                 ),
                 pass_fds=[file for plug in plugs for file in (plug.namespace, plug.device)],
-                start_new_session=True,  # Ctrl-C is for those who use the link
+                start_new_session=True,  # Ctrl-C is for the users of the link
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
@@ -62,17 +62,17 @@ class Netlab:
         self.close()
 
     def ended(self) -> bool:
-        """Whether the link is broken, because somebody ended the relay."""
+        """Return True if the relay has ended, which breaks the link."""
         return self._relay.poll() is not None
 
     def close(self) -> None:
-        """Break the link, and let go of the hosts."""
+        """End the relay, and release the hosts."""
         self._relay.kill()
         self._relay.wait()
 
 
 def netlab_lacking(*, cpus_per_rank: float | None = None) -> list[str]:
-    """What of emulated hosts, and of CPU quotas if they are asked for, cannot be had here: the reasons; empty where all can."""
+    """Return the reasons why emulated hosts, or CPU quotas if `cpus_per_rank` is given, do not work here; empty if they do."""
     if refused := _hosts_lacking():
         return [refused]
     reasons = (_punctuality_lacking(), quotas_lacking() if cpus_per_rank else "")
@@ -88,7 +88,10 @@ def _hosts_lacking() -> str:
 
 
 def _punctuality_lacking() -> str:
-    """Why the relay cannot go before what else runs here; tried with this very thread, which then is as before."""
+    """Return why the relay cannot have real-time priority; empty if it can.
+
+    It is tried with this thread, which then gets its former priority back.
+    """
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         emulated_link.be_punctual()

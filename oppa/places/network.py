@@ -1,4 +1,4 @@
-"""This host's own place in a network, asked of the kernel."""
+"""Find this host's addresses, network interfaces and InfiniBand bandwidth, as the kernel reports them."""
 
 import contextlib
 import fcntl
@@ -11,7 +11,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def address_towards(peer: str) -> str:
-    """The IPv4 address that packets to `peer`, a name or an address, carry as their source; nothing is sent."""
+    """Return the IPv4 source address of packets to `peer`, a name or an address; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, 9))
         address: str = probe.getsockname()[0]
@@ -19,7 +19,7 @@ def address_towards(peer: str) -> str:
 
 
 def interface_towards(peer: str) -> str:
-    """The network interface over which packets to `peer` leave; empty where the kernel cannot say."""
+    """Return the network interface for packets to `peer`; empty if the kernel reports none."""
     with contextlib.suppress(OSError):
         here = address_towards(peer)
         own = [name for _, name in socket.if_nameindex() if _address_of(name) == here]
@@ -35,6 +35,6 @@ def _address_of(interface: str) -> str:
 
 
 def infiniband_bytes_per_s(root: Path = Path("/")) -> float:
-    """What all active ports of this host's InfiniBand carry together (`400 Gb/sec (4X NDR)`); 0 without any."""
+    """Return the total bandwidth of this host's active InfiniBand ports (rates such as `400 Gb/sec (4X NDR)`); 0 without any."""
     ports = [port for port in root.glob("sys/class/infiniband/*/ports/*") if "ACTIVE" in (port / "state").read_text()]
     return sum(float((port / "rate").read_text().split()[0]) for port in ports) * 1e9 / 8

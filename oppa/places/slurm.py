@@ -1,4 +1,4 @@
-"""Slurm: what an allocation has, and a part of it as a place for trials. Asked by `scontrol`, which needs no accounting."""
+"""Slurm allocations as host pools. State comes from `scontrol`, which needs no accounting."""
 
 import contextlib
 import dataclasses
@@ -18,16 +18,17 @@ from oppa.problem.cluster import Cluster
 from oppa.trials.wire import TrialSpec
 
 STEP_PATIENCE_S = 30
-"""A step waits this long for another's resources before it is refused."""
+"""Seconds that a step waits for resources of another step before Slurm refuses it."""
 POLL_S = 2.0
+"""Seconds between two queries of a job that is waited for."""
 ANSWER_S = 120
-"""Slurm's commands answer within this, or are taken not to."""
+"""Seconds in which a Slurm command must answer."""
 GONE_S = 1.5
-"""How long a step that was cancelled may stay."""
+"""Seconds that a cancelled step may take to end."""
 SPECIAL_STEPS = 0xFFFFFFF0
-"""Numbers from here on are Slurm's own: batch, extern, interactive."""
+"""Smallest step number that Slurm reserves for itself: batch, extern, interactive."""
 ASKED = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK")
-"""What the job was asked for, which srun would ask for again, and refuse beside other words."""
+"""Variables with the job's own GPU request. srun would repeat that request, and refuse it with other GPU options."""
 _SRUN = ("env", *(f"--unset={name}" for name in ASKED), "srun")
 HOPELESS = {
     "AccountNotAllowed",
@@ -47,9 +48,9 @@ HOPELESS = {
     "ReservationDeleted",
     "job_requeued_in_held_state",
 }
-"""Reasons for which a job waits for ever."""
+"""Pending reasons that never resolve."""
 HOPELESS_S = 4.0
-"""Such a reason stands this long: right after a job was submitted, Slurm may name one for a second."""
+"""Seconds that such a reason must last, because Slurm may report one for a second right after submission."""
 ENDED = {
     "BOOT_FAIL",
     "CANCELLED",
@@ -62,35 +63,35 @@ ENDED = {
     "REVOKED",
     "TIMEOUT",
 }
-"""States from which no job comes back."""
+"""Final states of a job."""
 FORGOTTEN, SILENT = "FORGOTTEN", "SILENT"
-"""What we say ourselves: Slurm does not know the job any more; Slurm does not answer."""
+"""States that oppa adds: Slurm does not know the job any more, and Slurm does not answer."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What an allocation has of one host."""
+    """The resources that an allocation has on one host."""
 
     name: str
     address: str
     cpus: int
     gpus: int
     memory_mib: int
-    """0: not limited."""
+    """Memory limit in MiB; 0 for no limit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Where a job is in its life: `RUNNING`, `PENDING`, ...; and why it is not further."""
+    """State of a job (`RUNNING`, `PENDING`, ...), and the reason why it does not run."""
 
     name: str
     reason: str = ""
 
     @property
     def has_ended(self) -> bool:
-        """It will not run again."""
+        """Return True if the job will not run again."""
         return self.name in ENDED or self.name == FORGOTTEN
 
     def __str__(self) -> str:
@@ -98,12 +99,12 @@ class State:
 
 
 def own_job(environment: Mapping[str, str] = os.environ) -> str:
-    """The job whose allocation this process is in; empty where it is in none."""
+    """Return the id of the job whose allocation this process runs in; empty if there is none."""
     return environment.get("SLURM_JOB_ID", "")
 
 
 def state(job: str) -> State:
-    """Where a job is, as far as Slurm answers."""
+    """Return the state of a job; FORGOTTEN or SILENT if Slurm does not report it."""
     try:
         facts = _facts(ask("scontrol", "show", "job", "--oneliner", job))
     except EnvironmentLackingError as error:
@@ -112,7 +113,7 @@ def state(job: str) -> State:
 
 
 def nodes(job: str) -> tuple[Node, ...]:
-    """The hosts of a running job's allocation, in the order in which Slurm numbers them.
+    """Return the hosts of a running job's allocation, in Slurm's order.
 
     Raises:
         EnvironmentLackingError: Slurm does not answer, or does not know the job.
@@ -133,7 +134,7 @@ def require_fitting(cluster: Cluster, allocated: tuple[Node, ...], job: str) -> 
     """Refuse a job that needs more than the allocation has.
 
     Raises:
-        EnvironmentLackingError: more hosts, CUDA devices or CPUs.
+        EnvironmentLackingError: the allocation has too few hosts, CUDA devices or CPUs.
     """
     if cluster.hosts > len(allocated):
         message = f"this job needs {cluster.hosts} hosts; Slurm's job {job} has {len(allocated)}"
@@ -147,12 +148,12 @@ def require_fitting(cluster: Cluster, allocated: tuple[Node, ...], job: str) -> 
 
 
 def room(cluster: Cluster, allocated: tuple[Node, ...]) -> int:
-    """How many trials' shares the poorest host has: of its GPUs, or of its CPUs."""
+    """Return how many trials fit side by side on the smallest host, by its GPUs or its CPUs."""
     return min(_has(node, cluster) // _needs(cluster) for node in allocated)
 
 
 def _needs(cluster: Cluster) -> int:
-    """GPUs, or CPUs, of a trial on each host."""
+    """Return the GPUs or CPUs that a trial needs on each host."""
     return cluster.devices_per_host if cluster.on_cuda else max(1, math.ceil(sum(cluster.cpus)))
 
 
@@ -161,13 +162,13 @@ def _has(node: Node, cluster: Cluster) -> int:
 
 
 class SlurmHosts:
-    """Some hosts of an allocation as a place for trials: those of one of its `slots`, which share hosts where there are too few."""
+    """Hosts of an allocation as a host pool: those of one of `slots` parallel tuners. If there are too few hosts, tuners share them."""
 
     def __init__(self, job: str, cluster: Cluster, allocated: tuple[Node, ...], *, slot: int = 0, slots: int = 1) -> None:
         self._job, self._cluster, self._slot, self._slots = job, cluster, slot, slots
         self._take(allocated)
         self._step = f"oppa-{os.urandom(4).hex()}"
-        self._overlapping = _in_a_step()  # which holds what we ask for
+        self._overlapping = _in_a_step()  # the enclosing step holds the devices that ours needs
 
     def _take(self, allocated: tuple[Node, ...]) -> None:
         groups = len(allocated) // self._cluster.hosts
@@ -177,22 +178,22 @@ class SlurmHosts:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of the hosts."""
+        """Return the addresses of the hosts."""
         return tuple(node.address for node in self.nodes)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the hosts."""
+        """Return the names of the hosts."""
         return tuple(node.name for node in self.nodes)
 
     @contextlib.contextmanager
     def devices(self, _: TrialSpec, on_tick: Callable[[], None]) -> Iterator[None]:
-        """Slurm keeps them for us, while the job runs; one that was requeued is waited for."""
+        """Wait until the job runs, for example after a requeue. While it runs, Slurm reserves the hosts."""
         wait_until_running(self._job, on_tick)
         yield
 
     def commands(self, task: Task) -> list[list[str]]:
-        """One step with an agent on each host; of a job that was requeued these may be others than before."""
+        """Return an srun command that starts an agent on each host, with the hosts that the job has now; a requeue may change them."""
         self._take(nodes(self._job))
         count, first = len(self.nodes), self.nodes[0]
         cuda = self._cluster.on_cuda
@@ -201,14 +202,14 @@ class SlurmHosts:
             *(f"--nodelist={','.join(node.name for node in self.nodes)}", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
             f"--cpus-per-task={max(1, min(node.cpus for node in self.nodes) // self._sharing)}",
             f"--mem={first.memory_mib // self._sharing}M" if first.memory_mib and self._sharing > 1 else "--mem=0",
-            f"--gpus-per-node={self._cluster.devices_per_host}" if cuda else "--gres=none",  # or a step takes all
+            f"--gpus-per-node={self._cluster.devices_per_host}" if cuda else "--gres=none",  # without it, a step takes all devices
             "--kill-on-bad-exit=0",
             *(["--overlap"] if self._overlapping else []),
         ]
         return [[*_SRUN, *words, *task.argv]]
 
     def on_first(self, argv: list[str]) -> list[str]:
-        """A step of its own that takes nothing from the others, of the job as it is now."""
+        """Return a command for a separate step on the first host, which takes no resources from other steps."""
         self._take(nodes(self._job))
         words = [
             *(f"--jobid={self._job}", f"--job-name={self._step}", f"--nodelist={self.nodes[0].name}", "--nodes=1", "--ntasks=1"),
@@ -217,14 +218,14 @@ class SlurmHosts:
         return [*_SRUN, *words, *argv]
 
     def revoked(self) -> str:
-        """Preempted, requeued, cancelled, or out of time."""
+        """Return why the hosts were withdrawn: the job was preempted, requeued, cancelled, or ran out of time; empty while it runs."""
         deadline = time.monotonic() + GONE_S
-        while (now := state(self._job)).name == "COMPLETING" and time.monotonic() < deadline:  # it soon says what of
+        while (now := state(self._job)).name == "COMPLETING" and time.monotonic() < deadline:  # the final state follows soon
             time.sleep(0.2)
         return "" if now.name in ("RUNNING", SILENT) else f"Slurm's job {self._job} is {now}"
 
     def kill(self) -> None:
-        """Cancel our step, should it have outlived its srun; what Slurm cannot end, as on a dead node, shall not keep us waiting."""
+        """Cancel our step, in case it has outlived its srun. Do not wait long for a step that Slurm cannot end, such as on a dead node."""
         for step in self._steps():
             ask("scancel", step, lenient=True)
         deadline = time.monotonic() + GONE_S
@@ -233,23 +234,23 @@ class SlurmHosts:
         self._overlapping = self._overlapping or bool(left)
 
     def _steps(self) -> list[str]:
-        """Those of ours that Slurm takes for running."""
+        """Return the ids of our steps that Slurm reports as running."""
         listed = ask("squeue", "--steps", "--noheader", f"--jobs={self._job}", "--format=%i %j", lenient=True)
         named = (line.split(maxsplit=1) for line in listed.splitlines() if " " in line.strip())
         return [step for step, name in named if name.strip() == self._step]
 
 
 def _in_a_step() -> bool:
-    """Whether this process is in a step that holds devices: not in the batch script's, nor in that of an interactive shell."""
+    """Return True if this process runs in a step that holds devices, unlike the batch step and interactive steps."""
     step = os.environ.get("SLURM_STEP_ID", "")
     return step.isdigit() and int(step) < SPECIAL_STEPS
 
 
 def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
-    """Return when the job runs, and say why it does not yet.
+    """Return when the job runs; log why it does not run yet.
 
     Raises:
-        EnvironmentLackingError: it is over, or waits for what will never be.
+        EnvironmentLackingError: the job has ended, or waits for a reason that never resolves.
     """
     told, since = State(name=""), time.monotonic()
     while (now := state(job)).name != "RUNNING":
@@ -264,10 +265,10 @@ def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
 
 
 def ask(*argv: str, lenient: bool = False) -> str:
-    """What a command of Slurm's answers; where it fails, nothing if we are `lenient`.
+    """Return the output of a Slurm command; empty if it fails and `lenient` is True.
 
     Raises:
-        EnvironmentLackingError: it is not installed, or fails, with its words, or does not answer.
+        EnvironmentLackingError: the command is not installed, fails (with its message), or does not answer.
     """
     if shutil.which(argv[0]) is None:
         raise EnvironmentLackingError(
@@ -286,7 +287,7 @@ def ask(*argv: str, lenient: bool = False) -> str:
 
 
 def reason(answer: subprocess.CompletedProcess[str]) -> str:
-    """Why a command failed: its first line that sounds like it, else the last."""
+    """Return why a command failed: its first line that reads like an error, else its last line."""
     lines = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
     return next((line for line in lines if re.search("error|fatal|fail|unrecognized|invalid", line, re.IGNORECASE)), lines[-1])
 
@@ -299,7 +300,7 @@ def _wait(seconds: float, on_tick: Callable[[], None]) -> None:
 
 
 def _facts(line: str) -> dict[str, str]:
-    """`key=value` pairs of a line; the first of a key stands."""
+    """Return the `key=value` pairs of a line; the first value of a key counts."""
     facts: dict[str, str] = {}
     for key, value in re.findall(r"(\S+?)=(\S*)", line):
         facts.setdefault(key, value)
@@ -315,11 +316,11 @@ def _address(node: str) -> str:
 
 
 def _count(ids: str) -> int:
-    """How many ids `0-3,8` lists."""
+    """Return the number of ids in a list such as `0-3,8`."""
     ends = [part.split("-") for part in ids.split(",")]
     return sum(int(part[-1]) - int(part[0]) + 1 for part in ends)
 
 
 def _gpus(gres: str) -> int:
-    """Of `gpu:a100:2(IDX:0-1),nic:1`."""
+    """Return the number of GPUs in a list such as `gpu:a100:2(IDX:0-1),nic:1`."""
     return sum(int(count) for count in re.findall(r"\bgpu(?::[^:,(]+)?:(\d+)", gres))

@@ -1,4 +1,4 @@
-"""Hosts that we ask Slurm for: a batch job that does nothing but hold them, for as long as we show signs of life."""
+"""Request hosts from Slurm: a batch job that only holds them, for as long as this tuner is alive."""
 
 import contextlib
 import math
@@ -13,8 +13,9 @@ from oppa.problem.cluster import Cluster
 from oppa.trials.guard import Guard
 
 ALIVE_S = 10
+"""Seconds between two touches of the sign-of-life file."""
 GONE_S = 90
-"""Without a sign of life for this long the job ends; a network file system may show one a minute late."""
+"""Age of the sign-of-life file, in seconds, after which the job ends; a network file system may show a touch a minute late."""
 
 _HOLD = """\
 #!/bin/sh
@@ -33,14 +34,14 @@ def require_feasible(cluster: Cluster, options: Sequence[str], *, slots: int) ->
 def slurm_job(
     cluster: Cluster, options: Sequence[str], *, slots: int, name: str, folder: Path, grace_s: float, on_tick: Callable[[], None]
 ) -> Iterator[str]:
-    """Hosts for so many trials side by side, once Slurm gives them: the id of their job.
+    """Request hosts for `slots` parallel trials, wait until Slurm grants them, and yield the id of their job.
 
     Args:
-        options: More words for sbatch, such as `--partition=gpu`.
-        folder: Seen by all hosts.
+        options: Additional options for sbatch, such as `--partition=gpu`.
+        folder: Folder on a file system that all hosts share.
 
     Raises:
-        EnvironmentLackingError: Slurm refuses, or the job waits for what will never be.
+        EnvironmentLackingError: Slurm refuses the job, or the job waits for a reason that never resolves.
     """
     sign, log = folder / "slurm.alive", folder / "slurm.log"
     sign.touch()
@@ -60,7 +61,7 @@ def slurm_job(
 
 
 def _words(cluster: Cluster, options: Sequence[str], *, slots: int) -> list[str]:
-    """What the job needs; the user's own words go last, so that they count."""
+    """Return sbatch options for what the job needs. The user's own options come last, so that they take precedence."""
     cpus = math.ceil(sum(cluster.cpus) or cluster.devices_per_host)
     devices = [f"--gpus-per-node={cluster.devices_per_host}"] if cluster.on_cuda else [f"--cpus-per-task={cpus}"]
     return [f"--nodes={cluster.hosts * slots}", "--ntasks-per-node=1", *devices, *options]

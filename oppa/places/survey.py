@@ -1,4 +1,4 @@
-"""What the hosts of an allocation have, and how fast the first two of them talk: a program on each, which measures."""
+"""Measure the hosts of an allocation: the resources of each, and the link between the first two. A program on each host measures."""
 
 import contextlib
 import dataclasses
@@ -29,16 +29,16 @@ CHUNK = bytes(1 << 20)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Hosts that are alike: what each of them has is what the poorest has."""
+    """Hosts of equal resources: the minimum over all hosts counts."""
 
     hosts: int
     machine: Machine
     link: Link | None
-    """Between the first two; None where there is one."""
+    """Link between the first two hosts; None if there is only one."""
 
 
 def survey(job: str) -> Survey:
-    """Look at all hosts of Slurm's job, in which this process is.
+    """Measure all hosts of the Slurm job that this process runs in.
 
     Raises:
         EnvironmentLackingError: Slurm does not answer, or a host does not.
@@ -79,7 +79,7 @@ def _poorest(machines: list[Machine], cpus: int) -> Machine:
 
 
 def main() -> None:
-    """What a host says: what it has; then the second, which talks to the first, how fast that is."""
+    """Report this host's resources. The second host then measures and reports the link to the first one."""
     host = int(os.environ["SLURM_PROCID"])
     with socket.create_server(("", 0)) as server:
         _tell(host, "machine", machine=dataclasses.asdict(this_machine()), port=server.getsockname()[1])
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def measure(address: str, port: int) -> Link:
-    """One way: the median of pings, halved, and the rate of a stream of two seconds."""
+    """Measure the link to a host: the one-way latency is half the median round trip, the bandwidth that of a stream of two seconds."""
     with socket.create_connection((address, port)) as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         round_trip_s = statistics.median(_pings(line))
@@ -117,7 +117,7 @@ def _pings(line: socket.socket) -> Iterator[float]:
 
 
 def _answer(server: socket.socket) -> None:
-    """To each ping a byte; then take in the stream, and close."""
+    """Answer each ping with one byte; then read the stream, and close."""
     line, _ = server.accept()
     with line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,8 +1,8 @@
-"""A port on a job's first host that leads to one of ours: from loopback to loopback, over the wire by which hosts are reached anyway.
+"""Forward a port on the loopback of a job's first host to one on the loopback of this host, through the pipes of `srun` or `nsenter`.
 
-A program on that host listens on its loopback. What comes in there goes out through its stdout, and what comes back through its stdin,
-which are `srun`'s, or `nsenter`'s: no port is open to a network. Both ends speak in frames: the number of a connection, a length, and so
-many bytes; none of them say that it has ended. The first frame tells the port.
+A program on that host, the far end, listens on its loopback. It sends what it receives there to its stdout, and answers come from its
+stdin; so no port is open to a network. Both ends exchange frames: number of a connection, length, and that many bytes. Length 0 means
+that the connection has ended. The first frame has the far end's port.
 """
 
 import contextlib
@@ -23,43 +23,43 @@ from oppa.trials import processes
 from oppa.trials.guard import Guard
 
 READY_S = 60.0
-"""In which the far end must be there; a step of Slurm's may have to wait."""
+"""Seconds in which the far end must answer; a Slurm step may have to wait."""
 AGAIN_S = 2.0
-"""Between a far end that has gone and another."""
+"""Seconds between the end of a far end and the start of the next."""
 _FRAME = struct.Struct("!II")
 _PORT = 0
-"""The number under which the port is told; connections have numbers from 1 on."""
+"""Connection number of the frame that contains the port; connections are numbered from 1."""
 _CHUNK = 1 << 16
 
 _log = logging.getLogger(__name__)
 
 
 def argv(port: int) -> list[str]:
-    """What runs on the host; it listens on `port`, if that is free there."""
+    """Return the command line of the far end, which listens on `port` if that is free there."""
     return [sys.executable, "-P", "-c", processes.program("oppa.places.tunnel"), str(port)]
 
 
 class _End:
-    """Carries between a wire and the connections of its own side, a thread for each: neither waits for another to be read.
+    """One end of the tunnel. A thread per connection reads from it, so that reads do not wait for one another.
 
     Args:
-        opened: What a connection that begins on the other side leads to; None: none begins there.
+        opened: Opens the local side of a connection that begins on the other side; None if none begins there.
     """
 
     def __init__(self, hearing: BinaryIO, speaking: io.FileIO, opened: Callable[[], socket.socket] | None = None) -> None:
         self._hearing, self._speaking, self._opened = hearing, speaking, opened
         self._connections: dict[int, socket.socket] = {}
         self._numbers = 0
-        """Of the connections so far."""
+        """Number of connections so far."""
         self._lock = threading.Lock()
 
     def listen(self, listener: socket.socket) -> None:
-        """Take what connects there, and tell the other side where that is."""
+        """Accept connections on this listener, and send its port to the other side."""
         self._say(_PORT, str(listener.getsockname()[1]).encode())
         self._in_background(self._accept, listener)
 
     def carry(self, on_port: Callable[[int], None] = lambda _: None) -> None:
-        """What is heard, until the wire closes; `on_port` is told where the other side listens."""
+        """Deliver received frames until the input closes; `on_port` receives the port on which the other side listens."""
         while len(header := self._hearing.read(_FRAME.size)) == _FRAME.size:
             number, size = _FRAME.unpack(header)
             payload = self._hearing.read(size)
@@ -86,11 +86,11 @@ class _End:
     def _end(self, number: int) -> None:
         if (connection := self._connections.pop(number, None)) is not None:
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # its thread hears of it
+                connection.shutdown(socket.SHUT_RDWR)  # so that its thread ends
             connection.close()
 
     def _read(self, number: int, connection: socket.socket) -> None:
-        """From a connection to the wire, until it ends."""
+        """Send the data of a connection to the other side until it ends."""
         data = b"x"
         while data:
             try:
@@ -128,14 +128,14 @@ class _End:
 
 @contextlib.contextmanager
 def tunnel(command: Callable[[int], list[str]], port: int, *, environment: Mapping[str, str], grace_s: float, log: Path) -> Iterator[int]:
-    """While this lasts, a port on the far host's loopback leads to `port` on ours: which one. A far end that goes is replaced.
+    """Forward a port on the far host's loopback to `port` on this host, and yield its number. A far end that ends is replaced.
 
     Args:
-        command: Starts the far end for a port that it shall listen on, if that is free there.
-        log: What the far end prints.
+        command: Returns the command that starts the far end, given the port on which it should listen if that is free.
+        log: File for what the far end prints.
 
     Raises:
-        OSError: if it does not answer.
+        OSError: the far end does not answer.
     """
     near = _Near(command, port, environment=environment, grace_s=grace_s, log=log)
     thread = threading.Thread(target=near.run, name="tunnel", daemon=True)
@@ -150,7 +150,7 @@ def tunnel(command: Callable[[int], list[str]], port: int, *, environment: Mappi
 
 
 class _Near:
-    """Our end, in a thread of its own."""
+    """This host's end of the tunnel, in a thread of its own."""
 
     def __init__(
         self, command: Callable[[int], list[str]], target: int, *, environment: Mapping[str, str], grace_s: float, log: Path
@@ -163,25 +163,25 @@ class _Near:
         self.failure = ""
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Start the far end again whenever it ends, until `stop`."""
         while not self._stopped.is_set():
             try:
                 self.failure = self._carry_once(self._command(self.port or self._target)) or self.failure
-            except (EnvironmentLackingError, OSError) as error:  # Slurm does not answer
+            except (EnvironmentLackingError, OSError) as error:  # for example if Slurm does not answer
                 self.failure = str(error)
             self.ready.set()
             _log.info("the far end of a tunnel has gone: %s", self.failure)
             self._stopped.wait(AGAIN_S)
 
     def stop(self) -> None:
-        """End the far end, and with it what hears it."""
+        """End the far end, which also ends the thread that reads from it."""
         with self._lock:
             self._stopped.set()
             if self._guard is not None:
                 self._guard.close()
 
     def _carry_once(self, command: list[str]) -> str:
-        """One life of the far end; how it ended."""
+        """Run the far end once; return how it ended."""
         with self._lock:
             if self._stopped.is_set():
                 return ""
@@ -202,16 +202,16 @@ class _Near:
 
 
 def main() -> None:
-    """The far end: listen, and carry until stdin closes."""
+    """Run the far end: listen, and carry data until stdin closes."""
     with _listener(int(sys.argv[1])) as listener, os.fdopen(1, "wb", buffering=0) as out:
         end = _End(sys.stdin.buffer, out)
         end.listen(listener)
         end.carry()
-        os._exit(0)  # whatever still waits for a connection
+        os._exit(0)  # without waiting for threads that still accept or read
 
 
 def _listener(port: int) -> socket.socket:
     try:
         return socket.create_server((LOOPBACK, port))
-    except OSError:  # taken
+    except OSError:  # the port is taken
         return socket.create_server((LOOPBACK, 0))

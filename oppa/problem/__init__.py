@@ -1,1 +1,1 @@
-"""What is asked: a model, a batch and a cluster, and the search space of configurations that could run it."""
+"""Define the problem: a model, a batch and a cluster, and the search space of configurations that could run it."""

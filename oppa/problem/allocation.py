@@ -1,4 +1,4 @@
-"""The hosts that we were started on, as whoever started us says in the environment: Slurm, or `oppa netlab`."""
+"""Read the hosts that oppa was started on from the environment, as Slurm or `oppa netlab` sets it."""
 
 import dataclasses
 import json
@@ -11,27 +11,27 @@ from oppa.errors import JobError
 from oppa.problem.cluster import Link
 
 ALLOCATION = "allocation"
-"""What a job file says in place of a number: as many as we were given."""
+"""Word in a job file that stands for the number in the allocation."""
 NETLAB = "OPPA_NETLAB"
-"""A JSON object: the hosts that this machine plays, what they have, and the link between them."""
+"""Environment variable: a JSON object with the hosts that this machine emulates, their resources, and the link between them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """Hosts that are alike; None is what nobody says."""
+    """Describes hosts that are alike; None means that the environment does not state a value."""
 
     hosts: int
     devices_per_host: int
     cpus_per_device: float | None = None
     link: Link | None = None
-    """Between hosts."""
+    """Link between hosts."""
 
 
 def read_allocation(*, on_cuda: bool, environment: Mapping[str, str] = os.environ) -> Allocation:
-    """What we were given.
+    """Return the allocation that oppa was started in.
 
     Raises:
-        JobError: we were given nothing, or no GPU where GPUs are meant.
+        JobError: there is none, or it states no GPUs (with `on_cuda`) or no tasks of a host.
     """
     if netlab := read_netlab(environment):
         link = Link(bandwidth_bytes_per_s=netlab["bandwidth_bytes_per_s"], latency_s=netlab["latency_s"])
@@ -53,18 +53,18 @@ def read_allocation(*, on_cuda: bool, environment: Mapping[str, str] = os.enviro
 
 
 def read_netlab(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What `oppa netlab` says to an oppa that it starts; nothing where it did not."""
+    """Return what `oppa netlab` passes to an oppa that it starts; empty if it did not start this one."""
     return dict(json.loads(environment.get(NETLAB, "{}")))
 
 
 def _slurm_gpus(environment: Mapping[str, str]) -> int:
-    """Of a host: `8`, or `a100:8`."""
+    """Return the GPUs of a host, which Slurm states as `8` or `a100:8`; 0 if it does not."""
     named = environment.get("SLURM_GPUS_ON_NODE") or environment.get("SLURM_GPUS_PER_NODE", "")
     return int(named.rpartition(":")[2] or 0)
 
 
 def _slurm_tasks(environment: Mapping[str, str]) -> int:
-    """Of a host: as many tasks as were asked for, else as many as the smallest host has CPUs (`8(x2),4`)."""
+    """Return the tasks of a host: as many as requested, else the CPUs of the smallest host (`8(x2),4`), else 0."""
     if tasks := environment.get("SLURM_NTASKS_PER_NODE", ""):
         return int(tasks)
     return min((int(count) for count in re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))), default=0)

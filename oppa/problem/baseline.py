@@ -1,6 +1,6 @@
-"""A configuration that is given whole, or in part: `[baseline]` of a job file, JSON, or what a framework's own file says.
+"""Complete a configuration that is given in whole or in part: `[baseline]` of a job file, JSON, or a framework's own file.
 
-What is left out follows: tp and pp are 1, dp is what they leave of the devices, everything else stands at its default.
+The rest follows: tp and pp are 1, dp is the number of devices divided by tp * pp, and every other parameter has its default.
 """
 
 import json
@@ -16,14 +16,14 @@ from oppa.problem.setting import obstacles
 from oppa.problem.space import DERIVED, Parameter, SearchSpace, Value
 
 ROUNDED = ("dp_bucket_mb", "zero_bucket_mb")
-"""Sizes of buckets: a file has any number of elements, the space a few sizes, and the nearest is meant."""
+"""Bucket sizes. A file may state any size, but the space has only a few, so the nearest is used."""
 
 
 def complete(space: SearchSpace, given: Mapping[str, Value]) -> Configuration:
-    """The configuration that values mean; not necessarily a legal one.
+    """Return the configuration that the values describe, which may be illegal.
 
     Raises:
-        InputError: without a micro-batch, which nothing else tells.
+        InputError: the values lack `micro_batch`, which nothing else determines.
     """
     if "micro_batch" not in given:
         raise InputError("the micro-batch is not known", hint="say `micro_batch`, in sequences per rank")
@@ -35,7 +35,10 @@ def complete(space: SearchSpace, given: Mapping[str, Value]) -> Configuration:
 
 
 def at_rest(space: SearchSpace, configuration: Configuration) -> Configuration:
-    """The same run in the space's words: what does not matter stands at its default, and sizes of buckets are legal ones."""
+    """Return the same run in the terms of the space.
+
+    A parameter that does not matter has its default, and bucket sizes are legal ones.
+    """
     values: dict[str, Any] = {"global_batch": configuration.global_batch}
     for parameter in space.parameters:
         columns = {**space.facts, **values, DERIVED: configuration.num_microbatches}
@@ -45,14 +48,14 @@ def at_rest(space: SearchSpace, configuration: Configuration) -> Configuration:
 
 
 def alike(name: str, asked: Value, taken: Value) -> bool:
-    """Return whether two values of a parameter mean the same; sizes of buckets do where they differ by at most 1%."""
+    """Return whether two values of a parameter mean the same; bucket sizes do if they differ by at most 1%."""
     if name not in ROUNDED or isinstance(asked, str) or isinstance(taken, str):
         return asked == taken
     return abs(asked - taken) <= 0.01 * abs(taken)
 
 
 def require_legal(space: SearchSpace, configuration: Configuration) -> Configuration:
-    """The configuration; raises InputError that names what it violates where it is not among the candidates."""
+    """Return the configuration; raises InputError, which names what it violates, if it is not a candidate."""
     setting = {name: getattr(configuration, name) for name in space.names}
     for name, value in setting.items():
         if value not in space[name].values:
@@ -65,7 +68,7 @@ def require_legal(space: SearchSpace, configuration: Configuration) -> Configura
 
 
 def _is_candidate(space: SearchSpace, configuration: Configuration) -> bool:
-    """Whether a configuration is among the candidates, without enumerating them."""
+    """Return whether a configuration is among the candidates, without enumerating them."""
     values = {name: getattr(configuration, name) for name in space.names}
     if space.listed is not None:
         return tuple(values.values()) in space.listed
@@ -77,7 +80,14 @@ def _is_candidate(space: SearchSpace, configuration: Configuration) -> bool:
 
 
 def declared(space: SearchSpace, table: Mapping[str, object], *, where: str = "[baseline]") -> Configuration:
-    """What a table of parameters means; raises InputError, which says `where`, for an unknown name, and for what is not legal."""
+    """Return the configuration that a table of parameters describes.
+
+    Args:
+        where: Place of the table, for errors.
+
+    Raises:
+        InputError: a name is unknown, a value is not legal, or the configuration is not a candidate.
+    """
     fixed = {name: value for name, value in complete(space, {"micro_batch": 1}).to_dict().items() if name not in space.names}
     for name, value in table.items():
         if name in fixed and value != fixed[name]:
@@ -94,10 +104,10 @@ def declared(space: SearchSpace, table: Mapping[str, object], *, where: str = "[
 
 
 def loaded(space: SearchSpace, path: Path) -> Configuration:
-    """The configuration in a JSON file, such as a study's `best/configuration.json`.
+    """Return the configuration in a JSON file, such as a study's `best/configuration.json`.
 
     Raises:
-        InputError: for a file that cannot be read or holds no configuration, and for what is not legal in this space.
+        InputError: the file cannot be read or holds no configuration, or the configuration is not legal in this space.
     """
     try:
         values = json.loads(path.read_text())
@@ -112,14 +122,14 @@ def loaded(space: SearchSpace, path: Path) -> Configuration:
 
 
 def table(space: SearchSpace, configuration: Configuration) -> str:
-    """The table `[baseline]` that means a configuration: its layout, and what does not stand at its default."""
+    """Return the text of a table `[baseline]` for a configuration: its layout, and every value that is not the default."""
     shown = [name for name in space.names if name in ("dp", "tp", "pp", "micro_batch")]
     shown += [name for name in space.names if name not in shown and getattr(configuration, name) != space[name].default]
     return "[baseline]\n" + "".join(f"{name} = {spell(getattr(configuration, name))}\n" for name in shown)
 
 
 def _nearest(parameter: Parameter, value: Value) -> Value:
-    """The legal size of a bucket that is nearest, as a ratio; any other value as it is."""
+    """Return the legal bucket size that is nearest as a ratio; for other parameters, the value unchanged."""
     if parameter.name not in ROUNDED or isinstance(value, str) or value <= 0:
         return value
     sizes = [float(known) for known in parameter.values if not isinstance(known, str)]

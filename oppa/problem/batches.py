@@ -1,7 +1,7 @@
-"""Several global batch sizes as one problem: the batch becomes the first parameter of the search space.
+"""Combine several global batch sizes in one problem: the batch becomes the first parameter of the search space.
 
-In a problem of one batch it is a fact. Here it is a parameter, which nothing conditions, and each domain that is said to divide it takes
-the union over all batches; that a micro-batch divides the batch at hand is a constraint of every space as it is.
+In a problem of one batch, it is a fact. Here it is a parameter without a condition. Each domain declared as divisors of the batch becomes
+the union over all batches. Every space already has the constraint that a micro-batch divides the batch of its configuration.
 """
 
 import dataclasses
@@ -22,10 +22,12 @@ FORMS = "write `16..1024`, which doubles from the first to the last, or a list s
 
 
 def parse_batches(text: str) -> tuple[int, ...]:
-    """Global batch sizes in sequences, smallest first: `16..1024` doubles, and the last is among them; `16,24,32` lists.
+    """Return global batch sizes in sequences, smallest first.
+
+    `16..1024` doubles from the first to the last, which is included; `16,24,32` is a list.
 
     Raises:
-        InputError: for what is neither, for a range that runs backwards, and for a batch of nothing.
+        InputError: the text has neither form, the range is descending, or a batch is 0.
     """
     if ".." not in text:
         return tuple(sorted({_batch(part, text) for part in text.split(",")}))
@@ -39,12 +41,12 @@ def parse_batches(text: str) -> tuple[int, ...]:
 
 
 def over(problem: Problem, batches: Sequence[int]) -> Problem:
-    """The problem with each of these global batches to choose from, without a baseline, which has one batch of its own.
+    """Return the problem with these global batches to choose from, without its baseline, which has a batch of its own.
 
-    Where a job searches all divisors of its batch as micro-batches, all divisors of any of these are searched; what it lists stays listed.
+    If a job searches all divisors of its batch as micro-batches, the divisors of all these batches are searched. A list of some stays.
 
     Raises:
-        JobError: for a batch for which no configuration is valid.
+        JobError: no configuration is valid for one of the batches.
     """
     batches = tuple(sorted(set(batches)))
     default = min(batches, key=lambda batch: (abs(batch - problem.global_batch), batch))
@@ -62,7 +64,7 @@ def over(problem: Problem, batches: Sequence[int]) -> Problem:
 
 
 def batches_of(space: SearchSpace) -> tuple[int, ...]:
-    """The global batches that a space has to choose from, smallest first."""
+    """Return the global batches that a space has to choose from, smallest first."""
     return tuple(int(value) for value in space[GLOBAL_BATCH].choices) if GLOBAL_BATCH in space.names else (int(space.facts[GLOBAL_BATCH]),)
 
 
@@ -75,7 +77,11 @@ def _batch(text: str, whole: str) -> int:
 
 
 def _widened(parameter: Parameter, space: SearchSpace, batches: Sequence[int]) -> Parameter:
-    """The parameter with the divisors of all batches, where the divisors of the batch are its values."""
+    """Return the parameter with the divisors of all batches, if its values are the divisors of the batch; else unchanged.
+
+    Raises:
+        JobError: none of its choices divides any of the batches.
+    """
     if GLOBAL_BATCH not in parameter.divides:
         return parameter
     whole = parse(parameter.divides, kinds_of({}, space.facts), kind=Kind.NUMBER)
@@ -88,6 +94,6 @@ def _widened(parameter: Parameter, space: SearchSpace, batches: Sequence[int]) -
 
 
 def _at(space: SearchSpace, batch: int) -> SearchSpace:
-    """The space of one batch, as a fact."""
+    """Return the space of one batch, which becomes a fact."""
     alone = dataclasses.replace(space, facts={**space.facts, GLOBAL_BATCH: batch})
     return dataclasses.replace(alone, parameters=tuple(_widened(parameter, alone, (batch,)) for parameter in space.parameters))

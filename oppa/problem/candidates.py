@@ -1,9 +1,9 @@
-"""Every valid configuration of a search space, in columns; a `Configuration` object on demand.
+"""Enumerate every valid configuration of a search space, in columns; a `Configuration` object is built on demand.
 
 Notation (n candidates):
     codes    per parameter, each candidate's position in the parameter's values; one or two bytes       (n,)
     column   the values themselves                                                                      (n,)
-    keys     all codes of a candidate as one number; they increase, which is why no candidate is twice  (n,)
+    keys     all codes of a candidate as one number; they increase, so no candidate occurs twice        (n,)
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ _AT_REST = Configuration(dp=1, global_batch=1, micro_batch=1)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidates:
-    """The valid configurations of a space, in an order that depends on the space alone."""
+    """Holds the valid configurations of a space, in an order that depends on the space alone."""
 
     space: SearchSpace
     codes: Mapping[str, Codes]
     removed: tuple[int, ...]
-    """How many (partial) configurations each constraint removed, at the moment when its names were known."""
+    """Number of (partial) configurations that each constraint removed, once all its names had values."""
 
     def __len__(self) -> int:
         return len(self.codes["dp"])
@@ -39,22 +39,22 @@ class Candidates:
         return map(self.configuration, range(len(self)))
 
     def configuration(self, index: int) -> Configuration:
-        """The candidate at a position."""
+        """Return the candidate at a position."""
         values = {parameter.name: parameter.values[self.codes[parameter.name][index]] for parameter in self.space.parameters}
         return Configuration.from_dict({"global_batch": self.space.facts["global_batch"], **values})
 
     def column(self, name: str) -> NDArray[Any]:
-        """The values of one parameter, or of `num_microbatches`, shape (n,); a parameter that the space lacks stands at its default."""
+        """Return the values of a parameter or of `num_microbatches`, shape (n,); a parameter that the space lacks has its default."""
         columns = _Columns(self.space.facts, self.space, self.codes)
         return np.broadcast_to(columns[name] if name in columns else getattr(_AT_REST, name), len(self))
 
     def matters(self, parameter: Parameter) -> NDArray[np.bool_]:
-        """Return, shape (n,), in which candidates the parameter's condition holds; elsewhere it stands at its default."""
+        """Return in which candidates the parameter's condition holds, shape (n,); in the others it has its default."""
         columns = _Columns(self.space.facts, self.space, self.codes)
         return np.broadcast_to(np.asarray(parameter.when(columns) if parameter.when else True, dtype=bool), len(self))
 
     def index_of(self, configuration: Configuration) -> int:
-        """The position of a configuration; raises SpaceError if it is none of the candidates."""
+        """Return the position of a configuration; raises SpaceError if it is not a candidate."""
         try:
             key = sum(
                 parameter.values.index(getattr(configuration, parameter.name)) * weight
@@ -70,10 +70,10 @@ class Candidates:
         return index
 
     def default_order(self) -> NDArray[np.intp]:
-        """Positions of the configurations that stand for "not tuned", in the order in which they are tried.
+        """Return the positions of the configurations that count as not tuned, in the order in which they are tried.
 
-        Largest dp, smallest tp, smallest pp, ZeRO 0 to 3; micro-batch and everything else at the framework's default, or as near to it as
-        job and constraints allow.
+        The order prefers the largest dp, then the smallest tp, then the smallest pp, then ZeRO 0 to 3. The micro-batch and everything else
+        have the framework's default, or are as near to it as job and constraints allow.
         """
         order = ("dp", "tp", "pp", "zero_stage")
         deviations = self.deviations(besides=order)
@@ -82,7 +82,10 @@ class Candidates:
         return chosen[np.lexsort([*reversed(keys[1:]), -keys[0]])]
 
     def deviations(self, *, besides: Sequence[str] = ()) -> NDArray[np.uint8]:
-        """How many parameters of each candidate, others than `besides`, are not as the framework has them by default, shape (n,)."""
+        """Return how many parameters of each candidate differ from the framework's defaults, shape (n,).
+
+        Parameters in `besides` are not counted. If a job excludes a default, the nearest choice counts as the default.
+        """
         counts = np.zeros(len(self), np.uint8)
         for parameter in self.space.parameters:
             if parameter.name not in besides:
@@ -90,7 +93,7 @@ class Candidates:
         return counts
 
     def triples(self) -> NDArray[np.intp]:
-        """For each candidate the number of its (dp, tp, pp), counted from 0, shape (n,); OPPA App. E.1 draws these uniformly."""
+        """Return the number of each candidate's (dp, tp, pp), counted from 0, shape (n,); OPPA App. E.1 draws these uniformly."""
         numbers = np.zeros(len(self), np.int64)
         for name in ("dp", "tp", "pp"):
             numbers = numbers * len(self.space[name].values) + self.codes[name]
@@ -105,7 +108,10 @@ class Candidates:
 
 
 def enumerate_candidates(space: SearchSpace) -> Candidates:
-    """Every valid configuration: parameters join one by one, and each constraint prunes as soon as its names are known."""
+    """Return every valid configuration.
+
+    Parameters are added one by one, and each constraint prunes as soon as all its names have values.
+    """
     if space.listed is not None:
         return _listed(space, space.listed)
     codes: dict[str, Codes] = {}
@@ -124,7 +130,7 @@ def enumerate_candidates(space: SearchSpace) -> Candidates:
 
 
 def _listed(space: SearchSpace, rows: Sequence[Sequence[Value]]) -> Candidates:
-    """The configurations of a list, each once, in the order of their keys."""
+    """Return the configurations of a list, each once, in the order of their keys."""
     columns = zip(space.parameters, zip(*rows, strict=True), strict=True)
     codes = {parameter.name: _codes(parameter, [parameter.values.index(value) for value in values]) for parameter, values in columns}
     weighted = zip(space.parameters, _weights(space), strict=True)
@@ -134,7 +140,10 @@ def _listed(space: SearchSpace, rows: Sequence[Sequence[Value]]) -> Candidates:
 
 
 def _join(codes: dict[str, Codes], parameter: Parameter, columns: "_Columns", count: int) -> tuple[dict[str, Codes], int]:
-    """Each row once per choice where the parameter matters, once at its default elsewhere."""
+    """Return the codes extended by a parameter, and the number of rows.
+
+    Each row occurs once per choice if the parameter matters in it, else once with the default.
+    """
     choices = _codes(parameter, [parameter.values.index(choice) for choice in parameter.choices])
     with np.errstate(divide="raise"):
         active = np.broadcast_to(parameter.when(columns) if parameter.when else True, count)
@@ -150,7 +159,7 @@ def _codes(parameter: Parameter, positions: Sequence[int]) -> Codes:
 
 
 class _Columns(Mapping[str, Any]):
-    """The values that expressions see: facts as they are, parameters decoded when asked for."""
+    """Provides the values of an expression's names: facts unchanged, parameters decoded on demand."""
 
     def __init__(self, facts: Facts, space: SearchSpace, codes: Mapping[str, Codes]) -> None:
         self._facts, self._space, self._codes = facts, space, codes
@@ -170,14 +179,14 @@ class _Columns(Mapping[str, Any]):
 
 
 def _usual(parameter: Parameter) -> list[int]:
-    """The codes that count as "not tuned": the default's, and where a job excludes it that of the nearest choice."""
+    """Return the codes that count as not tuned: the default's, and that of the choice nearest to it."""
     default = parameter.values.index(parameter.default)
     choices = [parameter.values.index(choice) for choice in parameter.choices]
     return [default, min(choices, key=lambda code: abs(code - default))]
 
 
 def _weights(space: SearchSpace) -> list[int]:
-    """What one step of each parameter's code adds to a candidate's key: the first parameter counts most."""
+    """Return the weight of each parameter's code in a candidate's key; the first parameter has the largest."""
     weights, weight = [], 1
     for parameter in reversed(space.parameters):
         weights.append(weight)

@@ -1,10 +1,10 @@
-"""The user's own launch line: a template that every trial fills in with its configuration.
+"""Define the user's own launch line: a template that every trial fills in with its configuration.
 
 argv        words, never a shell string; `{tp}` stands for a parameter of the configuration, or for one of NAMES
-arguments   what is appended to it for a parameter: words, or other words for each of its values
+arguments   words that are appended for a parameter: the same for all its values, or different ones for each
 files       configuration files, of which a trial gets a copy, `{NAME}`, with some keys rewritten: to a template, or to a choice such as
             `{ zero_stage = { 2 = false, 3 = true } }`
-steps       how the program's output tells of its steps, where it does not report them itself
+steps       how to read steps from the program's output, if it does not report them itself
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from oppa.problem.training import Training
 
 DERIVED = ("num_microbatches", "devices")
 TOKENS = ("tokens_per_microbatch", "tokens_per_step")
-"""Sequences of `micro_batch` and of `global_batch`, in tokens."""
+"""Tokens of a micro-batch, and of a global batch."""
 IMPLY_MICRO_BATCH = {"num_microbatches", "tokens_per_microbatch"}
 ABOUT = {
     Cluster: ("hosts", "devices_per_host"),
@@ -39,22 +39,22 @@ NAMES = (*PARAMETERS, *DERIVED, *TOKENS, *(name for names in ABOUT.values() for 
 Value = int | float | str | bool
 Values = Mapping[str, Value]
 Choice = dict[str, dict[str, Value]]
-"""One parameter, and what each of its values stands for."""
+"""Name of one parameter, with the value to set for each of its values."""
 
 OUT_OF_MEMORY = "OutOfMemoryError|out of memory|can't allocate memory"
-"""How a line reads that reports an allocation that failed."""
+"""Pattern of an output line that reports a failed allocation."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """What a parameter adds to the command: `words` whatever its value, or those of `by_value`."""
+    """Describes the words that a parameter adds to the command: `words` for every value, or those of `by_value`."""
 
     parameter: str
     words: tuple[str, ...] = ()
     by_value: dict[str, tuple[str, ...]] | None = None
 
     def said(self, values: Values) -> tuple[str, ...]:
-        """Return the words for the parameter's value; none for a value that `require_words` did not demand."""
+        """Return the words for the parameter's value; empty if `by_value` lacks it, as it may if the parameter does not matter."""
         return self.words if self.by_value is None else self.by_value.get(_spelled(values[self.parameter]), ())
 
     def require(self, value: Value) -> None:
@@ -65,7 +65,7 @@ class Argument:
 
     @property
     def templates(self) -> Iterator[str]:
-        """All its words."""
+        """Yield all words of the argument."""
         yield from self.words
         for words in (self.by_value or {}).values():
             yield from words
@@ -73,42 +73,48 @@ class Argument:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """A configuration file of the program, and the keys that a trial rewrites: `optimizer.zero.stage` to a template or a choice."""
+    """Describes a configuration file of the program, and the keys that a trial rewrites.
+
+    A key such as `optimizer.zero.stage` is set to a template or a choice.
+    """
 
     name: str
     path: str
     keys: dict[str, str | Choice]
 
     def rewritten(self, values: Values) -> dict[str, Value]:
-        """Return each key with its value; a key stays as the file has it where its choice names no value that applies."""
+        """Return each key to rewrite, with its value.
+
+        A key is omitted, so it stays as the file has it, if its choice lacks the parameter's value.
+        """
         set_to = {key: _chosen(to, values) if isinstance(to, dict) else [value_of(to, values)] for key, to in self.keys.items()}
         return {key: value for key, found in set_to.items() for value in found}
 
     @property
     def choices(self) -> Iterator[Choice]:
-        """Those of its keys that are set to one."""
+        """Return the choices among the values of its keys."""
         return (to for to in self.keys.values() if isinstance(to, dict))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """How lines of output report steps: a pattern with named groups.
+    """Describes how lines of output report steps: a pattern with named groups.
 
-    `s` or `ms` is the time of a step; without them it is the time between two lines. `step` is the number of the step that a line
-    reports, counted from anywhere; `done` is how many are done, 0 at first, as in progress bars. Without either each line is a step.
-    `loss` and `memory_gib` are passed on. A line that matches `out_of_memory` is the reason why the program fails.
+    `s` or `ms` is the time of a step; without them it is the time between two lines. `step` is the number of the step that a line reports,
+    counted from any start. `done` is the number of steps done, 0 at first, as in progress bars. Without either, each line is a step. `loss`
+    and `memory_gib` are passed on. A line that matches `out_of_memory` states why the program fails.
     """
 
     pattern: str
     out_of_memory: str = OUT_OF_MEMORY
     format: str = ""
-    """The known program whose pattern it is; empty for a pattern of the user's own."""
+    """Name of the known program whose pattern it is; empty for a pattern of the user's own."""
     batches_per_step: str = "1"
-    """A template: where the program counts batches, how many of them make an optimizer step."""
+    """Template of the number of counted batches per optimizer step, for programs that count batches."""
 
     @property
     def name(self) -> str:
-        """The declaration, as the job file has it."""
+        """Return the declaration as the job file has it."""
         return f'format = "{self.format}"' if self.format else f"pattern = '{self.pattern}'"
 
     def batches(self, values: Values) -> int:
@@ -118,7 +124,7 @@ class Steps:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A launch line as a template."""
+    """Describes a launch line as a template."""
 
     argv: tuple[str, ...]
     arguments: tuple[Argument, ...] = ()
@@ -127,7 +133,10 @@ class Command:
 
     @property
     def parameters(self) -> set[str]:
-        """The parameters of a configuration that it says anything of: only they can be tuned. The number of ranks says `dp`."""
+        """Return the parameters of a configuration that the command uses; only they can be tuned.
+
+        `dp`, which the number of ranks determines, and `global_batch` are always among them.
+        """
         named = self.placeholders | {argument.parameter for argument in self.arguments}
         named |= self._chosen
         implied = {"micro_batch"} if named & IMPLY_MICRO_BATCH else set()
@@ -135,11 +144,11 @@ class Command:
 
     @property
     def placeholders(self) -> set[str]:
-        """What its words and files name in braces."""
+        """Return the names in braces in its words and files."""
         return {name for template in self._templates for name in names_in(template)}
 
     def check(self) -> None:
-        """Raise JobError for a placeholder that nothing fills in, or a pattern that says nothing of steps."""
+        """Raise JobError for an unknown placeholder or parameter, or for an invalid pattern."""
         for template in self._templates:
             _check_template(template, {*NAMES, *(file.name for file in self.files)})
         for argument in self.arguments:
@@ -153,7 +162,7 @@ class Command:
             _check_pattern("out_of_memory", self.steps.out_of_memory)
 
     def require_words(self, parameter: str, value: Value) -> None:
-        """Raise JobError if it should say a parameter's value, and has no words for it."""
+        """Raise JobError if the command has words or choices for the parameter, but none for this value."""
         for argument in self.arguments:
             if argument.parameter == parameter:
                 argument.require(value)
@@ -165,7 +174,7 @@ class Command:
     def require_words_for(self, candidates: Candidates) -> None:
         """Raise JobError if a value that matters in one of the candidates has no words.
 
-        A parameter that does not matter stands at its default, which needs none.
+        A parameter that does not matter has its default, which needs no words.
         """
         for parameter in (candidates.space[name] for name in candidates.space.names if name in self.worded):
             for code in np.unique(candidates.codes[parameter.name][candidates.matters(parameter)]):
@@ -173,21 +182,26 @@ class Command:
 
     @property
     def worded(self) -> set[str]:
-        """The parameters that have words of their own for each value."""
+        """Return the parameters with different words or choices for each value."""
         return {argument.parameter for argument in self.arguments if argument.by_value is not None} | self._chosen
 
     def words(self, values: Values, copies: Mapping[str, Path]) -> list[str]:
-        """The launch line for a configuration.
+        """Return the launch line for a configuration.
 
         Args:
-            copies: Where the rewritten configuration files lie, by name.
+            values: Values of all placeholders, from `values_of`.
+            copies: Paths of the rewritten configuration files, by name.
         """
         said = [*self.argv, *(word for argument in self.arguments for word in argument.said(values))]
         known = {name: _spelled(value) for name, value in values.items()} | {name: str(path) for name, path in copies.items()}
         return [word.format_map(known) for word in said]
 
     def pinned(self, programs: Mapping[str, str]) -> Self:
-        """Return the same launch line with programs at their absolute paths; each is named by the first word that is equal."""
+        """Return the same launch line with programs at their absolute paths.
+
+        Args:
+            programs: Absolute paths by word; the first word of the launch line that is equal is replaced.
+        """
         argv = list(self.argv)
         for word, path in programs.items():
             if word in argv:
@@ -196,7 +210,7 @@ class Command:
 
     @property
     def _chosen(self) -> set[str]:
-        """The parameters by which keys of configuration files are chosen."""
+        """Return the parameters that choose values of keys in configuration files."""
         return {parameter for file in self.files for choice in file.choices for parameter in choice}
 
     @property
@@ -209,7 +223,7 @@ class Command:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `dataclasses.asdict`, from JSON."""
+        """Return the command that `dataclasses.asdict` wrote, from JSON."""
         arguments = (
             Argument(
                 parameter=each["parameter"],
@@ -227,7 +241,7 @@ class Command:
 
 
 def values_of(configuration: Configuration, model: Model, cluster: Cluster, training: Training, *, steps: int, folder: Path) -> Values:
-    """What a template may name, for one trial."""
+    """Return the values that a template may name, for one trial."""
     records = {Cluster: cluster, Model: model, Training: training}
     about = {name: getattr(records[kind], name) for kind, names in ABOUT.items() for name in names}
     derived = {name: getattr(configuration, name) for name in DERIVED}
@@ -236,7 +250,7 @@ def values_of(configuration: Configuration, model: Model, cluster: Cluster, trai
 
 
 def value_of(template: str, values: Values) -> Value:
-    """What a key of a configuration file is set to: the value itself where the template is one placeholder, else text."""
+    """Return the value of a key in a configuration file: the value itself if the template is one placeholder, else text."""
     names = list(names_in(template))
     if len(names) == 1 and template == f"{{{names[0]}}}":
         return values[names[0]]
@@ -244,12 +258,12 @@ def value_of(template: str, values: Values) -> Value:
 
 
 def names_in(template: str) -> Iterator[str]:
-    """The placeholders of a template; `{{` and `}}` are braces."""
+    """Return the placeholders of a template; `{{` and `}}` are literal braces."""
     return (name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
 
 
 def _chosen(choice: Choice, values: Values) -> list[Value]:
-    """The value that a choice sets, alone; nothing where it names none."""
+    """Return the value that a choice sets, in a list; empty if the choice lacks the parameter's value."""
     ((parameter, by_value),) = choice.items()
     value = _spelled(values[parameter])
     return [by_value[value]] if value in by_value else []
@@ -287,5 +301,5 @@ def _check_pattern(key: str, pattern: str) -> None:
 
 
 def _spelled(value: Value) -> str:
-    """As programs read it: `true`, not `True`."""
+    """Return a value as programs read it: `true`, not `True`."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,6 +1,6 @@
-"""A parallelism configuration: every knob of OPPA's Table 1, with the field's names.
+"""Define a parallelism configuration: every parameter of OPPA's Table 1, with the field's names.
 
-Parameters that a choice makes inactive stand at their default, so that no two configurations mean the same run.
+A parameter that a choice makes inactive has its default, so that no two configurations mean the same run.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """One way to run the job (OPPA App. C.1, Table 1). `_mb` is MiB, the frameworks' own knob."""
+    """Describes one way to run the job (OPPA App. C.1, Table 1). `_mb` is MiB, as in the frameworks' own options."""
 
     dp: int
     tp: int = 1
@@ -29,21 +29,24 @@ class Configuration:
     schedule: str = "1f1b"
     recompute: str = "none"
     stage_layout: str = "even"
-    """Which parts of the model each pipeline stage has: `even`, `balanced`, or stage by stage (`oppa.pipeline.stage_layout`)."""
+    """Parts of the model on each pipeline stage: `even`, `balanced`, or stage by stage (`oppa.pipeline.stage_layout`)."""
 
     @property
     def devices(self) -> int:
-        """Ranks of the job."""
+        """Return the number of ranks of the job."""
         return self.dp * self.tp * self.pp
 
     @property
     def num_microbatches(self) -> int:
-        """Micro-batches per optimizer step on each data-parallel rank (COPUS's gradient-accumulation steps)."""
+        """Return the micro-batches per optimizer step on each data-parallel rank (COPUS's gradient-accumulation steps)."""
         return self.global_batch // (self.dp * self.micro_batch)
 
     @property
     def id(self) -> str:
-        """Readable and unique, e.g. `dp2_tp1_pp2_z1_mbs4_mc2_rcfull`; other non-default values as a short hash behind it."""
+        """Return a readable and unique name, such as `dp2_tp1_pp2_z1_mbs4_mc2_rcfull`.
+
+        A short hash at its end stands for other values that are not the default.
+        """
         parts = [f"dp{self.dp}", f"tp{self.tp}", f"pp{self.pp}"]
         parts += [f"ep{self.ep}"] if self.ep > 1 else []
         parts += [f"z{self.zero_stage}", f"mbs{self.micro_batch}"]
@@ -56,12 +59,12 @@ class Configuration:
         return "_".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by field name, as they are written to JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}  # `asdict` takes ten times as long, and a message has some
+        """Return plain values by field name, as they are written to JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}  # `asdict` takes ten times as long, and messages hold several
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+        """Return the configuration that `to_dict` wrote."""
         return cls(**values)
 
 
@@ -72,7 +75,10 @@ _SHORT = {"dp": "dp", "tp": "tp", "pp": "pp", "ep": "ep", "z": "zero_stage", "mb
 
 
 def spelled_out(id: str) -> dict[str, int | str] | None:
-    """The parameters that an id tells, those that it leaves out at their defaults; None for what is no id. A hash tells nothing."""
+    """Return the parameters that an id states, with defaults for those that it omits; None for a text that is not an id.
+
+    The values that a hash stands for are not returned.
+    """
     found: dict[str, int | str] = {"ep": 1, "model_chunks": 1, "schedule": "1f1b", "recompute": "none", "stage_layout": "even"}
     for part in id.split("_"):
         match = re.fullmatch(r"([a-z]+)([0-9]+)", part)

@@ -1,4 +1,4 @@
-"""The border: TOML that people write, checked. An error names the nearest key, the legal values, or the line."""
+"""Validate TOML that users write; an error names the nearest key, the legal values, or the line."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from oppa.errors import InputError, nearest
 
 
 class Table(BaseModel):
-    """A table of a TOML file: no unknown keys, no silent conversions."""
+    """Validates a table of a TOML file: no unknown keys, no silent conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -44,7 +44,7 @@ Bandwidth = Annotated[float, _quantity(units.parse_bandwidth), Field(gt=0)]
 
 
 def parse(text: str, *, source: str, error: type[InputError]) -> dict[str, Any]:
-    """The tables of a TOML text; raises `error` with the line where it is none."""
+    """Return the tables of a TOML text; raises `error`, whose hint quotes the line, if the text is not TOML."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
@@ -54,7 +54,11 @@ def parse(text: str, *, source: str, error: type[InputError]) -> dict[str, Any]:
 
 
 def validate(kind: type[T], tables: Mapping[str, Any], *, error: type[InputError]) -> T:
-    """The tables as a checked record; raises `error` for one thing that is wrong, an unknown key first (it explains a missing one)."""
+    """Return the tables as a validated record.
+
+    Raises:
+        error: Something is wrong. Of several mistakes it names one, an unknown key first, because that can explain a missing one.
+    """
     try:
         return kind.model_validate(tables)
     except ValidationError as problem:
@@ -64,12 +68,12 @@ def validate(kind: type[T], tables: Mapping[str, Any], *, error: type[InputError
 
 
 def spell(value: object) -> str:
-    """A value as TOML spells it."""
+    """Return a value as TOML spells it."""
     return json.dumps(value, default=str, ensure_ascii=False)
 
 
 def listing(values: typing.Iterable[object]) -> str:
-    """Values for a hint: `1, 2, 4`."""
+    """Return values as text for a hint: `1, 2, 4`."""
     return ", ".join(spell(value) for value in values)
 
 
@@ -85,7 +89,7 @@ _TYPES = {
 
 
 def _explain(kind: type[Table], tables: Mapping[str, Any], detail: ErrorDetails) -> tuple[str, str]:
-    """Message and hint for what pydantic found."""
+    """Return the message and the hint for an error that pydantic found."""
     *path, key = place = _place(tables, detail["loc"])
     within, known = _keys(kind, path)
     at, context = f"`{key} = {spell(_at(tables, place))}`", detail.get("ctx", {})
@@ -112,7 +116,7 @@ def _explain(kind: type[Table], tables: Mapping[str, Any], detail: ErrorDetails)
 
 
 def _keys(kind: type[Table], path: list[int | str]) -> tuple[str, list[str]]:
-    """What the table at a path is called, and the keys that it may have."""
+    """Return the name of the table at a path, and the keys that it may have."""
     for step in path:
         field = next((field for name, field in kind.model_fields.items() if step in (name, field.alias)), None)
         kind = _table_in(field.annotation) or kind if field else kind
@@ -121,14 +125,17 @@ def _keys(kind: type[Table], path: list[int | str]) -> tuple[str, list[str]]:
 
 
 def _table_in(annotation: Any) -> type[Table] | None:
-    """The table type inside an annotation such as `dict[str, Table] | None`."""
+    """Return the table type inside an annotation such as `dict[str, Table] | None`; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, Table):
         return annotation
     return next(filter(None, map(_table_in, typing.get_args(annotation))), None)
 
 
 def _place(tables: Any, path: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """The part of pydantic's path that leads through what was written: it may go deeper, into the types of a union."""
+    """Return the part of pydantic's path that exists in the user's file.
+
+    The whole path may continue into the types of a union.
+    """
     for depth, step in enumerate(path):
         if not isinstance(tables, dict if isinstance(step, str) else list):
             return path[:depth]
@@ -137,7 +144,7 @@ def _place(tables: Any, path: tuple[int | str, ...]) -> tuple[int | str, ...]:
 
 
 def _at(tables: Any, path: tuple[int | str, ...]) -> Any:
-    """The value as it was written at a path; None for a key that lacks."""
+    """Return the value at a path as the user wrote it; None for a missing key."""
     for step in path:
         tables = tables.get(step) if isinstance(tables, dict) else tables[step]
     return tables

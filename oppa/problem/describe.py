@@ -1,4 +1,4 @@
-"""A problem at a glance: what is trained and on what, how many candidates for each layout, and what varies among them."""
+"""Summarise a problem: the model and the cluster, the number of candidates of each layout, and the parameters that vary."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ Triple = tuple[int, int, int]
 
 
 def job(problem: Problem) -> str:
-    """What is to be trained, and on what."""
+    """Return a line that describes the model, the batch and the cluster."""
     model, cluster = problem.model, problem.cluster
     hosts = f"{cluster.hosts} hosts × " if cluster.hosts > 1 else ""
     return (
@@ -22,13 +22,13 @@ def job(problem: Problem) -> str:
 
 
 def _memory(cluster: Cluster) -> str:
-    """Return the limit, and what it is of where the job does not state one."""
+    """Return the memory limit as text, with the device's whole memory if the job states no limit."""
     whole = "" if cluster.memory_limit_stated else f" of {format_bytes(cluster.memory_limit_bytes)}"
     return f"{format_bytes(cluster.usable_bytes)}{whole}"
 
 
 def _batches(problem: Problem) -> str:
-    """`64`, or where there are several to choose from `16 to 1024`."""
+    """Return the global batch as text: `64`, or `16 to 1024` if there are several to choose from."""
     if "global_batch" not in problem.space.names:
         return str(problem.global_batch)
     batches = problem.space["global_batch"].choices
@@ -36,7 +36,7 @@ def _batches(problem: Problem) -> str:
 
 
 def by_degrees(candidates: Candidates) -> dict[Triple, int]:
-    """How many candidates there are for each (dp, tp, pp), the largest dp first, then the smallest tp."""
+    """Return the number of candidates of each (dp, tp, pp), the largest dp first, then the smallest tp."""
     groups = candidates.triples()
     _, first = np.unique(groups, return_index=True)
     degrees = zip(*(candidates.column(name)[first].tolist() for name in ("dp", "tp", "pp")), strict=True)
@@ -45,7 +45,7 @@ def by_degrees(candidates: Candidates) -> dict[Triple, int]:
 
 
 def varying(candidates: Candidates) -> dict[str, list[Value]]:
-    """The parameters that take several values among the candidates, with these values."""
+    """Return the parameters that take several values among the candidates, with these values."""
     taken = {
         parameter.name: [value for code, value in enumerate(parameter.values) if (candidates.codes[parameter.name] == code).any()]
         for parameter in candidates.space.parameters

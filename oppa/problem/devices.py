@@ -1,7 +1,7 @@
-"""Identifies a device by the names that drivers, Slurm and clouds give it, from the aliases in `priors/hardware/*.toml`.
+"""Identify a device by the names that drivers, Slurm and clouds give it, from the aliases in `priors/hardware/*.toml`.
 
-A name is compared as a set of words: lower case, split at whatever is no letter or digit, without vendors and counts. A name matches an
-alias if the two sets are equal. A part of a device (MIG, time slices) has a word more, so it matches nothing.
+A name is compared as a set of words: lower case, split at all characters but letters and digits, without vendors and counts. A name matches
+an alias if the two sets are equal. A part of a device (MIG, time slices) has an extra word, so it matches nothing.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ from oppa.problem.declaration import Table, parse, validate
 CATALOG = "priors/hardware"
 CPU = "CPU"
 GENERIC = "GPU"
-"""The catalogue's id of the device that stands in for one that it does not have."""
+"""Id of the generic device, which stands in for devices that the catalogue lacks."""
 TOLERANCE = 1.05
-"""By how much a memory limit may exceed what CUDA reports of a device: `80 GiB` are meant for a card of 79.2 GiB."""
+"""Factor by which a memory limit may exceed CUDA's report: `80 GiB` are accepted for a card of 79.2 GiB."""
 
 _STATE = 'add `memory_limit = "..."`, what one rank may allocate; `oppa init` writes a job file with what this machine offers'
 _VENDORS = frozenset(("nvidia", "amd", "gpu"))
@@ -34,7 +34,7 @@ class _Memory(Table):
 
 
 class _File(Table):
-    """What of a file tells its device from others."""
+    """Validates the keys of a file that identify its device."""
 
     model_config = ConfigDict(extra="ignore")
     memory: _Memory
@@ -44,27 +44,27 @@ class _File(Table):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device of the catalogue, with its names as sets of words."""
+    """Describes one device of the catalogue, with its names as sets of words."""
 
     id: str
     memory_bytes: int
-    """As CUDA reports it."""
+    """Whole memory as CUDA reports it."""
     names: frozenset[frozenset[str]]
     shared: frozenset[frozenset[str]]
-    """Names that it has in common with devices of another memory size."""
+    """Names that it shares with devices of another memory size."""
 
     @property
     def chip(self) -> str:
-        """The model without memory size and form factor: `a100` for `A100-80GB`."""
+        """Return the model without memory size and form factor: `a100` for `A100-80GB`."""
         return self.id.partition("-")[0].lower()
 
 
 def identify(name: str, memory_bytes: int | None = None) -> str | None:
-    """Return the catalogue's id of a device, None where the catalogue does not have it.
+    """Return the catalogue's id of a device; None if the catalogue does not have it.
 
     Args:
         name: An id of the catalogue, or a name such as `NVIDIA H100 80GB HBM3`, `gpu:a100:8` or `p4d.24xlarge`.
-        memory_bytes: The memory limit. It decides among devices that share the name: the smallest that offers as much.
+        memory_bytes: The memory limit. It selects the smallest of the devices that share the name and have that much memory.
     """
     known, asked = devices(), frozenset(_words(name))
     if name in known:
@@ -77,13 +77,13 @@ def identify(name: str, memory_bytes: int | None = None) -> str | None:
 
 
 def sharing(name: str) -> Sequence[Device]:
-    """Return the devices that share a name, the smallest memory first; several make the name ambiguous."""
+    """Return the devices that share a name, the smallest memory first; more than one makes the name ambiguous."""
     asked = frozenset(_words(name))
     return sorted((device for device in devices().values() if asked in device.shared), key=lambda device: device.memory_bytes)
 
 
 def nearest(name: str) -> str | None:
-    """Return the id of a device with the same chip, such as `H100` for `NVIDIA H100 NVL`; None where there is none."""
+    """Return the id of a device with the same chip, such as `H100` for `NVIDIA H100 NVL`; None if there is none."""
     words = _words(name)
     chips = {*words, *(first + second for first, second in itertools.pairwise(words))}
     kin = [device for device in devices().values() if device.chip in chips]
@@ -94,7 +94,7 @@ def memory_of(name: str) -> int:
     """Return the whole memory of a device, in bytes, for a job that states no limit.
 
     Raises:
-        JobError: the catalogue does not have the device, or the name fits several of different sizes.
+        JobError: the device is a CPU, the catalogue does not have it, or the name fits several of different sizes.
     """
     if name == CPU:
         raise JobError("`[cluster]` lacks `memory_limit`, and a rank on a CPU has no memory of its own", hint=_STATE)
@@ -108,7 +108,10 @@ def memory_of(name: str) -> int:
 
 
 def unknown_device(name: str, memory_bytes: int) -> str:
-    """Return a line for people if the catalogue does not have a device: what that costs, and what to do. Return "" if it does."""
+    """Return a message for users if the catalogue does not have a device, else "".
+
+    The message states what that costs, and what to do.
+    """
     if name == GENERIC or identify(name, memory_bytes):
         return ""
     near = nearest(name)
@@ -122,7 +125,7 @@ def unknown_device(name: str, memory_bytes: int) -> str:
 
 @functools.cache
 def devices() -> dict[str, Device]:
-    """Return the catalogue by id; raises InputError where a file is wrong."""
+    """Return the catalogue's devices by id; raises InputError if a file is wrong."""
     return {id_: _read(id_) for id_ in catalog.names(CATALOG)}
 
 
@@ -142,8 +145,8 @@ def _sets(names: Sequence[str]) -> frozenset[frozenset[str]]:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a name in order, without what `nvidia-smi -L` and Slurm write around it: index, UUID, `gres/gpu:`, counts."""
-    name = re.sub(r"\([^)]*:[^)]*\)\s*$", "", name.strip().lower())  # a UUID, Slurm's sockets and indices; not `(40 GB SXM4)`
+    """Return the words of a name in order, without what `nvidia-smi -L` and Slurm add: index, UUID, `gres/gpu:`, counts."""
+    name = re.sub(r"\([^)]*:[^)]*\)\s*$", "", name.strip().lower())  # drop a UUID, Slurm's sockets and indices; keep `(40 GB SXM4)`
     name = re.sub(r"^(gpu \d+:|(gres[/:])?gpu:)", "", name)
     name = re.sub(r"[:=]\d+\s*$", "", name)
     name = re.sub(r"(\d)\s+(gb|gib)\b", r"\1\2", name).replace("gib", "gb")

@@ -1,4 +1,4 @@
-"""Why a search space is empty: which constraints are to blame, and what would help."""
+"""Explain why a search space is empty: which constraints are the cause, and what would help."""
 
 import ast
 import dataclasses
@@ -11,13 +11,16 @@ from oppa.problem.space import DERIVED, Constraint, SearchSpace, needs
 
 
 def require_some(space: SearchSpace) -> None:
-    """Raise JobError, naming the constraints that bind and what would do instead, unless some configuration is valid."""
+    """Raise JobError unless some configuration is valid.
+
+    The error names the binding constraints, and values that would leave a configuration.
+    """
     if is_empty(space):
         raise why_empty(space)
 
 
 def is_empty(space: SearchSpace) -> bool:
-    """No configuration is valid. One choice stands for all of a parameter that no expression names."""
+    """Return whether no configuration is valid. One choice represents all of a parameter that no expression names."""
     expressions = [constraint.expression for constraint in space.constraints] + [known.when for known in space.parameters if known.when]
     named = frozenset[str]().union(*map(needs, expressions))
     free = [known for known in space.parameters if known.name not in named]
@@ -27,12 +30,13 @@ def is_empty(space: SearchSpace) -> bool:
 
 
 def why_empty(space: SearchSpace) -> JobError:
-    """The error that explains an empty space.
+    """Return the error that explains an empty space.
 
-    To blame are the constraints that bind: lifting one of them alone would leave something. Where none does, those that suffice: one of
-    them alone leaves nothing. Where none does either, all that are in the way, with how many (partial) configurations each removes.
+    It names the constraints that bind: removing one of them alone would leave a configuration. `dp * tp * pp == devices` is named only if
+    no other binds. If none binds, the error names those that suffice: each leaves nothing together with `dp * tp * pp == devices`. If none
+    suffices either, it names all that remove (partial) configurations, with their number.
     """
-    law, *stated = space.constraints  # the first says what `devices` means: to blame only if nothing else is
+    law, *stated = space.constraints  # the first defines `devices`: it is named only if no other binds
     binding = [constraint for constraint in stated if not is_empty(space.without(constraint))]
     sufficient = [constraint for constraint in stated if is_empty(dataclasses.replace(space, constraints=(law, constraint)))]
     lawless = [] if is_empty(space.without(law)) else [law]
@@ -44,7 +48,7 @@ def why_empty(space: SearchSpace) -> JobError:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Division:
-    """A constraint `whole % (product) == 0` that fails for the fixed parameters in the product alone."""
+    """Describes a constraint `whole % (product) == 0` that fails because of the fixed parameters in the product alone."""
 
     divisor: str
     number: int
@@ -67,14 +71,14 @@ def _division(constraint: Constraint, space: SearchSpace) -> _Division | None:
 
 
 def _violation(constraint: Constraint, space: SearchSpace) -> str:
-    """One binding constraint in words: `pp = 5` does not divide `layers = 24`."""
+    """Return one binding constraint in words: `pp = 5` does not divide `layers = 24`."""
     if division := _division(constraint, space):
         return f"`{division.divisor} = {division.number}` does not divide `{division.whole} = {space.facts[division.whole]}`"
     return f"`{constraint.expression.text}` never holds: {constraint.why}; here {_values(constraint, space)}"
 
 
 def _values(constraint: Constraint, space: SearchSpace) -> str:
-    """What the names of a constraint are: `devices = 4`, `dp` in 1, 2."""
+    """Return the values of a constraint's names as text: `devices = 4`, `dp` in 1, 2."""
     described = []
     for name in sorted(needs(constraint.expression) | ({"global_batch"} if DERIVED in constraint.expression.names else set())):
         if name in space.names:
@@ -91,7 +95,10 @@ def _removals(space: SearchSpace) -> list[str]:
 
 
 def _remedy(space: SearchSpace, binding: list[Constraint]) -> str:
-    """The values of each narrowed parameter that would leave something; else the facts that the binding constraints name."""
+    """Return a hint: the values of each narrowed parameter that would leave a configuration.
+
+    If there are none, the hint names the facts in the binding constraints.
+    """
     remedies = []
     for parameter in space.parameters:
         others = [value for value in parameter.values if value not in parameter.choices]

@@ -1,9 +1,9 @@
-"""Configurations as points of the unit cube (OPPA section 4.1: e(H), each hyperparameter scaled by its feasible values).
+"""Encode configurations as points of the unit cube (OPPA section 4.1: e(H), each hyperparameter scaled by its feasible values).
 
 Notation (n candidates, p columns):
-    log2       degrees and sizes: a doubling is the same step everywhere
-    ordinal    stages and levels: equal steps in the order of the space file
-    one-hot    kinds without an order: each its own corner
+    log2       degrees and sizes: a doubling is the same distance everywhere
+    ordinal    stages and levels: equal distances in the order of the space file
+    one-hot    kinds without an order: a corner for each
 """
 
 import numpy as np
@@ -17,7 +17,10 @@ ORDINAL = ("zero_stage", "recompute")
 
 
 def encode(candidates: Candidates) -> NDArray[np.float64]:
-    """All candidates in [0, 1]^p, shape (n, p): different candidates at different points; what never varies has no column."""
+    """Return all candidates as points in [0, 1]^p, shape (n, p).
+
+    Different candidates have different points. A parameter that never varies has no column.
+    """
     scales = _scales(candidates)
     points = np.empty((len(candidates), len(scales)))
     for column, (name, _, scale) in enumerate(scales):
@@ -26,12 +29,12 @@ def encode(candidates: Candidates) -> NDArray[np.float64]:
 
 
 def column_names(candidates: Candidates) -> list[str]:
-    """What the columns of `encode` are: `tp`, or `schedule=gpipe`."""
+    """Return the names of the columns of `encode`: `tp`, or `schedule=gpipe`."""
     return [label for _, label, _ in _scales(candidates)]
 
 
 def _scales(candidates: Candidates) -> list[tuple[str, str, NDArray[np.float64]]]:
-    """For each column its parameter, its label, and the coordinate of each code."""
+    """Return each column's parameter, label, and coordinates of all codes."""
     return [(parameter.name, *scale) for parameter in candidates.space.parameters for scale in _scales_of(parameter, candidates)]
 
 

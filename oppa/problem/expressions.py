@@ -1,4 +1,4 @@
-"""Expressions of a search space, such as `layers % (pp * model_chunks) == 0`: read by a whitelist, never by `eval`.
+"""Parse expressions of a search space, such as `layers % (pp * model_chunks) == 0`, by a whitelist and never by `eval`.
 
 Allowed are names, integers, texts, `+ - * // %`, comparisons (chained too), `in [...]`, `and`, `or`, `not`. An expression works on
 numbers and on numpy columns alike, so nothing short-circuits: both sides of an `and` are always computed.
@@ -15,11 +15,11 @@ from typing import Any
 from oppa.errors import SpaceError, nearest
 
 LONGEST = 300
-"""Characters of an expression, so that no file can exhaust the parser."""
+"""Largest number of characters of an expression, so that no file can exhaust the parser."""
 
 
 class Kind(enum.StrEnum):
-    """What a name or a part of an expression stands for."""
+    """Names the kind of value of a name or of a part of an expression."""
 
     NUMBER = "a number"
     TEXT = "a text"
@@ -27,14 +27,14 @@ class Kind(enum.StrEnum):
 
     @classmethod
     def of(cls, value: object) -> "Kind":
-        """The kind of a plain value."""
+        """Return the kind of a plain value."""
         if isinstance(value, bool):
             return cls.TRUTH
         return cls.TEXT if isinstance(value, str) else cls.NUMBER
 
 
 Values = Mapping[str, Any]
-"""A number, text, truth value, or a numpy column of them, by name."""
+"""Value of each name: a number, a text, a truth value, or a numpy column of them."""
 _Part = tuple[Kind, Callable[[Values], Any]]
 
 _ARITHMETIC = {
@@ -56,7 +56,7 @@ _COMPARISONS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Expression:
-    """A checked expression; call it with the values of its names."""
+    """Holds a checked expression; a call with the values of its names evaluates it."""
 
     text: str
     kind: Kind
@@ -64,7 +64,7 @@ class Expression:
     _evaluate: Callable[[Values], Any] = dataclasses.field(repr=False, compare=False)
 
     def __call__(self, values: Values) -> Any:
-        """Its value; raises SpaceError where there is none: a division by zero."""
+        """Return the expression's value; raises SpaceError if it cannot be computed, as in a division by zero."""
         try:
             return self._evaluate(values)
         except ArithmeticError as error:
@@ -73,10 +73,13 @@ class Expression:
 
 
 def parse(text: str, kinds: Mapping[str, Kind], *, kind: Kind = Kind.TRUTH) -> Expression:
-    """Check an expression of the given kind over names of the given kinds.
+    """Return the expression of a text, checked to be of `kind`.
+
+    Args:
+        kinds: The known names, with the kind of each.
 
     Raises:
-        SpaceError: with the column of what is wrong.
+        SpaceError: the text is too long, or not such an expression; the message then states the column.
     """
     if len(text) > LONGEST:
         raise SpaceError(f"an expression of {len(text)} characters is too long", hint=f"split it: at most {LONGEST} characters each")
@@ -95,21 +98,21 @@ _GRAMMAR = "an expression has names, integers, texts, + - * // %, comparisons, `
 
 
 class _Compiler:
-    """Turns the nodes of one expression into functions of the values, checking kinds on the way."""
+    """Compiles the nodes of one expression into functions of the values, and checks their kinds."""
 
     def __init__(self, text: str, kinds: Mapping[str, Kind]) -> None:
         self._text = text
         self._kinds = kinds
 
     def expect(self, node: ast.expr, kind: Kind) -> Callable[[Values], Any]:
-        """Compile a part that must be of one kind."""
+        """Compile a part that must be of one kind; raises SpaceError if it is of another."""
         found, part = self.compile(node)
         if found is not kind:
             raise self._error(node, f"is {found}, and {kind} is needed")
         return part
 
     def compile(self, node: ast.expr) -> _Part:
-        """The kind of a part, and the function that computes it."""
+        """Return the kind of a part and the function that computes it; raises SpaceError if the part is not allowed."""
         match node:
             case ast.Name(id=name):
                 return self._name(node, name)

@@ -1,4 +1,4 @@
-"""Reads `job.toml`: what to train, on what, within which limits; every mistake is named with what to write instead."""
+"""Read `job.toml`: the model, the cluster and the limits. Every error names what to write instead."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -17,23 +17,23 @@ from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.space_file import narrow, read_space
 
 COMMAND = "command"
-"""The runner of the user's own launch line."""
+"""Name of the runner for the user's own launch line."""
 
 
 def load_job(
     path: Path, *, text: str | None = None, runner_name: str | None = None, argv: Sequence[str] = (), hosts: int | None = None
 ) -> Problem:
-    """The problem that a job file describes, with at least one valid configuration.
+    """Return the problem that a job file describes, with at least one valid configuration.
 
     Args:
-        text: What the file is to hold; read from it unless given.
-        runner_name: Goes before the file's own.
-        argv: The launch line of the user's own program, before that of the file's `[command]`.
-        hosts: Instead of the file's; its `[baseline]`, which is of so many, is left out.
+        text: Text of the file; None: it is read from `path`.
+        runner_name: Runner that replaces the file's.
+        argv: Launch line of the user's own program; it replaces that of the file's `[command]`.
+        hosts: Number of hosts that replaces the file's. The file's `[baseline]`, which is for its own number, is then omitted.
 
     Raises:
-        JobError: for whatever is wrong in it.
-        InputError: if the runner, the search space or a file of theirs is missing or wrong.
+        JobError: something in the file is wrong.
+        InputError: the runner, the search space or one of their files is missing or wrong.
     """
     declared = parse(_read(path) if text is None else text, source=path.name, error=JobError)
     if "replay" in declared:
@@ -64,7 +64,7 @@ def load_job(
 
 
 def _command(job: JobFile, argv: Sequence[str], folder: Path, runner_name: str | None) -> Command | None:
-    """The user's own launch line, where there is one."""
+    """Return the user's own launch line, None if there is none."""
     table = job.command or (CommandTable() if argv else None)
     if table is None:
         if runner_name == COMMAND or (runner_name is None and job.runner.name == COMMAND):
@@ -77,7 +77,10 @@ def _command(job: JobFile, argv: Sequence[str], folder: Path, runner_name: str |
 
 
 def _space(table: SpaceTable, facts: Facts, *, runner: Path, folder: Path, said: Collection[str] | None) -> SearchSpace:
-    """The search space that the job names, else the runner's; narrowed by the job and to what the runner honours, or the command says."""
+    """Return the search space that the job names, else the runner's.
+
+    It is narrowed to the job's choices, and to the parameters that the runner honours or the command uses.
+    """
     declared = _runner(runner)
     name = table.name or str(declared.get("search_space", ""))
     if not name:
@@ -92,7 +95,7 @@ def _space(table: SpaceTable, facts: Facts, *, runner: Path, folder: Path, said:
 
 
 def _runner(folder: Path) -> dict[str, Any]:
-    """The runner's own declaration; `oppa.trials` reads the rest of it."""
+    """Return the runner's own declaration; `oppa.trials` reads the rest of it."""
     file = folder / "runner.toml"
     if not file.is_file():
         raise InputError(

@@ -1,4 +1,4 @@
-"""The tables of `job.toml`, each with the record that it stands for. Defaults live in the records."""
+"""Define the tables of `job.toml`, and convert each to its record. Defaults are in the records."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from oppa.problem.training import USUAL_SCALING, Limits, Optimizer, Over, Recipe
 
 
 class ModelTable(Table):
-    """`[model]`: a preset, dimensions, or a preset with some dimensions changed."""
+    """Validates `[model]`: a preset, dimensions, or a preset with some dimensions changed."""
 
     preset: str | None = None
     layers: Count | None = None
@@ -48,7 +48,14 @@ class ModelTable(Table):
     entry_point: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
 
     def record(self, folder: Path = Path()) -> Model:
-        """The model meant; an entry point is looked for in `folder` first. Raises JobError for dimensions that lack or do not fit."""
+        """Return the model.
+
+        Args:
+            folder: Folder that is searched first for the module of an entry point.
+
+        Raises:
+            JobError: the preset is unknown, or dimensions are missing or inconsistent.
+        """
         given = self.model_dump(exclude_none=True, exclude={"preset"})
         if self.entry_point is not None:
             given["entry_point"] = f"{folder.resolve()}:{self.entry_point}"
@@ -63,24 +70,24 @@ class ModelTable(Table):
 
 
 class BatchTable(Table):
-    """`[batch]`."""
+    """Validates `[batch]`."""
 
     global_batch: Count
 
 
 class LinkTable(Table):
-    """`[cluster.intra_host]` and `[cluster.inter_host]`."""
+    """Validates `[cluster.intra_host]` and `[cluster.inter_host]`."""
 
     bandwidth: Bandwidth
     latency: Latency
 
     def record(self) -> Link:
-        """The link meant."""
+        """Return the link."""
         return Link(bandwidth_bytes_per_s=self.bandwidth, latency_s=self.latency)
 
 
 class ClusterTable(Table):
-    """`[cluster]`."""
+    """Validates `[cluster]`."""
 
     hosts: Count | Literal["allocation"] = 1
     devices_per_host: Count | Literal["allocation"]
@@ -91,10 +98,11 @@ class ClusterTable(Table):
     inter_host: LinkTable | None = None
 
     def record(self) -> Cluster:
-        """The cluster meant.
+        """Return the cluster.
 
         Raises:
-            JobError: a CPU quota on other devices, an allocation where there is none, or no memory limit for a device of unknown size.
+            JobError: GPUs have a CPU quota, or the number of quotas is wrong; there is no allocation to use; or no memory limit is given
+                and the size of the device is unknown.
         """
         device = CPU if self.device.upper() == CPU else self.device
         if device != CPU and self.cpus_per_device is not None:
@@ -119,20 +127,20 @@ class ClusterTable(Table):
 
 
 class RunnerTable(Table):
-    """`[runner]`."""
+    """Validates `[runner]`."""
 
     name: str = Field(default="torch", min_length=1)
 
 
 class ConfigFileTable(Table):
-    """`[command.files.NAME]`."""
+    """Validates `[command.files.NAME]`."""
 
     path: str
     keys: dict[str, str | dict[str, dict[str, Any]]]
 
 
 class StepsTable(Table):
-    """`[command.steps]`: the name of a known program's output, or a pattern."""
+    """Validates `[command.steps]`: the name of a known program's output format, or a pattern."""
 
     format: str | None = None
     pattern: str | None = None
@@ -140,7 +148,14 @@ class StepsTable(Table):
     batches_per_step: Count | str | None = None
 
     def record(self, named: Collection[str] = ()) -> Steps:
-        """Return the pattern meant; `named` are the placeholders of the command. Raises JobError for none, two, or unknown accumulation."""
+        """Return the description of how steps are reported.
+
+        Args:
+            named: Placeholders of the command.
+
+        Raises:
+            JobError: `format` and `pattern` are both given or both missing, the format is unknown, or nothing states the batches per step.
+        """
         if (self.format is None) == (self.pattern is None):
             raise JobError("`[command.steps]` needs either `format` or `pattern`", hint=f"known formats: {', '.join(formats())}")
         if self.format is not None and self.format not in formats():
@@ -153,7 +168,11 @@ class StepsTable(Table):
         return Steps(pattern=self.pattern or known["pattern"], format=self.format or "", batches_per_step=batches, **given)
 
     def _accumulation(self, named: Collection[str]) -> str:
-        """What a program's batches per step are where it is given its accumulation; raises JobError where nothing states it."""
+        """Return the template for the batches per step of a program that gets its gradient accumulation as a placeholder.
+
+        Raises:
+            JobError: the command does not have that placeholder.
+        """
         if "num_microbatches" in named:
             return "{num_microbatches}"
         raise JobError(
@@ -164,7 +183,7 @@ class StepsTable(Table):
 
 
 class CommandTable(Table):
-    """`[command]`: the user's own launch line."""
+    """Validates `[command]`: the user's own launch line."""
 
     argv: list[str] = Field(default_factory=list)
     arguments: dict[str, list[str] | dict[str, list[str]]] = Field(default_factory=dict)
@@ -172,7 +191,16 @@ class CommandTable(Table):
     steps: StepsTable | None = None
 
     def record(self, argv: Sequence[str], folder: Path) -> Command:
-        """The command meant, `argv` before the table's own; files are relative to the job's folder. Raises JobError where it is wrong."""
+        """Return the command.
+
+        Args:
+            argv: Launch line that replaces the table's own, if not empty.
+            folder: Folder of the job file, to which configuration files are relative.
+
+        Raises:
+            JobError: something in the table is wrong.
+            EnvironmentLackingError: the package that rewrites a configuration file is not installed.
+        """
         if not (argv or self.argv):
             raise JobError("`[command]` has no words to start", hint="add `argv = [...]`, or give them behind `--`")
         command = Command(
@@ -194,7 +222,7 @@ def _argument(parameter: str, words: list[str] | dict[str, list[str]]) -> Argume
 
 
 _WRITERS = {".json": None, ".yaml": None, ".yml": None, ".toml": "tomlkit"}
-"""Kinds of configuration files, and the extra package that it takes to rewrite one (runners/command/rewriting.py)."""
+"""Suffixes of configuration files, with the extra package that is needed to rewrite one (runners/command/rewriting.py)."""
 
 
 def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:
@@ -215,20 +243,20 @@ def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:
 
 @functools.cache
 def formats() -> dict[str, dict[str, str]]:
-    """What is known of the output of known programs, by name: a `pattern`, and what it `counts` if not steps."""
+    """Return the output formats of known programs, by name: a `pattern`, and what it `counts` if not steps."""
     file = catalog.root() / "runners" / "command" / "formats.toml"
     return parse(file.read_text(), source=file.name, error=InputError)
 
 
 class SpaceTable(Table):
-    """`[space]`; without a name the runner's own."""
+    """Validates `[space]`; without a name, the runner's own space is used."""
 
     name: str | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
 class TrainingTable(Table):
-    """`[training]`."""
+    """Validates `[training]`."""
 
     precision: Literal["fp32", "bf16"] | None = None
     optimizer: Optimizer | None = None
@@ -242,7 +270,11 @@ class TrainingTable(Table):
     corpus: str | None = None
 
     def record(self, folder: Path) -> Training:
-        """The training meant; `corpus` is relative to the job's folder. Raises JobError if it is none, or for another optimizer's words."""
+        """Return the training settings; `corpus` is relative to `folder`, the job file's folder.
+
+        Raises:
+            JobError: `corpus` is not a folder, or an option belongs to another optimizer.
+        """
         given = self.model_dump(exclude_none=True)
         if "collective_timeout" in given:
             given["collective_timeout_s"] = given.pop("collective_timeout")
@@ -258,7 +290,7 @@ class TrainingTable(Table):
 
 
 class LimitsTable(Table):
-    """`[limits]`."""
+    """Validates `[limits]`."""
 
     trials: Count | None = None
     wall_time: Seconds | None = None
@@ -269,7 +301,7 @@ class LimitsTable(Table):
     grace: Seconds | None = None
 
     def record(self) -> Limits:
-        """The limits meant; raises JobError where `q_max` is below `q_min`."""
+        """Return the limits; raises JobError if `q_max` is below `q_min`."""
         times = ("wall_time", "trial_time", "grace")
         given = {f"{key}_s" if key in times else key: value for key, value in self.model_dump(exclude_none=True).items()}
         limits = Limits(**given)
@@ -279,7 +311,7 @@ class LimitsTable(Table):
 
 
 class TrainTable(Table):
-    """`[train]`: how `oppa train` trains."""
+    """Validates `[train]`: the options of `oppa train`."""
 
     samples: Count | None = None
     warmup: int | None = Field(default=None, ge=0)
@@ -298,7 +330,7 @@ class TrainTable(Table):
     keep: Count | None = None
 
     def record(self, optimizer: Optimizer) -> Recipe:
-        """The recipe meant; raises JobError for a warm-up that is longer than the training."""
+        """Return the recipe; raises JobError if the warm-up is longer than the training."""
         names = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
         usual = Recipe(scaling=USUAL_SCALING[optimizer])
         recipe = dataclasses.replace(usual, **{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()})
@@ -309,14 +341,14 @@ class TrainTable(Table):
 
 
 class DesignerTable(Table):
-    """`[designer]`."""
+    """Validates `[designer]`."""
 
     stopping: Literal["sure", "paper", "paper-bound", "never"] | None = None
     acquisition: Literal["improvement", "ucb"] | None = None
     beta: Positive | Literal["bound"] | None = None
 
     def record(self) -> Strategy:
-        """The strategy meant; `beta` asks for `ucb`. Raises JobError where another acquisition is asked for, too."""
+        """Return the strategy; `beta` implies `ucb`. Raises JobError if `beta` is given with another acquisition."""
         if self.beta is not None and self.acquisition == "improvement":
             raise JobError(f"`beta = {spell(self.beta)}` means nothing to `improvement`", hint='use `acquisition = "ucb"`')
         given = {**({"acquisition": "ucb"} if self.beta is not None else {}), **self.model_dump(exclude_none=True)}
@@ -324,7 +356,7 @@ class DesignerTable(Table):
 
 
 class JobFile(Table):
-    """A whole `job.toml`."""
+    """Validates a whole `job.toml`."""
 
     name: str | None = Field(default=None, pattern=r"^\w[\w.-]*$")
     model: ModelTable
@@ -338,11 +370,11 @@ class JobFile(Table):
     train: TrainTable = TrainTable()
     designer: DesignerTable = DesignerTable()
     baseline: dict[str, Any] | None = None
-    """The configuration that the user runs at present."""
+    """Configuration that the user runs at present."""
 
 
 def _complete(given: dict[str, Any]) -> dict[str, Any]:
-    """The dimensions of a model without a preset; raises JobError for those that lack."""
+    """Return the dimensions of a model without a preset; raises JobError if some are missing."""
     lacking = [name for name in ("layers", "hidden", "heads", "ffn", "vocab", "seq_len") if name not in given]
     if lacking:
         hint = f"add them, or `preset = ...`: {', '.join(PRESETS)}"

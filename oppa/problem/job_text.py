@@ -1,4 +1,4 @@
-"""Changes single values in the text of a job file, and leaves its comments and order as they are."""
+"""Change single values in the text of a job file, without changing its comments and order."""
 
 import copy
 import re
@@ -16,10 +16,10 @@ _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^#\n,}]*?)"""
 def with_value(text: str, table: str, key: str, value: Value) -> str:
     """Return the text with a key of a table set.
 
-    Each way of writing a key is tried, and what comes of it is parsed: no other value may have changed.
+    Each way of writing a key is tried. The result is parsed to check that no other value has changed.
 
     Raises:
-        JobError: the table is written in a way that is not known here.
+        JobError: the table is written in an unsupported way.
     """
     wanted = copy.deepcopy(tomllib.loads(text))
     wanted.setdefault(table, {})[key] = value
@@ -34,13 +34,13 @@ def with_value(text: str, table: str, key: str, value: Value) -> str:
 
 
 def with_table(text: str, table: str, values: Mapping[str, Value]) -> str:
-    """Return the text with a table behind it."""
+    """Return the text with a table appended."""
     lines = "".join(f"{key} = {spell(value)}\n" for key, value in values.items())
     return f"{text.rstrip()}\n\n[{table}]\n{lines}".lstrip()
 
 
 def _below_header(text: str, table: str, key: str, value: Value) -> str:
-    """Replace `key = ...` below `[table]`, or write it as the first line there."""
+    """Replace `key = ...` below `[table]`, or insert it as the first line there."""
     header = re.search(rf"^[ \t]*\[[ \t]*{re.escape(table)}[ \t]*\][^\n]*(?:\n|\Z)", text, re.MULTILINE)
     if header is None:
         return text
@@ -59,7 +59,7 @@ def _below_header(text: str, table: str, key: str, value: Value) -> str:
 
 
 def _inline(text: str, table: str, key: str, value: Value) -> str:
-    """Replace `key = ...` in `table = {...}`, or write it as the first there."""
+    """Replace `key = ...` in `table = {...}`, or insert it as the first entry there."""
     opened = re.search(rf"^[ \t]*{re.escape(table)}[ \t]*=[ \t]*\{{([^\n]*)\}}", text, re.MULTILINE)
     if opened is None:
         return text

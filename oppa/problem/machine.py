@@ -1,4 +1,4 @@
-"""A first `job.toml` from what this machine is: its GPUs, or else its cores and memory, within the limits of its control group."""
+"""Write a first `job.toml` for this machine's GPUs, or else its cores and memory, within the limits of its control group."""
 
 import dataclasses
 import os
@@ -12,14 +12,14 @@ from oppa.problem.presets import PRESETS
 from oppa.units import MIB, format_bytes
 
 TRAINING_BYTES_PER_PARAMETER = 16
-"""fp32 weights and gradients and Adam's two moments."""
+"""Bytes per parameter of fp32 weights, gradients, and Adam's two moments."""
 
 _ROOT = Path("/")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a machine offers to a job: GPUs of one kind, else CPUs."""
+    """Describes what a machine offers to a job: GPUs of one kind, or else CPUs."""
 
     cores: float
     memory_bytes: int
@@ -29,7 +29,10 @@ class Machine:
 
 
 def this_machine(root: Path = _ROOT) -> Machine:
-    """What is here, as the files below `root` tell; torch is asked for GPUs only where the NVIDIA driver is."""
+    """Return what this machine offers, from the files below `root`.
+
+    torch is loaded to detect GPUs only if the NVIDIA driver is present.
+    """
     cores, memory_bytes = _cores(root), _memory_bytes(root)
     if not (root / "proc/driver/nvidia").exists() and not (root / "dev/nvidia0").exists():
         return Machine(cores=cores, memory_bytes=memory_bytes)
@@ -46,14 +49,15 @@ def this_machine(root: Path = _ROOT) -> Machine:
 def suggest_job(
     machine: Machine | None = None, *, hosts: int = 1, devices: int | None = None, link: Link | None = None, preset: str = ""
 ) -> str:
-    """The text of a job file that `load_job` accepts, for this machine unless another is given, or for several such hosts.
+    """Return the text of a job file that `load_job` accepts, for a machine or for several hosts like it.
 
     Args:
-        devices: Ranks of a host without GPUs; 4, or 8 where it has as many cores, unless given.
-        preset: The model; the largest of a few that fit, unless given.
+        machine: The machine; None: this one.
+        devices: Ranks of a host without GPUs; None: 4, or 8 if it has at least 8 cores.
+        preset: The model; empty: the largest of a few that fit.
 
     Raises:
-        InputError: for an unknown preset.
+        InputError: the preset is unknown.
     """
     if preset and preset not in PRESETS:
         raise InputError(f"`--model {preset}` is no known model", hint=nearest(preset, PRESETS))
@@ -105,7 +109,7 @@ def _gpu_job(machine: Machine, hosts: int, preset: str) -> dict[str, Any]:
 
 
 def _fitting(presets: tuple[str, ...], memory_bytes: int) -> str:
-    """Lines of `[model]` for the first preset whose weights, gradients and optimizer state fit, else the last."""
+    """Return lines of `[model]` for the first preset whose weights, gradients and optimizer state fit, else for the last."""
     untied = {name: dataclasses.replace(PRESETS[name], tied=False) for name in presets}
     fits = [name for name, model in untied.items() if model.parameter_count * TRAINING_BYTES_PER_PARAMETER <= memory_bytes]
     name = [*fits, presets[-1]][0]
@@ -115,7 +119,7 @@ def _fitting(presets: tuple[str, ...], memory_bytes: int) -> str:
 
 
 def _cores(root: Path) -> float:
-    """Cores that this process may use: its affinity, and its control group's quota."""
+    """Return the cores that this process may use, from its affinity and its control group's quota."""
     cores = float(len(os.sched_getaffinity(0)))
     quota, period = (*_words(root / "sys/fs/cgroup/cpu.max"), "", "")[:2]
     if not quota:
@@ -125,7 +129,7 @@ def _cores(root: Path) -> float:
 
 
 def _memory_bytes(root: Path) -> int:
-    """Physical memory, or the control group's limit where that is less."""
+    """Return the bytes of physical memory, or the control group's limit if that is less."""
     lines = (root / "proc/meminfo").read_text().splitlines()
     physical = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:"))
     limits = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")

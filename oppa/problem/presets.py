@@ -1,4 +1,4 @@
-"""Models by name: those of the papers, and tiny ones for CPUs. Dimensions are those of the published configurations."""
+"""Define models by name: those of the papers, and tiny ones for CPUs. Dimensions are those of the published configurations."""
 
 import functools
 
@@ -40,9 +40,9 @@ _PUBLISHED = (
         experts_per_token=2,
     ),
 )
-"""Sequence lengths are those of OPPA's Table 2, and 1024 for models that it lacks; 197 is 14 x 14 patches and the class token."""
+"""Sequence lengths are those of OPPA's Table 2, or 1024 for models that it lacks; 197 is 14 x 14 patches and the class token."""
 
-# OPPA App. I.3 says 16 units, 32 heads, 32 experts, after Shazeer et al. 2017; the widths and the two active experts are ours.
+# OPPA App. I.3 states 16 units, 32 heads and 32 experts, after Shazeer et al. 2017; the widths and two active experts are our choice.
 _MIXTURE = Model(
     name="moe-32e",
     layers=16,
@@ -57,7 +57,8 @@ _MIXTURE = Model(
     experts_per_token=2,
 )
 
-# Byte-level; eight layers for 4 stages of 2 chunks; heads and widths that 4 tensor-parallel ranks divide; ffn = 19/6 hidden hits the size.
+# These models are byte-level. Eight layers allow 4 stages of 2 chunks; 4 tensor-parallel ranks divide heads and widths. ffn = 19/6 hidden
+# gives the size in the name.
 _TINY = (
     Model(name="tiny-1m", layers=8, hidden=96, heads=4, kv_heads=4, ffn=304, vocab=256, seq_len=64),
     Model(name="tiny-4m", layers=8, hidden=192, heads=4, kv_heads=4, ffn=608, vocab=256, seq_len=128),

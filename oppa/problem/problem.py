@@ -1,4 +1,4 @@
-"""The whole question of a study: which configuration of this space trains this model on this cluster fastest?"""
+"""Define the problem of a study: which configuration of this space trains this model on this cluster fastest?"""
 
 import dataclasses
 import hashlib
@@ -15,13 +15,13 @@ from oppa.problem.software import Software
 from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.training import Limits, Recipe, Strategy, Training
 
-if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates
+if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates candidates
     from oppa.problem.candidates import Candidates
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A job as it is tuned: complete, checked, independent of the file it came from."""
+    """Describes a job to tune: complete, validated, and independent of the file it came from."""
 
     name: str
     model: Model
@@ -29,35 +29,39 @@ class Problem:
     """Sequences per optimizer step."""
     cluster: Cluster
     runner: Path
-    """The runner's folder."""
+    """Folder of the runner."""
     command: Command | None = None
-    """The user's own launch line, where the runner is to start that."""
+    """Launch line of the user's own program, if the runner starts one."""
     training: Training
     space: SearchSpace
     limits: Limits
     strategy: Strategy = dataclasses.field(default_factory=Strategy)
     recipe: Recipe = dataclasses.field(default_factory=Recipe)
     baseline: Configuration | None = None
-    """What the user runs at present: the first trial, and what the winner is compared with instead of the default."""
+    """Configuration that the user runs at present.
+
+    It is the first trial, and the winner is compared with it instead of the default.
+    """
     software: Software | None = None
-    """What its trials run on; None before it was looked up, and where nothing is started."""
+    """Software that trials run on; None before it is detected, and if nothing is started."""
 
     def candidates(self) -> "Candidates":
-        """Every valid configuration."""
+        """Return every valid configuration."""
         from oppa.problem.candidates import enumerate_candidates
 
         return enumerate_candidates(self.space)
 
     @property
     def pinned_command(self) -> Command | None:
-        """The launch line as trials start it: with the programs that PATH found when the study began."""
+        """Return the launch line as trials start it, with the programs that PATH resolved when the study began."""
         return self.command.pinned(self.software.programs) if self.command and self.software else self.command
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides results; name, limits, strategy and recipe do not, so a study may be continued with others.
+        """Return the SHA-256 of everything that determines results.
 
-        Software does, and is left out: a study that was measured on another is refused with both named.
+        Name, limits, strategy and recipe do not, so a study may continue with others. Software does, but it is not included. If a study was
+        measured on other software, it is refused with an error that names both.
         """
         values = self.to_dict()
         values["runner"] = self.runner.name
@@ -66,7 +70,7 @@ class Problem:
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they are written to JSON: enough to build the problem again without any of its files."""
+        """Return plain values, as they are written to JSON, enough to build the problem again without any of its files."""
         return {
             "name": self.name,
             "model": dataclasses.asdict(self.model),
@@ -85,7 +89,7 @@ class Problem:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`; raises InputError if the runner is gone."""
+        """Return the problem that `to_dict` wrote; raises InputError if the runner is missing."""
         model, cluster, training = Model(**values["model"]), Cluster.from_dict(values["cluster"]), Training(**values["training"])
         facts = facts_of(model, values["global_batch"], cluster, training)
         return cls(
@@ -106,7 +110,7 @@ class Problem:
 
 
 def facts_of(model: Model, global_batch: int, cluster: Cluster, training: Training) -> Facts:
-    """What the expressions of a search space may name beside its parameters."""
+    """Return the values that expressions of a search space may name in addition to its parameters."""
     dimensions = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "experts")
     kinds = ("gated", "biases", "qkv_bias", "tied", "norm", "learned_positions", "token_types", "patch", "causal")
     sizes = ("devices", "hosts", "devices_per_host", "device")

@@ -1,9 +1,9 @@
-"""A configuration as people ask for it, `dp=2,tp=1` or its id: which candidates it means, and what it violates where it means none.
+"""Resolve a configuration that a user names as `dp=2,tp=1` or by id: the candidates it selects, or else what it violates.
 
 Notation:
     setting      values of some parameters; the others are free
-    condition    the `when` of a parameter whose value is asked for: elsewhere it stands at its default
-    obstacle     what no candidate with this setting can satisfy
+    condition    the `when` of a parameter in the setting; where it does not hold, the parameter has its default
+    obstacle     a constraint or condition that no candidate with this setting satisfies
 """
 
 import dataclasses
@@ -24,20 +24,20 @@ Setting = Mapping[str, Value]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """One reason why a setting is not valid."""
+    """Describes one reason why a setting is not valid."""
 
     why: str
     rule: str
-    """The expression that does not hold."""
+    """Expression that does not hold."""
     here: str
-    """What its names are: `dp = 2, devices = 4`."""
+    """Values of its names: `dp = 2, devices = 4`."""
 
 
 def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
-    """What is asked for, and the positions of the candidates that it means: none where it is not valid.
+    """Return the setting that a text names, and the positions of the candidates it selects: none if it is not valid.
 
     Raises:
-        InputError: it names no parameter, or a value that is none of the parameter's, or an id with a hash that nothing has.
+        InputError: a parameter is unknown, a value is not one of its parameter's, or no candidate has an id with that hash.
     """
     if "=" in text:
         setting = values_of(text, candidates.space)
@@ -54,17 +54,17 @@ def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
 
 
 def values_of(text: str, space: SearchSpace) -> Setting:
-    """The values that `dp=2,tp=1` says; raises InputError as `find` does."""
+    """Return the values that a text such as `dp=2,tp=1` states; raises InputError as `find` does."""
     return dict(_entry(part.strip(), space) for part in text.split(","))
 
 
 def worded(text: str) -> dict[str, str]:
-    """What `dp=2,tp=1` says, word for word; nothing of an id."""
+    """Return the names and words of a text such as `dp=2,tp=1`, unchecked; empty for an id."""
     return {name.strip(): value.strip() for name, given, value in (part.partition("=") for part in text.split(",")) if given}
 
 
 def matching(candidates: Candidates, setting: Setting) -> NDArray[np.intp]:
-    """Positions of the candidates that have these values."""
+    """Return the positions of the candidates that have these values."""
     alike = np.ones(len(candidates), dtype=bool)
     for name, value in setting.items():
         alike &= candidates.codes[name] == candidates.space[name].values.index(value)
@@ -72,7 +72,10 @@ def matching(candidates: Candidates, setting: Setting) -> NDArray[np.intp]:
 
 
 def alternatives(candidates: Candidates, setting: Setting) -> dict[str, list[Value]]:
-    """Of each parameter asked for, the other values that are valid with the rest of the setting."""
+    """Return the other valid values of each parameter of a setting, given the rest of the setting.
+
+    Parameters without such values are omitted.
+    """
     found = {}
     for name in setting:
         rest = {other: value for other, value in setting.items() if other != name}
@@ -82,7 +85,7 @@ def alternatives(candidates: Candidates, setting: Setting) -> dict[str, list[Val
 
 
 def obstacles(space: SearchSpace, setting: Setting) -> list[Obstacle]:
-    """What a setting that means no candidate violates."""
+    """Return what a setting without candidates violates."""
     if space.listed is not None:
         rows, here = f"one of {len(space.listed)} rows", ", ".join(f"{name} = {value}" for name, value in setting.items())
         return [Obstacle(why="the table of measurements has no such row", rule=rows, here=here)]
@@ -99,21 +102,28 @@ def obstacles(space: SearchSpace, setting: Setting) -> list[Obstacle]:
 
 
 def _violated(space: SearchSpace, conditions: Sequence[Constraint]) -> list[Constraint]:
-    """The constraints and conditions that nothing satisfies: alone; else with the law of the devices; else those whose lifting helps."""
+    """Return the constraints and conditions that the setting violates.
+
+    They are those that nothing satisfies alone; else those that nothing satisfies together with `dp * tp * pp == devices`; else those whose
+    removal alone would leave a candidate.
+    """
     law, *stated = space.constraints
     every = [law, *stated, *conditions]
 
     def impossible(*kept: Constraint) -> bool:
         return is_empty(dataclasses.replace(space, constraints=kept))
 
-    given = () if impossible(law, *conditions) else conditions  # where a parameter does not matter, constraints on it say nothing
+    given = () if impossible(law, *conditions) else conditions  # constraints on a parameter mean nothing unless its condition holds
     alone = [constraint for constraint in every if impossible(*given, constraint)]
     lawful = [constraint for constraint in every if impossible(law, *given, constraint)]
     return alone or lawful or [constraint for constraint in every if not impossible(*(other for other in every if other is not constraint))]
 
 
 def _lawful(space: SearchSpace, conditions: Sequence[Constraint]) -> Candidates | None:
-    """What is left of a setting if only the devices count, and the conditions where they can hold; None if nothing is."""
+    """Return the candidates of a setting under `dp * tp * pp == devices` alone, and under the conditions if they can hold.
+
+    It is None if there are no candidates.
+    """
     law = space.constraints[:1]
     left = [enumerate_candidates(dataclasses.replace(space, constraints=kept)) for kept in ((*law, *conditions), law)]
     return next((seen for seen in left if len(seen)), None)
@@ -150,7 +160,7 @@ def _not_searched(parameter: Parameter, value: Value) -> Obstacle:
 
 
 def _entry(part: str, space: SearchSpace) -> tuple[str, Value]:
-    """One `parameter=value`."""
+    """Return the name and value of one `parameter=value`."""
     name, _, text = (word.strip() for word in part.partition("="))
     return _checked(name, text, space)
 

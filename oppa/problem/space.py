@@ -1,9 +1,9 @@
-"""A search space: what may vary, when it matters, and what must hold.
+"""Define a search space: its parameters, when each matters, and the constraints.
 
-parameter    one knob of a configuration: its legal values, those this job searches, the framework's default
-condition    `when` a parameter matters; elsewhere it stands at its default, so that no two configurations mean the same run
+parameter    one setting of a configuration: its legal values, those that this job searches, and the framework's default
+condition    `when` a parameter matters; otherwise it has its default, so that no two configurations mean the same run
 constraint   what every configuration must satisfy, with the reason in words
-facts        what the expressions may name beside the parameters: dimensions of model, batch and cluster
+facts        other values that expressions may name: dimensions of model, batch and cluster
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ Value = bool | int | float | str
 Facts = Mapping[str, int | str]
 
 DERIVED = "num_microbatches"
-"""A name that follows from `global_batch`, `dp` and `micro_batch`."""
+"""Name that is derived from `global_batch`, `dp` and `micro_batch`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One knob. `choices` are among `values`, in the same order; the default is among the values."""
+    """Describes one parameter. `choices` are among `values`, in the same order; the default is among the values."""
 
     name: str
     values: tuple[Value, ...]
@@ -30,12 +30,12 @@ class Parameter:
     default: Value
     when: Expression | None = None
     divides: str = ""
-    """The expression whose divisors the values are, if they are."""
+    """Expression whose divisors are the values; empty: they are not divisors."""
     open: bool | tuple[Value, ...] = False
-    """Others are values, too, where they are asked for: any, or these."""
+    """Further values that a job may give, though they are not searched otherwise: True for any, or these."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they are written to JSON."""
+        """Return plain values, as they are written to JSON."""
         return {
             "name": self.name,
             "values": list(self.values),
@@ -47,7 +47,10 @@ class Parameter:
         }
 
     def meant(self, given: object) -> Value | None:
-        """Return what is given as a value that is asked for beside the others; None: it is one of these, or none at all."""
+        """Return what is given as a further value of an open parameter.
+
+        It is None if that is one of `values` already, or cannot be a value.
+        """
         if isinstance(given, str) and type(self.default) is int and given.isdecimal():
             given = int(given)
         if not isinstance(given, Value) or type(given) is not type(self.default) or given in self.values:
@@ -58,7 +61,7 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """What every configuration must satisfy, and why."""
+    """Describes what every configuration must satisfy, and why."""
 
     expression: Expression
     why: str
@@ -66,60 +69,66 @@ class Constraint:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """Parameters, each conditioned only on those before it, and constraints, for given facts."""
+    """Holds parameters, each conditioned only on those before it, and constraints, for given facts."""
 
     name: str
     parameters: tuple[Parameter, ...]
     constraints: tuple[Constraint, ...]
     facts: Facts
     balanced_stages: bool = False
-    """The framework cuts pipeline stages by cost, the output projection included; else they hold equally many layers."""
+    """The framework cuts pipeline stages by cost, the output projection included; otherwise they hold equally many layers."""
     listed: tuple[tuple[Value, ...], ...] | None = None
-    """Where a table lists the configurations that there are: their values, in the parameters' order. Constraints then say nothing."""
+    """Configurations that a table lists: their values, in the parameters' order; None: there is no table.
+
+    Constraints do not apply to listed configurations.
+    """
 
     def __getitem__(self, name: str) -> Parameter:
         return next(parameter for parameter in self.parameters if parameter.name == name)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the parameters."""
+        """Return the names of the parameters."""
         return tuple(parameter.name for parameter in self.parameters)
 
     def ready(self, *, after: int) -> list[Constraint]:
-        """The constraints whose last name becomes known with the `after`-th parameter; 0: with the facts alone."""
+        """Return the constraints whose last name gets its value from the `after`-th parameter; 0: from the facts alone."""
         return [constraint for constraint in self.constraints if self._known_after(constraint.expression) == after]
 
     def _known_after(self, expression: Expression) -> int:
         return max((self.names.index(name) + 1 for name in needs(expression) if name in self.names), default=0)
 
     def searching(self, name: str, *choices: Value) -> Self:
-        """The same space with other choices of one parameter."""
+        """Return the same space with other choices of one parameter."""
         changed = [dataclasses.replace(known, choices=choices) if known.name == name else known for known in self.parameters]
         return dataclasses.replace(self, parameters=tuple(changed))
 
     def admitting(self, given: Mapping[str, object]) -> Self:
-        """The same space where what is given for open parameters is among their values, and searched."""
+        """Return the same space in which the given values of open parameters are among their values and choices."""
 
         def admit(parameter: Parameter) -> Parameter:
             value = parameter.meant(given.get(parameter.name))
             if value is None:
                 return parameter
             values, choices = (*parameter.values, value), (*parameter.choices, value)
-            if isinstance(value, int):  # numbers are listed in order
+            if isinstance(value, int):  # numbers stay sorted
                 values, choices = tuple(sorted(values)), tuple(sorted(choices))
             return dataclasses.replace(parameter, values=values, choices=choices)
 
         return dataclasses.replace(self, parameters=tuple(map(admit, self.parameters)))
 
     def without(self, constraint: Constraint) -> Self:
-        """The same space with one constraint lifted."""
+        """Return the same space without one constraint."""
         return dataclasses.replace(self, constraints=tuple(other for other in self.constraints if other is not constraint))
 
     def listing(self, columns: Mapping[str, Iterable[Value]]) -> Self:
-        """The space of the configurations that a table lists, whatever constraints say of them; without a column stands the default.
+        """Return the space of the configurations that a table lists, to which constraints do not apply.
+
+        Args:
+            columns: Values by parameter; a parameter without a column has its default.
 
         Raises:
-            SpaceError: for a value that the space does not know.
+            SpaceError: a value is not in the space.
         """
         size = len(list(columns["dp"]))
         given = [list(columns.get(parameter.name, [parameter.default] * size)) for parameter in self.parameters]
@@ -130,7 +139,7 @@ class SearchSpace:
         return dataclasses.replace(self, listed=tuple(dict.fromkeys(zip(*given, strict=True))))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they are written to JSON; the facts follow from the problem."""
+        """Return plain values, as they are written to JSON; the facts follow from the problem."""
         return {
             "name": self.name,
             "parameters": [parameter.to_dict() for parameter in self.parameters],
@@ -141,7 +150,7 @@ class SearchSpace:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], facts: Facts) -> Self:
-        """The inverse of `to_dict`."""
+        """Return the space that `to_dict` wrote, for given facts."""
         kinds = kinds_of({entry["name"]: entry["default"] for entry in values["parameters"]}, facts)
         parameters = [
             Parameter(
@@ -167,10 +176,10 @@ class SearchSpace:
 
 
 def needs(expression: Expression) -> frozenset[str]:
-    """The names an expression depends on, with the derived one spelled out."""
+    """Return the names that an expression depends on; `num_microbatches` adds `dp` and `micro_batch`."""
     return expression.names | {"dp", "micro_batch"} if DERIVED in expression.names else expression.names
 
 
 def kinds_of(defaults: Mapping[str, Value], facts: Facts) -> dict[str, Kind]:
-    """What expressions may name, and the kind of each."""
+    """Return the names that expressions may use, with the kind of each."""
     return {DERIVED: Kind.NUMBER} | {name: Kind.of(value) for name, value in {**facts, **defaults}.items()}

@@ -1,7 +1,7 @@
-"""Reads `search_spaces/*.toml`, bound to the facts of a problem and narrowed by its job.
+"""Read `search_spaces/*.toml`, for the facts of a problem, and narrow a space to the choices of its job.
 
-The values of a parameter are listed (`values`), or the divisors of an expression (`divisors = "devices"`), or the powers of a factor in
-a range (`low`, `high`, `factor`). Parameters are resolved from top to bottom: a condition names only what stands above it.
+The values of a parameter are listed (`values`). Or they are the divisors of an expression (`divisors = "devices"`), or the powers of a
+factor in a range (`low`, `high`, `factor`). Parameters are resolved from top to bottom: a condition names only parameters above it.
 """
 
 import math
@@ -23,13 +23,13 @@ EVERYWHERE = (
     ("dp * tp * pp == devices", "every device runs one rank"),
     ("global_batch % (dp * micro_batch) == 0", "every data-parallel rank takes whole micro-batches of the global batch"),
 )
-"""Constraints that no framework's file can lift: they are what the words mean."""
+"""Constraints that no framework's file can remove, because they define the terms."""
 
 INDISPENSABLE = ("dp", "tp", "pp", "micro_batch")
 
 
 class ParameterTable(Table):
-    """A table `[parameters.NAME]`; what it does not say stays at the smallest or first value."""
+    """Validates a table `[parameters.NAME]`; without a default, the smallest or first value is the default."""
 
     values: list[Any] | None = None
     divisors: str | None = None
@@ -39,34 +39,37 @@ class ParameterTable(Table):
     default: Any = None
     when: str | None = None
     open: bool | list[Any] = False
-    """Other values may be asked for, though they are not searched: any, or these."""
+    """Further values that a job may give, though they are not searched otherwise: True for any, or these."""
 
 
 class ConstraintTable(Table):
-    """One `[[constraint]]`."""
+    """Validates one `[[constraint]]`."""
 
     expression: str
     why: str
 
 
 class SpaceTable(Table):
-    """A whole search space file."""
+    """Validates a whole search space file."""
 
     description: str = ""
     extends: str | None = None
-    """A space of the catalog to begin with: a parameter told again replaces the one there, constraints add up."""
+    """Space of the catalogue that this one extends.
+
+    A parameter that is declared again replaces the one there; constraints add up.
+    """
     balanced_stages: bool = False
     parameters: dict[str, ParameterTable] = Field(default_factory=dict)
     constraint: list[ConstraintTable] = Field(default_factory=list)
     replay: dict[str, Any] = Field(default_factory=dict)
-    """What the columns of a table of measurements mean (oppa.simulator.replay_file)."""
+    """Meaning of the columns of a table of measurements (oppa.simulator.replay_file)."""
 
 
 def read_space(text: str, *, name: str, facts: Facts) -> SearchSpace:
-    """The search space that a file declares, for the facts of one problem.
+    """Return the search space that a file declares, for the facts of one problem.
 
     Raises:
-        SpaceError: where the file is wrong.
+        SpaceError: the file is wrong.
     """
     try:
         return _read_space(text, name, facts)
@@ -97,10 +100,10 @@ def _table(text: str, name: str) -> SpaceTable:
 
 
 def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collection[str], runner: str) -> SearchSpace:
-    """The space with the choices that a job gives; what the runner does not honour stands at its default.
+    """Return the space with the choices that a job gives; a parameter that the runner does not honour has its default.
 
     Raises:
-        JobError: for an unknown parameter, an illegal value, or a choice that the runner cannot make.
+        JobError: a parameter is unknown, a value is illegal, or the runner does not honour a choice.
     """
     for name, values in given.items():
         for value in values if isinstance(values, list) else [values]:
@@ -144,7 +147,7 @@ def _check_names(names: Collection[str]) -> None:
 
 
 def _domain(name: str, entry: ParameterTable, facts: Facts) -> tuple[Value, ...]:
-    """The legal values of a parameter, smallest first where they are numbers."""
+    """Return the legal values of a parameter, smallest first if they are numbers."""
     ways = [way for way in ("values", "divisors", "low") if getattr(entry, way) is not None]
     if len(ways) != 1 or (entry.low is None) != (entry.high is None):
         raise SpaceError(f"`[parameters.{name}]` must say its values once", hint="give `values`, or `divisors`, or `low` and `high`")
@@ -159,7 +162,7 @@ def _domain(name: str, entry: ParameterTable, facts: Facts) -> tuple[Value, ...]
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors of a positive number, smallest first."""
+    """Return all divisors of a positive number, smallest first."""
     small = [divisor for divisor in range(1, math.isqrt(max(number, 0)) + 1) if number % divisor == 0]
     return sorted({*small, *(number // divisor for divisor in small)})
 

@@ -1,63 +1,72 @@
-"""How the model is trained, how much a study may spend, and how it searches."""
+"""Define how the model is trained, how much a study may spend, and how it searches."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
 Scaling = Literal["sqrt", "linear", "none"]
-"""How the learning rate follows the global batch: as its square root (Adam's rule, COPUS eq. 9), in proportion (SGD's), not at all."""
+"""Rule by which the learning rate follows the global batch.
+
+It follows as the square root (Adam's rule, COPUS eq. 9), in proportion (SGD's), or not at all.
+"""
 USUAL_SCALING: Mapping["Optimizer", Scaling] = {"adamw": "sqrt", "sgd": "linear"}
 
 Optimizer = Literal["adamw", "sgd"]
 
 Over = Literal["micro-batches", "workers"]
-"""What is compared with a step's mean gradient, to tell how noisy it is."""
+"""Gradients that are compared with a step's mean gradient, to estimate its noise."""
 
 
 COLLECTIVE_TIMEOUT_S = 300.0
 
 SAME_RESULTS = ("reduce_in_rank_order", "collective_timeout_s")
-"""Fields that change no result beyond rounding; a run may go on with others."""
+"""Fields that change no result beyond rounding; a run may continue with other values."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What a training run needs to know beyond model, configuration and cluster."""
+    """Holds the settings of a training run, besides model, configuration and cluster."""
 
     precision: str = "fp32"
     """`fp32` or `bf16`."""
     optimizer: Optimizer = "adamw"
     learning_rate: float = 3e-4
     momentum: float = 0.9
-    """Of SGD."""
+    """Momentum of SGD."""
     adam_beta2: float = 0.999
-    """How much of the second moment AdamW keeps from step to step. Where the batch grows, the moment must follow: 0.95 does in 20 steps."""
+    """Share of the second moment that AdamW keeps from step to step.
+
+    If the batch grows, the moment must follow; at 0.95 it does within 20 steps.
+    """
     gradient_clipping: float = 0.0
-    """The largest norm of a step's gradient; 0: whatever it is."""
+    """Largest norm of a step's gradient; 0: no clipping."""
     reduce_in_rank_order: bool = False
-    """Add replicas' gradients in the order of ranks, after the backward pass: pipelines of any length compute the same bits."""
+    """Add replicas' gradients in the order of ranks, after the backward pass.
+
+    Pipelines of any length then compute the same bits.
+    """
     seed: int = 0
     collective_timeout_s: float = COLLECTIVE_TIMEOUT_S
-    """How long a rank waits for its peers, when they meet and in a collective."""
+    """Seconds that a rank waits for its peers, at the rendezvous and in a collective."""
     corpus: str = ""
-    """A folder of text to train on, all of it; empty: the first 4 MiB of the sources of Python's standard library."""
+    """Folder of text to train on, all of it; empty: the first 4 MiB of the sources of Python's standard library."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as they are written to JSON; `Training(**values)` is the inverse.
 
-        Fields that change no result are left out at their defaults, so fingerprints of older studies hold.
+        Fields that change no result are omitted at their defaults, so that fingerprints of older studies stay valid.
         """
         values, usual = dataclasses.asdict(self), Training()
         return {name: value for name, value in values.items() if name not in SAME_RESULTS or value != getattr(usual, name)}
 
     @property
     def adam_betas(self) -> tuple[float, float]:
-        """Of AdamW."""
+        """Return the betas of AdamW."""
         return 0.9, self.adam_beta2
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """What the optimizer keeps of each weight, as torch calls it."""
+        """Return torch's names of the tensors that the optimizer keeps for each weight."""
         if self.optimizer == "adamw":
             return "exp_avg", "exp_avg_sq"
         return ("momentum_buffer",) if self.momentum else ()
@@ -65,14 +74,17 @@ class Training:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a study and each of its trials may spend."""
+    """Holds the limits of a study and of each of its trials."""
 
     trials: int | None = None
-    """Search trials of the whole study, verification repeats not counted; None: no limit."""
+    """Search trials of the whole study, without verification repeats; None: no limit."""
     wall_time_s: float | None = None
-    """Wall-clock time of the search, over all sittings; the trial that runs when it is spent is finished. None: no limit."""
+    """Wall-clock seconds of the search, over all sessions; None: no limit.
+
+    A trial that runs at the limit is finished.
+    """
     trial_time_s: float = 120.0
-    """A trial that takes longer is ended: `timed_out`."""
+    """Seconds after which a trial is ended, with the outcome `timed_out`."""
     q_min: int = 5
     """Steps of every trial before early termination is considered (OPPA eq. 5)."""
     q_max: int = 30
@@ -80,52 +92,64 @@ class Limits:
     repeats: int = 3
     """Runs of the winner and of the default configuration at the end, interleaved."""
     grace_s: float = 5.0
-    """Between asking a process to end and killing it."""
+    """Seconds between the request to end a process and its kill."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """Choices of the search that the papers leave open."""
+    """Holds the choices of the search that the papers leave open."""
 
     stopping: str | None = None
-    """When a trial may end early, by the name of a rule in `oppa.tuning.stopping`; None: as the designer does it."""
+    """Rule of `oppa.tuning.stopping` by which a trial may end early; None: the designer's own."""
     acquisition: str = "improvement"
-    """What a designer looks for: `improvement` on the incumbent, or `ucb`, the upper confidence bound of OPPA eq. 4."""
+    """Acquisition function: `improvement` on the incumbent, or `ucb`, the upper confidence bound of OPPA eq. 4."""
     beta: float | None = 1.0
-    """How much a designer likes what it is uncertain of (OPPA eq. 4); None: the schedule of eq. 32."""
+    """Weight of uncertainty in the acquisition (OPPA eq. 4); None: the schedule of eq. 32."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How `oppa train` trains, counted in samples (sequences, or images): the batch size may change at any step."""
+    """Holds the options of `oppa train`.
+
+    They are counted in samples (sequences, or images), because the batch size may change at any step.
+    """
 
     samples: int | None = None
-    """Where training ends; None: behind one epoch."""
+    """Samples after which training ends; None: one epoch."""
     warmup_samples: int = 0
-    """The learning rate rises from 0 over so many."""
+    """Samples over which the learning rate rises from 0."""
     decay: str = "none"
-    """How it falls from there to the end: `none`, `linear` or `cosine`."""
+    """Decay of the learning rate from there to the end: `none`, `linear` or `cosine`."""
     final_share: float = 0.1
-    """Of the learning rate, where it has fallen to at the end."""
+    """Share of the learning rate that is left at the end of its decay."""
     reference_batch: int | None = None
-    """The global batch that the learning rate is meant for; None: the job's."""
+    """Global batch that the learning rate is meant for; None: the job's."""
     scaling: Scaling = "sqrt"
-    """How it follows the global batch; unless a job says so, as its optimizer's rule is."""
+    """Rule by which the learning rate follows the global batch; a job that states none gets its optimizer's."""
     damping: int = 10
-    """It follows a batch that has grown over so many batches, not at once: Adam's second moment has to follow, too (COPUS, appendix E)."""
+    """Number of batches over which the learning rate follows a batch that has grown, instead of at once.
+
+    Adam's second moment has to follow, too (COPUS, appendix E).
+    """
     statistics: Over = "micro-batches"
-    """What gradient statistics compare."""
+    """Gradients that gradient statistics compare."""
     statistics_every: int = 1
-    """Steps from one that is measured to the next; nothing is measured in between."""
+    """Steps from one measured step to the next; the steps between are not measured."""
     profile_steps: int = 3
-    """Steps at the beginning of a run whose passes are timed, part by part; the memory of one before them is looked at, too. 0: none."""
+    """Steps at the beginning of a run whose passes are timed, part by part; 0: none.
+
+    The memory of one step before them is measured, too.
+    """
     workers_every: int | None = None
-    """Steps over which each data-parallel worker sums itself up; None: it does not."""
+    """Steps over which each data-parallel worker summarises its metrics; None: no summaries."""
     validation: int = 0
-    """Samples that training never sees."""
+    """Held-out samples, which training never uses."""
     validate_every: int | None = None
-    """Samples of training from one look at their loss to the next; None: a twentieth of all, if training has an end. One look is at it."""
+    """Training samples from one validation of the held-out loss to the next; None: a twentieth of all, if training has an end.
+
+    The last validation is at the end.
+    """
     checkpoint_s: float = 600.0
     """Seconds of training from one checkpoint to the next."""
     keep: int = 2
-    """Checkpoints that stay: the newest."""
+    """Number of checkpoints that are kept, the newest ones."""

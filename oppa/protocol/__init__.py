@@ -1,1 +1,1 @@
-"""What a training job and the control service say to each other."""
+"""Define the messages between a training job and the control service."""

@@ -1,10 +1,10 @@
-"""Messages between a job and the control service: one JSON object each, checked in full by whoever gets it.
+"""Define the messages between a job and the control service: one JSON object each, fully validated by the receiver.
 
-    job      -> service    hello, then a step behind each optimizer step, and a change behind each change of configuration
-    service  -> job        welcome, an ack for all that was taken in, a decision now and then, or refused
+    job      -> service    hello, then a step after each optimizer step, and a change after each change of configuration
+    service  -> job        welcome, an ack of accepted messages, a decision when one is due, or refused
 
-A job numbers what it tells, from 1 on. The service takes in each number once: whoever connects again and sends what may have been lost
-does no harm, and an ack names the largest number that was taken in.
+A job numbers its messages, starting from 1. The service accepts each number once, so a job that reconnects can safely resend messages.
+An ack contains the largest number that was accepted.
 """
 
 import json
@@ -22,19 +22,19 @@ from oppa.protocol.worker import WorkerState
 
 VERSION = 1
 MAX_BYTES = 64 * 1024
-"""Of a message."""
+"""Maximum size of a message, in bytes."""
 WORKERS = 128
-"""That a message may speak of: so many fit."""
+"""Maximum number of workers in a message; this many fit into it."""
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-"""Of a job."""
+"""Regular expression of a job's name."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 LARGEST = 2**31
-"""Of a configuration's numbers."""
+"""Upper bound of a configuration's numbers, of local batches and of integers in worker reports."""
 LONGEST = 400
-"""Of a layout of stages, in characters."""
+"""Maximum length of `stage_layout`, in characters."""
 LEAST_S = 1e-9
-"""Of an optimizer step."""
+"""Minimum seconds of an optimizer step."""
 _fields: dict[str, Any] = {
     name: (
         Annotated[field, Field(ge=0, le=LARGEST)]
@@ -56,7 +56,10 @@ _SIZES = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks")
 
 
 def _configuration(values: object) -> Configuration:
-    """Of plain values; raises ValueError for what no job can run in. Numbers stay as they were written: ids tell 25 from 25.0."""
+    """Build a configuration from JSON values; raise ValueError if no job can run in it.
+
+    Numbers keep their type, because ids distinguish 25 from 25.0.
+    """
     if isinstance(values, Configuration):
         return values
     _Fields.model_validate(values)
@@ -68,12 +71,12 @@ def _configuration(values: object) -> Configuration:
 
 
 def _even(values: object) -> Configuration:
-    """Of plain values; raises ValueError for what no job can run in unless workers have local batches of their own."""
+    """Build a configuration whose batch is divided evenly; raise ValueError if no job can run in it."""
     return _shared_out(_configuration(values), [])
 
 
 def _shared_out(configuration: Configuration, local_batches: Sequence[int]) -> Configuration:
-    """The same; raises ValueError if its global batch is not what workers take."""
+    """Return the configuration; raise ValueError if its global batch does not match the workers' batches."""
     size, dp, micro_batch = configuration.global_batch, configuration.dp, configuration.micro_batch
     if not local_batches and size % (dp * micro_batch):
         raise ValueError(f"`dp * micro_batch = {dp * micro_batch}` does not divide `global_batch = {size}`")
@@ -89,12 +92,12 @@ def _worker(values: object) -> WorkerState:
 
 
 Setting = Annotated[Configuration, PlainValidator(_even), PlainSerializer(Configuration.to_dict)]
-"""Whose batch is shared out evenly."""
+"""A configuration whose global batch is divided evenly among workers."""
 AnySetting = Annotated[Configuration, PlainValidator(_configuration), PlainSerializer(Configuration.to_dict)]
-"""Whose workers may have local batches of their own."""
+"""A configuration whose workers may have local batches of their own."""
 Worker = Annotated[WorkerState, PlainValidator(_worker), PlainSerializer(WorkerState.to_dict)]
 LocalBatches = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Field(max_length=WORKERS)]
-"""Samples of each worker; none where all take as many."""
+"""Samples of each worker; empty if all have the same."""
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Number = Annotated[int, Field(ge=1, le=2**53)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -102,56 +105,57 @@ Text = Annotated[str, Field(max_length=2000)]
 
 
 class _Message(BaseModel):
-    """A message; its fields are all there, and nothing else is."""
+    """Base of all messages; unknown fields are refused."""
 
     model_config = _STRICT
 
     def to_json(self) -> str:
-        """As it is sent."""
+        """Return the JSON text to send."""
         return self.model_dump_json()
 
 
 class Hello(_Message):
-    """The first message of a connection: which job this is, and what it will do."""
+    """First message of a connection: identifies the job and describes its training."""
 
     type: Literal["hello"] = "hello"
     version: Literal[1] = 1
     job: Annotated[str, Field(pattern=f"^{NAME}$")]
     configuration: Setting
     total_samples: Count | None
+    """Samples of the whole training; None if unknown."""
     warmup_samples: Count = 0
-    """Over which the learning rate rises."""
+    """Samples over which the learning rate rises."""
     scaling: Scaling = "sqrt"
-    """How the learning rate follows the global batch."""
+    """Rule by which the learning rate follows the global batch."""
     reconfiguration_s: Seconds = 0.0
-    """What a change of layout is expected to take, before there was one."""
+    """Expected seconds of a change of layout, used until one was measured."""
 
 
 class StepTaken(_Message):
-    """An optimizer step."""
+    """Report of an optimizer step."""
 
     type: Literal["step"] = "step"
     number: Number
     step: Count
     samples: Count
-    """Seen when it ended, from the start of the run on."""
+    """Samples from the start of the run to the end of this step."""
     configuration: AnySetting
     local_batches: LocalBatches = []
     step_time_s: Annotated[float, Field(ge=LEAST_S, le=1e9)]
     elapsed_s: Seconds
     noise_scale: Annotated[float, Field(ge=1e-18, le=1e18)] | None
-    """In sequences."""
+    """Gradient noise scale, in sequences; None before the first estimate."""
     health: Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
     variance_ratio: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
-    """V / |g|^2 of the norm test, in sequences; None where the step was not measured, or does not tell."""
+    """V / |g|^2 of the norm test, in sequences; None if the step was not measured or gives no value."""
     worker_variance_ratio: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
-    """The same with eq. 5's V, where workers are compared."""
+    """The same ratio with V of eq. 5, which compares workers."""
     loss: Annotated[float, Field(ge=-1e18, le=1e18)] | None
     learning_rate: Annotated[float, Field(ge=0, le=1e18)]
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Of held-out samples, when they were last looked at; None before that, or where outputs are no classes."""
+    """Accuracy on held-out samples at the last validation; None before one, or if the model's outputs are not classes."""
     workers: Annotated[list[Worker], Field(max_length=WORKERS)] = []
-    """What each says of the window of steps that ended with the step before; none where no window did."""
+    """Each worker's report on the window that ended with the previous step; empty if none ended there."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -160,78 +164,80 @@ class StepTaken(_Message):
 
     @property
     def tested(self) -> bool:
-        """Whether it says how noisy its gradient was."""
+        """Return True if the gradient noise of the step was measured."""
         return self.variance_ratio is not None or self.worker_variance_ratio is not None
 
     @property
     def believed(self) -> float | None:
-        """The noise scale, if it can be believed."""
+        """Return the noise scale if it is reliable, else None."""
         return self.noise_scale if self.health == "healthy" else None
 
 
 class Changed(_Message):
-    """What became of a change of configuration."""
+    """Report of the outcome of a change of configuration."""
 
     type: Literal["change"] = "change"
     number: Number
     before: AnySetting
     after: AnySetting
-    """What was wanted."""
+    """Requested configuration."""
     local_batches: LocalBatches = []
-    """The same."""
+    """Requested samples of each worker; empty if all have the same."""
     seconds: Seconds
+    """Duration of the change."""
     failure: Text = ""
+    """Reason why the change failed; empty if it succeeded."""
 
 
 class Welcome(_Message):
-    """The service knows the job."""
+    """Answer to a hello: the service accepts the job."""
 
     type: Literal["welcome"] = "welcome"
     version: Literal[1] = 1
     number: Count
-    """The largest that was taken in before: what is behind it is wanted."""
+    """Largest number accepted before; the job sends the messages that follow it."""
 
 
 class Ack(_Message):
-    """All up to this number is taken in."""
+    """Acknowledgement of all messages up to this number."""
 
     type: Literal["ack"] = "ack"
     number: Number
 
 
 class Weighed(BaseModel):
-    """A configuration, and what it is worth."""
+    """A configuration with its goodput."""
 
     model_config = _STRICT
 
     configuration: AnySetting
     id: Text
-    """The configuration's."""
+    """Id of the configuration."""
     samples_per_s: Annotated[float, Field(ge=0)]
     efficiency: float
     goodput: float
 
 
 class Decided(_Message):
-    """What the job should do."""
+    """A decision on what the job should do."""
 
     type: Literal["decision"] = "decision"
     number: Number
-    """Of the message that it answers."""
+    """Number of the message that it answers."""
     command: Literal["no_op", "scale_bs", "reconfigure", "roll_back"]
     before: AnySetting
-    """What the job was in: a job that is in something else by now does not do it."""
+    """Configuration for which the decision was made; a job in another one ignores the decision."""
     configuration: AnySetting
     local_batches: LocalBatches = []
     before_step: Count | None = None
-    """Under `roll_back`: the weights should be from before this step."""
+    """Under `roll_back`: restore the weights from before this step."""
     reason: Text
     limits: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=20)] = []
-    """What kept the service from something else."""
+    """Limits that excluded a better candidate."""
     current: Weighed | None = None
     chosen: Weighed | None = None
     best: Annotated[list[Weighed], Field(max_length=3)] = []
-    """The largest goodputs of the table, whether or not anything speaks against them."""
+    """Candidates with the largest goodput, including those that a limit excludes."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -240,7 +246,7 @@ class Decided(_Message):
 
 
 class Refused(_Message):
-    """A message, or the whole connection, was not accepted."""
+    """Refusal of a message or of the whole connection."""
 
     type: Literal["refused"] = "refused"
     reason: Text
@@ -254,12 +260,12 @@ _FROM_SERVICE: TypeAdapter[Welcome | Ack | Decided | Refused] = TypeAdapter(From
 
 
 def from_job(text: str | bytes) -> Hello | StepTaken | Changed:
-    """What a job has sent; raises ProtocolError for anything else."""
+    """Parse a message from a job; raise ProtocolError if it is not valid."""
     return _read(_FROM_JOB, text)
 
 
 def from_service(text: str | bytes) -> Welcome | Ack | Decided | Refused:
-    """What the service has sent; raises ProtocolError for anything else."""
+    """Parse a message from the service; raise ProtocolError if it is not valid."""
     return _read(_FROM_SERVICE, text)
 
 

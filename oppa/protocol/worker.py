@@ -1,9 +1,9 @@
-"""What a data-parallel worker has to say of itself, over some steps (DYNAMIX, section IV-B).
+"""Define the metrics that a data-parallel worker reports over a window of steps (DYNAMIX, section IV-B).
 
 Notation (a window of k steps):
-    a         accuracy of a worker's batch, by step                 (k,)
+    a         accuracy of a worker's batch at each step             (k,)
     z         (a - mean of a) / standard deviation of a             (k,)
-    gain      the mean of the last few z, less that of the first few
+    gain      mean of the last SLIDING values of z, less the mean of the first
 """
 
 import dataclasses
@@ -14,51 +14,54 @@ from typing import Any, Self
 import numpy as np
 
 SLIDING = 5
-"""Steps whose accuracies are averaged at either end of a window, for their gain."""
+"""Steps averaged at either end of a window to compute the gain in accuracy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """One worker over a window of steps; means over these unless said otherwise."""
+    """Metrics of one worker over a window of steps; means over the steps unless stated otherwise."""
 
     local_batch: int
-    """Samples of a step."""
+    """Samples of the worker in a step."""
     throughput_bytes_per_s: float
-    """Sent and received, by all network interfaces that the worker sees."""
+    """Bytes sent and received per second, over all network interfaces visible to the worker."""
     retransmissions: int
-    """TCP segments sent again, in all."""
+    """Total TCP segments retransmitted in the window."""
     cpu_ratio: float
-    """Processor time by wall-clock time; above 1 where several cores are busy."""
+    """Processor time divided by wall-clock time; above 1 if several cores are busy."""
     memory_share: float
-    """Of what the machine has, in the end."""
+    """Share of the machine's memory in use by the worker, at the end of the window."""
     compute_s: float
-    """Of a step, until the worker's own gradients are there."""
+    """Seconds of a step until the worker's own gradients are ready."""
     wait_s: float
-    """The rest of it: for others, and for gradients to be averaged."""
+    """Remaining seconds of a step: waiting for other workers and averaging gradients."""
     accuracy: float
-    """Of what it has trained on; 0 where the model's outputs are no classes."""
+    """Accuracy on the training samples; 0 if the model's outputs are not classes."""
     accuracy_deviation: float
-    """Standard deviation from step to step."""
+    """Standard deviation of the accuracy over the steps."""
     accuracy_gain: float
-    """How far accuracy has come within the window, in units of that deviation."""
+    """Gain in accuracy within the window, in units of `accuracy_deviation`."""
 
     @property
     def step_s(self) -> float:
-        """A whole step's time, which is the same for all workers that wait for each other."""
+        """Return the seconds of a whole step, which is the same for all workers that wait for each other."""
         return self.compute_s + self.wait_s
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a JSON-serialisable dict."""
         return {name: getattr(self, name) for name in self.__slots__}  # `asdict` takes ten times as long
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+        """Invert `to_dict`."""
         return cls(**values)
 
 
 def accuracy_gain(accuracies: Sequence[float], sliding: int = SLIDING) -> float:
-    """How far accuracy has come, in standard deviations; 0 where it did not move, or there are too few steps to tell."""
+    """Return the gain in accuracy over a window, in standard deviations.
+
+    It is 0 if the accuracy is constant or the window has at most `sliding` steps.
+    """
     if len(accuracies) <= sliding or not (deviation := float(np.std(accuracies))):
         return 0.0
     return (statistics.fmean(accuracies[-sliding:]) - statistics.fmean(accuracies[:sliding])) / deviation

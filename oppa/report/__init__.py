@@ -1,1 +1,1 @@
-"""Shows what was measured: generated records with everything that is needed to check them."""
+"""Generate records and pages of measurements, with everything needed to check them."""

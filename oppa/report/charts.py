@@ -1,4 +1,4 @@
-"""A study in three figures: how the best was found, and how predicted throughput and memory compare with what was measured."""
+"""Draw a study's charts: how the best was found, and predicted against measured throughput and memory."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,23 +11,24 @@ from oppa.tuning.calibration import track_record
 from oppa.units import MIB, format_seconds
 
 PAUSE_S = 120.0
-"""A longer time without a trial is a pause between sittings, which the time axis leaves out."""
+"""Seconds without a trial beyond which they are a pause between sessions; the time axis leaves it out."""
 WIDE = 10.0
-"""Throughputs that differ by more than this factor have a log axis."""
+"""Factor between throughputs beyond which their axis is logarithmic."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A figure and what it says, in words."""
+    """Holds a figure and its caption."""
 
     svg: str
     caption: str
 
 
 def best_so_far(trials: Sequence[Trial], *, imitated: bool = False) -> list[Chart]:
-    """Trials by outcome and the incumbent, over time and over the number of trials; none if nothing was measured.
+    """Draw trials by outcome with the incumbent, over time and over the number of trials; empty if no trial was feasible.
 
-    imitated: the trials took no time of ours, so that one begins where the last one ended.
+    Args:
+        imitated: The trials were simulated, so each begins on the time axis when the last one ends.
     """
     shown = [trial for trial in trials if trial.purpose != VERIFICATION]
     feasible = [trial for trial in shown if trial.feasible]
@@ -45,12 +46,12 @@ def best_so_far(trials: Sequence[Trial], *, imitated: bool = False) -> list[Char
 
 
 def one_by_one(trials: Sequence[Trial]) -> dict[int, float]:
-    """When each trial ended, by id, on the clock that runs while a trial does."""
+    """Return the end of each trial by id, in seconds of a clock that runs only during trials."""
     return dict(zip((trial.id for trial in trials), accumulate(trial.seconds for trial in trials), strict=True))
 
 
 def elapsed(trials: Sequence[Trial]) -> tuple[dict[int, float], float]:
-    """When each trial ended, by id, in seconds from the start of the first; and how many seconds of pauses are left out."""
+    """Return the end of each trial by id, in seconds from the start of the first, and the seconds of pauses that are left out."""
     begun = sorted(trials, key=lambda trial: (trial.started_at, trial.id))
     clock, left_out, ends = begun[0].started_at, 0.0, dict[int, float]()
     for trial in begun:
@@ -63,7 +64,7 @@ def elapsed(trials: Sequence[Trial]) -> tuple[dict[int, float], float]:
 
 
 def throughput(trials: Sequence[Trial]) -> Chart | None:
-    """Predicted against measured throughput of the search; None without a prediction."""
+    """Draw predicted against measured throughput of the search; None without a prediction."""
     record = track_record(trials)
     if record is None:
         return None
@@ -82,7 +83,7 @@ def throughput(trials: Sequence[Trial]) -> Chart | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryForecast:
-    """The search trials whose memory was predicted, by what was expected and what came: a confusion matrix."""
+    """Counts the search trials with a prediction of memory, by prediction and result: a confusion matrix."""
 
     fit_ran: int
     fit_lost: int
@@ -92,17 +93,20 @@ class MemoryForecast:
 
     @property
     def right(self) -> int:
-        """Trials that did as predicted."""
+        """Return the number of trials that ended as predicted."""
         return self.fit_ran + self.unfit_lost
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Return the number of all trials."""
         return self.right + self.fit_lost + self.unfit_ran
 
 
 def memory(trials: Sequence[Trial], usable_bytes: float) -> MemoryForecast | None:
-    """Predicted against measured memory; what ran out of memory stands at the limit, of which it needed at least as much."""
+    """Draw predicted against measured memory; None without a prediction that a trial could check.
+
+    A trial that ran out of memory is drawn at the limit; it needed at least that much.
+    """
     known = [t for t in trials if t.purpose == SEARCH and t.prediction and t.prediction.memory_bytes]
     ran = [t for t in known if t.outcome in MEASURED and t.memory_bytes]
     lost = [t for t in known if t.outcome == "out_of_memory"]
@@ -130,7 +134,7 @@ def memory(trials: Sequence[Trial], usable_bytes: float) -> MemoryForecast | Non
 
 def _timeline(trials: Sequence[Trial], at: Mapping[int, float], label: str, caption: str) -> Chart:
     begun = sorted(trials, key=lambda trial: at[trial.id])
-    outcomes = sorted({trial.outcome for trial in trials})  # `completed` comes first, and lies on top
+    outcomes = sorted({trial.outcome for trial in trials})  # `completed` comes first, so it is on top
     measured = {name: [t for t in begun if t.outcome == name and t.steps_per_s] for name in outcomes}
     lost = {name: [at[t.id] for t in begun if t.outcome == name and not t.steps_per_s] for name in outcomes}
     rates = [_rate(trial) for chosen in measured.values() for trial in chosen]
@@ -146,7 +150,7 @@ def _timeline(trials: Sequence[Trial], at: Mapping[int, float], label: str, capt
 
 
 def _incumbent(begun: Sequence[Trial], at: Mapping[int, float]) -> Series:
-    """The best so far, from the first feasible trial to the last trial."""
+    """Return the best throughput so far, from the first feasible trial to the last trial."""
     x, y = list[float](), list[float]()
     for trial in begun:
         if trial.feasible and (not y or _rate(trial) > y[-1]):

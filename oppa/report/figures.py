@@ -1,4 +1,4 @@
-"""The figures of oppa's pages: plain numbers in, SVG out. Every series differs in colour and in marker or dash."""
+"""Draw the figures of oppa's pages as SVG from plain numbers. Every series differs in colour, and in marker or dash."""
 
 import dataclasses
 import math
@@ -18,27 +18,27 @@ from oppa.report.svg import STAND_INS, render, standalone
 __all__ = ["Axis", "Series", "lines", "scatter", "standalone", "timeline"]
 
 Style = dict[str, Any]
-"""Keywords of matplotlib's lines."""
+"""Keyword arguments of matplotlib's lines."""
 COLOURS = ("blue", "vermillion", "green", "orange", "purple", "olive", "grey")
 MARKERS = ("o", "X", "s", "D", "^", "P", "v")
 DASHES = ((0, ()), (0, (5, 2)), (0, (1.2, 1.5)), (0, (6, 2, 1.2, 2)))
 LOOKS = {"completed": 0, "terminated early": 2, "out of memory": 3, "failed": 1, "timed out": 4, "interrupted": 6}
-"""Outcomes look the same in every figure; other series look as their position says."""
+"""Look of each outcome, the same in every figure; other series take the look of their position."""
 CELLS = (100, 65)
-"""Across and up: of the marks in one cell one is drawn, which covers the others."""
+"""Number of cells across and up; of the marks in one cell only one is drawn, which covers the others."""
 MANY = 300
-"""Marks in a figure beyond which they are drawn smaller, and their intervals fainter."""
+"""Number of marks in a figure beyond which they are drawn smaller, and their intervals fainter."""
 WIDTH, HEIGHT = 4.8, 3.1
-"""Of a panel, in inches: the text is legible when a telephone shows it whole."""
+"""Size of a panel in inches; its text is legible when a telephone shows the whole panel."""
 KEY, LETTER = 0.5, 0.065
-"""Of a legend, in inches: the line before a name and what is between two, and a letter in the mean."""
+"""Widths in a legend, in inches: the line before a name with the space between two names, and an average letter."""
 NARROW = 8.0
 """A log axis that spans less than this factor has evenly spaced ticks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """What an axis is called, unit included."""
+    """Describes an axis: its label with the unit, and whether it is logarithmic."""
 
     label: str
     log: bool = False
@@ -46,7 +46,7 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Points of one kind; `low` and `high`, where given, are the ends of an interval around each y."""
+    """Holds points of one kind; `low` and `high`, if given, are the ends of an interval around each y."""
 
     name: str
     x: Sequence[float]
@@ -56,9 +56,11 @@ class Series:
 
 
 def lines(panels: Mapping[str, Sequence[Series]], *, x: Axis, y: Axis, description: str, steps: bool = False) -> str:
-    """Lines with bands, side by side in panels with a title each (may be empty); a name looks the same in all of them.
+    """Draw lines with bands in panels, at most three across; a name looks the same in all of them.
 
-    steps: y keeps its value until the next x, as the best so far does.
+    Args:
+        panels: Series by the title of their panel, which may be empty.
+        steps: Keep y constant until the next x, as for the best so far.
     """
     every = [series for drawn in panels.values() for series in drawn]
     names = list(dict.fromkeys(series.name for series in every))
@@ -84,7 +86,7 @@ def lines(panels: Mapping[str, Sequence[Series]], *, x: Axis, y: Axis, descripti
 
 
 def scatter(drawn: Sequence[Series], *, x: Axis, y: Axis, description: str, limit: float | None = None) -> str:
-    """Points with intervals against the diagonal, in equal units on both axes; a `limit` is marked on both."""
+    """Draw points with intervals against the diagonal, in equal units on both axes; a `limit` is marked on both."""
     names = [series.name for series in drawn]
 
     def draw(figure: Figure) -> None:
@@ -105,7 +107,7 @@ def scatter(drawn: Sequence[Series], *, x: Axis, y: Axis, description: str, limi
 def timeline(
     measured: Sequence[Series], lost: Mapping[str, Sequence[float]], incumbent: Series, *, x: Axis, y: Axis, description: str
 ) -> str:
-    """Trials by outcome and the best so far as a step line; those that measured nothing (`lost`, by their x) lie in a strip below."""
+    """Draw trials by outcome, and the best so far as a step line; trials without a measurement (`lost`, their x) are in a strip below."""
     names = list(dict.fromkeys([*(series.name for series in measured), *lost]))
     best: Style = {"color": STAND_INS["ink"], "linewidth": 1.2}
 
@@ -134,7 +136,7 @@ def _line(axes: Axes, series: Series, look: int, *, steps: bool) -> None:
 
 
 def _scattered(axes: Axes, drawn: Sequence[Series], names: Sequence[str], x: Axis, y: Axis) -> None:
-    """Marks, and intervals where they are known; the first series lies on top."""
+    """Draw marks, and their intervals if known; the first series is on top."""
     visible = _visible(drawn, x, y)
     size, strength = (5.0, 0.55) if sum(map(len, visible)) <= MANY else (3.0, 0.2)
     for depth, (series, seen) in enumerate(zip(drawn, visible, strict=True)):
@@ -169,12 +171,12 @@ def _stroke(look: int) -> Style:
 
 
 def _way(look: int, points: int) -> Style:
-    """Of a line; one of a single point would not be seen."""
+    """Return the style of a line; a single point gets a mark, because a line would be invisible."""
     return _mark(look) if points == 1 else _stroke(look)
 
 
 def _visible(drawn: Sequence[Series], x: Axis, y: Axis) -> list[NDArray[np.intp]]:
-    """Of each series, the points that no later point of it covers."""
+    """Return the indices of the points of each series that no later point of the series covers."""
     across = _cells([series.x for series in drawn], CELLS[0], log=x.log)
     up = _cells([series.y for series in drawn], CELLS[1], log=y.log)
     cells = [a * (CELLS[1] + 1) + b for a, b in zip(across, up, strict=True)]
@@ -182,7 +184,7 @@ def _visible(drawn: Sequence[Series], x: Axis, y: Axis) -> list[NDArray[np.intp]
 
 
 def _cells(values: Sequence[Sequence[float]], count: int, *, log: bool) -> list[NDArray[np.int64]]:
-    """In which of `count` equal cells of their common range the values lie."""
+    """Return the index of each value's cell among `count` equal cells of the common range."""
     scaled = [np.log(np.asarray(each, float)) if log else np.asarray(each, float) for each in values]
     everything = np.concatenate([*scaled, []])
     low, span = (everything.min(), float(np.ptp(everything)) or 1.0) if len(everything) else (0.0, 1.0)
@@ -190,7 +192,7 @@ def _cells(values: Sequence[Sequence[float]], count: int, *, log: bool) -> list[
 
 
 def _finish(axes: Axes, x: Axis, y: Axis) -> None:
-    """Labels, and ticks that read as plain numbers."""
+    """Set labels, and ticks as plain numbers."""
     axes.set(xlabel=x.label, ylabel=y.label, xscale="log" if x.log else "linear", yscale="log" if y.log else "linear")
     for axis, drawn in ((x, axes.xaxis), (y, axes.yaxis)):
         low, high = sorted(drawn.get_view_interval())
@@ -200,7 +202,7 @@ def _finish(axes: Axes, x: Axis, y: Axis) -> None:
 
 
 def _ticks(low: float, high: float) -> Locator:
-    """Of a log axis between two ends."""
+    """Return the ticks of a log axis between two ends."""
     if high < NARROW * low:
         return MaxNLocator(nbins=5, steps=[1, 2, 5, 10])
     return LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,))
@@ -211,7 +213,7 @@ def _key(name: str, **look: Any) -> Line2D:
 
 
 def _legend(figure: Figure, keys: Sequence[Line2D], *, width: float = WIDTH) -> None:
-    """Above the panels, where it covers nothing, in as many columns as there is room for."""
+    """Draw the legend above the panels, in as many columns as fit."""
     names = [str(key.get_label()) for key in keys]
     columns = max(1, min(len(keys), int(width / (KEY + LETTER * max(map(len, names), default=0)))))
     figure.legend(keys, names, loc="outside upper left", ncols=columns, columnspacing=1.4, handletextpad=0.5, borderpad=0)

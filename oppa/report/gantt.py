@@ -1,4 +1,4 @@
-"""An order in time as a figure: a row for each rank, a bar for each pass."""
+"""Draw an executed schedule as a figure: a row for each rank, a bar for each node."""
 
 from collections.abc import Sequence
 
@@ -13,17 +13,17 @@ from oppa.report.svg import POINTS_PER_INCH, STAND_INS, render
 NAMES = ("forward", "backward", "weights' gradients")
 COLOURS = ("blue", "orange", "green")
 NUMBERED = 600
-"""Bars up to which each that is wide enough bears its micro-batch."""
+"""Largest number of bars at which each bar that is wide enough shows its micro-batch."""
 DIGIT = 3.4
-"""Points across."""
+"""Width of a digit, in points."""
 WIDTH, ROW = 9.0, 0.3
-"""Inches."""
+"""Width of the figure and height of a rank's row, in inches."""
 FAINTER = 0.55
-"""Of later chunks."""
+"""Opacity of later model chunks."""
 
 
 def gantt(executed: Execution, *, description: str) -> str:
-    """The figure as SVG; later model chunks are fainter."""
+    """Return the figure as SVG; later model chunks are fainter."""
     spans = list(executed.spans())
     ranks = executed.order.shape.ranks
 

@@ -1,4 +1,7 @@
-"""What the figures of a record depend on, other than code: arguments, tasks and files. Its digest shows whether a record still matches."""
+"""Store the inputs of a record's figures other than code: arguments, tasks and files.
+
+Their digest shows whether a record still matches.
+"""
 
 import dataclasses
 import hashlib
@@ -11,33 +14,33 @@ from oppa.errors import InputError
 
 NAME = "inputs.json"
 ABSENT = "absent"
-"""Stands for the hash of a file that is not there."""
+"""Replaces the hash of a file that does not exist."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """The inputs of a benchmark's figures."""
+    """Holds the inputs of a benchmark's figures."""
 
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """By name, as JSON has them."""
+    """Arguments by name, as JSON values."""
     tasks: tuple[str, ...] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """SHA-256 by name, or ABSENT."""
+    """SHA-256 of each file by name, or ABSENT."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it, independent of the order of names."""
+        """Return the SHA-256 of all inputs; it does not depend on the order of arguments and files."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @property
     def line(self) -> str:
-        """Return what the head of a record shows."""
+        """Return the line that the head of a record shows."""
         parts = (len(self.arguments), "argument"), (len(self.tasks), "task"), (len(self.files), "file")
         return f"SHA-256 `{self.digest}` of " + ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in parts)
 
     @property
     def absent(self) -> list[str]:
-        """Names of the files that are not there."""
+        """Return the names of the files that did not exist."""
         return [name for name, content in self.files.items() if content == ABSENT]
 
     def differences(self, other: Self) -> list[str]:
@@ -52,17 +55,17 @@ class Inputs:
         return [*arguments, *tasks, *files]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return plain values for JSON."""
         return {"arguments": dict(self.arguments), "tasks": list(self.tasks), "files": dict(sorted(self.files.items()))}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Invert `to_dict`; raises KeyError where something lacks."""
+        """Invert `to_dict`; raises KeyError if a key is missing."""
         return cls(arguments=values["arguments"], tasks=tuple(values["tasks"]), files=values["files"])
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Return the inputs of the record in a folder; None where it has none. Raises InputError for a damaged file."""
+        """Return the inputs of the record in a folder; None if it has none. Raises InputError for a damaged file."""
         path = folder / NAME
         try:
             return cls.from_dict(json.loads(path.read_text()))

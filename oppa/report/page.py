@@ -1,6 +1,6 @@
-"""A study as one HTML page that needs nothing else: no network, no other file, no framework.
+"""Render a study as one self-contained HTML page: it needs no network, no other file and no framework.
 
-What comes from outside (names, causes, tracebacks, paths) is escaped by the template; only our own figures, style and script are not.
+The template escapes everything from outside (names, causes, tracebacks, paths); it does not escape our own figures, style and script.
 The page's Content-Security-Policy forbids every request, and every script but its own.
 """
 
@@ -39,12 +39,15 @@ from oppa.units import format_bytes, format_number, format_seconds, format_uncer
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_FITTED = 150
-"""Trials that the surrogate is fitted to, evenly spaced among all: that takes seconds, and time grows with their cube."""
+"""Largest number of trials that the surrogate is fitted to, evenly spaced among all.
+
+The fit takes seconds, and its time grows with the cube of this number.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What a surrogate knows after the study's trials, or some of them."""
+    """Summarises the surrogate after the study's trials, or after some of them."""
 
     trials: int
     sensitivities: Sequence[Sensitivity]
@@ -53,7 +56,7 @@ class Learned:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What `best/` holds: the command that starts the job, and for which configuration."""
+    """Describes the content of `best/`: the command that starts the job, the script's text, and the id of its configuration."""
 
     command: str
     text: str
@@ -61,15 +64,15 @@ class Script:
 
 
 def write_page(study: Study, problem: Problem, path: Path) -> Path:
-    """Write the study's page, whole or not at all; returns `path`. Raises InputError if it cannot be written."""
+    """Write the study's page atomically; returns `path`. Raises InputError if it cannot be written."""
     return write_text(path, render(study, problem))
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a page, whole or not at all; returns `path`. Raises InputError if it cannot be written."""
+    """Write a page atomically; returns `path`. Raises InputError if it cannot be written."""
     draft = path.parent / f".{path.name}.{os.getpid()}"
     try:
-        draft.write_text(text, encoding="utf-8", errors="replace")  # a path may hold bytes that are no text
+        draft.write_text(text, encoding="utf-8", errors="replace")  # a path may contain bytes that are not text
         draft.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -79,8 +82,8 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def render(study: Study, problem: Problem) -> str:
-    """The page; the same study gives the same text."""
-    running = study.running()  # before the trials: what ends in between is in both, and lost in neither
+    """Return the page; the same study gives the same text."""
+    running = study.running()  # read before the trials, so that a trial that ends in between is in both, not missing from both
     trials, candidates = study.trials(), problem.candidates()
     ended = {trial.id for trial in trials}
     finding = current(trials, candidates, problem.limits.repeats, problem.baseline)
@@ -113,14 +116,14 @@ def render(study: Study, problem: Problem) -> str:
 
 
 def style() -> Markup:
-    """What all pages look like."""
+    """Return the style sheet of all pages."""
     return Markup(colours() + (TEMPLATES / "page.css").read_text(encoding="utf-8"))
 
 
 def differences(finding: Finding, problem: Problem) -> list[tuple[str, object, object]]:
-    """Every parameter in which the winner differs from the default: its name, the winner's value, the default's.
+    """Return every parameter in which the winner differs from the default: its name, the winner's value, the default's.
 
-    Where no default configuration was measured, from the defaults of the framework's single parameters.
+    If no default configuration was measured, the framework's defaults of the single parameters replace it.
     """
     best, default = finding.best.configuration, finding.default.configuration if finding.default else None
     values = [
@@ -131,20 +134,20 @@ def differences(finding: Finding, problem: Problem) -> list[tuple[str, object, o
 
 
 def _again(trials: Sequence[Trial]) -> set[int]:
-    """The search trials of what was searched before, by id."""
+    """Return the ids of search trials that repeat an earlier trial's configuration."""
     first = {trial.configuration: trial.id for trial in reversed(trials) if trial.purpose == SEARCH and trial.counts}
     return {trial.id for trial in trials if trial.purpose == SEARCH and trial.counts and trial.id != first[trial.configuration]}
 
 
 def _learned(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> Learned | None:
-    """What the designer `oppa` learns from the trials, whoever suggested them; None where nothing was measured, or it cannot be fitted."""
+    """Return what the designer `oppa` learns from the trials of any designer; None if nothing was measured, or the fit fails."""
     known = [trial for trial in trials if trial.counts and trial.purpose != VERIFICATION]
     known = known[:: math.ceil(len(known) / MOST_FITTED) or 1]
     if not any(trial.steps_per_s for trial in known):
         return None
     try:
         designer = fitted(problem, candidates, known)
-    except ArithmeticError:  # no covariance fits them: the page still shows them
+    except ArithmeticError:  # no covariance fits the trials, but the page still shows them
         return None
     return Learned(
         trials=len(known),
@@ -154,7 +157,10 @@ def _learned(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) 
 
 
 def _launch(study: Study) -> Script | None:
-    """The hand-over of the last sitting, which may have had another winner than the trials have now; None where there is none."""
+    """Return the script that the last session exported; None if there is none.
+
+    Its winner may differ from that of the present trials.
+    """
     best = study.folder / "best"
     try:
         text = (best / "run.sh").read_text(errors="replace")
@@ -165,7 +171,7 @@ def _launch(study: Study) -> Script | None:
 
 
 def environment() -> Environment:
-    """Templates, with what they may call."""
+    """Return the environment of the templates, with the filters and functions that they may call."""
     made = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {
         "number": lambda value: format_number(value) if value is not None else "",

@@ -1,4 +1,4 @@
-"""A record under `results/`: a generated table.md that says what it claims, by which command, on which hardware."""
+"""Write a record under `results/`: a generated table.md that states its claim, its command and its hardware."""
 
 import contextlib
 import importlib.metadata
@@ -24,7 +24,7 @@ RECORD = "table.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A table with a heading and a sentence or two."""
+    """Describes a table with a heading and a sentence or two."""
 
     title: str
     text: str
@@ -35,7 +35,7 @@ class Section:
 
 @contextlib.contextmanager
 def written(folder: Path) -> Iterator[None]:
-    """Make a folder for what is written now; raises InputError where the disk refuses."""
+    """Create a folder, and guard the writes to it in a `with` block; raises InputError if one fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -44,7 +44,7 @@ def written(folder: Path) -> Iterator[None]:
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write files by their names; raises InputError where the disk refuses."""
+    """Write texts to files, by name; raises InputError if one cannot be written."""
     with written(folder):
         for name, text in texts.items():
             (folder / name).write_text(text)
@@ -59,11 +59,11 @@ def write_record(
     figures: Mapping[str, str] | None = None,
     inputs: Inputs | None = None,
 ) -> Path:
-    """Write `table.md` with where its figures come from: `origins`, or this very process. Returns the file.
+    """Write `table.md` with the provenance of its figures: `origins`, or this process. Returns the file.
 
     Args:
-        figures: SVG by file name, written beside the table and shown below it.
-        inputs: What the figures of a benchmark depend on; a study's record has none.
+        figures: SVG by file name, written to the same folder and shown below the table.
+        inputs: Inputs that the figures of a benchmark depend on; a study's record has none.
     """
     digest = {} if inputs is None else {"digest": inputs.line}
     parts = [
@@ -76,13 +76,13 @@ def write_record(
 
 
 def write_recorded(folder: Path, page: str, text: str, *, figures: Mapping[str, str], inputs: Inputs | None) -> Path:
-    """Write a record: its page, its figures and its inputs; every record goes through here. Returns the page's file.
+    """Write a record: its page, its figures and its inputs. Every record is written here. Returns the page's file.
 
     Args:
-        inputs: None where the raw log beside the page, or the page alone, is the record.
+        inputs: None if the raw log in the same folder, or the page alone, is the record.
 
     Raises:
-        InputError: the disk refuses.
+        InputError: a file cannot be written.
     """
     known = {} if inputs is None else {INPUTS: inputs.text}
     write_texts(folder, {**figures, **known, page: text})
@@ -90,7 +90,7 @@ def write_recorded(folder: Path, page: str, text: str, *, figures: Mapping[str, 
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table in Markdown, padded so that it reads well as text; a column whose name starts with `>` is aligned to the right."""
+    """Return a table in Markdown, padded so that it reads well as text; a column whose name starts with `>` is aligned to the right."""
     right = [name.startswith(">") for name in columns]
     cells = [[name.removeprefix(">") for name in columns], *[[str(value) for value in row] for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
@@ -100,7 +100,7 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def provenance(of_trials: Software | None = None) -> dict[str, str]:
-    """How this process comes to its figures: command, date, commit, software, hardware; and what trials run on, where they do."""
+    """Return the provenance of this process's figures: command, date, commit, software, hardware, and the software of trials if given."""
     packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "botorch", "gpytorch", "numpy"))
     return {
         "command": f"`{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}`",
@@ -113,7 +113,7 @@ def provenance(of_trials: Software | None = None) -> dict[str, str]:
 
 
 def hardware() -> str:
-    """Processors, memory and accelerators of this machine, in a line."""
+    """Return the processors, memory and accelerators of this machine, in one line."""
     model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
     memory = next((int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
     gpus = _output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader").splitlines()

@@ -1,6 +1,6 @@
-"""A training run as one HTML page that needs nothing else, as a study's: its course, what changed and why, and how fast it was.
+"""Render a training run as one self-contained HTML page: its course, its changes with their reasons, and its speed.
 
-Everything is from the run's ledger, and from the table that it was chosen from, which lies beside it (`PROFILED`).
+All data come from the run's ledger, and from the table that its configurations are chosen from, in the run's folder (`PROFILED`).
 """
 
 import math
@@ -23,13 +23,13 @@ from oppa.training.step_times import observations
 from oppa.units import format_batch, format_number, format_seconds, format_uncertain
 
 POINTS = 2000
-"""Of a curve: evenly spaced among all steps."""
+"""Largest number of points of a curve, evenly spaced among all steps."""
 SMOOTHED = 20
-"""Steps whose losses a point of the curve is the mean of."""
+"""Number of last steps whose mean loss a point of the curve shows."""
 
 
 def render(folder: Path) -> str:
-    """The page; the same run gives the same text. Raises RunError where there is none."""
+    """Return the page; the same run gives the same text. Raises RunError if the folder holds no run."""
     run, told = RunSpec.read(folder), ledger.standing(ledger.read(folder))
     steps, validated = ([line for line in told if line["event"] == event] for event in (ledger.STEP, ledger.VALIDATED))
     table = Table.read(folder / PROFILED) if (folder / PROFILED).exists() else None
@@ -75,7 +75,7 @@ def _facts(run: RunSpec, steps: Sequence[Line], validated: Sequence[Line]) -> li
 
 
 def _charts(steps: Sequence[Line], validated: Sequence[Line]) -> list[Chart]:
-    """Loss, batch and noise scale, and speed, over the run's own time."""
+    """Return charts of loss, of batch and noise scale, and of speed, over the run's elapsed time."""
     stride = math.ceil(len(steps) / POINTS)
     chosen, seconds = steps[::stride], Axis(label="seconds")
     loss = Series(name="loss", x=[line["elapsed_s"] for line in chosen], y=_smoothed(steps)[::stride])
@@ -104,7 +104,7 @@ def _charts(steps: Sequence[Line], validated: Sequence[Line]) -> list[Chart]:
 
 
 def _smoothed(steps: Sequence[Line]) -> list[float]:
-    """The mean loss of the last few steps, step by step."""
+    """Return for each step the mean loss of the last SMOOTHED steps."""
     found, window = list[float](), list[float]()
     for line in steps:
         window = [*window, math.nan if line["loss"] is None else line["loss"]][-SMOOTHED:]
@@ -114,13 +114,13 @@ def _smoothed(steps: Sequence[Line]) -> list[float]:
 
 
 def _speed(steps: Sequence[Line], configuration: str) -> Series:
-    """Where the run was in this configuration; elsewhere there is a gap."""
+    """Return the speed of the run in this configuration, with gaps for other configurations."""
     speeds = [line["global_batch"] / line["step_time_s"] if line["configuration"] == configuration else math.nan for line in steps]
     return Series(name=configuration, x=[line["elapsed_s"] for line in steps], y=speeds)
 
 
 def _changes(told: Sequence[Line]) -> Section:
-    """What changed on the way, and why."""
+    """Return the section on the changes of batch and layout, and their reasons."""
     words = {ledger.CHANGED: "changed", ledger.ROLLED_BACK: "weights taken back", "undone": "undone", "refused": "refused"}
     rows = [
         (
@@ -141,7 +141,7 @@ def _changes(told: Sequence[Line]) -> Section:
 
 
 def _worth(weighed: Mapping[str, Any]) -> str:
-    """Goodput before and after, as it was expected, and of the best of the table."""
+    """Return the expected goodput before and after a change, and of the table's best configuration."""
     options = [weighed.get("current"), weighed.get("chosen"), *(weighed.get("best") or [])[:1]]
     before, after, best = [format_number(each["goodput"]) if each else "–" for each in [*options, None, None, None][:3]]
     return f"{before} → {after} (best {best})" if before != "–" or after != "–" else ""
@@ -153,7 +153,7 @@ def _named(values: dict[str, object], local_batches: Sequence[int] = ()) -> str:
 
 
 def _speeds(told: Sequence[Line], table: Table | None) -> Section:
-    """The step times of the run beside the table's, with the trials that these are from."""
+    """Return the section that compares the run's step times with the table's, and names the table's trials."""
     seen = observations(told)
     counts = {each.configuration: sum(other.steps for other in seen if other.configuration == each.configuration) for each in seen}
     rows_of = {row.configuration: row for row in table.rows} if table else {}
@@ -185,5 +185,5 @@ def _of_table(row: Row | None, log_steps_per_s: float) -> tuple[str, str, str, s
 
 
 def _time(seconds: float, relative: float) -> str:
-    """Milliseconds, and one standard deviation."""
+    """Return milliseconds with one standard deviation, as text."""
     return f"{format_uncertain(seconds * 1e3, seconds * 1e3 * relative)} ms"

@@ -1,6 +1,6 @@
-"""Which knob matters: what throughput is lost where a parameter must take a value, and all others are chosen best for it.
+"""Compute how much throughput is lost if one parameter must take a value and all others are chosen best for it.
 
-A parameter of a layout cannot be changed alone (dp * tp * pp is the number of devices), so others always follow.
+A parameter of a layout cannot change alone (dp * tp * pp is the number of devices), so others always change with it.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from oppa.tuning.designers.oppa import Oppa
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """One parameter: its best value, and the one that costs most."""
+    """Describes the effect of one parameter: its best value, and the value that costs most."""
 
     parameter: str
     best: Value
@@ -23,11 +23,14 @@ class Sensitivity:
     loss: float
     """Share of the best throughput that is lost with `worst`."""
     unfit: tuple[Value, ...]
-    """Values with which no configuration is believed to fit in memory."""
+    """Values with which no configuration is predicted to fit in memory."""
 
 
 def sensitivities(designer: Oppa, candidates: Candidates) -> list[Sensitivity]:
-    """Of every parameter that varies, as the surrogate believes; the one that matters most first. Empty if nothing is believed to fit."""
+    """Return the sensitivity of every parameter that varies, as the surrogate predicts it, the largest loss first.
+
+    The list is empty if nothing is predicted to fit.
+    """
     log_rate, fits = designer.log_rate.at(slice(None)).mean.numpy(), designer.fitting().numpy()
     found = []
     for name, values in varying(candidates).items():

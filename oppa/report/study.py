@@ -1,4 +1,4 @@
-"""A study in figures: how its trials ended, how far the best lies from the rest, and every trial in a table."""
+"""Summarise a study in tables: how its trials ended, how far the best is from the rest, and every trial."""
 
 import dataclasses
 import math
@@ -16,9 +16,9 @@ from oppa.units import MIB
 
 Z95 = 1.96
 BETWEEN_TRIALS = 0.01
-"""Relative standard deviation between trials of one configuration, beside what is seen within each."""
+"""Relative standard deviation between trials of one configuration, in addition to that within each."""
 SHOWN = 5
-"""Trials of one cause that are listed."""
+"""Largest number of trials that are listed for one cause of failure."""
 COLUMNS = (">trial", "configuration", "outcome", ">steps/s", ">±", ">predicted", ">MiB", ">steps", ">seconds")
 
 
@@ -43,13 +43,13 @@ def sections(trials: Sequence[Trial], *, candidates: int, software: Software | N
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """The search trials, fastest first."""
+    """Return the search trials, fastest first."""
     searched = [trial for trial in trials if trial.purpose == SEARCH]
     return sorted(searched, key=lambda trial: (-(trial.steps_per_s or 0.0), trial.id))
 
 
 def facts(trials: Sequence[Trial]) -> list[tuple[str, str]]:
-    """Counts by outcome, the best against the median, how many are tied with the best, and how good the predictions were."""
+    """Return facts by name: counts by outcome, the best against the median and the worst, ties with the best, and prediction accuracy."""
     searched = [trial for trial in trials if trial.purpose == SEARCH]
     counts = Counter(trial.outcome for trial in searched)
     repeats = sum(trial.counts for trial in searched) - len({trial.configuration for trial in searched if trial.counts})
@@ -70,7 +70,7 @@ def facts(trials: Sequence[Trial]) -> list[tuple[str, str]]:
 
 
 def failures(trials: Sequence[Trial]) -> list[str]:
-    """A line for each cause of failure, with the trials that failed so; the latest first."""
+    """Return a line for each cause of failure with its trials, the latest cause first."""
     by_cause: dict[str, list[Trial]] = {}
     for trial in reversed([trial for trial in trials if trial.outcome in ("failed", "timed_out")]):
         by_cause.setdefault(" ".join(trial.cause.split()), []).insert(0, trial)
@@ -83,7 +83,7 @@ def _numbers(trials: Sequence[Trial]) -> str:
 
 
 def each_once(searched: Sequence[Trial]) -> list[Trial]:
-    """The last trial that ran to its end of each configuration, with the mean throughput of all that measured it."""
+    """Return the last trial of each configuration that ran to its end, with the geometric mean throughput of all its trials."""
     last = {trial.configuration: trial for trial in searched if trial.feasible}
     measured = {name: [t.steps_per_s for t in searched if t.configuration == name and t.steps_per_s] for name in last}
     return [dataclasses.replace(trial, steps_per_s=statistics.geometric_mean(measured[name])) for name, trial in last.items()]
@@ -97,7 +97,7 @@ def _predicted(trials: Sequence[Trial]) -> list[tuple[str, str]]:
 
 
 def tied(feasible: Sequence[Trial]) -> list[Trial]:
-    """Feasible trials, the best included, whose 95% interval reaches into the best one's."""
+    """Return the feasible trials whose 95% interval overlaps the best one's, the best included."""
     best = max(feasible, key=lambda trial: trial.steps_per_s or 0.0)
     return [trial for trial in feasible if _interval(trial)[1] >= _interval(best)[0]]
 
@@ -109,7 +109,7 @@ def _interval(trial: Trial) -> tuple[float, float]:
 
 
 def row(trial: Trial) -> tuple[str, ...]:
-    """A trial as cells of a table."""
+    """Return a trial as the cells of COLUMNS."""
     return (
         str(trial.id),
         trial.configuration.id,
@@ -124,7 +124,7 @@ def row(trial: Trial) -> tuple[str, ...]:
 
 
 def write_csv(path: Path, trials: Sequence[Trial]) -> None:
-    """Every trial, a column per parameter; a file that a spreadsheet or pandas reads."""
+    """Write every trial to a CSV file, with a column for each parameter."""
     import pandas as pd
 
     measured = ("outcome", "cause", "steps_per_s", "stddev", "memory_bytes", "seconds", "setup_s")

@@ -1,4 +1,4 @@
-"""A study's surrogate in words: the coefficients that its trials could tell, and which parameters the cost model explains badly."""
+"""Summarise a study's surrogate: the coefficients that its trials identified, and the parameters that the cost model explains badly."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ LENGTHSCALES = ("parameter", ">log length scale")
 
 
 def sections(learned: Mapping[str, Interpretation]) -> list[Section]:
-    """Two tables for each quantity."""
+    """Return two sections for each quantity: its coefficients and its length scales."""
     return [section for quantity, each in learned.items() for section in (_coefficients(quantity, each), _lengthscales(quantity, each))]
 
 
@@ -37,7 +37,7 @@ def _lengthscales(quantity: str, learned: Interpretation) -> Section:
 
 
 def _spelled(name: str, belief: Belief) -> tuple[str, str]:
-    """A median and its interval, in the unit that the name ends with."""
+    """Return a median and its 90% interval, in the unit that the coefficient's name ends with."""
     low, high = belief.interval
     return _value(name, belief.median), f"[{_value(name, low)} - {_value(name, high)}]"
 

@@ -1,4 +1,4 @@
-"""SVG with one look, whose colours follow the page around it: light or dark, as the reader has it.
+"""Draw SVG figures with one look; their colours follow the page around them, light or dark as the reader's settings are.
 
 matplotlib draws with stand-ins for colours; each becomes a CSS variable. Text stays text, and the same figure gives the same bytes.
 """
@@ -26,8 +26,11 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "olive": ("#857b00", "#f0e442"),
     "grey": ("#6b7178", "#a8afb7"),
 }
-"""By name, on light and on dark paper. Okabe and Ito's colours, which the colour-blind can tell apart ("Color Universal Design", 2008);
-some are darker or lighter than theirs, so that each has a contrast of at least 3 to its paper (WCAG 2.1, 1.4.11)."""
+"""Colours by name, on light and on dark paper.
+
+They are Okabe and Ito's, which colour-blind readers can distinguish ("Color Universal Design", 2008). Some are darker or lighter than
+theirs, so that each has a contrast of at least 3 to its paper (WCAG 2.1, 1.4.11).
+"""
 STAND_INS = {name: f"#01fe{number:02x}" for number, name in enumerate(COLOURS)}
 POINTS_PER_INCH = 72
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -56,7 +59,7 @@ _LOOK: Mapping[Any, Any] = {
     "lines.markersize": 5,
     "svg.fonttype": "none",
     "text.color": STAND_INS["ink"],
-    "text.parse_math": False,  # a name may hold a dollar
+    "text.parse_math": False,  # a name may contain a dollar sign
     "xtick.color": STAND_INS["soft"],
     "ytick.color": STAND_INS["soft"],
     "xtick.major.width": 0.6,
@@ -65,8 +68,14 @@ _LOOK: Mapping[Any, Any] = {
 
 
 def render(draw: Callable[[Figure], None], *, width: float, height: float, description: str) -> str:
-    """What `draw` draws, as an `<svg>` for a page that defines `colours()`; sizes in inches, the description is for screen readers."""
-    salt = hashlib.sha256(description.encode()).hexdigest()  # ids differ among the figures of a page
+    """Return what `draw` draws, as an `<svg>` for a page that defines `colours()`.
+
+    Args:
+        width: Inches.
+        height: Inches.
+        description: Text for screen readers.
+    """
+    salt = hashlib.sha256(description.encode()).hexdigest()  # keeps ids different among the figures of a page
     with mpl.rc_context({**_LOOK, "svg.hashsalt": salt}):
         figure, written = Figure(figsize=(width, height)), io.StringIO()
         draw(figure)
@@ -77,7 +86,7 @@ def render(draw: Callable[[Figure], None], *, width: float, height: float, descr
 
 
 def standalone(svg: str) -> str:
-    """A figure as a file of its own: it brings its colours, light and dark, and its paper."""
+    """Return a figure as the text of a separate file, with its colours, light and dark, and its paper."""
     size = re.search(r'viewBox="0 0 (\S+) (\S+)"', svg)
     assert size is not None  # `render` wrote it
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[1]}pt" height="{size[2]}pt" '
@@ -86,13 +95,13 @@ def standalone(svg: str) -> str:
 
 
 def colours() -> str:
-    """CSS that defines the colours on screen and on paper."""
+    """Return CSS that defines the colours on screen and in print."""
     light, dark = (" ".join(f"--{name}: {pair[side]};" for name, pair in COLOURS.items()) for side in (0, 1))
     return f":root {{ {light} }} @media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
 
 
 def _body(drawn: str) -> str:
-    """What matplotlib wrote, without its opening: in our colours, with short numbers, and with only the ids that are used."""
+    """Return matplotlib's SVG without its opening tag, in our colours, with short numbers, and with only the ids that are used."""
     text = drawn.partition("<svg ")[2].partition(">")[2]
     text = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>|<!--.*?-->| font-family: [^;\"]*;", "", text, flags=re.DOTALL)
     text = text.replace("xlink:href", "href")
@@ -106,12 +115,12 @@ def _body(drawn: str) -> str:
 
 
 def _short(attribute: str) -> str:
-    """Coordinates to a hundredth of a point."""
+    """Round the coordinates of an attribute to a hundredth of a point."""
     return re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), attribute)
 
 
 def _with_one_style(group: re.Match[str]) -> str:
-    """Marks of one style, which their group states once: thousands of marks stay light."""
+    """Move the style that all marks of a group share to the group, so that thousands of marks stay small."""
     styles = re.findall(r' style="[^"]*"', group[2])
     if len(set(styles)) > 1:
         return group[0]

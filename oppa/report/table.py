@@ -1,4 +1,4 @@
-"""A table in figures: where it comes from, the fastest strategy at each batch size, and what another one would lose there."""
+"""Summarise a table: its origin, the fastest strategy at each batch size, and the loss with another one there."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ DAY_S = 86400.0
 
 
 def facts(table: Table, *, now: float) -> list[tuple[str, str]]:
-    """How it was made, when and where, and how much of it was measured; `now` in seconds since 1970."""
+    """Return facts by name: how, when and where the table was made, and how much of it was measured; `now` in seconds since 1970."""
     origin = table.origin
     counts = Counter(row.source for row in table.rows)
     known = [f"{counts[source]} {source}" for source in ("measured", "predicted") if counts[source]]
@@ -31,7 +31,7 @@ def facts(table: Table, *, now: float) -> list[tuple[str, str]]:
 
 
 def provenance(table: Table, *, now: float) -> dict[str, str]:
-    """The same for a record, with the command, the software and the study."""
+    """Return the facts for a record, with the command, the software and the study."""
     origin = table.origin
     versions = ", ".join(f"{name} {version}" for name, version in origin.versions.items())
     return {"command": f"`{origin.command}`", **dict(facts(table, now=now)), "software": versions, "study": origin.study}
@@ -44,7 +44,7 @@ MEANING = (
 
 
 def sections(table: Table, known: Curves) -> list[Section]:
-    """What a record of a table says."""
+    """Return the sections of a table's record."""
     standing = standings(known)
     return [
         Section(
@@ -63,7 +63,7 @@ def sections(table: Table, known: Curves) -> list[Section]:
 
 
 def changes(standing: Sequence[Standing]) -> str:
-    """Where the fastest strategy changes, in a sentence."""
+    """Return a sentence on the batch sizes at which the fastest strategy changes."""
     if not standing:
         return "Nothing fits, or nothing was measured."
     found = [
@@ -76,13 +76,13 @@ def changes(standing: Sequence[Standing]) -> str:
 
 
 def best_columns(standing: Sequence[Standing]) -> list[str]:
-    """Headings of `best_rows`."""
+    """Return the headings of `best_rows`."""
     first = f">best at {standing[0].global_batch}" if standing else ">first"
     return [">batch", "best", ">mbs", ">samples/s", ">memory", "known", "next", ">slower", first]
 
 
 def best_rows(standing: Sequence[Standing], letters: Mapping[str, str] | None = None) -> list[tuple[str, ...]]:
-    """A row for each batch size; strategies by the letter that a chart gives them, else by id."""
+    """Return a row for each batch size; strategies appear by the letter that a chart gives them, else by id."""
     return [_best_cells(each, letters or {}) for each in standing]
 
 
@@ -105,28 +105,28 @@ def _best_cells(each: Standing, letters: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def row_cells(row: Row) -> tuple[str, ...]:
-    """A row of the table as cells."""
+    """Return a row of the table as the cells of ROW_COLUMNS."""
     trials = ", ".join(map(str, row.trials))
     return str(row.configuration.global_batch), row.configuration.id, samples(row), memory(row), row.source, trials
 
 
 def samples(row: Row) -> str:
-    """Sequences per second, and their standard deviation."""
+    """Return sequences per second with one standard deviation, as text."""
     return format_uncertain(row.samples_per_s, row.stddev * row.configuration.global_batch)
 
 
 def memory(row: Row) -> str:
-    """Peak of a rank; a dash where it is not known."""
+    """Return the peak memory of a rank as text; a dash if it is unknown."""
     return "-" if row.memory_bytes is None else format_bytes(row.memory_bytes)
 
 
 def share(loss: float | None) -> str:
-    """A part of the throughput; a dash where it is not known."""
+    """Return a share of the throughput as a percentage; a dash if it is unknown."""
     return "-" if loss is None else f"{loss:.1%}" if loss < 0.0995 else f"{loss:.0%}"
 
 
 def to_json(table: Table, known: Curves) -> dict[str, Any]:
-    """All of it, for machines."""
+    """Return the whole table and its frontier as plain values for JSON."""
     standing = standings(known)
     return {
         "origin": table.origin.to_dict(),
@@ -147,7 +147,7 @@ def _standing_json(each: Standing) -> dict[str, Any]:
 
 
 def row_json(row: Row) -> dict[str, Any]:
-    """One row for machines."""
+    """Return one row as plain values for JSON."""
     names = ("steps_per_s", "samples_per_s", "stddev", "log_stddev", "memory_bytes", "source")
     values = {name: getattr(row, name) for name in names}
     return {"strategy": row.strategy.id, "configuration": row.configuration.to_dict(), **values, "trials": list(row.trials)}

@@ -1,4 +1,4 @@
-"""Throughput against batch size, a line for each strategy (COPUS Figure 2): those that matter in colour, the rest pale."""
+"""Draw throughput against batch size, a line for each strategy (COPUS Figure 2): the important ones in colour, the rest pale."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ from oppa.table import Row, Strategy
 from oppa.table.frontier import Curves, featured, standings, switches
 
 WIDTH, HEIGHT = 7.2, 4.4
-"""Inches."""
+"""Size of the figure in inches."""
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")
-"""Shapes that can be told when they are hollow, first."""
+"""Marker shapes; those that stay distinct when hollow come first."""
 PALE: Mapping[str, Any] = {"color": STAND_INS["grey"], "linewidth": 0.9, "alpha": 0.3}
 TICKS = 12
-"""Batch sizes that are written below the axis, at most."""
+"""Largest number of batch sizes that label the axis."""
 
 
 def throughput(known: Curves, *, description: str) -> str:
-    """The figure; bands hold 90% of the belief, hollow marks are predicted, stars are the fastest at their batch size."""
+    """Return the figure: bands hold 90% of the probability, hollow marks are predicted, stars are the fastest at their batch size."""
     standing = standings(known)
     named = featured(standing)
 
@@ -34,7 +34,7 @@ def throughput(known: Curves, *, description: str) -> str:
         for strategy, curve in known.items():
             if strategy not in named:
                 axes.plot(*_points(list(curve.values())), zorder=2, **PALE)
-        for place, strategy in reversed(list(enumerate(named))):  # the fastest at the smallest batch lies on top
+        for place, strategy in reversed(list(enumerate(named))):  # the fastest at the smallest batch is on top
             _coloured(axes, known[strategy], place)
         for before, after in switches(standing):
             at = math.sqrt(before.global_batch * after.global_batch)
@@ -57,7 +57,7 @@ def _coloured(axes: Axes, curve: Mapping[int, Row], place: int) -> None:
 
 
 def _marks(axes: Axes, rows: Sequence[Row], colour: str, **mark: Any) -> None:
-    """Full where it was measured, hollow where it is predicted."""
+    """Draw filled marks for measured rows, and hollow ones for predicted rows."""
     for source, face in (("measured", colour), ("predicted", STAND_INS["paper"])):
         points = _points([row for row in rows if row.source == source])
         axes.plot(*points, linestyle="", markerfacecolor=face, markeredgecolor=colour, markeredgewidth=1.1, **mark)
@@ -82,7 +82,7 @@ def _finish(axes: Axes, batches: Sequence[int]) -> None:
 
 
 def _legend(figure: Figure, named: Sequence[Strategy], *, others: int, switching: bool) -> None:
-    """The strategies above the axes, what the marks mean below."""
+    """Draw the legend: the strategies above the axes, the meaning of the marks below."""
     strategies = [_key(strategy.id, marker=MARKERS[place % len(MARKERS)], **_stroke(place)) for place, strategy in enumerate(named)]
     ink, hollow = STAND_INS["ink"], {"markerfacecolor": STAND_INS["paper"], "markeredgecolor": STAND_INS["soft"]}
     meanings = [_key("fastest", linestyle="", marker="*", markersize=11, color=ink, markeredgewidth=0)]

@@ -1,4 +1,4 @@
-"""A study in sentences: the job, the winner, what it gains, and how sure that is."""
+"""Describe a study in sentences: the winner, its speed-up, and how certain that is."""
 
 import statistics
 from collections.abc import Sequence
@@ -14,11 +14,14 @@ from oppa.tuning.verification import Gain, Interval
 from oppa.units import format_number, format_uncertain
 
 MATTERS = 0.02
-"""A smaller loss of throughput than this is within what trials of one configuration differ by."""
+"""Relative loss of throughput that is within the variation between trials of one configuration."""
 
 
 def speed(trial: Trial, finding: Finding) -> str:
-    """Steps per second of a contender: its repeats' with their 95% interval; before there are enough, its trial's with its deviation."""
+    """Return a contender's steps per second as text: the mean of its repeats with their 95% interval.
+
+    If there are too few repeats for an interval, it is their mean alone. Without repeats, it is the trial's with its standard deviation.
+    """
     if interval := _intervals(finding).get(trial.configuration):
         return f"{format_number(interval.value)} [{format_number(interval.low)} – {format_number(interval.high)}]"
     if repeats := rates(finding.repeats_of(trial)):
@@ -35,7 +38,7 @@ def _intervals(finding: Finding) -> dict[Configuration, Interval]:
 
 
 def verdicts(finding: Finding, trials: Sequence[Trial], learned: Equivalence | None = None) -> list[str]:
-    """What the winner gains over the default or the baseline, whether it learns the same, and how many are as fast as can be told."""
+    """Return sentences on the winner: its speed-up, whether it learns as the default or the baseline does, and the ties with it."""
     said = [_gain(finding), _failure(finding), _lead(finding), _learning(learned, finding) if learned else ""]
     if finding.missing(2):
         said.append("Not verified yet: these are single trials. Running oppa tune again with this study repeats the contenders in turn.")
@@ -47,7 +50,7 @@ def verdicts(finding: Finding, trials: Sequence[Trial], learned: Equivalence | N
 
 
 def equivalent(learned: Equivalence, finding: Finding) -> str:
-    """Whether the winner's losses are those of what it is compared with."""
+    """Return a phrase on whether the winner's losses equal those of the configuration that it is compared with."""
     tolerance = f"tolerance {learned.tolerance:g}"
     if learned.holds:
         return f"as {finding.usual_in_words} does: losses of {learned.steps} steps agree to {learned.deviation:.0e} ({tolerance})"
@@ -89,7 +92,7 @@ def _compared(gain: Gain, finding: Finding) -> str:
 
 
 def early_termination(trials: Sequence[Trial], *, q_max: int) -> str:
-    """How many trials were ended early, and what that saved."""
+    """Return a sentence on how many trials ended early, and how many steps that saved."""
     searched = [trial for trial in trials if trial.purpose == SEARCH and trial.counts]
     steps = [len(trial.step_times_s) for trial in searched if trial.outcome == "terminated_early"]
     if not steps:
@@ -103,7 +106,7 @@ def early_termination(trials: Sequence[Trial], *, q_max: int) -> str:
 
 
 def sensitivity(known: Sensitivity) -> str:
-    """One parameter, in a sentence."""
+    """Return a phrase on the effect of one parameter."""
     unfit = f" Nothing is expected to fit with {_either(known.unfit)}." if known.unfit else ""
     if known.loss < MATTERS:
         return f"makes less than {MATTERS:.0%} of a difference.{unfit}"

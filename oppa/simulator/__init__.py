@@ -1,1 +1,1 @@
-"""Imitates: trials that are answered in process, on a clock of our own; from recorded measurements or from first principles."""
+"""Simulate trials in process, on a simulated clock, from recorded measurements or from first principles."""

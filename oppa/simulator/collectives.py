@@ -1,9 +1,10 @@
-"""Collectives by algorithm: ring and tree over a group's links, as NCCL runs them.
+"""Predict the seconds of collectives: ring and tree algorithms over a group's links, as NCCL runs them.
 
 Notation:
     n      ranks of the group; B bandwidth of its narrowest link; a latency of a step over its slowest link
-    bytes  of the whole vector: what each rank has of an all-reduce, what all have together of an all-gather or a reduce-scatter
-A group of one has nothing to say. `start_s` is what the host needs to start a collective; the caller counts it on the host's clock too.
+    bytes  size of the whole vector: each rank's tensor in an all-reduce, all ranks' tensors together in an all-gather or a reduce-scatter
+
+A group of one rank needs no time. The host's time to start a collective is not included; the caller accounts for it.
 """
 
 import math
@@ -12,7 +13,7 @@ from oppa.simulator.topology import Crossing, Group
 
 
 def all_reduce_s(group: Group, bytes_: float) -> float:
-    """Ring, 2 (n - 1) steps of bytes / n each, or double binary tree, whichever is faster."""
+    """Return the seconds of an all-reduce: a ring of 2 (n - 1) steps of bytes / n each, or a double binary tree if that is faster."""
     n = group.size
     if n == 1:
         return 0.0
@@ -22,30 +23,33 @@ def all_reduce_s(group: Group, bytes_: float) -> float:
 
 
 def reduce_scatter_s(group: Group, bytes_: float) -> float:
-    """Ring: n - 1 steps of bytes / n each."""
+    """Return the seconds of a reduce-scatter: a ring of n - 1 steps of bytes / n each."""
     n = group.size
     return (n - 1) * group.latency_s + (n - 1) / n * bytes_ / group.bandwidth_bytes_per_s if n > 1 else 0.0
 
 
 def all_gather_s(group: Group, bytes_: float) -> float:
-    """A reduce-scatter backwards."""
+    """Return the seconds of an all-gather, which is a reduce-scatter in reverse."""
     return reduce_scatter_s(group, bytes_)
 
 
 def all_to_all_s(group: Group, bytes_: float) -> float:
-    """Each rank sends 1/n of its `bytes_` to each; the link over whose ports this takes longest decides."""
+    """Return the seconds of an all-to-all, in which each rank sends 1/n of its `bytes_` to every rank.
+
+    The link whose ports take longest determines the time.
+    """
     n = group.size
     outside = (bytes_ * (n - crossing.members_below) / n / crossing.port_bytes_per_s for crossing in group.crossings)
     return group.latency_s + max(outside) if n > 1 else 0.0
 
 
 def send_s(hop: Crossing, bytes_: float) -> float:
-    """From one rank to another."""
+    """Return the seconds to send `bytes_` bytes from one rank to another."""
     return hop.latency_s + bytes_ / hop.bandwidth_bytes_per_s
 
 
 def _depth_s(group: Group) -> float:
-    """From a leaf to the root of a tree: a chain within the nearest islands, binary above."""
+    """Return the latency from a leaf to the root of a tree, in seconds: a chain within the nearest islands, a binary tree above."""
     seconds, below = 0.0, 1
     for crossing in group.crossings:
         seconds += crossing.latency_s * (math.ceil(math.log2(max(crossing.members_below // below, 1))) if below > 1 else 0)

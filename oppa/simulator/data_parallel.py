@@ -1,8 +1,8 @@
-"""What data-parallel ranks have to say after the backward pass, how much of it is hidden behind that, and the optimizer.
+"""Predict the gradient communication of data-parallel ranks, the part of it that is exposed, and the optimizer's time.
 
 Notation:
-    n buckets of equal size; t seconds to communicate one, w seconds of backward pass during which they become ready one after the other
-    bucket i is ready at i w / n; communicated in turn, the last is done at max(w / n + n t, w + t), so beyond w is what is not hidden
+    n buckets of equal size; t seconds to communicate one; w seconds of backward pass, during which they become ready one after the other
+    bucket i is ready at i w / n; they are communicated in turn, and the last ends at max(w / n + n t, w + t); what exceeds w is exposed
 """
 
 import dataclasses
@@ -16,23 +16,26 @@ from oppa.simulator.topology import Group, Topology
 from oppa.units import MIB
 
 TENSORS_PER_LAYER = 9
-"""Weights of a transformer layer: four or more of the attention, two or three of the feed-forward network, two norms."""
+"""Weight tensors of a transformer layer: at least four of the attention, two or three of the feed-forward network, and two norms."""
 
 ADAM_BYTES = 28
-"""That an update reads and writes of each weight: master copy and two moments in fp32, both ways, and the gradient."""
+"""Bytes that Adam reads and writes per weight: the fp32 master copy and two moments, both ways, and the gradient."""
 
 OVERLAP_COST = 0.1
-"""What communication that is hidden takes from the computation it hides behind: processors, and bandwidth of the memory. Assumed."""
+"""Seconds that computation loses per second of hidden communication. Assumed.
+
+Both use the device's processors and its memory bandwidth.
+"""
 
 
 def exposed_s(*, buckets: int, bucket_s: float, window_s: float) -> float:
-    """What is not hidden of communicating so many buckets that become ready during a window."""
+    """Return the seconds by which communication of `buckets` buckets outlasts the window during which they become ready."""
     return max(window_s / buckets + buckets * bucket_s, window_s + bucket_s) - window_s
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DataParallel:
-    """The ranks that hold the same part of the model."""
+    """Predicts the communication and updates of the ranks that hold the same part of the model."""
 
     configuration: Configuration
     topology: Topology
@@ -41,18 +44,22 @@ class DataParallel:
 
     @property
     def group(self) -> Group:
-        """Those that share dense weights."""
+        """Return the ranks that share dense weights."""
         return self.topology.group(self.configuration.dp, self.configuration.tp)
 
     @property
     def expert_group(self) -> Group:
-        """Those that share experts."""
+        """Return the ranks that share experts."""
         pc = self.configuration
         return self.topology.group(pc.dp // pc.ep, pc.tp * pc.ep)
 
     @property
     def overlapped(self) -> bool:
-        """Gradients are communicated during the backward pass: with DistributedDataParallel always, in a pipeline rarely."""
+        """Return whether gradients are communicated during the backward pass.
+
+        Under ZeRO, a framework that reduces whole gradients never overlaps. A framework whose pipelines overlap does so in all other cases.
+        Else `overlap_zero_comm` decides under ZeRO; without ZeRO, gradients overlap only if pp = 1 (DistributedDataParallel).
+        """
         pc = self.configuration
         if pc.zero_stage and self.framework.whole_gradients:
             return False
@@ -62,11 +69,18 @@ class DataParallel:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of one gradient on the wire."""
+        """Return the bytes of one gradient element in communication."""
         return 4 if self.framework.fp32_gradients else self.kernels.bytes_per_element
 
     def gradients_s(self, *, dense: float, experts: float, layers: int, window_s: float) -> float:
-        """What is not hidden of synchronising the gradients of so many weights of this rank, once."""
+        """Return the exposed seconds of synchronising this rank's gradients once.
+
+        Args:
+            dense: Number of the rank's weights that all data-parallel ranks share.
+            experts: Number of the rank's expert weights.
+            layers: Layers of the rank.
+            window_s: Seconds of backward pass that can hide the communication.
+        """
         return sum(
             self._exposed_s(group, count * self.gradient_bytes, layers, window_s)
             for group, count in ((self.group, dense), (self.expert_group, experts))
@@ -74,7 +88,10 @@ class DataParallel:
         )
 
     def weights_s(self, *, dense: float, experts: float, forward_s: float) -> float:
-        """What is not hidden of gathering the weights that ZeRO 1 and 2 update in parts."""
+        """Return the exposed seconds of gathering the weights that ZeRO 1 and 2 update in shards; 0 for other stages.
+
+        With `overlap_zero_allgather` the forward pass hides them, except for at least 5%.
+        """
         pc = self.configuration
         if pc.zero_stage not in (1, 2):
             return 0.0
@@ -83,7 +100,10 @@ class DataParallel:
         return max(seconds - forward_s, 0.05 * seconds) if pc.overlap_zero_allgather else seconds
 
     def optimizer_s(self, *, dense: float, experts: float, layers: int) -> float:
-        """Norm of the gradients, then Adam, over the weights that are this rank's to update."""
+        """Return the seconds of the gradient norm and of Adam over the weights that this rank updates.
+
+        The slower of the device and its host determines the time.
+        """
         pc = self.configuration
         mine = dense / (pc.dp if pc.zero_stage else 1) + experts / (pc.dp // pc.ep if pc.zero_stage else 1)
         bytes_ = mine * (ADAM_BYTES + 2 * self.gradient_bytes)
@@ -101,7 +121,11 @@ class DataParallel:
         return seconds + OVERLAP_COST * (buckets * bucket_s - seconds)
 
     def _buckets(self, bytes_: float, layers: int) -> int:
-        """By the size that the configuration says; a pipeline without ZeRO sends tensor by tensor."""
+        """Return the number of buckets, from the bucket size of the configuration.
+
+        A framework that reduces whole gradients under ZeRO has one. A pipeline without ZeRO sends each tensor separately, unless it
+        overlaps.
+        """
         pc = self.configuration
         if pc.zero_stage and self.framework.whole_gradients:
             return 1

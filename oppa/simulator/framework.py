@@ -1,7 +1,8 @@
-"""What a training framework adds to the mathematics: what it keeps, how it talks, how long its host takes.
+"""Describe what each training framework adds to the mathematics: its buffers, its communication, its host's time.
 
-Facts are from the frameworks' sources; `host_operations` count the eager operations of a layer (a matrix product, a norm, a view) and are
-chosen so that nanotron's host-bound runs come out (the Ultra-Scale Playbook), for the others by counting a layer's modules.
+The facts come from the frameworks' sources. `host_operations` counts the eager operations of a layer (a matrix product, a norm, a view).
+Nanotron's counts are chosen to reproduce its host-bound runs (the Ultra-Scale Playbook). Those of the others come from counting a layer's
+modules.
 """
 
 import dataclasses
@@ -11,40 +12,40 @@ from oppa.errors import InputError, nearest
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """The traits that differ."""
+    """Lists the traits in which frameworks differ."""
 
     sequence_parallel: bool = False
-    """Tensor-parallel ranks share what lies between the products too: all-gather and reduce-scatter instead of all-reduce."""
+    """Tensor-parallel ranks also shard the tensors between the products; all-gather and reduce-scatter replace all-reduce."""
     gathers_again: bool = False
-    """What was gathered for a product is gathered once more for the gradient of its weights, instead of being kept."""
+    """The gathered input of a product is gathered again for the gradient of its weights, instead of being kept."""
     fused_attention: bool = True
-    """No scores in memory (FlashAttention)."""
+    """Attention keeps no scores in memory (FlashAttention)."""
     fused_norms: bool = False
-    """Norms, residuals and activations in one kernel each, without copies in fp32."""
+    """Norms, residuals and activations run in one kernel each, without copies in fp32."""
     fp32_gradients: bool = False
-    """Gradients are accumulated, and communicated, in fp32."""
+    """Gradients are accumulated and communicated in fp32."""
     both_gradients: bool = False
-    """Those of the weights' precision are kept beside them."""
+    """Gradients in the precision of the weights are kept in addition to the fp32 ones."""
     ddp_copy: bool = False
-    """torch's DistributedDataParallel, which keeps the gradients in buckets once more."""
+    """torch's DistributedDataParallel keeps a second copy of the gradients, in buckets."""
     pipelines_overlap_gradients: bool = False
-    """They are communicated during the last micro-batch's backward pass also where there is a pipeline."""
+    """Gradients are communicated during the last micro-batch's backward pass in a pipeline, too."""
     reduces_every_micro_batch: bool = False
     """ZeRO 2 reduces the gradients of every micro-batch."""
     scattered_gradients: bool = True
-    """ZeRO 1 reduces gradients to the rank that needs them; else to all."""
+    """ZeRO 1 reduces each gradient only to the rank that updates its weight; otherwise to all ranks."""
     whole_gradients: bool = False
     """ZeRO reduces all gradients in one collective after the backward pass."""
     waiting_transfers: bool | None = None
-    """Pipeline transfers stop their sender; None: unless the schedule is interleaved, and the configuration overlaps them."""
+    """Pipeline transfers block their sender. None: they do, unless the schedule is interleaved and `overlap_p2p` is set."""
     contended_step_s: float = 0.0
-    """More for a step of a tensor-parallel collective while the device waits for a transfer from another host."""
+    """Extra seconds per step of a tensor-parallel collective while the device waits for a transfer from another host."""
     host_operations: tuple[int, int] = (45, 60)
-    """Of a layer's forward and backward pass."""
+    """Eager operations of a layer's forward pass and of its backward pass."""
     collective_operations: int = 1
-    """What it does around a collective, counted in eager operations."""
+    """Host work around each collective, in eager operations."""
     start_s: float = 15.0
-    """Imports, processes, communicators, on one host. Assumed."""
+    """Seconds on one host for imports, processes and communicators. Assumed."""
 
 
 NANOTRON = Framework(
@@ -54,15 +55,15 @@ NANOTRON = Framework(
     pipelines_overlap_gradients=True,
     whole_gradients=True,
     waiting_transfers=True,
-    # The Playbook's runs of pipelines over several hosts take 2 to 4 ms more for each layer and tensor-parallel rank, whatever the size of
-    # micro-batches, which no bandwidth explains; eight collectives a layer make that of each of their steps. The cause is not known.
+    # In the Playbook, pipelines over several hosts take 2 to 4 ms more for each layer and tensor-parallel rank. It does not depend on the
+    # size of micro-batches, so no bandwidth explains it. Each layer has eight collectives, hence this value per step. The cause is unknown.
     contended_step_s=0.3e-3,
     host_operations=(90, 140),
     collective_operations=9,
 )
-# Today's Megatron-LM has a fused attention by its defaults: `--transformer-impl transformer_engine`, `--attention-backend auto`.
+# Current Megatron-LM uses fused attention by default: `--transformer-impl transformer_engine`, `--attention-backend auto`.
 MEGATRON = Framework(sequence_parallel=True, gathers_again=True, fused_norms=True, fp32_gradients=True)
-# Korthikanti et al. (2022) measured it before that: scores were kept in memory, and selective recomputation dropped them.
+# Korthikanti et al. (2022) measured an older version, which kept scores in memory; selective recomputation dropped them.
 MEGATRON_2022 = dataclasses.replace(MEGATRON, fused_attention=False)
 COLOSSALAI = Framework(ddp_copy=True, reduces_every_micro_batch=True, scattered_gradients=False)
 TORCH = Framework(ddp_copy=True, waiting_transfers=False, host_operations=(40, 55))
@@ -76,11 +77,11 @@ FRAMEWORKS = {
     "torch": TORCH,
     "deepspeed": DEEPSPEED,
 }
-"""By the name of their search space; `megatron-2022` has none, and serves published measurements alone."""
+"""Frameworks by the name of their search space. `megatron-2022` has none; it serves only to reproduce published measurements."""
 
 
 def framework_of(space: str) -> Framework:
-    """The framework whose search space has this name; raises InputError for one that is not simulated."""
+    """Return the framework whose search space has this name; raises InputError if it is not simulated."""
     if space not in FRAMEWORKS:
         raise InputError(f"the search space `{space}` is not simulated", hint=nearest(space, FRAMEWORKS))
     return FRAMEWORKS[space]

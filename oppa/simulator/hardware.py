@@ -1,7 +1,7 @@
-"""Reads `priors/clusters/*.toml`: what the simulator takes a cluster to be made of. A job's `device` names the file, its hosts are free.
+"""Read `priors/clusters/*.toml`, the hardware of simulated clusters.
 
-A link joins groups of `devices` that lie within a host, the smallest first; the network joins the hosts. `shared_by` devices have one port
-to it between them: a PCIe switch's uplink, a host's network adapter.
+A job's `device` names the file; its number of hosts is free. A link joins `devices` devices within a host, the smallest group first. The
+network joins the hosts. `shared_by` devices share one port to a link, such as a PCIe switch's uplink or a host's network adapter.
 """
 
 import functools
@@ -19,7 +19,7 @@ FOLDER = "clusters"
 
 
 class Peaks(Table):
-    """`flops_per_s` of `[device]`: peak of dense matrix products, by precision."""
+    """Holds `flops_per_s` of `[device]`: the peak of dense matrix products, by precision."""
 
     fp32: Positive
     fp16: Positive
@@ -27,63 +27,66 @@ class Peaks(Table):
     source: str
 
     def by_precision(self) -> dict[str, float]:
-        """The figures alone."""
+        """Return the peaks by precision, without their source."""
         return self.model_dump(exclude={"source"})
 
 
 class Device(Table):
-    """`[device]`: one accelerator."""
+    """Describes one accelerator: the table `[device]`."""
 
     memory_bytes: Count
-    """What its driver gives to programs."""
+    """Memory that the driver offers to programs."""
     memory_bandwidth_bytes_per_s: Positive
     memory_efficiency: Fraction
-    """The share of the bandwidth that element-wise kernels reach."""
+    """Share of the bandwidth that element-wise kernels reach."""
     processors: Count
-    """Streaming multiprocessors, or compute units."""
+    """Number of streaming multiprocessors or compute units."""
     matmul_efficiency: Fraction
-    """The share of the peak that the largest matrix products sustain: clocks under load, pipelines of the processors."""
+    """Share of the peak that the largest matrix products sustain, given clocks under load and the processors' pipelines."""
     flops_per_s: Peaks
     source: str
 
 
 class HostProcessor(Table):
-    """`[host]`: what starts the kernels."""
+    """Describes the host processor, which starts the kernels: the table `[host]`."""
 
     operation_s: Positive
-    """From one operation of an eager framework to the next."""
+    """Seconds from one operation of an eager framework to the next."""
     collective_s: Positive
-    """To start one collective."""
+    """Seconds to start one collective."""
     source: str
 
 
 class Link(Table):
-    """`[[link]]` and `[network]`, one direction."""
+    """Describes one direction of a link: a table `[[link]]` or `[network]`."""
 
     name: str
     devices: Count = 1
-    """How many it joins; of a network, all."""
+    """Number of devices that the link joins; the network joins all."""
     shared_by: Count = 1
     bandwidth_bytes_per_s: Positive
-    """What collectives reach of it."""
+    """Bandwidth that collectives reach."""
     latency_s: Positive
-    """Of one step of a collective."""
+    """Latency of one step of a collective."""
     source: str
 
 
 class Noise(Table):
-    """`[noise]`: of what is measured; logarithms' standard deviations, and how often a step is much slower."""
+    """Describes the noise of measurements: the table `[noise]`.
+
+    It has standard deviations of logarithms, and how often and how much a step is slower.
+    """
 
     trial: float = Field(ge=0)
     step: float = Field(ge=0)
     straggler_probability: float = Field(ge=0, le=1)
     straggler_tail: Positive
-    """Exponent of the Pareto distribution of a straggler's delay: smaller is heavier."""
+    """Exponent of the Pareto distribution of a straggler's delay; a smaller one has a heavier tail."""
     source: str
 
 
 class Hardware(Table):
-    """A whole file."""
+    """Describes the hardware of a simulated cluster: one whole file."""
 
     description: str
     devices_per_host: Count
@@ -94,7 +97,7 @@ class Hardware(Table):
     noise: Noise
 
     def peak_flops_per_s(self, precision: str) -> float:
-        """Of dense matrix products; raises InputError for a precision that the device lacks."""
+        """Return the peak of dense matrix products in operations per second; raises InputError for an unknown precision."""
         peaks = self.device.flops_per_s.by_precision()
         if precision not in peaks:
             raise InputError(f'`precision = "{precision}"` is not simulated', hint=nearest(precision, peaks))
@@ -102,13 +105,13 @@ class Hardware(Table):
 
 
 def simulated_devices() -> list[str]:
-    """Devices that a simulated job may name."""
+    """Return the names of the devices that a simulated job can use, sorted."""
     return sorted(path.stem for path in (catalog.root() / "priors" / FOLDER).glob("*.toml"))
 
 
 @functools.cache
 def load_hardware(device: str) -> Hardware:
-    """The file of a device; raises InputError if it has none, or its file is wrong."""
+    """Return the hardware of a device; raises InputError if it has no file, or its file is wrong."""
     if device not in simulated_devices():
         raise InputError(f'`device = "{device}"` is not simulated', hint=nearest(device, simulated_devices()))
     path = catalog.root() / "priors" / FOLDER / f"{device}.toml"
@@ -116,7 +119,7 @@ def load_hardware(device: str) -> Hardware:
 
 
 def read_hardware(text: str, *, source: str) -> Hardware:
-    """A file's text; raises InputError for what is wrong in it."""
+    """Return the hardware that a file's text describes; raises InputError if the text is wrong."""
     hardware = validate(Hardware, parse(text, source=source, error=InputError), error=InputError)
     below = 1
     for link in (*hardware.link, hardware.network.model_copy(update={"devices": hardware.devices_per_host})):
@@ -132,7 +135,11 @@ def read_hardware(text: str, *, source: str) -> Hardware:
 
 
 def hardware_of(cluster: Cluster) -> Hardware:
-    """The file of a job's cluster; raises InputError where its hosts are not those of the file."""
+    """Return the hardware of a job's cluster.
+
+    Raises:
+        InputError: the device is not simulated, or the cluster's hosts have another number of devices than the file's.
+    """
     hardware = load_hardware(cluster.device)
     if cluster.devices_per_host != hardware.devices_per_host:
         message = (

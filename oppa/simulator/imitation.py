@@ -1,4 +1,4 @@
-"""What a trial would measure, known beforehand: the seam between what answers trials in process and what asks."""
+"""Define the interface of trial simulators, which compute the result of a trial in process."""
 
 import dataclasses
 from typing import Protocol
@@ -9,26 +9,26 @@ from oppa.trials.wire import Outcome
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Imitation:
-    """How a trial would go if nobody stopped it."""
+    """Describes how a trial goes if nothing ends it early."""
 
     outcome: Outcome
     """`completed`, `out_of_memory` or `failed`."""
     cause: str = ""
     setup_s: float
-    """From the start to the beginning of the first step, or to the failure."""
+    """Seconds from the start to the first step, or to the failure."""
     step_times_s: tuple[float, ...] = ()
-    """Of every step, the first (warm-up) included; empty where it fails before."""
+    """Seconds of every step, the first (warm-up) included; empty if the trial fails before it."""
     memory_bytes: int | None = None
-    """Peak, maximum over ranks."""
+    """Peak memory, the maximum over ranks."""
 
 
 class Imitator(Protocol):
-    """Answers trials in process."""
+    """Simulates trials in process, without starting a program."""
 
     def imitate(self, configuration: Configuration, *, steps: int, seed: int) -> Imitation:
-        """The trial of a configuration; its noise depends on the configuration and the seed alone."""
+        """Return the simulated trial of a configuration; its noise depends on the configuration and the seed alone."""
         ...
 
     def steps_per_s(self, configuration: Configuration) -> float | None:
-        """The true throughput, free of noise; None where it cannot run."""
+        """Return the true throughput without noise, in steps per second; None if the configuration cannot run."""
         ...

@@ -1,10 +1,11 @@
-"""What a model learns from samples, as real runs have measured it: loss and accuracy by progress.
+"""Fit learning curves to real runs: loss and accuracy as functions of progress.
 
-Progress is counted in samples that are batches of their own: a step of B samples at a noise scale phi brings what `oppa.table.goodput` says
-that B of them are worth. Of runs with several batch sizes, phi is what makes their curves fall together best.
+The unit of progress is a step of one sample. A step of B samples makes a progress of worth(B, phi) at a noise scale phi: B times its
+statistical efficiency and its learning-rate factor (`oppa.table.goodput`). If runs have several batch sizes, phi is the value at which
+their curves agree best.
 
 Notation (runs r with a constant batch B_r each; accuracies a):
-    s_r(a)    steps until run r has had the accuracy a
+    s_r(a)    steps until run r first reached accuracy a
     p_r(a)    s_r(a) worth(B_r, phi)
     phi       argmin of the mean over a of the variance over r of log p_r(a)
 """
@@ -28,53 +29,56 @@ from oppa.table.goodput import goodput
 
 FOLDER = "learning_curves"
 LEVELS = 40
-"""Points of a curve."""
+"""Number of points of a curve."""
 RECENT = 10
-"""Steps before a look whose loss and noise stand for it."""
+"""Steps before each validation whose loss and gradient noise are averaged."""
 NOISE_SCALES = np.logspace(0, 4, 161)
-"""Among which phi is looked for."""
+"""Candidate values of phi, in samples."""
 
 _Line = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LearningCurve:
-    """Points of a curve, in order of progress; between them it is straight, and behind the last it stays."""
+    """Holds the points of a curve, in order of progress; it is linear between them and constant outside."""
 
     progress: tuple[float, ...]
     loss: tuple[float, ...]
     accuracy: tuple[float, ...]
-    """Of held-out samples."""
+    """Accuracy on held-out samples."""
     noise_scale: float
-    """Samples."""
+    """Gradient noise scale phi, in samples."""
     scaling: Scaling
-    """How the learning rate followed the batch."""
+    """Rule by which the learning rate followed the batch size."""
     variance_ratio: tuple[float, ...] = ()
-    """V / |g|^2 as steps measured it, samples; without it, the noise scale. The two differ: the latter is what sizes showed."""
+    """V / |g|^2 as steps measured it, in samples; if empty, the noise scale applies.
+
+    The two differ: the noise scale is the value that explains runs of several batch sizes.
+    """
 
     def loss_at(self, progress: float) -> float:
-        """Of what is trained on."""
+        """Return the training loss at a progress."""
         return float(np.interp(progress, self.progress, self.loss))
 
     def accuracy_at(self, progress: float) -> float:
-        """Of held-out samples."""
+        """Return the accuracy on held-out samples at a progress."""
         return float(np.interp(progress, self.progress, self.accuracy))
 
     def variance_ratio_at(self, progress: float) -> float:
-        """That steps measure there, in the geometric mean."""
+        """Return the geometric mean of V / |g|^2 that steps measure at a progress, in samples."""
         return float(np.interp(progress, self.progress, self.variance_ratio)) if self.variance_ratio else self.noise_scale
 
     def worth(self, global_batch: int) -> float:
-        """Progress of a step of so many samples."""
+        """Return the progress of one step of `global_batch` samples."""
         return _worth(global_batch, self.noise_scale, self.scaling)
 
     @classmethod
     def of(cls, runs: Sequence[Iterable[_Line]], scaling: Scaling) -> Self:
-        """From the ledgers of runs of one job, each with a batch of its own.
+        """Return the curve of some runs of one job, from their ledgers; each run has one batch size.
 
         Raises:
-            InputError: if a run has not looked at the accuracy of held-out samples often enough, or there is one run alone and its noise
-                scale cannot be believed.
+            InputError: a run has too few validations of accuracy, or several batch sizes; the runs share no range of accuracy; or a
+                single run has no reliable noise scale.
         """
         seen = [_Seen.of(lines) for lines in runs]
         levels = np.linspace(max(each.accuracy[0] for each in seen), min(each.accuracy[-1] for each in seen), LEVELS)
@@ -92,7 +96,7 @@ class LearningCurve:
 
     @classmethod
     def load(cls, name: str) -> Self:
-        """One of `priors/learning_curves`; raises InputError for an unknown name."""
+        """Return a curve of `priors/learning_curves`; raises InputError for an unknown name."""
         folder = catalog.root() / "priors" / FOLDER
         known = sorted(path.stem for path in folder.glob("*.toml"))
         if name not in known:
@@ -101,7 +105,7 @@ class LearningCurve:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """One of a file; raises InputError for what is wrong in it."""
+        """Return the curve of a file; raises InputError if the file is wrong."""
         found = validate(_File, tomllib.loads(path.read_text()), error=InputError)
         columns = {name: tuple(getattr(found, name)) for name in ("progress", "loss", "accuracy", "variance_ratio")}
         if len({len(column) for name, column in columns.items() if column or name != "variance_ratio"}) > 1 or list(
@@ -117,7 +121,7 @@ def _worth(global_batch: int, noise_scale: float, scaling: Scaling) -> float:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class _Seen:
-    """A run: the best accuracy so far at each look, the step behind which that was, and loss and log V / |g|^2 about there."""
+    """Holds one run at its validations: the best accuracy so far, the steps done, and the loss and log V / |g|^2 just before."""
 
     batch: int
     steps: NDArray[np.float64]
@@ -128,13 +132,13 @@ class _Seen:
 
     @classmethod
     def of(cls, lines: Iterable[_Line]) -> Self:
-        """From its ledger."""
+        """Return the run that a ledger records; raises InputError for fewer than 5 validations, or several batch sizes."""
         batches, losses, noise = set[int](), list[float](), list[float]()
         variances, looks = list[float](), list[tuple[int, float, float, float]]()
         for line in lines:
             if line["event"] == "step":
                 batches.add(line["global_batch"])
-                losses += [line["loss"]] if line["loss"] is not None else []  # it was not finite
+                losses += [line["loss"]] if line["loss"] is not None else []  # None if it was not finite
                 noise += [line["noise_scale"]] if line.get("health") == "healthy" else []
                 variances += [math.log(ratio)] if (ratio := line.get("variance_ratio") or 0.0) > 0 else []
             elif line["event"] == "validated" and line.get("accuracy") is not None and losses:
@@ -148,36 +152,36 @@ class _Seen:
         return cls(batch=batches.pop(), steps=steps, accuracy=best, loss=means, log_variance=logs, noise_scales=tuple(noise))
 
     def steps_until(self, levels: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Until these accuracies were had."""
+        """Return the steps until each accuracy was first reached."""
         return np.interp(levels, *self._first(self.steps))
 
     def loss_until(self, levels: NDArray[np.float64]) -> NDArray[np.float64]:
-        """And the loss there."""
+        """Return the loss where each accuracy was first reached."""
         return np.interp(levels, *self._first(self.loss))
 
     def log_variance_until(self, levels: NDArray[np.float64]) -> NDArray[np.float64]:
-        """And the noise there."""
+        """Return log V / |g|^2 where each accuracy was first reached."""
         return np.interp(levels, *self._first(self.log_variance))
 
     def noise_scale(self) -> float:
-        """That it has measured; raises InputError where that cannot be believed."""
+        """Return the median of the run's reliable noise scales, in samples; raises InputError if it has none."""
         if not self.noise_scales:
             raise InputError("the run has no noise scale to be believed", hint="give runs with several batch sizes")
         return float(np.median(self.noise_scales))
 
     def _first(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Accuracies, each once, and these values where each was first had."""
+        """Return the distinct accuracies in rising order, and `values` where each was first reached."""
         accuracies, places = np.unique(self.accuracy, return_index=True)
         return accuracies, values[places]
 
 
 def _logs(steps: NDArray[np.float64], seen: Sequence[_Seen], noise_scale: float, scaling: Scaling) -> NDArray[np.float64]:
-    """log p, shape (runs, accuracies)."""
+    """Return log p, shape (runs, accuracies)."""
     return np.asarray(np.log(steps) + np.log([[_worth(each.batch, noise_scale, scaling)] for each in seen]))
 
 
 class _File(Table):
-    """A file of a curve."""
+    """Validates the file of a curve."""
 
     description: str
     source: str

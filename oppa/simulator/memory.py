@@ -1,8 +1,8 @@
-"""Bytes of one rank at its peak, by what it keeps (Korthikanti et al. 2022, section 4, for activations, tensor by tensor).
+"""Predict the peak bytes of one rank, item by item (Korthikanti et al. 2022, section 4, for activations, tensor by tensor).
 
 Notation:
     e bytes of an element, T tokens of a micro-batch, h hidden, k key width, f feed-forward width, a heads, s sequence length
-    t = tp; u = t where tensor-parallel ranks share what lies between the products too (sequence parallelism), else 1
+    t = tp; u = t if tensor-parallel ranks also shard the tensors between the products (sequence parallelism), else 1
 """
 
 import dataclasses
@@ -13,13 +13,13 @@ from oppa.simulator.work import EXPERT_IMBALANCE, Work
 from oppa.units import MIB
 
 CONTEXT_BYTES = 550 * MIB
-"""CUDA's context and the libraries' workspaces, outside the allocator. Measured by many: 300 to 800 MiB."""
+"""CUDA's context and the libraries' workspaces, outside the allocator. Many have measured 300 to 800 MiB."""
 
 COMMUNICATOR_BYTES = 130 * MIB
-"""NCCL's buffers of a group: 4 MiB for each of up to 16 channels, twice, and more for point-to-point."""
+"""NCCL's buffers of one group: 4 MiB for each of up to 16 channels, twice, and more for point-to-point."""
 
 FRAGMENTATION = 1.06
-"""What the caching allocator reserves over what is allocated at the peak. Assumed."""
+"""Memory that the caching allocator reserves at the peak, relative to what is allocated. Assumed."""
 
 ADAM_STATE_BYTES = 8
 MASTER_BYTES = 4
@@ -27,12 +27,12 @@ MASTER_BYTES = 4
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Activations:
-    """What a micro-batch leaves on a rank between its forward and its backward pass, bytes."""
+    """Predicts the bytes that a micro-batch keeps on a rank between its forward and its backward pass."""
 
     work: Work
 
     def layer_bytes(self, recompute: str) -> float:
-        """Kept of a layer until its backward pass."""
+        """Return the bytes that a layer keeps until its backward pass."""
         stream = self.work.stream_bytes / self._shared
         if recompute == "full":
             return stream
@@ -42,14 +42,17 @@ class Activations:
         return self._all_bytes
 
     def working_bytes(self, recompute: str) -> float:
-        """More while one layer is in its backward pass: gradients of its widest tensors, and what is computed again."""
+        """Return the extra bytes during the backward pass of one layer.
+
+        They are the gradients of its widest tensors, and the tensors that are recomputed.
+        """
         work = self.work
         again = self._all_bytes - self.layer_bytes(recompute)
         return again + 2 * work.stream_bytes + 2 * work.tokens * work.model.ffn / work.tp * work.kernels.bytes_per_element
 
     @property
     def head_bytes(self) -> float:
-        """While the loss is computed: logits, their fp32 copy, probabilities, and their gradient."""
+        """Return the extra bytes while the loss is computed: logits, their fp32 copy, probabilities, and their gradient."""
         model, e = self.work.model, self.work.kernels.bytes_per_element
         rows = self.work.sequences if model.patch else self.work.tokens
         return rows * model.vocab / self.work.tp * (2 * e + 8) + 2 * self.work.stream_bytes
@@ -60,7 +63,10 @@ class Activations:
 
     @property
     def _scores_bytes(self) -> float:
-        """Scores after the softmax, its mask of dropout, and what dropout leaves: 5 a s T / t at e = 2; fused, a number of each row."""
+        """Return the bytes of the scores after the softmax, the dropout mask, and the output of dropout: 5 a s T / t at e = 2.
+
+        Fused attention keeps one fp32 number per row instead.
+        """
         rows = self.work.tokens * self.work.model.heads / self.work.tp
         if self.work.framework.fused_attention:
             return 4.0 * rows
@@ -68,7 +74,7 @@ class Activations:
 
     @property
     def _attention_bytes(self) -> float:
-        """Query, keys, values, those rotated, what comes out, scores."""
+        """Return the bytes of queries, keys and values, their rotated copies, the output, and the scores."""
         model, work = self.work.model, self.work
         rotated = 0 if model.learned_positions or work.framework.fused_norms else model.hidden + model.kv_width
         widths = 2 * model.hidden + 2 * model.kv_width + rotated
@@ -76,7 +82,10 @@ class Activations:
 
     @property
     def _feed_forward_bytes(self) -> float:
-        """Outputs of the first products, of the activation, of the gate."""
+        """Return the bytes of the outputs of the first products, the activation and the gate.
+
+        With experts, it counts the tokens routed to the rank, and two more tensors of width h for each.
+        """
         model, work = self.work.model, self.work
         widths = (4 if model.gated else 2) * model.ffn
         per_token = widths * work.kernels.bytes_per_element / work.tp
@@ -87,7 +96,10 @@ class Activations:
 
     @property
     def _all_bytes(self) -> float:
-        """Of a layer: inputs and outputs of two norms, attention, feed-forward network, masks of dropout, fp32 copies of eager norms."""
+        """Return the bytes that a layer keeps without recomputation.
+
+        It adds inputs and outputs of two norms, attention, feed-forward network, dropout masks, and fp32 copies of eager norms.
+        """
         work = self.work
         norms = 2 * work.stream_bytes / self._shared + 2 * work.stream_bytes / (self._shared if work.framework.gathers_again else 1)
         copies = 0 if work.framework.fused_norms or work.kernels.bytes_per_element == 4 else 2 * work.stream_bytes / self._shared
@@ -97,21 +109,21 @@ class Activations:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class States:
-    """What a rank holds of the model whatever is in flight: weights, gradients, optimizer."""
+    """Predicts the bytes of a rank that do not depend on micro-batches in flight: weights, gradients, optimizer state."""
 
     data_parallel: DataParallel
     dense: float
-    """Weights of this rank that all data-parallel ranks hold."""
+    """Number of this rank's weights that all data-parallel ranks hold."""
     experts: float
 
     @property
     def bytes(self) -> float:
-        """During forward and backward passes."""
+        """Return the bytes during forward and backward passes."""
         return self._weights + self._gradients + self._optimizer + self._buckets
 
     @property
     def step_bytes(self) -> float:
-        """More during the optimizer's step: gradients in fp32, where they are not already."""
+        """Return the extra bytes during the optimizer step: gradients in fp32, unless they are in fp32 already."""
         return 0.0 if self.data_parallel.gradient_bytes == 4 else 4 * self._mine
 
     @property
@@ -124,11 +136,11 @@ class States:
 
     @property
     def _mine(self) -> float:
-        """That this rank updates."""
+        """Return the number of weights that this rank updates."""
         return self._share(1)
 
     def _share(self, stage: int) -> float:
-        """Weights that this rank holds of what ZeRO divides from a stage on."""
+        """Return the number of weights that this rank holds of a state that ZeRO shards from `stage` on."""
         pc = self._pc
         return self.dense / pc.dp + self.experts / (pc.dp // pc.ep) if pc.zero_stage >= stage else self._all
 
@@ -148,7 +160,10 @@ class States:
 
     @property
     def _buckets(self) -> float:
-        """Copies on their way: all gradients with DistributedDataParallel, a bucket or two with ZeRO."""
+        """Return the bytes of gradient copies for communication.
+
+        DistributedDataParallel copies all gradients. ZeRO needs twice a bucket, or twice two if communication overlaps.
+        """
         pc, each = self._pc, self.data_parallel.gradient_bytes
         if pc.dp == 1:
             return 0.0

@@ -1,6 +1,6 @@
-"""What makes two measurements differ: a trial's own luck, each step's, now and then a straggler; slow first steps.
+"""Draw the noise of measurements: a factor per trial, a factor per step, occasional stragglers, and slow first steps.
 
-Streams are named, so that adding one never shifts another, and the noise of a trial depends on its configuration and the seed alone.
+Streams are named, so that adding one never shifts another. The noise of a trial depends on its configuration and the seed alone.
 """
 
 import numpy as np
@@ -11,14 +11,17 @@ from oppa.simulator.hardware import Noise
 from oppa.streams import stream
 
 FIRST_STEP_FACTOR, SECOND_STEP_FACTOR = 1.5, 1.05
-"""The first step chooses algorithms, grows the allocator's pools and connects channels; the second finds some left. Assumed."""
+"""Slow-down of the first two steps. Assumed.
+
+The first step chooses algorithms, grows the allocator's pools and connects channels. The second finds a few of these left to do.
+"""
 
 MOST_DELAY = 20.0
-"""No straggler takes longer than so many steps: time-outs and patience end it."""
+"""Largest delay of a straggler, in step times; time-outs or users end longer ones."""
 
 
 def noisy_steps(step_time_s: float, noise: Noise, configuration: Configuration, *, steps: int, seed: int) -> NDArray[np.float64]:
-    """Seconds of each step of a trial, the first (warm-up) included, shape (steps,)."""
+    """Return the seconds of each step of a trial, the first (warm-up) included, shape (steps,)."""
     name = repr(configuration)
     luck = noise.trial * stream(seed, f"trial {name}").standard_normal()
     jitter = noise.step * stream(seed, f"steps {name}").standard_normal(steps)
@@ -29,6 +32,9 @@ def noisy_steps(step_time_s: float, noise: Noise, configuration: Configuration, 
 
 
 def _delays(noise: Noise, random: np.random.Generator, steps: int) -> NDArray[np.float64]:
-    """What stragglers add, as a share of the step: a fifth at least, now and then several times as much as that (Pareto)."""
+    """Return the delay of each step by stragglers, as a share of the step time, shape (steps,).
+
+    A straggler delays by at least a fifth, and by a Pareto distribution sometimes by several times that.
+    """
     late = random.random(steps) < noise.straggler_probability
     return np.where(late, np.minimum(0.2 * (1 + random.pareto(noise.straggler_tail, steps)), MOST_DELAY), 0.0)

@@ -1,4 +1,4 @@
-"""The stages of a layout through the pipeline: what each takes, what it sends, when each rank is done, and what it holds meanwhile."""
+"""Simulate the pipeline of a layout: seconds of each stage and transfer, when each rank finishes, and its peak activations."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ from oppa.simulator.work import Cost, Passes, Work
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What decides how micro-batches go through the pipeline: of a configuration, all that its data-parallel ranks do not talk about."""
+    """Holds the settings that determine a pipeline: those of a configuration, without those of data-parallel communication."""
 
     tp: int
     dp: int
@@ -39,7 +39,7 @@ class Layout:
 
     @classmethod
     def of(cls, configuration: Configuration, framework: Framework) -> "Layout":
-        """The layout of a configuration."""
+        """Return the layout of a configuration."""
         pc = configuration
         waits = framework.waiting_transfers
         return cls(
@@ -60,22 +60,22 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One pipeline rank over a step: what it holds, when it is done with it, and what its passes take."""
+    """Describes one pipeline rank over a step: its weights, when it finishes, the time of its passes, and its activations."""
 
     layers: int
     dense: float
-    """Weights of this device."""
+    """Number of this device's weights that all data-parallel ranks hold."""
     experts: float
     finish_s: float
     forward_s: float
-    """Of all its stages, for one micro-batch."""
+    """Seconds of the forward passes of all its stages, for one micro-batch."""
     backward_s: float
     activation_bytes: float
-    """Of micro-batches in flight and of the one being worked on, at the peak."""
+    """Peak bytes of the micro-batches in flight and of the one in progress."""
 
 
 class Pipelines:
-    """The pipelines of all layouts of one job; what layouts share is computed once."""
+    """Simulates the pipelines of all layouts of one job; results that layouts share are computed once."""
 
     def __init__(self, model: Model, kernels: Kernels, topology: Topology, framework: Framework, *, balanced: bool) -> None:
         self.model, self.kernels, self.topology, self.framework, self.balanced = model, kernels, topology, framework, balanced
@@ -83,11 +83,11 @@ class Pipelines:
         self._work = functools.cache(self._work_of)
 
     def execution(self, layout: Layout) -> Execution:
-        """The pipeline's nodes in time."""
+        """Return when each action of the pipeline's schedule is executed."""
         return execute(_order(layout), self._times(layout))
 
     def _ranks(self, layout: Layout) -> list[Rank]:
-        """What each pipeline rank does and holds."""
+        """Return the pipeline ranks, in order."""
         executed, shape = self.execution(layout), _order(layout).shape
         stages, held = self._stages(layout), self._activation_bytes(layout)
         seconds = [self._seconds(layout, stage) for stage in stages]
@@ -125,14 +125,17 @@ class Pipelines:
         )
 
     def _seconds(self, layout: Layout, stage: Stage) -> tuple[float, float, float]:
-        """Forward, backward and weights' gradients of a stage for one micro-batch; the host is ahead of its device, or keeps it waiting."""
+        """Return the seconds of a stage for one micro-batch: forward, backward, and gradients of weights.
+
+        The slower of the device and its host determines each.
+        """
         passes = self._passes(layout, stage)
         both = passes.backward + passes.weight
         share = passes.weight.device_s / both.device_s if both.device_s else 0.0
         forward_s, backward_s = passes.forward.seconds, both.seconds
         if layout.gathered:
             gather_s, scatter_s = self._gathers_s(layout, stage)
-            first = 1 / max(stage.layers, 1)  # the first layer's weights, and the last one's gradients, hide behind nothing
+            first = 1 / max(stage.layers, 1)  # nothing hides the first layer's gather and the last layer's scatter
             forward_s = max(forward_s, gather_s) + first * gather_s
             backward_s = max(backward_s, gather_s + scatter_s) + first * (gather_s + scatter_s)
         return forward_s, backward_s * (1 - share), backward_s * share
@@ -149,7 +152,7 @@ class Pipelines:
         return passes + Passes(weight=Cost(self.kernels.element_wise_s(added_bytes, stage.layers)))
 
     def _gathers_s(self, layout: Layout, stage: Stage) -> tuple[float, float]:
-        """Of ZeRO 3: gathering a stage's weights, and scattering their gradients."""
+        """Return the seconds to gather a stage's weights and to scatter their gradients (ZeRO 3)."""
         group = self.topology.group(layout.dp, layout.tp)
         bytes_ = stage.dense_parameter_count(self.model) / layout.tp * self.kernels.bytes_per_element
         return all_gather_s(group, bytes_), reduce_scatter_s(group, bytes_)
@@ -167,7 +170,10 @@ class Pipelines:
         )
 
     def _transfers_s(self, layout: Layout) -> list[float]:
-        """From each stage to the next, with the host's work to start it."""
+        """Return the seconds from each stage to the next, shape (stages - 1,), the host's time to start a transfer included.
+
+        A transfer within a rank takes 0 s.
+        """
         shape, stride = _order(layout).shape, layout.dp * layout.tp
         bytes_ = layout.micro_batch * self.model.seq_len * self.model.hidden * self.kernels.bytes_per_element
         bytes_ //= layout.tp if self.framework.sequence_parallel else 1
@@ -179,7 +185,10 @@ class Pipelines:
         return seconds
 
     def _activation_bytes(self, layout: Layout) -> list[float]:
-        """Of each rank at its peak. What a weight's gradient waits for is taken to be as large as what the backward pass frees."""
+        """Return the peak bytes of each rank, shape (pp,).
+
+        In a split schedule, the gradients of weights are assumed to need as many bytes as the backward pass frees.
+        """
         activations = Activations(work=self._work(layout.tp, layout.ep, layout.micro_batch, False))
         held = [stage.layers * activations.layer_bytes(layout.recompute) for stage in self._stages(layout)]
         found, working = _order(layout), activations.working_bytes(layout.recompute)

@@ -1,4 +1,4 @@
-"""Replays recorded measurements: a trial is answered from what was measured once, with noise around it."""
+"""Replay recorded measurements: each trial returns what was once measured, with noise added."""
 
 import dataclasses
 import math
@@ -14,35 +14,35 @@ from oppa.trials.wire import Outcome
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is on record of a configuration; `steps_per_s` is None where it did not run."""
+    """Describes the recorded result of a configuration; `steps_per_s` is None if it did not run."""
 
     outcome: Outcome
     steps_per_s: float | None = None
     memory_bytes: int | None = None
     step_noise: float | None = None
-    """Instead of the whole table's."""
+    """Standard deviation of the logarithm of step times; None: the whole table's."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """What a table leaves out: standard deviations of the logarithm of step times, and the time that a start takes."""
+    """Holds what a table omits: standard deviations of the logarithm of step times, and the start-up time."""
 
     trial: float = 0.03
-    """Between trials of one configuration; the same for all of a trial's steps."""
+    """Standard deviation between trials of one configuration; all steps of a trial share the deviation."""
     step: float = 0.03
     setup_s: float = 60.0
-    """Of every trial, failures included."""
+    """Start-up time of every trial, failures included."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replay:
-    """Answers trials of the configurations on record (an Imitator)."""
+    """Replays trials of the recorded configurations (an Imitator)."""
 
     records: Mapping[Configuration, Record]
     noise: Noise
 
     def imitate(self, configuration: Configuration, *, steps: int, seed: int) -> Imitation:
-        """Step times lognormal around the record; raises KeyError for a configuration that is not on it."""
+        """Return a trial with log-normal step times around the record; raises KeyError for a configuration without one."""
         record = self.records[configuration]
         if record.steps_per_s is None:
             return Imitation(outcome=record.outcome, cause="recorded so", setup_s=self.noise.setup_s)
@@ -55,5 +55,5 @@ class Replay:
         )
 
     def steps_per_s(self, configuration: Configuration) -> float | None:
-        """What is on record."""
+        """Return the recorded steps per second, None if it did not run; raises KeyError for a configuration without a record."""
         return self.records[configuration].steps_per_s

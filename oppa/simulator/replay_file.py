@@ -1,9 +1,9 @@
-"""Reads a table of measurements as tasks: `[replay]` of a search space file says what its columns mean.
+"""Read a table of measurements as tasks; `[replay]` of a search space file states what the columns of the table mean.
 
-columns     by their meaning: FACTS, and every parameter of the space that the table has
-units       of throughput and memory
-outcomes    the table's word for how a run ended -> `completed`, `out_of_memory` or `failed`
-models      what the values of the model's column mean; batch, cluster, training and limits are as in a job file
+columns     column names by meaning: FACTS, and every parameter of the space that the table has
+units       units of throughput and memory
+outcomes    the table's words for how a run ended -> `completed`, `out_of_memory` or `failed`
+models      the model for each value of the model column; batch, cluster, training and limits are as in a job file
 """
 
 import dataclasses
@@ -41,14 +41,14 @@ _BYTES = {"bytes": 1, "MiB": MIB, "GiB": GIB, "GB": 10**9}
 
 
 class UnitsTable(Table):
-    """`[replay.units]`."""
+    """Validates `[replay.units]`."""
 
     throughput: Literal["steps/s", "samples/s", "tokens/s", "s/step", "ms/step"]
     memory: Literal["bytes", "MiB", "GiB", "GB"] = "bytes"
 
 
 class NoiseTable(Table):
-    """`[replay.noise]`."""
+    """Validates `[replay.noise]`."""
 
     trial: float = Field(default=0.03, ge=0)
     step: float = Field(default=0.03, ge=0)
@@ -56,7 +56,7 @@ class NoiseTable(Table):
 
 
 class ClusterTable(Table):
-    """`[replay.cluster]`: what all rows have in common; the number of hosts is a column."""
+    """Validates `[replay.cluster]`, which all rows share; the number of hosts is a column."""
 
     devices_per_host: Count
     device: str
@@ -64,7 +64,7 @@ class ClusterTable(Table):
 
 
 class ReplayTable(Table):
-    """`[replay]`."""
+    """Validates `[replay]`."""
 
     table: str
     source: str
@@ -83,14 +83,14 @@ class ReplayTable(Table):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayFile:
-    """A search space file with `[replay]`, checked."""
+    """Holds a search space file with a validated `[replay]`."""
 
     path: Path
     text: str
     replay: ReplayTable
 
     def model(self, name: str) -> Model:
-        """The model that a value of the model's column means; raises InputError for one that is not described."""
+        """Return the model for a value of the model column; raises InputError if the file does not describe it."""
         if name not in self.replay.models:
             hint = f"describe it under `[replay.models.{name}]`; described are {', '.join(self.replay.models)}"
             raise InputError(f"`{self.path.name}` does not describe the model `{name}`", hint=hint)
@@ -98,7 +98,7 @@ class ReplayFile:
 
 
 def read_replay_file(path: Path) -> ReplayFile:
-    """The file, checked; raises SpaceError where it is wrong, InputError if it cannot be read."""
+    """Return the validated file; raises SpaceError if it is wrong, InputError if it cannot be read."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -117,7 +117,7 @@ def read_replay_file(path: Path) -> ReplayFile:
 
 
 def read_table(file: ReplayFile, table: Path) -> pd.DataFrame:
-    """The table's rows as they are; raises InputError where it cannot be read or a column lacks."""
+    """Return the table's rows unchanged; raises InputError if it cannot be read, has no rows, or lacks a column."""
     try:
         rows = pd.read_csv(table)
     except (OSError, ValueError) as error:
@@ -131,7 +131,7 @@ def read_table(file: ReplayFile, table: Path) -> pd.DataFrame:
 
 
 def replay_tasks(file: ReplayFile, rows: pd.DataFrame, noise: Noise | None = None) -> Iterator[Task]:
-    """One task per combination of the task columns' values, in their order; noise as in the file unless given."""
+    """Yield one task per combination of values in the task columns, sorted; `noise` replaces the file's if given."""
     given = file.replay.noise
     noise = noise or Noise(trial=given.trial, step=given.step, setup_s=given.setup)
     for values, some in rows.groupby(file.replay.task):
@@ -160,7 +160,7 @@ def _task(file: ReplayFile, name: str, rows: pd.DataFrame, noise: Noise) -> Task
 
 
 def _problem(file: ReplayFile, name: str, rows: pd.DataFrame) -> Problem:
-    """What all rows of a task have in common; raises InputError where they differ in it."""
+    """Return the problem that all rows of a task share; raises InputError if they differ in model or hosts."""
     common = {meaning: rows[file.replay.columns[meaning]].unique() for meaning in ("model", "hosts")}
     for meaning, values in common.items():
         if len(values) > 1:
@@ -187,7 +187,11 @@ def _problem(file: ReplayFile, name: str, rows: pd.DataFrame) -> Problem:
 
 
 def _record(file: ReplayFile, row: Mapping[Hashable, Any], problem: Problem) -> Record:
-    """Raises InputError for an unknown outcome, or a run that ended well without a throughput."""
+    """Return the record of a row.
+
+    Raises:
+        InputError: the outcome is unknown, a completed run has no positive throughput or no positive memory, or a value is not a number.
+    """
     columns, units = file.replay.columns, file.replay.units
     word = str(row[columns["outcome"]])
     if word not in file.replay.outcomes:

@@ -1,9 +1,10 @@
-"""The simulator: how long a configuration would take, what it would need, and how a trial of it would go.
+"""Simulate the time and memory of a configuration, and a trial of it.
 
-It knows nothing of oppa's cost model, by which a tuner believes; both know the model's dimensions and its counts of weights.
+The simulator is independent of oppa's cost model, which gives a tuner its prior. Both share the model's dimensions and its weight counts.
 
-Not simulated: failures other than a lack of memory; collectives of different kinds that want one link at a time (those of one kind share
-it); rails and switches of a network; optimizers other than Adam; devices that differ, so a straggler is noise and not a place.
+The simulator omits failures other than out of memory, rails and switches of a network, and optimizers other than Adam. Collectives of one
+kind share a link; those of different kinds do not compete for it. All devices are equal, so a straggler is random noise and not a
+particular device.
 """
 
 import math
@@ -25,14 +26,19 @@ from oppa.streams import stream
 from oppa.units import format_bytes
 
 INITIALISED_BYTES_PER_S = 1.5e9
-"""Of fp32 weights, drawn or read by a host's processors. Assumed."""
+"""Bytes of fp32 weights that a host's processors draw or read per second. Assumed."""
 
 
 class Simulator:
-    """Answers trials of one job on a simulated cluster (an `Imitator`)."""
+    """Simulates the trials of one job on one cluster (an `Imitator`)."""
 
     def __init__(self, model: Model, cluster: Cluster, *, precision: str, framework: str, balanced: bool = False) -> None:
-        """Raises InputError for a device, precision or framework (by its search space) that is not simulated."""
+        """Raise InputError for a cluster, precision or framework that is not simulated.
+
+        Args:
+            framework: Name of its search space.
+            balanced: Cut pipeline stages by cost; otherwise they hold equally many layers.
+        """
         hardware = hardware_of(cluster)
         self.hardware, self.cluster, self.framework = hardware, cluster, framework_of(framework)
         self.limit_bytes = min(cluster.usable_bytes, hardware.device.memory_bytes)
@@ -42,7 +48,7 @@ class Simulator:
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """The simulator of a problem."""
+        """Return the simulator of a problem; raises InputError as the constructor does."""
         space = problem.space
         return cls(
             problem.model,
@@ -53,26 +59,29 @@ class Simulator:
         )
 
     def step_time_s(self, configuration: Configuration) -> float:
-        """Free of noise, whether it fits or not."""
+        """Return the seconds of a step without noise, whether the configuration fits or not."""
         return self.steps.seconds(configuration)
 
     def memory_bytes(self, configuration: Configuration) -> int:
-        """Allocated by the fullest device at its peak, as frameworks report it, whether it fits or not."""
+        """Return the peak bytes allocated on the fullest device, as frameworks report it, whether the configuration fits or not."""
         return round(self.steps.memory_bytes(configuration))
 
     def fits(self, configuration: Configuration) -> bool:
-        """With what the allocator cannot use, the device's context and the communicators' buffers, it is within the limit."""
+        """Return whether the peak memory is within the limit.
+
+        Fragmentation, the device's context and the communicators' buffers are added.
+        """
         pc = configuration
         communicators = sum(size > 1 for size in (pc.dp, pc.tp, pc.pp, pc.ep)) + 1
         outside = CONTEXT_BYTES + (communicators * COMMUNICATOR_BYTES if pc.devices > 1 else 0)
         return self.memory_bytes(configuration) * FRAGMENTATION + outside <= self.limit_bytes
 
     def steps_per_s(self, configuration: Configuration) -> float | None:
-        """The true throughput; None where it does not fit."""
+        """Return the true throughput in steps per second; None if the configuration does not fit."""
         return 1 / self.step_time_s(configuration) if self.fits(configuration) else None
 
     def imitate(self, configuration: Configuration, *, steps: int, seed: int) -> Imitation:
-        """A trial: started, and run for so many steps unless memory is short in the first."""
+        """Return a trial that runs for `steps` steps, or runs out of memory in its first."""
         setup_s = self._setup_s(configuration) * math.exp(0.1 * stream(seed, f"setup {configuration!r}").standard_normal())
         if not self.fits(configuration):
             return Imitation(outcome="out_of_memory", cause=self._shortage(configuration), setup_s=setup_s)
@@ -82,7 +91,10 @@ class Simulator:
         )
 
     def _setup_s(self, configuration: Configuration) -> float:
-        """Imports and communicators, which take longer the more hosts there are, and the weights of a host's share of the model."""
+        """Return the start-up seconds without noise.
+
+        They cover imports and communicators, which take longer on more hosts, and the initial weights of one host's ranks.
+        """
         model, pc = self.steps.model, configuration
         parts = min(self.hardware.devices_per_host, pc.devices)
         weights_s = 4 * model.parameter_count / (pc.tp * pc.pp) * parts / INITIALISED_BYTES_PER_S

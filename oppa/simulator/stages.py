@@ -1,7 +1,8 @@
-"""How layers are cut into pipeline stages, and what each rank holds of the model.
+"""Cut layers into pipeline stages, and count the weights of each stage.
 
-Frameworks cut either evenly, the layers left over in the middle (ColossalAI's `distribute_layers`), or by cost, with the output projection
-counted (nanotron's `get_block_compute_costs`, which counts a layer's weights and the head's). A configuration may have a layout of its own.
+Frameworks cut evenly or by cost. An even cut puts remaining layers in the middle (ColossalAI's `distribute_layers`). A cut by cost counts
+the output projection, too (nanotron's `get_block_compute_costs`, which counts a layer's weights and the head's). A configuration may have
+its own stage layout.
 """
 
 import dataclasses
@@ -13,14 +14,14 @@ from oppa.problem.model import Model
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A piece of the model."""
+    """Describes one pipeline stage of the model."""
 
     layers: int
     embedding: bool
     head: bool
 
     def dense_parameter_count(self, model: Model) -> int:
-        """Weights that all data-parallel ranks hold, before tensor parallelism."""
+        """Return the number of weights that all data-parallel ranks hold, before tensor parallelism."""
         experts = model.experts * model.expert_parameter_count if model.experts > 1 else 0
         count = self.layers * (model.layer_parameter_count - experts)
         count += model.embedding_parameter_count if self.embedding else 0
@@ -28,18 +29,18 @@ class Stage:
         return count + tied_copy + (model.head_parameter_count + model.norm_parameter_count if self.head else 0)
 
     def expert_parameter_count(self, model: Model) -> int:
-        """Weights of all its experts."""
+        """Return the number of weights of all experts of the stage."""
         return self.layers * model.experts * model.expert_parameter_count if model.experts > 1 else 0
 
 
 def cut(model: Model, stages: int, *, balanced: bool) -> tuple[Stage, ...]:
-    """The stages of a model, in order."""
+    """Return the stages of a model, in order; `balanced` cuts by cost instead of evenly."""
     counts = _balanced(model, stages) if balanced and stages > 1 else _even(model.layers, stages)
     return tuple(Stage(layers=count, embedding=i == 0, head=i == stages - 1) for i, count in enumerate(counts))
 
 
 def of_parts(model: Model, stages: Sequence[range]) -> tuple[Stage, ...]:
-    """Stages by their parts, as `oppa.pipeline.stage_layout` numbers them."""
+    """Return the stages that hold the given parts of the model, as `oppa.pipeline.stage_layout` numbers them."""
     behind = model.layers + 1
     return tuple(Stage(layers=sum(0 < part < behind for part in parts), embedding=0 in parts, head=behind in parts) for parts in stages)
 
@@ -51,7 +52,10 @@ def _even(layers: int, stages: int) -> list[int]:
 
 
 def _balanced(model: Model, stages: int) -> list[int]:
-    """Each stage takes layers until the cost of all so far passes its share; the head is the last block."""
+    """Return the number of layers of each stage.
+
+    Each stage takes layers until the cost of all layers so far exceeds its share. The head is the last block.
+    """
     layer = 2 * model.hidden * (model.hidden + model.kv_width) + (3 if model.gated else 2) * model.hidden * model.ffn
     costs = [*[layer] * model.layers, model.hidden * model.vocab]
     total, counts, stage = sum(costs), [0] * stages, 0

@@ -1,4 +1,4 @@
-"""One optimizer step of a configuration: micro-batches through the pipeline, gradients, optimizer; and the bytes that it needs."""
+"""Predict the seconds and bytes of one optimizer step: micro-batches through the pipeline, gradients, and the optimizer."""
 
 from oppa.pipeline.orders import folded
 from oppa.problem.configuration import Configuration
@@ -13,14 +13,17 @@ from oppa.simulator.topology import Topology
 
 
 class Steps:
-    """The steps of all configurations of one job."""
+    """Predicts the steps of all configurations of one job."""
 
     def __init__(self, model: Model, kernels: Kernels, topology: Topology, framework: Framework, *, balanced: bool = False) -> None:
         self.model, self.kernels, self.topology, self.framework = model, kernels, topology, framework
         self.pipelines = Pipelines(model, kernels, topology, framework, balanced=balanced)
 
     def seconds(self, configuration: Configuration) -> float:
-        """A step from its first forward pass to its last updated weight: the slowest rank decides, twice, because all wait for the norm."""
+        """Return the seconds from a step's first forward pass to its last updated weight.
+
+        All ranks wait for the gradient norm, so the slowest rank determines the time before it and again after it.
+        """
         ranks, data_parallel = self._ranks(configuration), self.data_parallel(configuration)
         backward_s = max(rank.finish_s + self._gradients_s(rank, data_parallel) for rank in ranks)
         update_s = max(data_parallel.optimizer_s(dense=rank.dense, experts=rank.experts, layers=rank.layers) for rank in ranks)
@@ -28,19 +31,22 @@ class Steps:
         return backward_s + self._tied_s(configuration) + update_s + gather_s
 
     def memory_bytes(self, configuration: Configuration) -> float:
-        """What the fullest device has allocated at its peak."""
+        """Return the peak bytes allocated on the fullest device."""
         data_parallel = self.data_parallel(configuration)
         return max(self._rank_bytes(rank, data_parallel) for rank in self._ranks(configuration))
 
     def data_parallel(self, configuration: Configuration) -> DataParallel:
-        """The data-parallel side of a configuration."""
+        """Return the data-parallel ranks of a configuration."""
         return DataParallel(configuration=configuration, topology=self.topology, kernels=self.kernels, framework=self.framework)
 
     def _ranks(self, configuration: Configuration) -> list[Rank]:
         return self.pipelines.ranks(Layout.of(configuration, self.framework))
 
     def _gradients_s(self, rank: Rank, data_parallel: DataParallel) -> float:
-        """What is not hidden of the gradients' way; ZeRO 2 may send them after every micro-batch, ZeRO 3 has done so already."""
+        """Return the exposed seconds of communicating gradients.
+
+        ZeRO 2 may send them after every micro-batch. ZeRO 3 adds 0, because its backward passes include the communication.
+        """
         pc = data_parallel.configuration
         if pc.zero_stage == 3:
             return 0.0
@@ -48,7 +54,10 @@ class Steps:
         return each * (pc.num_microbatches if pc.zero_stage == 2 and self.framework.reduces_every_micro_batch else 1)
 
     def _tied_s(self, configuration: Configuration) -> float:
-        """The first and the last stage of a pipeline add up the gradients of an embedding that both have."""
+        """Return the seconds to add the gradients of a tied embedding on the first and the last stage.
+
+        It is 0 if no two ranks hold copies of the embedding.
+        """
         pc = configuration
         if not self.model.tied or pc.pp == 1 or folded(pc.schedule, pc.model_chunks):
             return 0.0

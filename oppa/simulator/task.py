@@ -1,4 +1,4 @@
-"""A task: a problem whose every trial can be answered in process."""
+"""Define a benchmark task: a problem whose trials can all be simulated in process."""
 
 import dataclasses
 import functools
@@ -14,27 +14,30 @@ from oppa.simulator.imitation import Imitator
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """A problem, the configurations that may be tried, and what answers."""
+    """Holds a problem, its candidates, and the imitator that simulates their trials."""
 
     name: str
     problem: Problem
     candidates: Candidates
     imitator: Imitator
     headline: bool = True
-    """It counts in what is said of all tasks together; else it is reported apart."""
+    """The task counts in the summary of all tasks; otherwise it is reported separately."""
 
     @functools.cached_property
     def steps_per_s(self) -> NDArray[np.float64]:
-        """True throughput of every candidate, NaN where it cannot run, shape (n,)."""
+        """Return the true throughput of every candidate in steps per second, NaN if it cannot run, shape (n,)."""
         rates = map(self.imitator.steps_per_s, self.candidates)
         return np.array([math.nan if rate is None else rate for rate in rates])
 
     @property
     def feasible(self) -> bool:
-        """Something can run."""
+        """Return whether any candidate can run."""
         return not bool(np.isnan(self.steps_per_s).all())
 
     @property
     def best(self) -> float:
-        """The largest true throughput, steps per second; raises ValueError where nothing can run."""
+        """Return the largest true throughput, in steps per second.
+
+        It requires a feasible task: numpy warns and returns NaN if no candidate can run, and raises ValueError if there is no candidate.
+        """
         return float(np.nanmax(self.steps_per_s))

@@ -1,4 +1,4 @@
-"""Runs an imitated trial: the same result as a real one's, on its own clock and at once."""
+"""Run a simulated trial in process: its result has the form of a real one's, and its time passes on a simulated clock."""
 
 import dataclasses
 import json
@@ -15,7 +15,10 @@ from oppa.units import format_seconds
 
 
 def run_imitated(imitation: Imitation, judge: Judge | None = None) -> TrialResult:
-    """Step through the trial, and stop after the step at which its judge has seen enough."""
+    """Return the result of a trial, which stops after the first step at which `judge` returns true.
+
+    Without a judge it runs all its steps. The judge gets the times of all steps so far, from the second step on.
+    """
     times = imitation.step_times_s
     if imitation.outcome != "completed" or len(times) < 2:
         return TrialResult(outcome=imitation.outcome, cause=imitation.cause, seconds=imitation.setup_s)
@@ -31,7 +34,10 @@ def run_imitated(imitation: Imitation, judge: Judge | None = None) -> TrialResul
 
 
 class ImitatedTrials:
-    """Runs a study's trials in process: the folder of each is written as a real one's, and its seconds pass on its own clock alone."""
+    """Runs a study's trials in process, on a simulated clock.
+
+    Each trial's folder has the files of a real one.
+    """
 
     def __init__(self, imitator: Imitator, *, seed: int) -> None:
         self._imitator, self._seed = imitator, seed
@@ -46,7 +52,11 @@ class ImitatedTrials:
         on_step: Callable[[Measurement], None] = lambda _: None,
         on_tick: Callable[[], None] = lambda: None,
     ) -> TrialResult:
-        """The trial that `spec` describes; raises StudyError if `folder` cannot be written. What `on_tick` raises is passed on."""
+        """Return the result of the trial that `spec` describes, and write its folder.
+
+        Raises:
+            StudyError: `folder` cannot be written. Errors of `on_tick` and `on_step` are passed on.
+        """
         on_tick()
         imitation = self._imitator.imitate(spec.configuration, steps=spec.steps, seed=self._seed + spec.trial)
         result = within(run_imitated(imitation, judge), limits.trial_time_s)
@@ -63,7 +73,7 @@ class ImitatedTrials:
 
 
 def within(result: TrialResult, limit_s: float) -> TrialResult:
-    """The result of a trial that is ended when its time is up."""
+    """Return the result of a trial that is ended after `limit_s` seconds, as `timed_out` if it takes longer."""
     if result.seconds <= limit_s:
         return result
     kept, clock_s = 0, result.setup_s or 0.0

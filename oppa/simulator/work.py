@@ -1,8 +1,8 @@
-"""What one tensor-parallel rank does for one micro-batch: layer, embedding and head, operator by operator.
+"""Predict the work of one tensor-parallel rank for one micro-batch: layer, embedding and head, operator by operator.
 
 Notation:
     T tokens of the micro-batch, h hidden, q = h query width, k key width, f feed-forward width, V words, t = tp
-    a pass has a device's clock and a host's; whoever is slower decides, because kernels are started ahead of being run
+    a pass takes time on a device and on its host; the larger counts, because kernels are launched ahead of their execution
 
 Products per layer (columns are split over t, or rows): query-key-value (T, (q + 2 k) / t, h), output (T, h, q / t), up (T, f / t, h; twice
 with a gate), down (T, h, f / t). The backward pass has two of each: for the input (T, k, n) and for the weights (k, n, T).
@@ -18,12 +18,12 @@ from oppa.simulator.kernels import Kernels
 from oppa.simulator.topology import Topology
 
 EXPERT_IMBALANCE = 1.2
-"""Tokens of the fullest expert over the mean. Assumed; a balancing loss keeps it low."""
+"""Tokens of the fullest expert relative to the mean. Assumed; a balancing loss keeps the ratio low."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds on a device and on its host."""
+    """Holds the seconds of work on a device and on its host."""
 
     device_s: float = 0.0
     host_s: float = 0.0
@@ -36,13 +36,13 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """The slower of the two."""
+        """Return the larger of the two."""
         return max(self.device_s, self.host_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Passes:
-    """Forward, backward with respect to inputs, gradients of weights."""
+    """Holds the costs of the forward pass, the backward pass with respect to inputs, and the gradients of weights."""
 
     forward: Cost = Cost()
     backward: Cost = Cost()
@@ -57,7 +57,7 @@ class Passes:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Work:
-    """A micro-batch of some sequences on one rank."""
+    """Predicts the passes of a micro-batch of `sequences` sequences on one rank."""
 
     model: Model
     kernels: Kernels
@@ -67,20 +67,20 @@ class Work:
     ep: int
     sequences: int
     contended: bool = False
-    """The pipeline crosses hosts."""
+    """The pipeline spans several hosts."""
 
     @property
     def tokens(self) -> int:
-        """Of the micro-batch, T."""
+        """Return the tokens of the micro-batch, T."""
         return self.sequences * self.model.seq_len
 
     @property
     def stream_bytes(self) -> int:
-        """The micro-batch between two layers."""
+        """Return the bytes of the micro-batch between two layers."""
         return self.tokens * self.model.hidden * self.kernels.bytes_per_element
 
     def layer(self, recompute: str) -> Passes:
-        """A layer; what is recomputed is part of the backward pass."""
+        """Return the passes of one layer; recomputation is part of the backward pass."""
         passes = self._attention + self._feed_forward + self._between + self._host
         if recompute == "full":
             return passes + Passes(backward=passes.forward)
@@ -90,7 +90,7 @@ class Work:
 
     @functools.cached_property
     def embedding(self) -> Passes:
-        """Looking up the words, or projecting the patches."""
+        """Return the passes of the embedding: a look-up of tokens, or a projection of patches."""
         model = self.model
         if model.patch:
             return self._product(self.tokens, model.hidden, 3 * model.patch**2, input_gradient=False)
@@ -100,7 +100,10 @@ class Work:
 
     @functools.cached_property
     def head(self) -> Passes:
-        """The last norm, the output projection and the loss: log-probabilities in fp32, read and written a few times."""
+        """Return the passes of the last norm, the output projection and the loss.
+
+        The loss reads and writes log-probabilities in fp32 a few times.
+        """
         model = self.model
         rows = self.sequences if model.patch else self.tokens
         words = -(-model.vocab // self.tp)
@@ -119,7 +122,7 @@ class Work:
 
     @functools.cached_property
     def _core(self) -> Passes:
-        """Scores, softmax, and their product with the values."""
+        """Return the passes of the scores, the softmax, and their product with the values."""
         model, kernels, heads = self.model, self.kernels, self.model.heads // self.tp
         if not self.framework.fused_attention:
             return self._unfused_core
@@ -130,7 +133,10 @@ class Work:
 
     @property
     def _unfused_core(self) -> Passes:
-        """Two batched products with the scores in memory between them: masked, normalised, dropped out."""
+        """Return the passes of two batched products with the scores in memory between them.
+
+        The scores are masked, normalised, and go through dropout.
+        """
         model, kernels, batch = self.model, self.kernels, self.sequences * self.model.heads // self.tp
         scores = kernels.matmul_s(model.seq_len, model.seq_len, model.head_dim, batch)
         values = kernels.matmul_s(model.seq_len, model.head_dim, model.seq_len, batch)
@@ -143,7 +149,7 @@ class Work:
         return self._mixture if self.model.experts > 1 else self._network(self.tokens, self.tp) + self._exchange
 
     def _network(self, tokens: int, tp: int) -> Passes:
-        """A feed-forward network for some tokens."""
+        """Return the passes of a feed-forward network on `tokens` tokens."""
         model, width = self.model, self.model.ffn // tp
         ups = 2 if model.gated else 1
         up, down = self._product(tokens, ups * width, model.hidden), self._product(tokens, model.hidden, width)
@@ -153,7 +159,10 @@ class Work:
 
     @property
     def _mixture(self) -> Passes:
-        """A router, tokens sent to the ranks of their experts and back, and those experts one after the other."""
+        """Return the passes of a mixture of experts.
+
+        They include a router, sending tokens to the ranks of their experts and back, and the rank's experts one after the other.
+        """
         model = self.model
         group = self.topology.group(self.ep, self.tp)
         sent_bytes = model.experts_per_token * self.stream_bytes / self.tp
@@ -168,7 +177,7 @@ class Work:
 
     @functools.cached_property
     def _between(self) -> Passes:
-        """Two norms, two residuals, rotation or dropout: element by element."""
+        """Return the passes of the element-wise operations: two norms, two residuals, rotation or dropout."""
         shared = self.tp if self.framework.sequence_parallel else 1
         norms = 2 * 2 * self.stream_bytes / shared
         residuals = 2 * 3 * self.stream_bytes / shared
@@ -185,7 +194,7 @@ class Work:
 
     @functools.cached_property
     def _exchange(self) -> Passes:
-        """What tensor parallelism says in the attention, and again in the feed-forward network."""
+        """Return the tensor-parallel communication of the attention; the feed-forward network has the same."""
         gather, scatter = self._gather_s(self.stream_bytes), self._scatter_s(self.stream_bytes)
         if self.framework.sequence_parallel:
             pair = Cost(gather + scatter, self._collectives_s(2))
@@ -201,7 +210,10 @@ class Work:
 
     @property
     def _passes(self) -> float:
-        """How often an eager framework reads and writes what a fused kernel does once: casts to fp32, squares, means, products."""
+        """Return the memory traffic of an eager framework relative to that of a fused kernel.
+
+        The eager one also reads and writes for casts to fp32, squares, means and products.
+        """
         return 1.0 if self.framework.fused_norms else 2.5
 
     @property
@@ -209,7 +221,11 @@ class Work:
         return self.kernels.hardware.host.operation_s
 
     def _collectives_s(self, count: int, size: int | None = None) -> float:
-        """The host's share of some collectives; of those of tensor parallelism unless a group's size is given."""
+        """Return the host's seconds for `count` collectives; 0 in a group of one.
+
+        Args:
+            size: Size of their group; None: tp.
+        """
         each = self.kernels.hardware.host.collective_s + self.framework.collective_operations * self._operation_s
         return count * each if (self.tp if size is None else size) > 1 else 0.0
 

@@ -1,8 +1,8 @@
-"""Data-parallel workers of different speed on a clock that we own: contention, links that change, and what is learned meanwhile.
+"""Simulate data-parallel workers of different speed: contention, links that change, and learning progress.
 
-A step takes the slowest worker's own time and the gradients' way around the ring:
+The clock is simulated. A step takes the slowest worker's compute time and a ring all-reduce of the gradients:
 
-    compute_i    (overhead + b_i) / speed_i, times what else runs on that worker, times a jitter
+    compute_i    (overhead + b_i) / speed_i, times the slow-down by other processes on that worker, times a jitter
     ring         2 (n - 1) (bytes / n / bandwidth + latency), by the slowest link
 
 Notation (n workers, k steps of a window):
@@ -24,60 +24,69 @@ from oppa.streams import stream
 Array = NDArray[np.float64]
 
 JITTER = 0.05
-"""Of a worker's own time from step to step: the standard deviation of its logarithm."""
+"""Standard deviation of the logarithm of a worker's compute time from step to step."""
 BUSY_WINDOWS, BUSY_FACTOR = 15, (1.3, 3.0)
-"""How long somebody else is on a worker, in windows on average; and by how much its own work slows down."""
+"""Mean duration of contention on a worker, in windows; and the range of its slow-down factor."""
 CONGESTED_WINDOWS, CONGESTED_SHARE = 15, (0.2, 0.7)
-"""The same of a link; and how much of it is left."""
+"""Mean duration of congestion on a link, in windows; and the range of the bandwidth share that is left."""
 VARIANCE_SCATTER = 0.65
-"""Of the V / |g|^2 that a step measures: the standard deviation of its logarithm; measured on digits, with batches of 32 to 128."""
+"""Standard deviation of the logarithm of the V / |g|^2 that a step measures.
+
+It was measured on digits, with batches of 32 to 128.
+"""
 RETRANSMITTED = 40.0
-"""Segments that a congested link sends again for each gigabyte."""
+"""Segments that a congested link retransmits per gigabyte."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """What workers run on."""
+    """Describes the hosts that workers run on."""
 
     speeds: tuple[float, ...]
-    """Samples per second of each, with nothing else on it."""
+    """Samples per second of each worker, without contention."""
     overhead_samples: float = 16.0
-    """What each worker's step takes whatever its batch, as if it were so many samples more: where all is slow, that is slow, too."""
+    """Constant part of each worker's step, in samples.
+
+    A worker that computes slowly therefore also has a slow constant part.
+    """
     gradient_bytes: float = 4e6
     bandwidth_bytes_per_s: float = 1e9
     latency_s: float = 1e-4
     contention: float = 0.01
-    """The probability that somebody else comes to a worker within a window; the same of a link."""
+    """Probability that contention begins on a worker within a window; the same for congestion on a link."""
     traffic: float = 1.0
-    """What network counters show, as a multiple of what gradients need: others on a host are counted, too."""
+    """Traffic that network counters report, as a multiple of the gradients' traffic.
+
+    Counters include the traffic of other processes on a host.
+    """
     retransmissions: float = 0.0
-    """Segments sent again within a window, whatever the links are like."""
+    """Mean number of segments retransmitted within a window without congestion."""
     memory_share: float = 0.05
-    """That a worker takes beside its samples."""
+    """Share of memory that a worker takes, without its samples."""
     sample_memory_share: float = 1e-4
-    """And for each."""
+    """Share of memory that each sample takes."""
     quota: bool = False
-    """Slow workers get less processor time; else their processors are slow."""
+    """Slow workers get less processor time; otherwise their processors are slow."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What some steps with the same local batches were like."""
+    """Describes the result of several steps with the same local batches."""
 
     workers: tuple[WorkerState, ...]
     losses: tuple[float, ...]
     seconds: float
     accuracy: float
-    """Of held-out samples, at its end."""
+    """Accuracy on held-out samples at its end."""
     variance_ratio: float
-    """V / |g|^2 in samples, of its last step."""
+    """V / |g|^2 of its last step, in samples."""
 
 
 class UnevenWorkers:
-    """A job on such workers, window by window.
+    """Simulates a job on such workers, window by window.
 
     Args:
-        seed: Of jitter, contention and losses: the same local batches meet the same again.
+        seed: Seed of jitter, contention and losses; the same local batches reproduce the same results.
     """
 
     def __init__(self, hosts: Hosts, curve: LearningCurve, *, seed: int) -> None:
@@ -90,11 +99,11 @@ class UnevenWorkers:
 
     @property
     def accuracy(self) -> float:
-        """Of held-out samples, now."""
+        """Return the current accuracy on held-out samples."""
         return self.curve.accuracy_at(self.progress)
 
     def window(self, local_batches: Sequence[int], steps: int) -> Window:
-        """So many steps."""
+        """Simulate `steps` steps, and return their result."""
         batches, hosts, random = np.asarray(local_batches, np.float64), self.hosts, self._random
         self._change()
         count, total = len(batches), int(batches.sum())
@@ -108,7 +117,7 @@ class UnevenWorkers:
         for step in range(steps):
             right = self.curve.accuracy_at(self.progress)
             accuracies[step] = random.binomial(batches.astype(int), right) / batches
-            scatter = min(1.0, 1 / math.sqrt(total * max(1 - right, 1e-2)))  # where most are right, few samples are all of the loss
+            scatter = min(1.0, 1 / math.sqrt(total * max(1 - right, 1e-2)))  # at high accuracy, few samples make up the loss
             losses.append(self.curve.loss_at(self.progress) * math.exp(scatter * random.standard_normal()))
             self.progress += worth
         seconds = float(times.sum())
@@ -139,7 +148,7 @@ class UnevenWorkers:
         )
 
     def _change(self) -> None:
-        """Somebody comes or goes, on workers and on links."""
+        """Begin and end contention on workers and congestion on links, at random."""
         for present, lasts, between in ((self._busy, BUSY_WINDOWS, BUSY_FACTOR), (self._left, CONGESTED_WINDOWS, CONGESTED_SHARE)):
             drawn, factors = self._random.random(len(present)), self._random.uniform(*between, len(present))
             came = (present == 1) & (drawn < self.hosts.contention)

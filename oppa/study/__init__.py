@@ -1,4 +1,4 @@
-"""A problem and its trials, remembered in one folder: nothing that was acknowledged is ever lost."""
+"""Stores a problem and its trials in one folder. Nothing that was acknowledged is ever lost."""
 
 from oppa.study.folder import Study
 from oppa.study.records import Lease, Prediction, Trial

@@ -1,7 +1,7 @@
-"""The one SQLite file of a study: its tables, how it is made at once or not at all, and how it is opened.
+"""Manages the SQLite file of a study: its tables, its creation at once or not at all, and how it is opened.
 
-Every commit is on disk before it returns (WAL, synchronous=FULL). A network file system breaks WAL's shared memory: there the
-file is opened without WAL, and by one host alone: the one that made it, until another finds that nobody works on it any more.
+Every commit is on disk before it returns (WAL, synchronous=FULL). A network file system breaks WAL's shared memory. There the file is
+opened without WAL, and by one host alone. This is the host that made it, until another host finds that no tuner works on it any more.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ CREATE TABLE sittings (tuner TEXT PRIMARY KEY, started_at REAL NOT NULL, seen_at
 
 
 def create(folder: Path, meta: dict[str, str]) -> None:
-    """Make the study's file, whole or not at all; where another process was faster, its file stays."""
+    """Create the study's file, whole or not at all. If another process was faster, its file stays."""
     if (folder / FILE).exists():
         return
     with disk_errors(folder):
@@ -55,7 +55,7 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
     """Open the study's file and check it.
 
     Raises:
-        StudyError: the file is missing, truncated, no study, of a newer oppa, or on a network file system and another host's.
+        StudyError: the file is missing, truncated, no study, of another version, or in use by another host on a network file system.
     """
     path = folder / FILE
     if not path.is_file():
@@ -78,7 +78,7 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
 
 
 def _take_over(connection: sqlite3.Connection, folder: Path, *, owner: str, host: str) -> None:
-    """Make the study this host's, as after a requeue; StudyError where a tuner of its owner still holds a trial."""
+    """Make this host the owner of the study, as after a requeue; raises StudyError if a tuner of its owner still holds a trial."""
     with transaction(connection):
         if connection.execute("SELECT 1 FROM trials WHERE outcome IS NULL AND lease_until > ?", (time.time(),)).fetchone():
             raise StudyError(
@@ -90,7 +90,7 @@ def _take_over(connection: sqlite3.Connection, folder: Path, *, owner: str, host
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """All or nothing, alone on the file, and on disk when it returns."""
+    """Run a block as a transaction: all or nothing, with exclusive access to the file, and on disk when it returns."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield connection
@@ -103,7 +103,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """What SQLite or the disk says, in words: a full disk, a damaged file, no permission."""
+    """Convert errors of SQLite or the disk to StudyError with a hint: a full disk, a damaged file, no permission."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -132,7 +132,7 @@ def _check(connection: sqlite3.Connection, folder: Path) -> None:
 
 
 def file_system(path: Path, mounts: Path = MOUNTS) -> str:
-    """The type of the file system that holds `path`, such as `ext4` or `nfs4`."""
+    """Return the type of the file system that holds `path`, such as `ext4` or `nfs4`."""
     resolved = path.resolve()
     found, kind = Path("/"), ""
     for line in mounts.read_text().splitlines():
@@ -144,5 +144,5 @@ def file_system(path: Path, mounts: Path = MOUNTS) -> str:
 
 
 def meta_of(connection: sqlite3.Connection) -> dict[str, Any]:
-    """The study's facts: uuid, problem, fingerprint, host, when it was made."""
+    """Return the study's metadata: uuid, problem, fingerprint, host, creation time."""
     return {row["key"]: json.loads(row["value"]) for row in connection.execute("SELECT key, value FROM meta")}

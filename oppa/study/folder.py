@@ -1,4 +1,4 @@
-"""A study: a folder with `study.db`, `trials/<id>/` and `best/`, shared by any number of tuners through leases."""
+"""Implements a study: a folder with `study.db`, `trials/<id>/` and `best/`, shared by any number of tuners through leases."""
 
 import contextlib
 import dataclasses
@@ -19,13 +19,13 @@ from oppa.trials.processes import Process, is_living, this_process
 from oppa.trials.trial import TrialResult
 
 LEASE_S = 60.0
-"""A tuner that gives no sign of life for this long has lost its trial."""
+"""Seconds without a sign of life after which a tuner loses its trial."""
 
 Clock = Callable[[], float]
 
 
 class Study:
-    """One study, as one tuner sees it. Wall-clock time comes from `clock`: leases are compared across processes."""
+    """One study, as used by one tuner. `clock` returns wall-clock time, since leases are compared across processes."""
 
     def __init__(self, folder: Path, *, clock: Clock = time.time, host: str = "") -> None:
         self.folder = folder
@@ -37,7 +37,11 @@ class Study:
 
     @classmethod
     def create(cls, folder: Path, problem: dict[str, Any], fingerprint: str, *, clock: Clock = time.time) -> Self:
-        """Make a new study for a problem (as JSON can hold it); an existing one with the same fingerprint is opened instead."""
+        """Create a study for a problem (as JSON values), or open an existing one with the same fingerprint.
+
+        Raises:
+            StudyError: the folder is the study of another problem, or cannot be used.
+        """
         facts = {
             "uuid": str(uuid.uuid4()),
             "problem": problem,
@@ -59,22 +63,22 @@ class Study:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     @property
     def uuid(self) -> str:
-        """What every process of this study carries in its environment."""
+        """Return the id that every process of this study carries in its environment."""
         return str(self.meta["uuid"])
 
     def sit_down(self, facts: Mapping[str, str]) -> None:
-        """Begin a sitting of this tuner: command, versions, hardware, whatever says later how the trials came about."""
+        """Begin a session of this tuner, and store its facts: command, versions, hardware, and all else that explains the trials later."""
         now = self._clock()
         with self._transaction() as connection:
             connection.execute("INSERT INTO sittings VALUES (?, ?, ?, ?)", (self._tuner, now, now, json.dumps(dict(facts))))
 
     def sittings(self) -> list[dict[str, str]]:
-        """The facts of every sitting, oldest first."""
+        """Return the facts of every session, oldest first."""
         with database.disk_errors(self.folder):
             rows = self._connection.execute("SELECT facts FROM sittings ORDER BY started_at").fetchall()
         return [json.loads(row["facts"]) for row in rows]
@@ -89,10 +93,10 @@ class Study:
         prediction: Prediction | None = None,
         limit: int | None = None,
     ) -> Lease | None:
-        """The right to run a trial; None where another tuner was faster, or `limit` search trials are taken.
+        """Return a lease to run a trial; None if another tuner was faster, or `limit` search trials are taken.
 
-        A search trial is the one after `tried` others of its configuration: where there are more by now, someone else has it. With a
-        `pairing` it is a verification trial: one of the repeats that compare configurations.
+        A search trial follows `tried` others of its configuration. If there are more by now, another tuner has claimed it. A trial with a
+        `pairing` is a verification trial: one of the repeats that compare configurations.
         """
         purpose = purpose if pairing is None else VERIFICATION
         now = self._clock()
@@ -121,12 +125,12 @@ class Study:
             return lease
 
     def renew(self, lease: Lease) -> None:
-        """A sign of life; raises LeaseLostError if another tuner has given this one up."""
+        """Renew a lease; raises LeaseLostError if another tuner has taken the trial over."""
         now = self._clock()
         self._update(lease, {"lease_until": now + LEASE_S})
 
     def finish(self, lease: Lease, result: TrialResult) -> None:
-        """Record how a trial ended: on disk when this returns. Raises LeaseLostError as `renew` does."""
+        """Record the outcome of a trial, which is on disk when this returns. Raises LeaseLostError as `renew` does."""
         estimate = result.estimate if result.outcome in MEASURED else None
         self._update(
             lease,
@@ -145,11 +149,11 @@ class Study:
         )
 
     def interrupt(self, lease: Lease, cause: str) -> None:
-        """Record that a trial was broken off: it may be run again."""
+        """Record that a trial was interrupted: it may be run again."""
         self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": self._clock() - self._started(lease)})
 
     def recover(self) -> list[int]:
-        """Mark the trials of tuners that are gone as interrupted, and fence those tuners off; their ids."""
+        """Mark the trials of dead tuners as interrupted, invalidate their leases, and return the ids of these trials."""
         now = self._clock()
         with self._transaction() as connection:
             rows = connection.execute("SELECT id, tuner, lease_until, started_at FROM trials WHERE outcome IS NULL").fetchall()
@@ -162,13 +166,13 @@ class Study:
         return [row["id"] for row in gone]
 
     def trials(self) -> list[Trial]:
-        """Every trial that ended, oldest first."""
+        """Return every trial that ended, oldest first."""
         with database.disk_errors(self.folder):
             rows = self._connection.execute("SELECT * FROM trials WHERE outcome IS NOT NULL ORDER BY id").fetchall()
         return [_trial(row) for row in rows]
 
     def running(self) -> list[Lease]:
-        """Every trial that some tuner runs now."""
+        """Return the leases of all trials that run now."""
         with database.disk_errors(self.folder):
             rows = self._connection.execute("SELECT * FROM trials WHERE outcome IS NULL ORDER BY id").fetchall()
         return [
@@ -183,7 +187,7 @@ class Study:
         ]
 
     def spent_s(self) -> float:
-        """Seconds of wall-clock time in which at least one tuner searched."""
+        """Return the seconds of wall-clock time in which at least one tuner searched."""
         with database.disk_errors(self.folder):
             rows = self._connection.execute("SELECT started_at, seen_at FROM sittings ORDER BY started_at").fetchall()
         total, end = 0.0, float("-inf")
@@ -193,11 +197,11 @@ class Study:
         return total
 
     def trial_folder(self, trial: Lease | Trial) -> Path:
-        """Where the trial's files lie."""
+        """Return the folder with the trial's files."""
         return self.folder / "trials" / trial.folder_name
 
     def _search_trials(self, configuration: Configuration | None = None) -> int:
-        """Those that run or count: of one configuration, or of all."""
+        """Return the number of search trials that run or were not interrupted, of one configuration or of all."""
         query, values = "SELECT COUNT(*) FROM trials WHERE purpose = 'search' AND outcome IS NOT 'interrupted'", tuple[str | int, ...]()
         if configuration is not None:
             same = "configuration_id = ? AND json_extract(configuration, '$.global_batch') = ?"  # ids do not name the batch
@@ -218,7 +222,7 @@ class Study:
                 raise LeaseLostError(f"trial {lease.trial} was taken over by another tuner", hint="the study goes on without this trial")
 
     def _seen(self, lease: Lease) -> None:
-        """This tuner is at work on the search; verification is not the search's time."""
+        """Record that this tuner works on the search now; verification does not count as search time."""
         if lease.purpose == SEARCH:
             self._connection.execute("UPDATE sittings SET seen_at = ? WHERE tuner = ?", (self._clock(), self._tuner))
 

@@ -1,6 +1,6 @@
-"""What a cluster does at every batch size: throughput and memory of each strategy, measured or predicted, as one record.
+"""Stores what a cluster does at every batch size: throughput and memory of each parallel strategy, measured or predicted.
 
-Written by profiling, read by training, control and people. The goodput formula lies beside it: it is what the table is for.
+Profiling writes the table; training, control and people read it. The goodput formula is in this package, since the table serves it.
 """
 
 from oppa.table.origin import Hardware, Origin

@@ -1,12 +1,12 @@
-"""Two files that change as one: `table.csv`, the record, and `table.meta.json`, which says what it must be.
+"""Stores a table as two files that change as one: `table.csv`, the record, and `table.meta.json`, which describes and verifies it.
 
-    table.csv            a line per row
-    table.meta.json      where it comes from; bytes and SHA-256 of table.csv; SHA-256 of itself
-    .table-<sha>.csv     for a moment: the table.csv of the table.meta.json beside it
-    .table.lock          held by whoever writes
+    table.csv            one line per row
+    table.meta.json      origin of the table; bytes and SHA-256 of table.csv; SHA-256 of itself
+    .table-<sha>.csv     temporary: the table.csv that belongs to the present table.meta.json
+    .table.lock          held by the process that writes
 
-A write is committed when the new table.meta.json takes its name. Its CSV then lies beside it, and takes its own name next. A reader
-takes the CSV that the meta names, under either name, so a writer that dies in between has written the table nevertheless.
+A write is committed when the new table.meta.json takes its name. At that moment its CSV has the temporary name; it is renamed next. A
+reader takes the CSV that the meta file names, under either name. So a writer that dies in between has written the table nevertheless.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _DAMAGED = "make it again: `oppa profile` with this folder goes on from its stud
 
 
 def write_files(folder: Path, rows: Sequence[Row], origin: Origin) -> None:
-    """Both files, durably and at once; raises TableError where the disk refuses."""
+    """Write both files, durably and at once; raises TableError if the disk refuses."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([COLUMNS, *(row.to_csv() for row in rows)])
     data = text.getvalue().encode()
@@ -44,7 +44,7 @@ def write_files(folder: Path, rows: Sequence[Row], origin: Origin) -> None:
 
 
 def read_files(folder: Path) -> tuple[tuple[Row, ...], Origin]:
-    """What was written last; raises TableError if there is no table, or not what was written."""
+    """Return what was written last; raises TableError if there is no table, or it is not what was written."""
     with _disk_errors(folder):
         if not (folder / META).exists() and not (folder / CSV).exists():
             raise TableError(f"`{folder}` holds no table", hint="`oppa profile JOB --global-batch FIRST..LAST --table FOLDER` makes one")
@@ -54,7 +54,7 @@ def read_files(folder: Path) -> tuple[tuple[Row, ...], Origin]:
             data = _bytes(_pending(folder, body), missing=b"") or _bytes(folder / CSV)
             if _sha256(data) == body["csv_sha256"]:
                 return _rows(folder / CSV, data), _origin(folder / META, body)
-            if _bytes(folder / META) == meta:  # else a writer was faster, and there is a newer table
+            if _bytes(folder / META) == meta:  # else a writer was faster, and there is a newer table to read
                 raise _damaged(folder / CSV, _what_became(data, body))
 
 
@@ -76,7 +76,7 @@ def _body(path: Path, meta: bytes) -> dict[str, Any]:
 def _rows(path: Path, data: bytes) -> tuple[Row, ...]:
     try:
         return tuple(map(Row.from_csv, csv.DictReader(io.StringIO(data.decode(), newline=""))))
-    except (ValueError, KeyError, TypeError) as error:  # the SHA-256 is right: another oppa has written it
+    except (ValueError, KeyError, TypeError) as error:  # the SHA-256 is right: another version of oppa has written it
         raise _damaged(path, f"its columns are others: {error}") from error
 
 
@@ -95,7 +95,7 @@ def _what_became(data: bytes, body: dict[str, Any]) -> str:
 
 
 def _settle(folder: Path) -> None:
-    """Give the CSV of the present meta its name, which whoever committed it may not have come to; what was never committed goes."""
+    """Rename the CSV of the present meta file if its writer died before that, and delete files that were never committed."""
     meta = folder / META
     with contextlib.suppress(FileNotFoundError, TableError):
         pending = _pending(folder, _body(meta, meta.read_bytes()))
@@ -111,7 +111,7 @@ def _pending(folder: Path, body: dict[str, Any]) -> Path:
 
 
 def _put(path: Path, data: bytes) -> None:
-    """A whole file in the place of another, on disk when this returns."""
+    """Replace a file as a whole; the new one is on disk when this returns."""
     draft = path.with_name(f"{path.name}.draft")
     draft.write_bytes(data)
     sync(draft)
@@ -121,7 +121,7 @@ def _put(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One writer at a time; the kernel drops the lock with its holder."""
+    """Hold the lock that only one writer can have; the kernel drops it if its holder dies."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -152,7 +152,7 @@ def _damaged(path: Path, why: str) -> TableError:
 
 
 def _digest(body: dict[str, Any]) -> str:
-    """SHA-256 of what the meta says, however it is spaced."""
+    """Return the SHA-256 of the contents of the meta file, however it is spaced."""
     return _sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
 
 

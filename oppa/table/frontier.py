@@ -1,4 +1,4 @@
-"""The frontier of a table: which strategy is fastest at each batch size, by how much, and where that changes (COPUS Figure 2)."""
+"""Computes the frontier of a table: the fastest strategy at each batch size, its margin, and where it changes (COPUS Figure 2)."""
 
 import dataclasses
 import itertools
@@ -9,33 +9,33 @@ from oppa.table.rows import Row, Strategy
 from oppa.table.table import Table
 
 Curves = Mapping[Strategy, Mapping[int, Row]]
-"""The fastest micro-batch's row, by strategy and global batch; batches ascend."""
+"""The row with the fastest micro-batch, by strategy and global batch; batches ascend."""
 MOST = 8
-"""Strategies that a figure names."""
+"""Number of strategies that a figure names."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What is known at one global batch."""
+    """The ranking of strategies at one global batch."""
 
     fastest: Row
     next_best: Row | None
-    """Of the second strategy; None where there is one alone."""
+    """Row of the second fastest strategy; None if there is only one strategy."""
     first: Row | None
-    """Of the strategy that is fastest at the smallest batch; None where that has no row."""
+    """Row of the strategy that is fastest at the smallest batch; None if it has no row here."""
 
     @property
     def global_batch(self) -> int:
-        """B_g, in sequences."""
+        """Return B_g, in sequences."""
         return self.fastest.configuration.global_batch
 
     def loss(self, row: Row | None) -> float | None:
-        """The share of the throughput that is lost with another row of this batch."""
+        """Return the share of the throughput that is lost with another row of this batch; None without a row."""
         return None if row is None else 1 - row.samples_per_s / self.fastest.samples_per_s
 
 
 def curves(table: Table) -> Curves:
-    """Throughput over the batch size, a curve for each strategy."""
+    """Return throughput over the batch size, a curve for each strategy."""
     found = defaultdict[Strategy, dict[int, Row]](dict)
     for (strategy, batch), row in sorted(table.fastest().items(), key=lambda item: item[0][1]):
         found[strategy][batch] = row
@@ -43,7 +43,7 @@ def curves(table: Table) -> Curves:
 
 
 def standings(known: Curves) -> list[Standing]:
-    """By global batch, ascending."""
+    """Return the ranking at each global batch, ascending."""
     by_batch = defaultdict[int, list[Row]](list)
     for curve in known.values():
         for batch, row in curve.items():
@@ -57,12 +57,15 @@ def standings(known: Curves) -> list[Standing]:
 
 
 def switches(standing: Sequence[Standing]) -> list[tuple[Standing, Standing]]:
-    """Neighbouring batches between which another strategy becomes the fastest."""
+    """Return the neighbouring batches between which another strategy becomes the fastest."""
     return [pair for pair in itertools.pairwise(standing) if pair[0].fastest.strategy != pair[1].fastest.strategy]
 
 
 def featured(standing: Sequence[Standing], *, most: int = MOST) -> list[Strategy]:
-    """The strategies that a figure names: those that are fastest somewhere, in the order of their batches, then those that come next."""
+    """Return the strategies that a figure names.
+
+    Those that are fastest somewhere come first, in the order of their batches, then those that are second most often.
+    """
     wins = Counter(each.fastest.strategy for each in standing)
     seconds = Counter(each.next_best.strategy for each in standing if each.next_best)
     kept = {strategy for strategy, _ in wins.most_common(most)}

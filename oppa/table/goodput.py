@@ -1,14 +1,14 @@
-"""Goodput: how fast the loss falls per second, and the row of a table that a controller takes for it.
+"""Computes goodput, how fast the loss falls per second, and the row of a table that a controller chooses by it.
 
 Notation (COPUS sections 3.1 and 3.2; n rows, m noise scales):
     T      samples_per_s, sequences per second                      (n,)
     B      global_batch, sequences per optimizer step               (n,)
     phi    noise_scale, the gradient noise scale in sequences       (m,)
 
-Eq. 8 pays for the learning rate of a larger batch, sqrt(B), however little noise there is: on a plateau, where the gradient is almost the
-same in every sequence, it wants large batches that learn nothing more. McCandlish et al. (2018, appendix E) find that the best rate of
-Adam saturates as (1 + phi / B) ** -a with a from 0.5 to 1. So by default a rate counts for the square root of what its batch is worth, not
-of its size: sqrt(B SE(B)), which is sqrt(B) while B is far below phi.
+Eq. 8 credits a larger batch with its learning rate, sqrt(B), however little noise there is. On a plateau the gradient is almost the same
+in every sequence. There eq. 8 favours large batches that learn nothing more. McCandlish et al. (2018, appendix E) find that the best rate
+of Adam saturates as (1 + phi / B) ** -a with a from 0.5 to 1. So by default a rate counts for the square root of what its batch is worth,
+not of its size. That is sqrt(B SE(B)), which is sqrt(B) while B is far below phi.
 """
 
 from collections.abc import Sequence
@@ -22,29 +22,32 @@ from oppa.table.rows import Row
 
 
 def statistical_efficiency(global_batch: ArrayLike, noise_scale: ArrayLike) -> NDArray[np.float64]:
-    """Progress of a sequence in a batch of B, against one that is a batch of its own: (1 + phi) / (B + phi) (COPUS eq. 6)."""
+    """Return the progress per sequence in a batch of B, relative to a batch of one: (1 + phi) / (B + phi) (COPUS eq. 6)."""
     batch, noise = np.asarray(global_batch, np.float64), np.asarray(noise_scale, np.float64)
     return np.asarray((1 + noise) / (batch + noise))
 
 
 def learning_rate_factor(global_batch: ArrayLike, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
-    """eta(B) / eta(1), as far as COPUS has it in the objective: sqrt(B) where the rate follows the batch so (eq. 8), else 1.
+    """Return eta(B) / eta(1) as it enters COPUS's objective: sqrt(B) if the rate follows the square root of the batch (eq. 8), else 1.
 
-    A linear factor would with saturating throughput always want the largest batch; for SGD, AdaScale acts on the learning rate instead
-    (COPUS section 3.2). And a rate that stays as it is gains nothing.
+    A linear factor with saturating throughput would always favour the largest batch. For SGD, AdaScale acts on the learning rate instead
+    (COPUS section 3.2). A constant rate gains nothing.
     """
     batch = np.asarray(global_batch, np.float64)
     return np.sqrt(batch) if scaling == "sqrt" else np.ones_like(batch)
 
 
 def saturating_factor(global_batch: ArrayLike, noise_scale: ArrayLike, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
-    """The same while there is noise: sqrt(B SE(B)) where the rate follows the batch as its square root, else 1; arguments broadcast."""
+    """Return the learning-rate factor, which saturates where the batch exceeds the noise scale; arguments broadcast.
+
+    It is sqrt(B SE(B)) if the rate follows the square root of the batch, else 1.
+    """
     factor = learning_rate_factor(global_batch, scaling)
     return factor * np.sqrt(statistical_efficiency(global_batch, noise_scale)) if scaling == "sqrt" else factor
 
 
 def plain_goodput(samples_per_s: ArrayLike, global_batch: ArrayLike, noise_scale: ArrayLike) -> NDArray[np.float64]:
-    """T x SE(B), as Pollux has it (COPUS eq. 5); the arguments broadcast."""
+    """Return T x SE(B), as Pollux defines it (COPUS eq. 5); the arguments broadcast."""
     return np.asarray(samples_per_s, np.float64) * statistical_efficiency(global_batch, noise_scale)
 
 
@@ -57,10 +60,10 @@ def goodput(
     saturating: bool = True,
     reference_batch: float = 1.0,
 ) -> NDArray[np.float64]:
-    """T x SE(B) x eta(B) / eta(B_ref) (COPUS eq. 7); the arguments broadcast.
+    """Return T x SE(B) x eta(B) / eta(B_ref) (COPUS eq. 7); the arguments broadcast.
 
     Args:
-        saturating: Whether the learning rate counts while there is noise, or always (COPUS eq. 8).
+        saturating: If true, the learning rate counts only while there is noise; else always (COPUS eq. 8).
         reference_batch: B_ref, where the factor is 1. It is common to all rows, so that no choice depends on it.
     """
     own, reference = (
@@ -71,14 +74,14 @@ def goodput(
 
 
 def goodputs(rows: Sequence[Row], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
-    """Of every row at every noise scale, shape (m, n); from the median belief in its throughput."""
+    """Return the goodput of every row at every noise scale, from the median of its throughput, shape (m, n)."""
     samples_per_s = np.array([row.samples_per_s for row in rows])
     batches = np.array([row.configuration.global_batch for row in rows])
     return goodput(samples_per_s, batches, np.asarray(noise_scales, np.float64).reshape(-1, 1), scaling=scaling)
 
 
 def best_at_each(rows: Sequence[Row], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> list[Row]:
-    """The row that a controller would choose at each noise scale: the largest goodput, of equals the first.
+    """Return the row that a controller would choose at each noise scale: the largest goodput, of equals the first.
 
     Raises:
         TableError: if there is no row to choose from.
@@ -89,5 +92,5 @@ def best_at_each(rows: Sequence[Row], noise_scales: ArrayLike, *, scaling: Scali
 
 
 def best(rows: Sequence[Row], noise_scale: float, *, scaling: Scaling = "sqrt") -> Row:
-    """The row that a controller would choose at one noise scale; raises TableError as `best_at_each` does."""
+    """Return the row that a controller would choose at one noise scale; raises TableError as `best_at_each` does."""
     return best_at_each(rows, noise_scale, scaling=scaling)[0]

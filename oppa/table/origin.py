@@ -1,4 +1,7 @@
-"""Where a table comes from, and whether it holds here: of another job or machine it is foreign, of other software it is stale."""
+"""Records where a table comes from, and checks that it holds here.
+
+A table of another job or machine is foreign; one of other software is stale.
+"""
 
 import dataclasses
 import importlib.metadata
@@ -20,7 +23,7 @@ Method = Literal["active", "exhaustive", "predicted"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """The machine that ran the trials: what a throughput depends on, and its memory."""
+    """The machine that ran the trials: what throughput depends on, and its memory."""
 
     cpu: str
     cores: float
@@ -31,76 +34,76 @@ class Hardware:
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> Self:
-        """This machine, within the limits of its control group."""
+        """Return this machine, within the limits of its control group."""
         return cls(cpu=_cpu(root), **dataclasses.asdict(this_machine(root)))
 
     @property
     def words(self) -> str:
-        """In a line: `2 cores of Intel Xeon, 4 x H100`."""
+        """Return a description in one line: `2 cores of Intel Xeon, 4 x H100`."""
         return f"{self.cores:g} cores of {self.cpu}" + (f", {self.gpus} x {self.gpu}" if self.gpus else "")
 
     def is_like(self, other: "Hardware") -> bool:
-        """Whether trials run as fast there; more memory or more GPUs of the same kind make none of them faster."""
+        """Return whether trials run as fast there. More memory or more GPUs of the same kind make none of them faster."""
         return (self.cpu, self.cores, self.gpu) == (other.cpu, other.cores, other.gpu)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """How a table was made. All of it is written to `table.meta.json`."""
+    """The origin of a table. All of it is written to `table.meta.json`."""
 
     problem: Mapping[str, Any]
-    """What of the problem decides throughput: model, cluster, precision, runner, and the user's own command."""
+    """The parts of the problem that decide throughput: model, cluster, precision, runner, and the user's own command."""
     study: str
-    """The uuid of the study whose trials it rests on."""
+    """The uuid of the study whose trials the table rests on."""
     method: Method
-    """Every candidate was tried, those that could change a decision, or none: all is predicted from a run."""
+    """Candidates that were tried: those that could change a decision, every one, or none (all is predicted from a run)."""
     complete: bool
-    """The profile came to its end; else it was interrupted, or its budget was spent."""
+    """True if the profile came to its end; false if it was interrupted, or its budget was spent."""
     loss_bound: float | None = None
-    """What an active profile was to come under: the expected loss of goodput, as a fraction."""
+    """Largest expected loss of goodput that an active profile accepts, as a fraction."""
     expected_loss: float | None = None
-    """What it came to; None where it is not known, or all was measured."""
+    """The expected loss in the end, as a fraction; None if it is unknown, or all was measured."""
     candidates: int
-    """Valid configurations of the search space, over all batch sizes."""
+    """Number of valid configurations of the search space, over all batch sizes."""
     pruned: int = 0
-    """Of these, left out: they ran out of memory, or are believed to."""
+    """Number of these that were left out: they ran out of memory, or are predicted to."""
     trials: int
-    """That ran, whatever came of them."""
+    """Number of trials that ran, whatever their outcome."""
     spent_s: float
-    """Seconds of trials."""
+    """Seconds that the trials took."""
     training_steps: int = 0
-    """Optimizer steps of training runs that have refined it since."""
+    """Number of optimizer steps of training runs that have refined the table since."""
     command: str = ""
     created_at: float
     """Seconds since 1970."""
     versions: Mapping[str, str]
-    """Of oppa, torch, Python."""
+    """Versions of oppa, torch and Python."""
     hardware: Hardware | None
-    """None where trials are imitated: they are as fast on any machine, with any torch."""
+    """The machine; None if trials are simulated: they are as fast on any machine, with any torch."""
     schema_version: int = SCHEMA_VERSION
 
     @classmethod
     def of(cls, problem: Problem, *, imitated: bool = False, **facts: Any) -> Self:
-        """The origin of a table that is made here and now; `facts` are the fields that neither the problem nor this process tells."""
+        """Return the origin of a table that is made here and now; `facts` are all other fields."""
         hardware = None if imitated else Hardware.here()
         return cls(problem=decisive(problem), versions=versions_here(), hardware=hardware, **facts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they are written to JSON."""
+        """Return plain values, as they are written to JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; raises TypeError for what that has not written."""
+        """Return the origin that `to_dict` converted; raises TypeError for other values."""
         return cls(**{**values, "hardware": Hardware(**values["hardware"]) if values["hardware"] else None})
 
     def require_for(self, problem: Problem, *, here: Hardware | None = None) -> None:
-        """Refuse a problem, a machine or versions whose throughputs this table does not tell.
+        """Refuse a problem, a machine or versions for whose throughputs this table does not hold.
 
-        The machine is looked at where the job has one host: this process need not be on the hosts of a larger cluster.
+        The machine is checked if the job has one host. This process need not run on the hosts of a larger cluster.
 
         Args:
-            here: This machine, unless given.
+            here: The machine to check; this one unless given.
 
         Raises:
             TableError: names the first thing that differs, with both values.
@@ -128,7 +131,7 @@ class Origin:
 
 
 def decisive(problem: Problem) -> dict[str, Any]:
-    """What of a problem decides the throughput of its configurations, as JSON has it; batch sizes are the rows' own."""
+    """Return the parts of a problem that decide the throughput of its configurations, as JSON values; the rows hold the batch sizes."""
     values, training = problem.to_dict(), problem.training
     entry_point = problem.model.entry_point.partition(":")[2]  # wherever its folder lies
     found = {
@@ -142,7 +145,7 @@ def decisive(problem: Problem) -> dict[str, Any]:
 
 
 def versions_here() -> dict[str, str]:
-    """Of what this process would run."""
+    """Return the versions of what this process runs: oppa, torch and Python."""
     return {"oppa": __version__, "torch": importlib.metadata.version("torch"), "python": platform.python_version()}
 
 
@@ -154,7 +157,7 @@ def _stale(name: str, then: str, now: str) -> TableError:
 
 
 def _differences(ours: Any, theirs: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
-    """What differs, by its dotted name, with both values as JSON."""
+    """Yield each value that differs: its dotted name, and both values as JSON."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         for key in dict.fromkeys([*ours, *theirs]):
             yield from _differences(ours.get(key), theirs.get(key), f"{name}.{key}" if name else key)
@@ -163,7 +166,7 @@ def _differences(ours: Any, theirs: Any, name: str = "") -> Iterator[tuple[str, 
 
 
 def _cpu(root: Path) -> str:
-    """The processor's model; the architecture where the kernel names none."""
+    """Return the processor's model; the architecture if the kernel names no model."""
     try:
         lines = (root / "proc/cpuinfo").read_text().splitlines()
     except OSError:

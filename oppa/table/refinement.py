@@ -1,17 +1,18 @@
-"""Refinement: what the step times of a training run say of a table that short trials have made.
+"""Refines a table that short trials have made, by the step times of a training run.
 
-Model: the logarithm of the rate in training = that of the row + delta + its own deviation.
+Model: the logarithm of the rate in training = that of the row + delta + the row's own deviation.
 
-Notation (logarithms of steps per second; i is a row that training has been in):
-    m, s       median of the row's belief, and its log_stddev
-    delta      what all rows have in common, such as the cost of gradient statistics; N(0, t^2)
+Notation (logarithms of steps per second; i is a row in which training has run):
+    m, s       log of the row's median rate, and its log_stddev
+    delta      deviation that all rows share, such as the cost of gradient statistics; N(0, t^2)
     e          own deviation of a row; N(0, s^2), independent of the others
-    y, v       what was seen of i, and its variance:  y_i = m_i + delta + e_i + noise of variance v_i
+    y, v       observed log rate of i, and its variance:  y_i = m_i + delta + e_i + noise of variance v_i
     g_i        s_i^2 / (s_i^2 + v_i), the share of its surprise that a row takes for its own
 
-Everything is normal, so the belief afterwards is exact: delta has precision 1/t^2 + sum of 1/(s_i^2 + v_i); with mean d and variance V,
+Everything is normal, so the posterior is exact. The precision of delta is 1/t^2 + sum of 1/(s_i^2 + v_i). With mean d and variance V of
+delta, the posterior is
 
-    a row that was seen       mean m + (1 - g) d + g (y - m)      variance (1 - g)^2 V + s^2 v / (s^2 + v)
+    a row that was observed   mean m + (1 - g) d + g (y - m)      variance (1 - g)^2 V + s^2 v / (s^2 + v)
     any other                 mean m + d                          variance s^2 + V
 """
 
@@ -33,11 +34,11 @@ from oppa.table.table import Table
 Array = NDArray[np.float64]
 
 COMMON_LOG_STDDEV = 0.2
-"""t: training differs from trials by a fifth, give or take: statistics, data loading, checkpoints, neighbours."""
+"""The value of t: training differs from trials by about a fifth, by statistics, data loading, checkpoints and neighbours."""
 BETWEEN_RUNS_LOG_STDDEV = 0.01
-"""Runs of one configuration differ by this, however many steps each has."""
+"""Standard deviation between runs of one configuration, in log units, however many steps each has."""
 _LEAST_VARIANCE = 1e-12
-"""Of a step: imitated steps may all take the same time."""
+"""Least variance of a step: simulated steps may all take the same time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +48,15 @@ class Observation:
     configuration: Configuration
     steps: int
     log_steps_per_s: float
-    """Logarithm of steps over the seconds that they took."""
+    """Logarithm of the number of steps over the seconds that they took."""
     variance: float
-    """Of the logarithm of a single step's rate; that of the mean of all is this over `steps`."""
+    """Variance of a single step's log rate; that of the mean of all steps is this over `steps`."""
 
     @classmethod
     def of(cls, configuration: Configuration, step_times_s: Sequence[float]) -> Self:
-        """What step times say, shape (q,), q >= 2, seconds; the relative variance of a time is that of the logarithm of its rate.
+        """Return the observation that step times give, in seconds, shape (q,), q >= 2.
+
+        The relative variance of a time is that of the logarithm of its rate.
 
         Raises:
             MeasurementError: if a time is not finite and positive, or there are fewer than two.
@@ -68,24 +71,24 @@ class Observation:
 
     @property
     def precision(self) -> float:
-        """Of what its steps say, runs not being apart."""
+        """Return the precision of the mean log rate, without the variance between runs."""
         return self.steps / max(self.variance, _LEAST_VARIANCE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """All that was seen of one configuration."""
+    """All observations of one configuration, combined."""
 
     mean: float
-    """Of the logarithm of its rate."""
+    """Mean of the log rate."""
     variance: float
 
 
 def refined(table: Table, observations: Iterable[Observation], *, common_log_stddev: float = COMMON_LOG_STDDEV) -> Table:
-    """The table of rates in training; where nothing was seen of that, the table as it is.
+    """Return the table of rates in training; without observations, the table as it is.
 
-    Their order does not matter, nor how steps are cut into observations. Refine the table that was profiled, each time with all that was
-    seen: a refined table knows `delta` already. A configuration that is not in the table becomes a row of its own.
+    The result depends neither on the order of the observations nor on how steps are cut into them. Refine the table that was profiled, each
+    time with all observations: a refined table contains `delta` already. A configuration that is not in the table becomes a row of its own.
     """
     known = list(observations)
     if not known:
@@ -118,13 +121,13 @@ def refined(table: Table, observations: Iterable[Observation], *, common_log_std
 def posterior(
     medians: Array, log_stddevs: Array, places: Sequence[int], seen: Sequence[Seen], *, common_log_stddev: float = COMMON_LOG_STDDEV
 ) -> tuple[Array, Array]:
-    """What to believe of all rows, given what was seen of some: medians, and deviations of the logarithms.
+    """Return the posterior of all rows, given observations of some: medians, and standard deviations of the logarithms, shape (n,) each.
 
     Args:
-        medians: Of the belief before, steps per second, shape (n,).
-        log_stddevs: Shape (n,).
-        places: Of the rows that something was seen of, shape (k,).
-        seen: Of each of these.
+        medians: Prior medians, steps per second, shape (n,).
+        log_stddevs: Prior standard deviations of the logarithms, shape (n,).
+        places: Positions of the observed rows, shape (k,).
+        seen: The observations of each of these.
     """
     means, variances = np.log(medians[places]), log_stddevs[places] ** 2
     theirs, noise = np.array([each.mean for each in seen]), np.array([each.variance for each in seen])
@@ -139,7 +142,7 @@ def posterior(
 
 
 def together(observations: Iterable[Observation]) -> dict[Configuration, Seen]:
-    """All that was seen of each configuration; their order does not show."""
+    """Combine the observations of each configuration, independently of their order."""
     found = defaultdict[Configuration, list[Observation]](list)
     for each in observations:
         found[each.configuration].append(each)
@@ -147,14 +150,14 @@ def together(observations: Iterable[Observation]) -> dict[Configuration, Seen]:
 
 
 def _of_one(observations: Sequence[Observation]) -> Seen:
-    """Means weighted by their precision; fsum, so that no order of them shows in the last digit."""
+    """Return the mean weighted by precision. Sums by fsum do not depend on the order, not even in the last digit."""
     total = math.fsum(each.precision for each in observations)
     mean = math.fsum(each.precision * each.log_steps_per_s for each in observations) / total
     return Seen(mean=mean, variance=1 / total + BETWEEN_RUNS_LOG_STDDEV**2)
 
 
 def _row(configuration: Configuration, seen: Seen) -> Row:
-    """What was seen, with nothing believed before: the limit of a large log_stddev."""
+    """Return a row for observations without a prior: the limit of a large log_stddev."""
     return Row(
         configuration=configuration,
         steps_per_s=math.exp(seen.mean),

@@ -1,4 +1,4 @@
-"""The table: rows, and where they come from. On disk it is a folder with `table.csv` and `table.meta.json` (oppa/table/files.py)."""
+"""Defines the table: rows and their origin. On disk it is a folder with `table.csv` and `table.meta.json` (oppa/table/files.py)."""
 
 import dataclasses
 from pathlib import Path
@@ -14,14 +14,14 @@ __all__ = ["Hardware", "Origin", "Row", "Strategy", "Table"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Throughput and memory of (S, B_g, B_m); what is not in it does not fit, or was not worth a look."""
+    """Throughput and memory of (S, B_g, B_m). A configuration that is missing does not fit, or was not worth a trial."""
 
     rows: tuple[Row, ...]
     origin: Origin
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The table in a folder, as it was written; while another process writes, the one before or the one after.
+        """Return the table in a folder as it was written. While another process writes, it is the table before or after that write.
 
         Raises:
             TableError: if there is none, it was cut short or altered, or is of another schema version.
@@ -30,7 +30,7 @@ class Table:
         return cls(rows=rows, origin=origin)
 
     def write(self, folder: Path) -> None:
-        """Put the table in the place of an older one, at once, and durably.
+        """Replace the table in a folder, at once and durably.
 
         Raises:
             TableError: if the folder cannot be written.
@@ -38,7 +38,10 @@ class Table:
         write_files(folder, self.rows, self.origin)
 
     def require_for(self, problem: Problem, *, here: Hardware | None = None) -> None:
-        """Refuse to tell throughputs of another problem, another machine than `here` (this one, unless given), or other versions.
+        """Refuse a problem, a machine or versions for whose throughputs this table does not hold.
+
+        Args:
+            here: The machine to check; this one unless given.
 
         Raises:
             TableError: names the first thing that differs, with both values.
@@ -46,7 +49,7 @@ class Table:
         self.origin.require_for(problem, here=here)
 
     def fastest(self) -> dict[tuple[Strategy, int], Row]:
-        """The row with the fastest micro-batch, by strategy and global batch (COPUS appendix D); the first of equals."""
+        """Return the row with the fastest micro-batch, by strategy and global batch (COPUS appendix D); of equals the first."""
         found: dict[tuple[Strategy, int], Row] = {}
         for row in self.rows:
             key = row.strategy, row.configuration.global_batch
@@ -56,5 +59,5 @@ class Table:
 
     @property
     def batches(self) -> list[int]:
-        """Every global batch, ascending."""
+        """Return every global batch, ascending."""
         return sorted({row.configuration.global_batch for row in self.rows})

@@ -1,4 +1,4 @@
-"""The training core: one optimizer step under any parallel layout, on gloo and CPUs or NCCL and CUDA devices alike."""
+"""The training core runs optimizer steps under any parallel layout, on CPUs with gloo or on CUDA devices with NCCL."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ _WHERE = {"GradientStatistics": "gradient_statistics", "NormTest": "adaptive_bat
 
 
 def __getattr__(name: str) -> Any:
-    """What is for loops of one's own, imported when it is asked for: `rules` do without torch."""
+    """Import the classes for users' own training loops on first access, so that `rules` can be imported without torch."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -1,4 +1,4 @@
-"""How many targets a model's outputs hit."""
+"""Count the targets that a model predicts correctly."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,13 @@ from oppa.training.tensor_parallel import IGNORED
 
 
 def hits(output: Tensor, targets: Tensor) -> Tensor | None:
-    """Targets that the largest output is for, and targets in all, shape (2,); None where outputs are not one for each class.
+    """Return the number of correct predictions and of targets, shape (2,); None if the outputs are not one per class.
 
     Args:
-        output: Of all classes along the last dimension, shape (..., classes).
+        output: One value per class along the last dimension, shape (..., classes); the largest is the prediction.
         targets: Class numbers, or `tensor_parallel.IGNORED`, shape (...).
     """
     if output.shape[:-1] != targets.shape or targets.is_floating_point():
         return None
-    right = output.argmax(-1) == targets  # what is IGNORED is no class
+    right = output.argmax(-1) == targets  # IGNORED is negative, so it never equals a class
     return torch.stack((right, targets != IGNORED)).flatten(1).sum(1)

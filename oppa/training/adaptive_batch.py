@@ -1,8 +1,8 @@
-"""The norm test in a training loop of one's own, behind DDP or FSDP2:
+"""Run the norm test in your own training loop, under DDP or FSDP2:
 
 from oppa.training import NormTest
 test = NormTest(model, global_batch=256, micro_batch=8, maximum=8192)
-sizes = test.step([8, 8])   # samples of each micro-batch; behind the last backward pass, before clipping and the update
+sizes = test.step([8, 8])   # samples of each micro-batch; after the last backward pass, before clipping and the update
 """
 
 import functools
@@ -17,24 +17,25 @@ from oppa.training.gradient_statistics import GradientStatistics
 from oppa.training.norm_test import ETA, Form, Sizes, asked_for, groups_of, sized, sized_as_written, variance_ratio
 
 GROWTH = 2.0
-"""How much larger the next batch may be."""
+"""Largest ratio of the next batch to the present one, by default."""
 
 
 class NormTest:
-    """Says how large the next batch should be; the same on every rank.
+    """Computes the size of the next batch by the norm test (Lau et al. 2025); every rank gets the same size.
 
     Args:
-        model: Behind DDP, behind FSDP2, or on one process; or the layout of something else.
-        global_batch: Samples of the first step, of all workers together.
-        maximum: Samples that no batch has more than, but for rounding up under `paper`; from then on nothing is measured any more.
-        micro_batch: Samples that a worker can take at once. A single worker runs two micro-batches at least: one cannot be compared.
-        eta: Smaller ones ask for larger batches; that of the form unless given (`ETA`).
-        form: `paper`: eq. 5, and Algorithm 1, as written; micro-batches then grow, and stay as many.
-        interval: Steps from one test to the next; between two nothing is measured.
-        growth: How much larger the next batch may be; unless given twofold, and without bound under `paper`.
+        model: A model under DDP, under FSDP2 or on one process, or the layout of another model's gradients.
+        global_batch: Samples of the first step over all workers.
+        maximum: Largest batch in samples; under `paper`, rounding may exceed it. Once it is reached, gradients are no longer measured.
+        micro_batch: Largest micro-batch of a worker in samples; under `paper`, that of the first step only. A single worker runs at
+            least two micro-batches, because the test compares them.
+        eta: Threshold of the test; smaller values require larger batches. The default depends on the form (`ETA`).
+        form: `paper` follows eq. 5 and Algorithm 1 as written: micro-batches grow, and their number stays.
+        interval: Steps from one test to the next; gradients are not measured in between.
+        growth: Largest ratio of the next batch to the present one; 2 by default, unbounded under `paper`.
 
     Raises:
-        InputError: if the layout is beyond it, or sizes do not fit each other.
+        InputError: if the model's layout is not supported, or the sizes are inconsistent.
     """
 
     def __init__(
@@ -66,24 +67,27 @@ class NormTest:
             sized, workers=layout.replicas, micro_batch=micro_batch, maximum=maximum, least=2 if layout.replicas == 1 else 1
         )
         self.sizes = self._sized(global_batch)
-        """Of the next step."""
+        """Sizes of the next step."""
         if form == "paper":
             self._sized = functools.partial(sized_as_written, workers=layout.replicas, accumulation=self.sizes.accumulation)
         self._maximum, self._largest = maximum, min(maximum, self._sized(maximum).global_batch)
         self.ratio: float | None = None
-        """V / |g|^2 of the last step that was tested; None where it did not tell."""
+        """V / |g|^2 of the last step that was tested; None if it could not be computed (`variance_ratio`)."""
         self.statistics = GradientStatistics(layout, over=groups_of(form, layout.replicas))
         self._steps = 0
 
     def step(self, samples: Sequence[float], *, loss_scale: float = 1.0) -> Sizes:
-        """Take in an optimizer step; all ranks call it, when gradients are averaged and nothing has changed them since.
+        """Process an optimizer step, and return the sizes of the next one.
+
+        All ranks call it after gradients are averaged and before anything changes them.
 
         Args:
-            samples: Of each micro-batch of this rank, in the order of their backward passes.
-            loss_scale: What the loss was multiplied with, beyond what makes the step's gradient a mean.
+            samples: Samples of each micro-batch of this rank, in the order of their backward passes.
+            loss_scale: Factor of the loss, beyond the one that makes the step's gradient a mean.
 
         Raises:
-            InputError: if that many micro-batches, of that many samples, cannot be.
+            InputError: if `samples` is empty, has a value that is not positive, or does not match the backward passes
+                (`GradientNorms.take`).
         """
         if not self.statistics.paused:
             self.statistics.step(samples, loss_scale=loss_scale)

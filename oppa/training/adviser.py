@@ -1,4 +1,4 @@
-"""Whoever may want a run changed while it trains, as rank 0 knows it."""
+"""Define the interface through which rank 0 receives requests to change a run while it trains."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,31 +9,31 @@ from oppa.problem.configuration import Configuration
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What a run should do before its next step."""
+    """A request for what a run should do before its next step."""
 
     configuration: Configuration
-    """To train in from now on."""
+    """Configuration to train in from the next step on."""
     local_batches: tuple[int, ...] = ()
-    """Of each worker, where they are to differ."""
+    """Samples of each worker; empty if all take the same number."""
     reason: str = ""
-    """For people."""
+    """Human-readable reason."""
     weighed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What spoke for it, as JSON has it: the goodput of the present and of the chosen configuration, the best, and what limits it."""
+    """JSON values behind the decision: goodput of the present, the chosen and the best configuration, and the limit that applies."""
     before_step: int | None = None
-    """Take the weights from before this step; None: as they are."""
+    """Restore the weights from before this step; None keeps the present weights."""
 
 
 class Adviser(Protocol):
-    """Hears of a run on rank 0, and may want it changed; nothing of it may take time."""
+    """Receives the events of a run on rank 0, and may request changes. Its methods must return quickly."""
 
     def step(self, **facts: Any) -> None:
-        """An optimizer step was taken."""
+        """Record an optimizer step."""
         ...
 
     def changed(self, **facts: Any) -> None:
-        """A change of configuration was tried."""
+        """Record an attempted change of configuration."""
         ...
 
     def wanted(self, present: Configuration) -> Advice | None:
-        """What to do; None: go on as it is."""
+        """Return what the run should do; None requests no change."""
         ...

@@ -1,4 +1,4 @@
-"""What all ranks tell each other at the end of a step, at once: each time that ranks wait for each other costs more than these numbers."""
+"""Exchange all numbers that end a step in one collective, because each synchronisation of ranks costs more than the numbers."""
 
 import dataclasses
 import math
@@ -13,40 +13,40 @@ from oppa.training.step import Order
 from oppa.training.worker import decoded, encoded
 
 Share = tuple[int, int, int]
-"""Of a replica: its first sample, the one behind its last, and a checksum of what it was shown."""
+"""A replica's first sample, the one after its last, and the checksum of its inputs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """By one rank."""
+    """The report of one rank."""
 
     loss: Tensor | None
-    """Of its replica, on ranks that have it."""
+    """Mean loss of its replica; None on ranks without the last stage."""
     share: Share
     measured: Tensor
-    """Of gradients; float64, as long on every rank."""
+    """Gradient measurements (`Replica.measured`) in float64, of equal length on every rank."""
     order: Order | None
-    """Counts on rank 0."""
+    """Directive; only that of rank 0 counts."""
     worker: WorkerState | None
-    """On all ranks, or on none."""
+    """State of the worker; set on all ranks or on none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
-    """The same on all ranks."""
+    """The combined reports of all ranks, the same on every rank."""
 
     loss: float
-    """The mean."""
+    """Mean loss over the replicas."""
     shares: tuple[Share, ...]
     measured: Tensor
-    """The sum; on the CPU."""
+    """Sum of the measurements over all ranks, on the CPU."""
     order: Order | None
     workers: tuple[WorkerState, ...]
-    """By rank."""
+    """One value per rank; empty if no rank reports one."""
 
 
 def agree(mesh: Mesh, said: Said) -> Agreed:
-    """Tell and hear; every rank calls it."""
+    """Combine the reports of all ranks; every rank calls it. A directive of rank 0 takes one more broadcast."""
     text = said.order.to_json().encode() if said.order is not None and mesh.rank == 0 else b""
     own_loss = float(said.loss) / mesh.dp.size if said.loss is not None and mesh.tp.index == 0 else 0.0
     told = torch.tensor([own_loss, *said.share, len(text)], dtype=torch.float64, device=mesh.device)
@@ -69,7 +69,7 @@ def agree(mesh: Mesh, said: Said) -> Agreed:
 
 
 def _heard(mesh: Mesh, text: bytes, length: int) -> Order:
-    """Rank 0's order on every rank."""
+    """Broadcast rank 0's directive, a text of `length` bytes, and return it on every rank."""
     letters = torch.zeros(length, dtype=torch.uint8, device=mesh.device)
     if text:
         letters.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))

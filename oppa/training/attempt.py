@@ -1,4 +1,4 @@
-"""One attempt at a run, as its ranks make it: from the newest checkpoint on, until all samples were seen or somebody asks to stop."""
+"""Run one attempt at a training run on its ranks: from the newest checkpoint until all samples are seen or a stop is requested."""
 
 import contextlib
 import logging
@@ -28,22 +28,22 @@ from oppa.training.step import Order, Step
 from oppa.trials.wire import TrialSpec, write_json
 
 LOOKS = 20
-"""At the loss of held-out samples, in a whole run."""
+"""Validations over a whole run, if `validate_every` does not set their interval."""
 PATIENCE = 10
-"""Steps in a row whose gradients are not finite, before training ends: it will not recover by itself."""
+"""Consecutive steps with non-finite gradients after which training ends; such a run does not recover by itself."""
 
 _log = logging.getLogger(__name__)
 
 
 class Attempt:
-    """Rank 0's view of an attempt, and what all ranks do behind a step.
+    """Runs an attempt on one rank. Rank 0 also writes the ledger and issues the directives that all ranks follow after a step.
 
     Args:
-        folder: The run's.
-        stop_requested: Whether to end at the next step boundary; asked on rank 0.
-        on_step: Called on rank 0 behind each step.
+        folder: Folder of the run.
+        stop_requested: Returns whether to end at the next step boundary; called on rank 0 only.
+        on_step: Called on rank 0 after each step.
         on_phase: Called on each rank as each phase of a change of layout begins.
-        adviser: Heard on rank 0.
+        adviser: Requests changes of the run; used on rank 0 only.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class Attempt:
         self._saved_s = time.monotonic()
         self._not_finite = 0
         self._accuracy: float | None = None
-        """Of held-out samples, when they were last looked at."""
+        """Accuracy on held-out samples at the last validation."""
         self._refused: tuple[Configuration, tuple[int, ...]] | None = None
         self._order = KeptOrder(folder)
         self._advice: Advice | None = None
-        """Of what is wanted now; rank 0 alone knows it."""
+        """The present advice; set on rank 0 only."""
 
     def make(self, trial: TrialSpec, *, rank: int, world: int, rendezvous: str) -> None:
-        """Train.
+        """Train from the newest checkpoint until all samples are seen or a stop is requested, and save the state.
 
         Raises:
-            TrainingError: if gradients stay without finite values.
-            CheckpointError: if the state cannot be saved at the end.
+            TrainingError: if gradients are not finite for `PATIENCE` consecutive steps.
+            CheckpointError: if checkpoints exist but none is usable, or the state cannot be saved at the end.
         """
         with self._gone_on(trial, rank=rank, world=world, rendezvous=rendezvous) as run:
             stopped = False
@@ -94,10 +94,12 @@ class Attempt:
 
     @contextlib.contextmanager
     def _gone_on(self, trial: TrialSpec, *, rank: int, world: int, rendezvous: str) -> Iterator[TrainingRun]:
-        """The run at its newest checkpoint that is whole, in the layout that it was saved in; at its beginning where there is none.
+        """Open the run at its newest usable checkpoint, or at its beginning if there is no checkpoint.
+
+        The layout is the saved one, unless the number of devices has changed.
 
         Raises:
-            CheckpointError: the newest one's, if none can be gone on from: to begin again is the user's to decide.
+            CheckpointError: that of the newest checkpoint, if none is usable; whether to start again is the user's decision.
         """
         saved, errors = checkpoints(self.folder), list[CheckpointError]()
         with open_run(trial, self.spec.problem.recipe, rank=rank, world=world, rendezvous=rendezvous, on_phase=self._on_phase) as run:
@@ -133,7 +135,7 @@ class Attempt:
         )
 
     def _wishes(self, run: TrainingRun) -> Order | None:
-        """What rank 0 wants done behind the step that begins now."""
+        """Return rank 0's directive for the end of the step that begins now; None if there is nothing to do."""
         advice = self._adviser.wanted(run.configuration) if self._adviser else self._planned(run)
         wanted = (advice.configuration, advice.local_batches) if advice else None
         change, local_batches = wanted if wanted and wanted not in (_present(run), self._refused) else (None, ())
@@ -148,7 +150,7 @@ class Attempt:
         return Order(configuration=change, local_batches=local_batches, back_to=back_to, save=save, passes=passes, stop=stop)
 
     def _profiled(self, profile: Profile, run: TrainingRun) -> None:
-        """Keep the profile of the run's first steps, and search for an order, where that is wanted."""
+        """Store the profile of the run's first steps, and search for a schedule if the configuration requires it."""
         assert self._ledger is not None
         write_json(self.folder / PROFILE, profile.to_dict())
         self._ledger.write("profiled", time=time.time(), step=run.steps, samples=run.samples, step_s=profile.step_s)
@@ -158,7 +160,7 @@ class Attempt:
         return Advice(configuration=self.spec.planned(run.samples + run.configuration.global_batch))
 
     def _back_to(self, run: TrainingRun, step: int) -> str:
-        """The newest checkpoint from before a step, by its name; empty if there is none any more."""
+        """Return the name of the newest checkpoint from before a step; empty, with a warning, if none is kept."""
         for checkpoint in checkpoints(self.folder):
             if steps_of(checkpoint) <= step:
                 return checkpoint.name
@@ -169,7 +171,7 @@ class Attempt:
         return ""
 
     def _note(self, step: Step, run: TrainingRun) -> None:
-        """Write the step into the ledger, and tell it."""
+        """Write the step to the ledger, and report it to the adviser and `on_step`."""
         assert self._ledger is not None
         configuration, known = step.configuration, step.noise_scale
         in_sequences = known.tokens_per_batch / run.spec.model.seq_len
@@ -215,7 +217,7 @@ class Attempt:
         self._on_step(step)
 
     def _validate(self, step: Step, run: TrainingRun) -> None:
-        """Look at the loss of held-out samples, where that is due behind a step, and write it down."""
+        """Evaluate the held-out samples if this is due after a step, and write the result to the ledger."""
         recipe = self.spec.problem.recipe
         if not recipe.validation:
             return
@@ -239,7 +241,7 @@ class Attempt:
     def _require_finite(self, step: Step) -> None:
         if not step.updated:
             self._not_finite += 1
-        elif step.norms:  # else nobody has looked
+        elif step.norms:  # without norms, the gradients were not measured
             self._not_finite = 0
         if self._not_finite >= PATIENCE:
             message = f"gradients were not finite for {PATIENCE} steps in a row, the last of them step {step.number}; no weight was changed"
@@ -253,11 +255,11 @@ class Attempt:
             self._change(order.configuration, order.local_batches, run)
         elif order.passes:
             run.reorder(order_of(order.passes, ORDER))
-        if order.save or order.back_to:  # an attempt that follows must not begin with the weights that were left
+        if order.save or order.back_to:  # a later attempt must not resume from the abandoned weights
             self._save(run)
 
     def _roll_back(self, checkpoint: Path, configuration: Configuration, local_batches: tuple[int, ...], run: TrainingRun) -> None:
-        """Go on with earlier weights, and write that down."""
+        """Continue with the weights of an earlier checkpoint, and write this to the ledger."""
         before, begin_s = run.configuration, time.monotonic()
         run.roll_back(checkpoint, configuration, local_batches)
         seconds = time.monotonic() - begin_s
@@ -280,7 +282,7 @@ class Attempt:
         self._order.take_up(run, self._ledger)
 
     def _change(self, configuration: Configuration, local_batches: tuple[int, ...], run: TrainingRun) -> None:
-        """Change to it, and write down what came of it; a configuration that cannot be run is not asked for again."""
+        """Change the configuration, and write the outcome to the ledger. A configuration that cannot run is not requested again."""
         try:
             change = run.change(configuration, local_batches)
         except InputError as error:
@@ -308,20 +310,20 @@ class Attempt:
                 failure=change.failure,
                 **self._reasons(),
             )
-        if change.seconds:  # else nothing has changed
+        if change.seconds:  # empty if nothing has changed
             if "rebatch" not in change.seconds:
                 self._order.end_search()
             self._order.take_up(run, self._ledger)
 
     def _reasons(self) -> dict[str, Any]:
-        """Why, and what was weighed."""
+        """Return the reason of the advice and its weighed values, as fields of the ledger."""
         return {"reason": self._advice.reason, "weighed": dict(self._advice.weighed)} if self._advice else {"reason": "", "weighed": {}}
 
     def _save(self, run: TrainingRun, *, must: bool = False) -> None:
-        """Save a checkpoint, and let go of older ones; if that fails and training can go on, say so and try again later."""
+        """Save a checkpoint, and remove the oldest ones. A failure is raised if `must`; else it is logged, and a later save retries."""
         folder, begin_s = checkpoint_of(self.folder, run.steps), time.monotonic()
         self._saved_s = begin_s
-        if folder.exists():  # nothing was trained since
+        if folder.exists():  # no step since the last save
             return
         try:
             run.save(folder)
@@ -345,18 +347,18 @@ class Attempt:
 
 
 def _present(run: TrainingRun) -> tuple[Configuration, tuple[int, ...]]:
-    """What a run trains in."""
+    """Return the present configuration and local batches of a run."""
     return run.configuration, run.local_batches
 
 
 def _layout_of(checkpoint: Path, wanted: Configuration) -> Configuration:
-    """The one that a checkpoint was saved in, or the wanted one where that has another number of devices."""
+    """Return the configuration of a checkpoint, or the wanted one if the numbers of devices differ."""
     saved = Configuration.from_dict(Manifest.read(checkpoint).notes["configuration"])
     return saved if saved.devices == wanted.devices else wanted
 
 
 def _variance_ratios(step: Step, run: TrainingRun) -> dict[str, float | None]:
-    """What norm tests compare a batch with, in sequences; None where the step does not tell."""
+    """Return the variance ratios that norm tests compare with a batch in sequences; None if the step has none."""
     workers = run.recipe.statistics == "workers"
     return {
         "variance_ratio": variance_ratio(step.norms, sample_tokens=run.spec.model.seq_len),
@@ -365,5 +367,5 @@ def _variance_ratios(step: Step, run: TrainingRun) -> dict[str, float | None]:
 
 
 def _number(value: float) -> float | None:
-    """As JSON can hold it."""
+    """Return the value, or None if it is not finite, because JSON has no such numbers."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The micro-batch calculator: what another global batch means to a layout that stays."""
+"""Compute the micro-batch for another global batch in the same layout."""
 
 import dataclasses
 
@@ -9,10 +9,16 @@ from oppa.training.rules import require_schedulable
 
 
 def rebatched(configuration: Configuration, layers: int, *, global_batch: int, micro_batch: int | None = None) -> Configuration:
-    """The same layout with another global batch, in sequences, and the largest micro-batch up to the present one, unless it is given.
+    """Return the same layout with another global batch.
+
+    Args:
+        configuration: The present configuration.
+        layers: Layers of the model.
+        global_batch: New global batch, in sequences.
+        micro_batch: New micro-batch, in sequences; by default the largest one, up to the present size, that the layout can run.
 
     Raises:
-        InputError: if the layout cannot run it; names the nearest global batch that it can.
+        InputError: if the layout cannot run it. The hint names the nearest global batch that it can run.
     """
     wanted = dataclasses.replace(configuration, global_batch=global_batch)
     sizes = _sizes(wanted) if micro_batch is None else [micro_batch]
@@ -25,7 +31,7 @@ def rebatched(configuration: Configuration, layers: int, *, global_batch: int, m
 
 
 def _sizes(configuration: Configuration) -> list[int]:
-    """Micro-batches that make up a replica's share, none larger than the present one, which fits into memory."""
+    """Return the micro-batches that divide a replica's share, up to the present one, which is known to fit in memory."""
     share, rest = divmod(configuration.global_batch, configuration.dp)
     return [] if rest else [size for size in divisors(share) if size <= configuration.micro_batch]
 
@@ -39,7 +45,7 @@ def _runs(configuration: Configuration, layers: int) -> bool:
 
 
 def _nearest(configuration: Configuration, layers: int, global_batch: int, micro_batch: int | None) -> int | None:
-    """The global batch closest to the wanted one that the layout can run; None if there is none up to twice as large."""
+    """Return the nearest global batch that the layout can run; None if there is none up to twice the wanted one."""
     step = configuration.dp * (micro_batch or 1)
     others = sorted(range(step, 2 * global_batch + step + 1, step), key=lambda other: abs(other - global_batch))
     for other in others:

@@ -1,7 +1,7 @@
-"""What a trial's step trains on depends on (seed, step) alone, whatever the layout: bytes of text as tokens.
+"""Provide batches of text, with bytes as tokens. The data of a trial's step depends on (seed, step) only, not on the layout.
 
-A language model predicts the next byte, an encoder the ones that are masked. A run, which is more than its first steps, goes through
-epochs: each has every sample once, in an order of its own, and a sample is known by its number from the start of the run on.
+A language model predicts the next byte, an encoder the masked bytes. A run goes through epochs. Each epoch has every sample once, in its
+own random order. A sample is identified by its number since the start of the run.
 """
 
 import dataclasses
@@ -21,60 +21,60 @@ from oppa.training.tensor_parallel import IGNORED
 from oppa.training.text import Text
 
 MASK = 256
-"""The token behind the 256 bytes that stands for what an encoder has to predict."""
+"""Token id of the mask, which hides the bytes that an encoder predicts; ids 0 to 255 are the bytes themselves."""
 MASKED = 0.15
 """Share of a sequence that is masked (BERT, Devlin et al. 2019, section 3.1)."""
 
 _EMBEDDED_BYTES = 4 << 20
-"""How much of the standard library's sources is enough: about so much."""
+"""Approximate size of the default corpus, which is taken from the standard library's sources."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batch:
-    """What a model is shown and what it is to predict, sequence by sequence or image by image: (b, ...) each."""
+    """Inputs and targets of b sequences or images, each of shape (b, ...)."""
 
     inputs: Tensor
     targets: Tensor
 
     @property
     def tokens(self) -> Tensor:
-        """The inputs of a model that reads text (b, s)."""
+        """Return the inputs of a text model, shape (b, s)."""
         return self.inputs
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on `device`."""
+        """Return the same batch on `device`."""
         return Batch(self.inputs.to(device), self.targets.to(device))
 
 
 class Source(Protocol):
-    """What to train on."""
+    """A source of training data."""
 
     @property
     def size(self) -> int | None:
-        """Samples of an epoch; None where there are always new ones."""
+        """Return the number of samples of an epoch; None if the data has no end."""
         ...
 
     def batch(self, step: int, sequences: range) -> Batch:
-        """The sequences of these numbers in the global batch of a trial's `step`."""
+        """Return these sequences of the global batch of a trial's `step`."""
         ...
 
     def samples(self, numbers: range) -> Batch:
-        """The samples of these numbers of a run, whatever the batches that they come in."""
+        """Return these samples of a run, whatever the batch sizes."""
         ...
 
     @property
     def held_out(self) -> int:
-        """Samples that a run never sees."""
+        """Return the number of samples that are held out from training."""
         ...
 
     def validation(self, numbers: range) -> Batch:
-        """These of them."""
+        """Return these held-out samples."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Text to train on, one byte a token; what to predict is one token ahead."""
+    """Text with one byte per token; the targets are the inputs shifted by one token."""
 
     text: Text
     seq_len: int
@@ -83,7 +83,12 @@ class Corpus:
 
     @classmethod
     def load(cls, folder: str, model: Model, *, seed: int, held_out: int = 0) -> "Corpus":
-        """Load all files under `folder` in the order of their names; if it is empty, the first 4 MiB of the standard library's sources."""
+        """Load all files under `folder` in name order; if `folder` is empty, the first 4 MiB of the standard library's sources.
+
+        Raises:
+            InputError: if the vocabulary is smaller than 256, a file cannot be read, the text is shorter than a sequence, or `held_out`
+                leaves less than half of the samples.
+        """
         if model.vocab < 256:
             raise InputError(f"`vocab = {model.vocab}` cannot hold the 256 bytes of the corpus", hint="use a vocab of at least 256")
         text = Text(sorted(Path(folder).rglob("*")) if folder else _embedded())
@@ -97,19 +102,19 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """Windows of the text that do not overlap, but for those that are held out."""
+        """Return the number of non-overlapping windows of the text, without those that are held out."""
         return (len(self.text) - 1) // self.seq_len - self.held_out
 
     def batch(self, step: int, sequences: range) -> Batch:
-        """The sequences of these numbers in the global batch of `step`, from anywhere in the text."""
+        """Return these sequences of the global batch of `step`; each starts at a random position of the text."""
         return self._windows(drawn(len(self.text) - self.seq_len, sequences, seed=self.seed, step=step))
 
     def samples(self, numbers: range) -> Batch:
-        """The windows of these numbers of a run."""
+        """Return these samples of a run; each is one of the non-overlapping windows."""
         return self._windows(among_all(in_order(self.size, numbers, seed=self.seed), self.size, self.held_out) * self.seq_len)
 
     def validation(self, numbers: range) -> Batch:
-        """Windows that are held out."""
+        """Return these held-out windows."""
         return self._windows(held_out_among(self.size, self.held_out)[numbers.start : numbers.stop] * self.seq_len)
 
     def _windows(self, starts: Tensor) -> Batch:
@@ -119,40 +124,40 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Masked:
-    """The same text for an encoder: of each sequence some bytes are masked, and only these are predicted.
+    """Text for an encoder: some bytes of each sequence are masked, and only these are predicted.
 
-    As many in every sequence, so that a mean over micro-batches is the mean over all of them.
+    Every sequence has the same number of masked bytes, so that the mean over micro-batches is the mean over all masked bytes.
     """
 
     corpus: Corpus
 
     @classmethod
     def load(cls, folder: str, model: Model, *, seed: int, held_out: int = 0) -> "Masked":
-        """As `Corpus.load`; raises InputError too for a vocabulary without a token for the mask."""
+        """Load the text like `Corpus.load`; also raises InputError if the vocabulary has no token for the mask."""
         if model.vocab <= MASK:
             raise InputError(f"`vocab = {model.vocab}` has no token for the mask of an encoder", hint=f"use a vocab of at least {MASK + 1}")
         return cls(Corpus.load(folder, model, seed=seed, held_out=held_out))
 
     @property
     def size(self) -> int:
-        """As many as the text has."""
+        """Return the number of samples of an epoch."""
         return self.corpus.size
 
     @property
     def held_out(self) -> int:
-        """As many as of the text."""
+        """Return the number of samples that are held out from training."""
         return self.corpus.held_out
 
     def batch(self, step: int, sequences: range) -> Batch:
-        """The sequences of these numbers in the global batch of `step`."""
+        """Return these sequences of the global batch of `step`."""
         return self._masked(self.corpus.batch(step, sequences), [f"{step}/{sequence}" for sequence in sequences])
 
     def samples(self, numbers: range) -> Batch:
-        """The samples of these numbers of a run; other bytes are masked in each epoch."""
+        """Return these samples of a run; each epoch masks other bytes."""
         return self._masked(self.corpus.samples(numbers), [f"sample {number}" for number in numbers])
 
     def validation(self, numbers: range) -> Batch:
-        """Windows that are held out, always masked alike."""
+        """Return these held-out windows; their masks are always the same."""
         return self._masked(self.corpus.validation(numbers), [f"held out {number}" for number in numbers])
 
     def _masked(self, text: Batch, names: Iterable[str]) -> Batch:
@@ -167,34 +172,34 @@ class Masked:
 
 
 def drawn(choices: int, sequences: range, *, seed: int, step: int) -> Tensor:
-    """A number below `choices` for each of these sequences of a step's global batch."""
-    # The generator keeps 32 bits of its seed: one seed's steps meet another's only behind a million.
+    """Draw a number below `choices` for each of these sequences of a step's global batch, shape (sequences,)."""
+    # The generator keeps 32 bits of its seed. The draws of one seed reappear under another seed only after a million steps.
     generator = torch.Generator().manual_seed((step + 1_000_003 * seed) % 2**32)
-    # Drawn in sequence: a longer global batch begins with the shorter one's sequences.
+    # Drawn in order, so that a larger global batch begins with the sequences of a smaller one.
     return torch.randint(choices, (sequences.stop,), generator=generator)[sequences.start :]
 
 
 def in_order(size: int, numbers: range, *, seed: int) -> Tensor:
-    """Which of `size` samples of an epoch these numbers of a run are; each epoch is shuffled anew."""
+    """Map sample numbers of a run to indices below `size`, the samples of an epoch; each epoch is shuffled anew."""
     wanted = torch.arange(numbers.start, numbers.stop)
     epochs = wanted // size
     return torch.cat([_shuffled(size, seed, epoch)[wanted[epochs == epoch] % size] for epoch in epochs.unique().tolist()])
 
 
 def require_left(size: int, held_out: int) -> None:
-    """Raise InputError where so many held-out samples leave too few to train on."""
+    """Raise InputError if fewer samples are left for training than are held out."""
     if size < held_out:
         hint = f"use at most {(size + held_out) // 2}"
         raise InputError(f"`validation = {held_out}` of {size + held_out} samples leave less than half to train on", hint=hint)
 
 
 def held_out_among(size: int, held_out: int) -> Tensor:
-    """The numbers of held-out samples among all, spread evenly over them; `size` are left."""
+    """Return the indices of the held-out samples among all `size + held_out`, evenly spread."""
     return (torch.arange(held_out) * 2 + 1) * (size + held_out) // (2 * max(1, held_out))
 
 
 def among_all(numbers: Tensor, size: int, held_out: int) -> Tensor:
-    """The numbers among all samples of those with these numbers among the `size` that are not held out."""
+    """Map indices among the `size` training samples to indices among all `size + held_out` samples."""
     return _kept(size, held_out)[numbers] if held_out else numbers
 
 

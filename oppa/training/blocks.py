@@ -1,10 +1,10 @@
-"""One layer of a transformer, cut into tensor-parallel slices: attention and a feed-forward network, each behind a norm.
+"""Define one transformer layer in tensor-parallel slices: attention and a feed-forward network, each after a norm.
 
-Norms stand before what they normalise, in every family; BERT had them behind: the same weights and operations, harder to train.
+All model families are pre-norm. The original BERT is post-norm: it has the same weights and operations, but is harder to train.
 
 Notation (b sequences, s tokens, h hidden, d width of a head):
     x              residual stream                                             (b, s, h)
-    rotation       cosines, sines, per token; None where positions are learned 2 x (s, d/2)
+    rotation       cosines and sines per token; None for learned positions     2 x (s, d/2)
 """
 
 import torch
@@ -27,7 +27,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape unchanged."""
+        """Normalise `x`; its shape stays."""
         return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), eps=1e-5).to(x.dtype)
 
 
@@ -39,17 +39,17 @@ class LayerNorm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.empty(hidden)), nn.Parameter(torch.empty(hidden))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape unchanged."""
+        """Normalise `x`; its shape stays."""
         return F.layer_norm(x.float(), self.weight.shape, self.weight.float(), self.bias.float(), eps=1e-5).to(x.dtype)
 
 
 def norm_of(model: Model) -> nn.Module:
-    """The norm that the model has everywhere."""
+    """Return a new norm of the kind that the model uses throughout."""
     return LayerNorm(model.hidden) if model.norm == "layer" else RMSNorm(model.hidden)
 
 
 class Attention(nn.Module):
-    """Self-attention over this rank's heads."""
+    """Computes self-attention over this rank's heads."""
 
     def __init__(self, model: Model, tp: Slice) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Attention(nn.Module):
         self.output = RowLinear(model.heads * model.head_dim, model.hidden, tp, bias=model.biases)
 
     def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
-        """Shape (b, s, h) unchanged."""
+        """Apply attention; the shape (b, s, h) stays."""
         x = copy_to(x, self.tp)
         query, key, value = (layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for layer in (self.query, self.key, self.value))
         query, key = rotate(query, rotation), rotate(key, rotation)
@@ -72,7 +72,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU, or GELU without a gate, over this rank's share of the inner width."""
+    """Computes SwiGLU, or GELU without a gate, over this rank's share of the inner width."""
 
     def __init__(self, model: Model, tp: Slice) -> None:
         super().__init__()
@@ -82,16 +82,21 @@ class FeedForward(nn.Module):
         self.down = RowLinear(model.ffn, model.hidden, tp, bias=model.biases)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (b, s, h) unchanged."""
+        """Apply the network; the shape (b, s, h) stays."""
         x = copy_to(x, self.tp)
         out: Tensor = self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
         return out
 
 
 class Block(nn.Module):
-    """One layer; `recompute` forgets activations of the attention (`selective`) or of all (`full`) until the backward pass.
+    """One transformer layer.
 
-    A mixture's experts are spread over `ep`; `micro_batches` of them make a step.
+    Args:
+        model: Model that the layer belongs to.
+        tp: This rank's slice of the layer.
+        recompute: Activations to recompute in the backward pass: `none`, `selective` (those of attention) or `full` (all).
+        ep: This rank's slice of the experts, if the model is a mixture.
+        micro_batches: Micro-batches of a step, by which a mixture's balance loss is divided.
     """
 
     def __init__(self, model: Model, tp: Slice, recompute: str, ep: Slice, micro_batches: int) -> None:
@@ -102,7 +107,7 @@ class Block(nn.Module):
         self.feed_forward = Mixture(model, tp, ep, micro_batches) if model.experts > 1 else FeedForward(model, tp)
 
     def forward(self, x: Tensor, *rotation: Tensor) -> Tensor:
-        """Shape (b, s, h) unchanged; cosines and sines where positions are rotary."""
+        """Apply the layer; the shape (b, s, h) stays. `rotation` has cosines and sines for rotary positions, else it is empty."""
         turned = (rotation[0], rotation[1]) if rotation else None
         return later(self._layer, x, turned) if self.recompute == "full" else self._layer(x, turned)
 
@@ -117,14 +122,14 @@ class Block(nn.Module):
 
 
 def rotation_of(length: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary angles (Su et al. 2021, base 10,000), each (length, head_dim / 2)."""
+    """Return cosines and sines of the rotary angles (Su et al. 2021, base 10,000), each of shape (length, head_dim / 2)."""
     frequencies = 10_000.0 ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
     angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequencies)
     return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn each pair of coordinates (i, i + d/2) by its token's angle; x is (b, heads, s, d)."""
+    """Rotate each pair of coordinates (i, i + d/2) by its token's angle; `x` has shape (b, heads, s, d)."""
     if rotation is None:
         return x
     cosines, sines = rotation
@@ -133,7 +138,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 def later(function: object, *arguments: object) -> Tensor:
-    """Call `function` now, and again in the backward pass, instead of keeping its activations."""
-    # No dropout anywhere: the random state need not be kept.
+    """Call `function` without keeping its activations; the backward pass recomputes them."""
+    # There is no dropout, so the random state need not be kept.
     out: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
     return out

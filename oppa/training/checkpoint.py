@@ -1,12 +1,13 @@
-"""Durable checkpoints: the training state in a folder, whole or not at all, readable in any layout. Safetensors and JSON; no pickle.
+"""Save and load the training state as a durable checkpoint, which any layout can load. The files are safetensors and JSON; no pickle.
 
     step-100/
-        manifest.json             the model, the trainer's notes, and of each piece: its tensor, box, file and SHA-256
-        rank-0000.safetensors     pieces of whole tensors; each element lies in one file, however many ranks held it
+        manifest.json             the model, the trainer's notes, and each piece's tensor, box, file and SHA-256
+        rank-0000.safetensors     pieces of whole tensors; each element is in one file, however many ranks held it
         ...
 
-Every rank writes a file into a folder beside, `.step-100.partial`. When all are on disk, one rank seals it: it writes the manifest and
-gives the folder its name. So what has this name is complete. A rank reads, and checks, only pieces that it needs something of.
+Each rank writes a file into the folder `.step-100.partial`. When all files are on disk, one rank seals the checkpoint: it writes the
+manifest and renames the folder. A folder with the final name is therefore complete. A rank reads and verifies only the pieces that it
+needs.
 """
 
 import dataclasses
@@ -32,14 +33,14 @@ from oppa.training.manifest import MANIFEST, Manifest, Saved, damaged
 from oppa.training.transfers import boxes_by_key, flows
 
 PIECE_ELEMENTS = 1 << 24
-"""Of a piece, at most, but for a single row: what a rank reads of a checkpoint comes in pieces."""
+"""Most elements of a piece, unless a single row has more; a rank reads one piece at a time."""
 
 
 def begin(folder: Path) -> None:
-    """Make room for a checkpoint, one rank for all; what an earlier attempt has left behind goes.
+    """Create the draft folder of a checkpoint, in place of an earlier draft; one rank calls it.
 
     Raises:
-        CheckpointError: if there is something in this place already.
+        CheckpointError: if `folder` exists.
     """
     if folder.exists():
         raise CheckpointError(f"`{folder}` is there already", hint="a checkpoint is never overwritten: name another folder, or remove it")
@@ -48,7 +49,7 @@ def begin(folder: Path) -> None:
 
 
 def write_share(folder: Path, state: State, layout: Layout, rank: int) -> None:
-    """Write this rank's share of the state, durably; every rank does so once `begin` has returned."""
+    """Write this rank's share of the state durably; every rank calls it after `begin` has returned."""
     file = draft_of(folder) / _file(rank)
     shapes = {one.key: one.shape for one in layout[rank]}
     tensors: dict[str, Tensor] = {}
@@ -65,7 +66,15 @@ def write_share(folder: Path, state: State, layout: Layout, rank: int) -> None:
 
 
 def seal(folder: Path, model: Model, *, steps: int, notes: Mapping[str, Any], ranks: int) -> None:
-    """Make a checkpoint of what so many ranks have written; one rank does so, once all have. The notes are the trainer's own, in JSON."""
+    """Complete the checkpoint; one rank calls it after all ranks have written their shares.
+
+    Args:
+        folder: Final folder of the checkpoint.
+        model: Model that was trained.
+        steps: Optimizer steps taken.
+        notes: Values of the trainer that JSON can hold.
+        ranks: Number of ranks.
+    """
     files = [draft_of(folder) / _file(rank) for rank in range(ranks)]
     shares = {file.name: json.loads(_beside(file).read_text()) for file in files}
     manifest = Manifest(
@@ -84,7 +93,7 @@ def seal(folder: Path, model: Model, *, steps: int, notes: Mapping[str, Any], ra
 
 
 def share_of(layout: Layout, rank: int) -> Iterator[tuple[Key, Box]]:
-    """What of the state a rank writes: each piece is written by the one with least to write so far, of those that hold it."""
+    """Yield the boxes of the state that a rank writes. Of the ranks that hold a box, the one with the fewest elements so far writes it."""
     loads = [0] * len(layout)
     for key, boxes in boxes_by_key(layout).items():
         for flow in flows(boxes, boxes):
@@ -96,10 +105,10 @@ def share_of(layout: Layout, rank: int) -> Iterator[tuple[Key, Box]]:
 
 
 def load(folder: Path, manifest: Manifest, wanted: State) -> None:
-    """Fill what a rank of any layout wants.
+    """Fill the tensors of a rank, in any layout, from a checkpoint.
 
     Raises:
-        CheckpointError: if a piece was altered, or something is not there.
+        CheckpointError: if a piece was altered, or an element is missing.
     """
     filled = dict.fromkeys(wanted, 0)
     for file in manifest.files:
@@ -116,12 +125,12 @@ def load(folder: Path, manifest: Manifest, wanted: State) -> None:
 
 
 def draft_of(folder: Path) -> Path:
-    """Where a checkpoint is before it is whole."""
+    """Return the folder of a checkpoint while it is incomplete."""
     return folder.with_name(f".{folder.name}.partial")
 
 
 def sha256_of(tensor: Tensor) -> str:
-    """Of the bytes of a tensor in host memory."""
+    """Return the SHA-256 of the bytes of a tensor in host memory."""
     return hashlib.sha256(tensor.contiguous().view(-1).view(torch.uint8).numpy().data).hexdigest()
 
 
@@ -130,7 +139,7 @@ def _touches(piece: Saved, wanted: State) -> bool:
 
 
 def _verified(file: Path, pieces: list[Saved]) -> Iterator[tuple[Saved, Tensor]]:
-    """The pieces in a file, one by one, as they were written."""
+    """Yield the pieces of a file one at a time; raise CheckpointError if one was altered."""
     if not pieces:
         return
     try:
@@ -149,7 +158,7 @@ def _file(rank: int) -> str:
 
 
 def _beside(file: Path) -> Path:
-    """What the rank that wrote a file says of it, until the manifest does."""
+    """Return the file in which a rank lists its pieces until the manifest does."""
     return file.with_suffix(".json")
 
 

@@ -1,8 +1,8 @@
-"""Gradients clipped to a norm: that of all of them, whatever the layout, and the same to the last bit in pipelines of any length.
+"""Clip gradients by their global norm, under any layout; pipelines of any length clip bitwise alike.
 
-Each parameter's norm is taken by itself, by one of the ranks that hold the same gradient. Shards of a parameter add up in the order of
-ranks; the sum over parameters is the exact one, rounded once (`math.fsum`). How parameters are spread over stages then changes no bit;
-how they are spread over replicas and tensor-parallel peers does.
+The norm of each parameter is computed separately, by one of the ranks that hold the same gradient. Shards of a parameter are added in
+rank order. The sum over parameters is exact and rounded once (`math.fsum`). The distribution of parameters over stages therefore changes
+no bit; their distribution over replicas and tensor-parallel peers does.
 """
 
 import math
@@ -23,13 +23,13 @@ SMALL = 1e-6
 
 
 class Clipping:
-    """Keeps the norm of a step's gradient at `most` (Pascanu et al. 2013).
+    """Limits the norm of a step's gradient to `most` (Pascanu et al. 2013).
 
     Args:
-        stages: Of this rank.
-        mesh: Where they are.
-        tied: The first and the last stage hold the same embedding.
-        most: The largest norm.
+        stages: Stages of this rank.
+        mesh: Process groups of this rank.
+        tied: Whether the first and the last stage hold the same embedding.
+        most: Largest norm.
     """
 
     def __init__(self, stages: Sequence[nn.Module], mesh: Mesh, *, tied: bool, most: float) -> None:
@@ -45,7 +45,11 @@ class Clipping:
         self._places: dict[str, int] = {}
 
     def clip(self) -> bool:
-        """Scale the averaged gradients, where their norm is larger; all ranks call it. False: it is no number, and nothing changes."""
+        """Scale the averaged gradients down if their norm is too large; all ranks call it.
+
+        Returns:
+            Whether the norm is finite; if not, the gradients stay.
+        """
         named = {name: (_local(parameter), share) for name, (parameter, share) in self._own.items() if parameter.grad is not None}
         squares = torch.zeros(len(self._order()), dtype=torch.float64, device=self._mesh.device)
         gradients = [gradient for gradient, _ in named.values()]
@@ -71,7 +75,7 @@ class Clipping:
         return total
 
     def _order(self) -> dict[str, int]:
-        """A place for each parameter of the model, the same on all ranks."""
+        """Return the position of each parameter of the model in the sums, the same on all ranks."""
         if not self._places:
             names: list[list[str]] = [[]] * self._mesh.pp.size
             if self._mesh.pp.group is None:

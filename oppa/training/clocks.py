@@ -1,4 +1,4 @@
-"""Clocks of a device: moments are noted as they pass, and read later."""
+"""Measure time on a device: moments are recorded as they pass, and read later."""
 
 import time
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from collections.abc import Callable
 import torch
 
 Reading = Callable[[], float]
-"""Seconds; asked for when nothing is in a hurry."""
+"""Returns the seconds of a recorded moment; it may wait for the device, so it is called outside of the timed work."""
 Clock = Callable[[], Callable[[], Reading]]
-"""Begins when it is called; what it returns notes a moment each time that it is called."""
+"""Starts a clock; each call of the returned function records a moment."""
 
 
 def clock_of(device: torch.device) -> Clock:
-    """By CUDA's events, which the device stamps itself, or by this machine's clock."""
+    """Return a clock that uses CUDA events, which the device itself stamps, or the host's clock for a CPU."""
     return _cuda_clock if device.type == "cuda" else _cpu_clock
 
 
@@ -27,7 +27,7 @@ def _cpu_clock() -> Callable[[], Reading]:
 
 
 def _cuda_clock() -> Callable[[], Reading]:
-    """The device's work is only begun when a hook runs."""
+    """Start a clock of CUDA events; when a hook runs, the device may still have queued work ahead of it."""
     begin = torch.cuda.Event(enable_timing=True)
     begin.record()
 

@@ -1,12 +1,13 @@
-"""Data parallelism around the stages that a rank holds: replicas kept equal (DDP), or states sharded (ZeRO, FSDP2).
+"""Add data parallelism to the stages of a rank: replicated parameters (DDP) or sharded training state (ZeRO, FSDP2).
 
-zero_stage 0   DDP, gradients averaged in buckets of `dp_bucket_mb`
+zero_stage 0   DDP: gradients are averaged in buckets of `dp_bucket_mb`
 zero_stage 1   the same, and each replica updates a share of the parameters (ZeroRedundancyOptimizer)
-zero_stage 2   FSDP2: gradients and optimizer state sharded; parameters gathered once per step
-zero_stage 3   FSDP2: parameters too, gathered for each block's forward and again for its backward pass
+zero_stage 2   FSDP2: gradients and optimizer state are sharded; parameters are gathered once per step
+zero_stage 3   FSDP2: parameters are sharded, too; each block's are gathered for its forward pass and again for its backward pass
 
-DDP's buckets decide in which order a ring adds an element's gradients, and stages decide the buckets. `reduce_in_rank_order` of
-`[training]` averages in the order of ranks instead, after the backward pass: the same bits for pipelines of any length.
+The bucket of an element determines the order in which a ring adds its gradients, and the stages determine DDP's buckets. With
+`reduce_in_rank_order` of `[training]`, gradients are averaged in rank order after the backward pass. Pipelines of any length then compute
+the same bits.
 """
 
 import contextlib
@@ -29,21 +30,26 @@ from oppa.training.optimizer import update_rule
 from oppa.training.rules import splits_backward
 
 Sums = Callable[[Sequence[Tensor], Axis], Iterator[Tensor]]
-"""Sums flat tensors over replicas, one after the other."""
+"""Yields the sum of each flat tensor over the replicas."""
 
 
 def shard(stage: Stage, configuration: Configuration, mesh: Mesh) -> None:
-    """Split a stage that is still on the meta device over the replicas, in place, where the ZeRO stage asks for it."""
+    """Shard a stage on the meta device over the replicas in place, if the ZeRO stage requires it."""
     for block in stage.blocks.values():
         shard_module(block, configuration, mesh, stage.dtype)
     shard_module(stage, configuration, mesh, stage.dtype)
 
 
 def shard_module(module: nn.Module, configuration: Configuration, mesh: Mesh, dtype: torch.dtype) -> None:
-    """Split over the replicas what of a module is not split yet; experts, which have fewer replicas, by themselves.
+    """Shard the parameters of a module that are not sharded yet over the replicas, if the ZeRO stage requires it.
+
+    Experts that are spread over ranks have fewer replicas, so they are sharded separately.
 
     Args:
-        dtype: What parameters are gathered as and compute in. Shards stay in float32, and gradients are reduced in it.
+        module: Module to shard in place.
+        configuration: Configuration with the ZeRO stage.
+        mesh: Process groups of this rank.
+        dtype: Type in which parameters are gathered and used. Shards and the reduction of gradients stay in float32.
     """
     if configuration.zero_stage < 2 or mesh.dp.group is None:
         return
@@ -60,9 +66,9 @@ def _fully_shard(
     module: nn.Module, configuration: Configuration, replicas: Axis, mesh: Mesh, whole: set[nn.Parameter], dtype: torch.dtype
 ) -> None:
     assert replicas.group is not None
-    # The layout is part of the name: DTensor remembers what it did on equal meshes, and would take the groups of a layout that is gone.
+    # The layout is part of the name: DTensor caches by mesh, and on an equal mesh it would use the groups of an earlier layout.
     ranks = DeviceMesh.from_group(replicas.group, mesh.device.type, mesh_dim_names=(f"dp_{mesh.layout}",))
-    # Inputs stay as they are: rotations are float32, the residual stream has the dtype already.
+    # Inputs are not cast: rotations are float32, and the residual stream has the dtype already.
     lower = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     policy = MixedPrecisionPolicy() if dtype == torch.float32 else lower
     gather_again = configuration.zero_stage == 3
@@ -70,12 +76,12 @@ def _fully_shard(
 
 
 def averages_after_backward(configuration: Configuration, training: Training) -> bool:
-    """Return whether gradients are averaged once all are there, rather than by DDP during the backward pass."""
+    """Return whether gradients are averaged after the whole backward pass, rather than by DDP during it."""
     return splits_backward(configuration) or training.reduce_in_rank_order
 
 
 def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh, training: Training) -> nn.Module:
-    """A stage with its weights, whose backward pass averages gradients over the replicas, but for experts that are spread."""
+    """Wrap a stage that has its weights in DDP, if DDP averages its gradients; experts that are spread over ranks are excluded."""
     trained = any(parameter.requires_grad for parameter in stage.parameters())
     if configuration.zero_stage >= 2 or mesh.dp.group is None or averages_after_backward(configuration, training) or not trained:
         return stage
@@ -95,7 +101,7 @@ def replicate(stage: nn.Module, configuration: Configuration, mesh: Mesh, traini
 def optimizers_for(
     stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, training: Training
 ) -> list[torch.optim.Optimizer]:
-    """Over all parameters of this rank. Experts that are spread have one of their own."""
+    """Return optimizers for all parameters of this rank; experts that are spread over ranks have a separate one."""
     return [_optimizer(parameters, configuration, replicas, training) for parameters, replicas in _replicated(stages, mesh)]
 
 
@@ -107,7 +113,7 @@ def _optimizer(parameters: list[nn.Parameter], configuration: Configuration, rep
 
 
 def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh: Mesh, training: Training) -> None:
-    """Average the gradients that neither DDP nor FSDP2 does: all of them after the backward pass, or those of experts that are spread."""
+    """Average the gradients that DDP and FSDP2 leave: those of spread experts, or all if they are averaged after the backward pass."""
     if configuration.zero_stage >= 2:
         return
     for parameters, replicas in _replicated(stages, mesh):
@@ -118,7 +124,7 @@ def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh
 
 
 def _replicated(stages: Iterable[nn.Module], mesh: Mesh) -> list[tuple[list[nn.Parameter], Axis]]:
-    """The parameters of this rank, with the ranks that hold the same ones."""
+    """Return the parameters of this rank in groups, each with the axis of ranks that hold the same ones."""
     named = [(name, parameter) for stage in stages for name, parameter in stage.named_parameters()]
     if mesh.ep.size == 1:
         return [([parameter for _, parameter in named], mesh.dp)]
@@ -128,17 +134,17 @@ def _replicated(stages: Iterable[nn.Module], mesh: Mesh) -> list[tuple[list[nn.P
 
 
 def of_expert(name: str) -> bool:
-    """Whether a parameter is one of a mixture's experts, which may have fewer replicas than all others."""
+    """Return whether a parameter, by its name, belongs to an expert, which may have fewer replicas than other parameters."""
     return ".experts." in name
 
 
 @contextlib.contextmanager
 def accumulating(module: nn.Module, configuration: Configuration, *, last: bool) -> Iterator[None]:
-    """Run one micro-batch of several: gradients stay local until the last one."""
+    """Keep gradients local during a micro-batch, unless it is the last one of the step."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(last)
         module.set_is_last_backward(last)
-        # ZeRO-2 keeps the gathered parameters from the first forward to the last backward pass of a step.
+        # ZeRO-2 keeps the gathered parameters from a step's first forward pass to its last backward pass.
         module.set_reshard_after_backward(last or configuration.zero_stage == 3)
         yield
     elif isinstance(module, DistributedDataParallel) and not last:
@@ -149,7 +155,7 @@ def accumulating(module: nn.Module, configuration: Configuration, *, last: bool)
 
 
 def average(parameters: Iterable[nn.Parameter], replicas: Axis, bucket_bytes: float, sums: Sums) -> None:
-    """Average gradients over the replicas, bucket by bucket, all of them under way at once."""
+    """Average gradients over the replicas in buckets of at most `bucket_bytes`, or of one gradient; all buckets run concurrently."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     buckets = _buckets(gradients, bucket_bytes)
     flats = [torch.cat([gradient.flatten() for gradient in bucket]) for bucket in buckets]
@@ -159,7 +165,7 @@ def average(parameters: Iterable[nn.Parameter], replicas: Axis, bucket_bytes: fl
 
 
 def sums_of_all_reduce(flats: Sequence[Tensor], replicas: Axis) -> Iterator[Tensor]:
-    """Yield the sum of each flat gradient over the replicas, added in the order that the backend prefers."""
+    """Yield the sum of each flat gradient over the replicas, in the backend's order of addition."""
     works = [dist.all_reduce(flat, group=replicas.group, async_op=True) for flat in flats]
     for flat, work in zip(flats, works, strict=True):
         work.wait()
@@ -167,9 +173,9 @@ def sums_of_all_reduce(flats: Sequence[Tensor], replicas: Axis) -> Iterator[Tens
 
 
 def sums_in_rank_order(flats: Sequence[Tensor], replicas: Axis) -> Iterator[Tensor]:
-    """Yield the sum of each flat gradient over the replicas, every element added in the order of ranks.
+    """Yield the sum of each flat gradient over the replicas, with every element added in rank order.
 
-    Each replica gets a share of all others' gradients, adds them up, and sends the sums to all: the bytes of a ring.
+    Each replica receives one share of all gradients, adds it up, and sends the sums to all. This moves as many bytes as a ring.
     """
     shares, scattered = [], []
     for flat in flats:

@@ -1,4 +1,4 @@
-"""What the first stage makes of a batch: tokens or image patches as vectors, with learned positions where the model has them.
+"""Embed a batch in the first stage: tokens or image patches become vectors, plus learned positions if the model has them.
 
 Notation (b sequences, s tokens, h hidden, p side of a patch):
     tokens    ids below the vocabulary                     (b, s)
@@ -15,9 +15,9 @@ from oppa.training.tensor_parallel import ColumnLinear, Slice, reduce_from
 
 
 class TokenEmbedding(nn.Embedding):
-    """A row per token, plus one per position and one per token type.
+    """Embeds tokens, and adds learned positions and token types if the model has them.
 
-    Whole on every tensor-parallel rank; a tied one is also the output head, and therefore split over the vocabulary like any head.
+    Every tensor-parallel rank holds all rows. A tied embedding is also the output head, so it is split over the vocabulary.
     """
 
     def __init__(self, model: Model, tp: Slice) -> None:
@@ -28,16 +28,16 @@ class TokenEmbedding(nn.Embedding):
         self.token_types = _rows(model.token_types, model.hidden)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Shape (b, s) to (b, s, h)."""
+        """Embed tokens of shape (b, s) as vectors of shape (b, s, h)."""
         x = super().forward(tokens) if len(self.part) == self.vocab else self._split(tokens)
         if self.token_types is not None:
             length, types = tokens.shape[1], len(self.token_types)
-            # As many segments as types, as if the sequence were that many sentences of one length.
+            # The sequence is cut into as many segments of equal length as there are token types.
             x = x + self.token_types[torch.arange(length, device=tokens.device) * types // length]
         return x if self.positions is None else x + self.positions[: x.shape[1]]
 
     def pieces(self, name: str) -> list[Piece]:
-        """This rank's rows of the tokens' vectors; all others are whole."""
+        """Return the pieces of a parameter: this rank's rows of the token vectors, or a whole tensor."""
         if not name.endswith(".weight"):
             return [Piece.of(name, self.get_parameter(name.rpartition(".")[2]).shape)]
         return [Piece.of(name, (self.vocab, self.embedding_dim), 0, self.part)]
@@ -50,15 +50,15 @@ class TokenEmbedding(nn.Embedding):
 
 
 class TiedHead(ColumnLinear):
-    """The output head of a last stage that has no embedding: a copy of the first stage's, whose gradients are summed with it."""
+    """The tied output head of a last stage without the embedding: a copy of it. The gradients of both are summed."""
 
     def pieces(self, name: str) -> list[Piece]:
-        """This rank's rows of the embedding."""
+        """Return this rank's rows of the embedding, under its name."""
         return super().pieces(name.replace("head", "embedding"))
 
 
 class PatchEmbedding(nn.Module):
-    """A vector per patch, after one of its own for the whole image (ViT, Dosovitskiy et al. 2021, eq. 1)."""
+    """Embeds the patches of an image after a class token for the whole image (ViT, Dosovitskiy et al. 2021, eq. 1)."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PatchEmbedding(nn.Module):
         self.positions = _rows(model.learned_positions, model.hidden)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Shape (b, 3, side, side) to (b, s, h)."""
+        """Embed images of shape (b, 3, side, side) as vectors of shape (b, s, h)."""
         patches = F.unfold(images, self.patch, stride=self.patch).transpose(1, 2)
         x = self.projection(patches)
         x = torch.cat((self.class_token.to(x.dtype).expand(len(x), 1, -1), x), dim=1)

@@ -1,7 +1,7 @@
-"""Moves the training state of a rank from what it was staged in to where the new layout wants it, with its peers, round by round.
+"""Move the staged training state between ranks into the tensors of a new layout, in rounds.
 
-Staged tensors are dropped as soon as all ranks that need them have them, and tensors come in an order by which no rank gets faster than it
-gives away: a change of layout takes no more memory than the larger of the two (`tests/training/test_reshard_memory.py`).
+A rank drops staged tensors as soon as all ranks that need them have them. In the order of tensors, no rank receives faster than it
+releases. A change of layout therefore takes no more memory than the larger layout (`tests/training/test_reshard_memory.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,20 +15,30 @@ from oppa.training.holdings import Key, Layout
 from oppa.training.transfers import Transfer, evenly, rounds, transfers
 
 ROUND_BYTES, ROUND_SHARE = 32 << 20, 1 / 8
-"""Moved at once, over all ranks; a rank has that much in buffers, twice at most. No more than this share of what the fullest rank holds."""
+"""Limits of a round: bytes moved over all ranks, and their share of what the fullest rank holds. Buffers take at most twice that."""
 
 Held = Sequence[tuple[Box, Tensor]]
-"""What a rank holds of one whole tensor: boxes, and the tensors that have their elements."""
+"""Boxes of one whole tensor that a rank holds, with the tensors of their elements."""
 State = dict[Key, list[tuple[Box, Tensor]]]
-"""What it holds of each."""
+"""Boxes that a rank holds of each whole tensor."""
 Wanted = Callable[[Key], Held]
-"""What it is to hold, asked for when it comes, so that it need not be there before."""
+"""Returns the boxes of one whole tensor that a rank will hold, with the tensors to fill, which may be allocated in the call."""
 
 
 def exchange(staged: State, wanted: Wanted, source: Layout, target: Layout, group: dist.ProcessGroup | None = None) -> int:
-    """Fill what is `wanted` in the target layout with what all ranks have staged from the source's, which is consumed.
+    """Fill the tensors of the target layout from the state that all ranks have staged in the source layout.
 
-    Every rank of the group (by default, all) calls it. Returns the bytes that this rank received.
+    Every rank of the group calls it; the staged state is consumed.
+
+    Args:
+        staged: State of this rank in the source layout, in host memory.
+        wanted: Tensors of this rank in the target layout.
+        source: Source layout.
+        target: Target layout.
+        group: Group of all ranks; the default group if None.
+
+    Returns:
+        Bytes that this rank received.
     """
     rank, received_bytes = dist.get_rank(group), 0
     plan = transfers(source, target)
@@ -49,22 +59,22 @@ def exchange(staged: State, wanted: Wanted, source: Layout, target: Layout, grou
 
 
 def packed(staged: State, moving: Sequence[Transfer]) -> Tensor:
-    """The bytes of all these boxes, one behind the other."""
+    """Return the concatenated bytes of all these boxes."""
     return torch.cat([find(staged[one.key], one.box).contiguous().view(-1).view(torch.uint8) for one in moving])
 
 
 def unpack(wanted: Wanted, moving: Sequence[Transfer], message: Tensor) -> None:
-    """Put the boxes of a message where they belong; twice where a rank holds two copies."""
+    """Copy the boxes of a message into the wanted tensors; into both, if a rank holds two copies."""
     for one, part in zip(moving, message.split([one.nbytes for one in moving]), strict=True):
         for box, tensor in wanted(one.key):
             if inside(one.box, box):
                 place = tensor[index(one.box, box)]
-                # Cloned, because a tensor's elements lie at multiples of their size, and a message's need not.
+                # Cloned, because a tensor's elements are aligned to their size, and those of a message need not be.
                 place.copy_(part.clone().view(place.dtype).view(place.shape))
 
 
 def keep(staged: Held, wanted: Held) -> None:
-    """Copy what this rank holds already."""
+    """Copy the elements that this rank holds already."""
     for box, tensor in wanted:
         for there, found in staged:
             both = common(box, there)
@@ -73,12 +83,12 @@ def keep(staged: Held, wanted: Held) -> None:
 
 
 def find(held: Held, box: Box) -> Tensor:
-    """The elements of a box, which lies within one of those held."""
+    """Return the elements of a box, which is inside one of the boxes held."""
     return next(tensor[index(box, there)] for there, tensor in held if inside(box, there))
 
 
 def _swap(messages: dict[int, Tensor], buffers: dict[int, Tensor], group: dist.ProcessGroup | None) -> None:
-    """Send to each peer and receive from each, all at once."""
+    """Send the messages to their peers and receive the buffers from theirs, all at once."""
     sends = [dist.P2POp(dist.isend, message, group=group, group_peer=peer) for peer, message in messages.items()]
     receives = [dist.P2POp(dist.irecv, buffer, group=group, group_peer=peer) for peer, buffer in buffers.items()]
     if sends or receives:

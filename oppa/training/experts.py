@@ -1,12 +1,12 @@
-"""A mixture of experts: a router sends each token to the best k of E feed-forward networks, which are spread over `ep` ranks.
+"""Define a mixture of experts: a router sends each token to the best k of E feed-forward networks, which are spread over `ep` ranks.
 
-The ep ranks are data-parallel ranks, each with tokens of its own. All of a token's choices are kept (no capacity, nothing is dropped),
-so that every layout computes the same. Tensor parallelism cuts each expert like any feed-forward network.
+The ep ranks are data-parallel ranks with different tokens. There is no capacity limit and no token is dropped, so that every layout
+computes the same. Tensor parallelism splits each expert like any feed-forward network.
 
 Notation (b sequences, s tokens each, T = b s, h hidden, E experts, k experts per token, n rows = choices that arrive at a rank):
     chosen     experts of each token                        (T, k)
-    weights    what each choice counts                      (T, k)
-    counts     choices of each expert                       (E,)
+    weights    weight of each choice                        (T, k)
+    counts     number of choices of each expert             (E,)
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ _BALANCE = 0.01
 
 
 class Mixture(nn.Module):
-    """Routed feed-forward networks; its gradients include those of a loss that keeps the experts equally busy."""
+    """Routes tokens to feed-forward networks; its gradients include those of a loss that balances the load of the experts."""
 
     def __init__(self, model: Model, tp: Slice, ep: Slice, micro_batches: int) -> None:
         super().__init__()
@@ -35,11 +35,11 @@ class Mixture(nn.Module):
         self.experts = Experts(model, ep.of(model.experts), tp)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (b, s, h) unchanged."""
+        """Apply the mixture; the shape (b, s, h) stays."""
         with torch.autocast(x.device.type, enabled=False):
             probabilities = F.linear(x.float(), self.router.weight.float()).softmax(-1)
         weights, chosen = probabilities.topk(self.active)
-        if self.active > 1:  # a single choice counts as its probability, or the router would not learn from it (Switch Transformer)
+        if self.active > 1:  # a single choice keeps its probability as weight, so that the router learns from it (Switch Transformer)
             weights = weights / weights.sum(-1, keepdim=True)
         mixed = self._mix(copy_to(x, self.tp).flatten(0, 1), copy_to(weights, self.tp).flatten(0, 1), chosen.flatten(0, 1))
         out = reduce_from(mixed, self.tp).view_as(x)
@@ -47,7 +47,7 @@ class Mixture(nn.Module):
         return with_gradient_of(out, balance)
 
     def _mix(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """What each token's experts make of it: (T, h)."""
+        """Return the weighted sum of each token's experts, shape (T, h)."""
         choices = chosen.flatten()
         by_expert = choices.argsort(stable=True)
         rows = self._at_experts(x[by_expert // self.active], choices.bincount(minlength=self.count))
@@ -55,7 +55,7 @@ class Mixture(nn.Module):
         return torch.sum(by_token * weights.unsqueeze(-1).to(rows.dtype), 1)
 
     def _at_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Send rows, sorted by expert, to the ranks of their experts, and what these make of them back."""
+        """Send rows, sorted by expert, to the ranks of their experts, and return the experts' outputs in the same order."""
         if self.ep.size == 1:
             out: Tensor = self.experts(rows, counts.tolist())
             return out
@@ -64,17 +64,17 @@ class Mixture(nn.Module):
         sent, received = counts.view(self.ep.size, -1), received.view(self.ep.size, -1)
         there, back = sent.sum(1).tolist(), received.sum(1).tolist()
         arrived = exchange(rows, there, back, self.ep, gradient=self.ep.size)
-        # They arrive sorted by the rank that sent them, and within by expert.
+        # Rows arrive sorted by sender, and by expert within each sender.
         expert = torch.arange(received.shape[1], device=rows.device).repeat(self.ep.size).repeat_interleave(received.flatten())
         by_expert = expert.argsort(stable=True)
         done = self.experts(arrived[by_expert], received.sum(0).tolist())
-        # Between the exchanges gradients are the mean over the ep ranks, not their sum: then averaging experts' gradients over
-        # the replicas of an expert gives the mean over all data-parallel ranks, as for any other weight.
+        # Between the two exchanges, gradients are the mean over the ep ranks, not the sum. Averaging an expert's gradients over its
+        # replicas then gives the mean over all data-parallel ranks, as for any other weight.
         return exchange(done[by_expert.argsort()], back, there, self.ep, gradient=1 / self.ep.size)
 
 
 class Experts(nn.Module):
-    """The experts of this rank, each kind of matrix stacked by rows, so that FSDP2 can share them out evenly."""
+    """The experts of this rank. Their matrices of one kind are stacked by rows, so that FSDP2 can shard them evenly."""
 
     def __init__(self, model: Model, mine: range, tp: Slice) -> None:
         super().__init__()
@@ -84,7 +84,15 @@ class Experts(nn.Module):
         self.down = Stack(mine, outer, 1, tp, bias=model.biases)
 
     def forward(self, rows: Tensor, counts: list[int]) -> Tensor:
-        """Rows sorted by expert (n, h), so many each, to this rank's share of their sums (n, h)."""
+        """Apply each expert to its rows.
+
+        Args:
+            rows: Rows sorted by expert, shape (n, h).
+            counts: Number of rows of each expert.
+
+        Returns:
+            This tensor-parallel rank's summand of the outputs, shape (n, h).
+        """
         up = self.up(rows, counts)
         inner = F.gelu(up) if self.gate is None else F.silu(self.gate(rows, counts)) * up
         out: Tensor = self.down(inner, counts)
@@ -92,7 +100,7 @@ class Experts(nn.Module):
 
 
 class Stack(nn.Module):
-    """A linear layer of each expert in `mine`; of every one, this tensor-parallel rank holds a part of dimension `dim`."""
+    """The linear layers of the experts in `mine`; this tensor-parallel rank holds a part of dimension `dim` of each."""
 
     def __init__(self, mine: range, full_shape: tuple[int, int], dim: int, tp: Slice, *, bias: bool) -> None:
         super().__init__()
@@ -102,29 +110,30 @@ class Stack(nn.Module):
         self.bias = nn.Parameter(torch.empty(len(mine) * outputs)) if bias else None
 
     def forward(self, rows: Tensor, counts: list[int]) -> Tensor:
-        """Each expert's rows through its own layer; of a layer split over its inputs, this rank's summand."""
+        """Apply each expert's layer to its rows; a layer that is split over its inputs returns this rank's summand."""
         groups, weights = rows.split(counts), self.weight.unflatten(0, (len(self.mine), -1)).unbind()
         if self.bias is None:
             return torch.cat([F.linear(*layer) for layer in zip(groups, weights, strict=True)])
-        # A summand has its share of the bias, whose gradients are added up again.
+        # Each summand has an equal share of the bias; `copy_to` sums the gradients of the bias.
         bias = self.bias if self.dim == 0 else copy_to(self.bias, self.tp) / self.tp.size
         biases = bias.unflatten(0, (len(self.mine), -1)).unbind()
         return torch.cat([F.linear(*layer) for layer in zip(groups, weights, biases, strict=True)])
 
     def pieces(self, name: str) -> list[Piece]:
-        """This rank's experts, each of which is a tensor by itself, whichever rank holds it."""
+        """Return the pieces of a parameter, one per expert of this rank: each expert is a whole tensor of its own."""
         shape = self.full_shape if name.endswith("weight") else self.full_shape[:1]
         return [Piece.of(f"{name}/{expert}", shape, self.dim, self.part) for expert in self.mine]
 
 
 def balance_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
-    """How unequally the experts are busy; 1 where equally (Switch Transformer, section 2.2, for k choices).
+    """Return the imbalance of the experts' load; 1 if it is equal (Switch Transformer, section 2.2, for k choices).
 
-    Mean over sequences, as DeepSeek-V3 has it (section 2.1.2), not over a micro-batch: it does not depend on how a layout cuts the batch.
+    It is computed per sequence and averaged, as in DeepSeek-V3 (section 2.1.2), not over a micro-batch. It is therefore independent of
+    how a layout splits the batch.
 
     Args:
-        probabilities: The router's, shape (b, s, E).
-        chosen: Shape (b, s, k).
+        probabilities: Probabilities of the router, shape (b, s, E).
+        chosen: Experts of each token, shape (b, s, k).
     """
     share = F.one_hot(chosen, probabilities.shape[-1]).sum(2).float().mean(1) * (probabilities.shape[-1] / chosen.shape[-1])
     return (share * probabilities.mean(1)).sum(-1).mean()
@@ -142,7 +151,7 @@ class _WithGradientOf(torch.autograd.Function):
 
 
 def with_gradient_of(x: Tensor, loss: Tensor) -> Tensor:
-    """The value of `x`; the backward pass adds the gradients of a loss that no later stage needs to know."""
+    """Return `x`; the backward pass adds the gradients of `loss`, so that no later stage has to receive it."""
     return _WithGradientOf.apply(x, loss)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -159,7 +168,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def exchange(rows: Tensor, there: list[int], back: list[int], ep: Slice, *, gradient: float) -> Tensor:
-    """Send `there[r]` rows to rank r of `ep` and receive `back[r]` from it; gradients go the other way, times `gradient`."""
+    """Send `there[r]` rows to rank r of `ep` and receive `back[r]` from it; gradients take the reverse way, times `gradient`."""
     return _Exchange.apply(rows, there, back, ep, gradient)  # type: ignore[no-untyped-call, no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""What is trained, as those see it who cut it into stages and step it: a transformer of oppa's own, or somebody's own module."""
+"""Define the interface of a model that is split into stages and trained: oppa's transformer, or a user's module."""
 
 from typing import Protocol
 
@@ -17,33 +17,33 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Family(Protocol):
-    """A model that is a chain of parts: something before the first block, each block, and something behind the last."""
+    """A model as a chain of parts: one before the first block, each block, and one after the last block."""
 
     def stage(self, parts: range, *, weights: bool = True) -> nn.Module:
-        """These consecutive parts with their initial weights, sharded over the replicas where the ZeRO stage asks for it.
+        """Build consecutive parts, sharded over the replicas if the ZeRO stage requires it.
 
-        Without `weights` they may be anything: whoever asks will fill them.
+        They have their initial weights; without `weights`, the values are undefined and the caller fills them.
         """
         ...
 
     def boundary(self, part: int) -> Tensor:
-        """What part number `part` gets of a micro-batch, on the meta device; 0 is the input, the number of parts the output."""
+        """Return the input of a part for a micro-batch, on the meta device; the number of parts stands for the model's output."""
         ...
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Mean loss of a micro-batch."""
+        """Return the mean loss of a micro-batch."""
         ...
 
 
 class Transformer:
-    """Whatever `oppa.problem.model` describes."""
+    """Builds the models that `oppa.problem.model` describes."""
 
     def __init__(self, spec: TrialSpec, mesh: Mesh) -> None:
         self._spec, self._mesh, self._tp = spec, mesh, _slice(mesh.tp)
         self._dtype = DTYPES[spec.training.precision]
 
     def stage(self, parts: range, *, weights: bool = True) -> Stage:
-        """These parts, sharded over the replicas where the ZeRO stage asks for it; without `weights`, in memory as it is found."""
+        """Build these parts, sharded over the replicas if the ZeRO stage requires it; without `weights`, memory is not initialised."""
         spec, configuration, mesh = self._spec, self._spec.configuration, self._mesh
         with torch.device("meta"):
             stage = Stage(
@@ -63,7 +63,7 @@ class Transformer:
         return stage
 
     def boundary(self, part: int) -> Tensor:
-        """Tokens or images, the residual stream, or this rank's logits; no micro-batch is spent on finding out."""
+        """Return tokens or images, the residual stream, or this rank's logits, on the meta device; no micro-batch has to run for this."""
         model, size = self._spec.model, self._spec.configuration.micro_batch
         if part == 0 and model.patch:
             return torch.empty(size, 3, side_of(model), side_of(model), device="meta")
@@ -74,7 +74,7 @@ class Transformer:
         return torch.empty(*rows, width, dtype=self._dtype, device="meta", requires_grad=True)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Cross entropy, over this rank's slice of the vocabulary."""
+        """Return the mean cross entropy; `output` has this rank's slice of the vocabulary."""
         return cross_entropy(output, targets, self._spec.model.vocab, self._tp)
 
 

@@ -1,7 +1,7 @@
-"""Where a gradient is: which ranks hold the same one, so that sums over all ranks count everything once.
+"""Describe which ranks hold the same gradient, so that sums over all ranks count every element once.
 
-Of n ranks that hold the same, each counts an nth: tensor-parallel peers for norms and other whole parameters, replicas for the
-gradients that DDP has averaged. What is sharded, by whomever, adds up.
+If n ranks hold the same gradient, each counts 1 / n of it. These are tensor-parallel peers for norms and other whole parameters, and
+replicas for gradients that DDP has averaged. Shards of any kind add up.
 """
 
 import dataclasses
@@ -24,36 +24,36 @@ from oppa.training.weights import pieces_of
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """How a parameter's gradients lie across the ranks."""
+    """The distribution of a parameter's gradients over the ranks."""
 
     copies: int = 1
-    """Ranks that see the same gradient of a micro-batch."""
+    """Number of ranks with the same gradient of a micro-batch."""
     replicas: int = 1
-    """Ranks that hold the same gradient when it has been averaged."""
+    """Number of ranks with the same averaged gradient."""
     pooled: int = 1
-    """Replicas whose micro-batches meet in one gradient: an expert's, of all ranks that send it tokens."""
+    """Number of replicas whose micro-batches contribute to one gradient; for an expert, the ranks that send it tokens."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GradientLayout:
-    """The modules of this rank, how their parameters are placed, and with whom to sum."""
+    """The modules of this rank, the placements of their parameters, and the group to sum over."""
 
     parts: Sequence[tuple[nn.Module, dict[str, Placement]]]
     device: torch.device
     group: dist.ProcessGroup | None = None
     replicas: int = 1
-    """Ranks over which gradients are averaged."""
+    """Number of ranks over which gradients are averaged."""
     alike: int = 1
-    """Ranks that run the same micro-batches: tensor-parallel peers, and stages."""
+    """Number of ranks that run the same micro-batches: tensor-parallel peers times pipeline ranks."""
     pools: tuple[int, ...] = (1,)
-    """All values of `pooled` that any rank has: the groups of parameters whose micro-batches differ in size."""
+    """All values of `pooled` on any rank; each is a group of parameters with its own size of micro-batches."""
 
 
 def layout_of(model: nn.Module) -> GradientLayout:
-    """Of one's own model: behind DDP, behind FSDP2 (`fully_shard`), or on one process.
+    """Return the gradient layout of a user's model under DDP, under FSDP2 (`fully_shard`), or on one process.
 
     Raises:
-        InputError: for a model that is sharded in another way.
+        InputError: if the model is sharded in another way.
     """
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     device = next(iter(named.values())).device
@@ -72,9 +72,9 @@ def layout_of(model: nn.Module) -> GradientLayout:
 
 
 def layout_of_stages(stages: Sequence[nn.Module], mesh: Mesh, *, tied: bool) -> GradientLayout:
-    """Of the training core's own model.
+    """Return the gradient layout of the training core's stages.
 
-    A tied embedding is left out, under every layout: its two gradients are on two stages, and the norm of their sum is on neither.
+    A tied embedding is left out under every layout: its two gradients are on two stages, and neither has the norm of their sum.
     """
     return GradientLayout(
         parts=[(stage, _placements(stage, mesh, tied)) for stage in stages],

@@ -1,10 +1,10 @@
-"""Gradient norms as training goes: of each micro-batch, before its gradient is added to others, and of the step's mean.
+"""Measure gradient norms during training: of each micro-batch before its gradient is accumulated, and of the step's mean gradient.
 
-Or, of each worker: of what its micro-batches add up to, before it is averaged with that of others.
+On request, the norms are per worker instead of per micro-batch: of a rank's accumulated gradient before it is averaged over the workers.
 
-A hook on a parameter sees the gradient of one backward pass, before autograd adds it up and before DDP averages it. FSDP2's parameters
-are sharded, and never part of the graph: there the hook goes on the gathered parameter, which exists from the first forward pass on.
-Under a pipeline, a parameter's n-th gradient is that of the n-th micro-batch, whatever the schedule.
+A hook on a parameter gets the gradient of one backward pass before autograd accumulates it and before DDP averages it. FSDP2's sharded
+parameters are not part of the graph. There the hook is on the gathered parameter, which exists from the first forward pass on. Under a
+pipeline, the n-th gradient of a parameter is that of the n-th micro-batch, whatever the schedule.
 """
 
 import itertools
@@ -22,23 +22,23 @@ from oppa.errors import InputError
 from oppa.training.gradient_layout import Placement
 
 Norm = Callable[[Tensor], Tensor]
-"""Of a gradient, or of a micro-batch's."""
+"""Returns the norm of a gradient as a scalar tensor."""
 
 _LARGE = 1 << 18
 
 
 def norm(gradient: Tensor) -> Tensor:
-    """The Euclidean norm, in float32 or better."""
+    """Return the Euclidean norm, computed in float32 or better."""
     dtype, whole = torch.float32 if gradient.dtype.itemsize < 4 else None, gradient
     if gradient.numel() >= _LARGE and gradient.dim() > 1:
-        # Row by row: on a CPU the norm of 67 million float32 at once is off by 0.4%. Along memory it is 40 times faster.
+        # By rows: on a CPU, the norm of 67 million float32 at once is off by 0.4%. Contiguous rows are 40 times faster.
         whole = torch.linalg.vector_norm(gradient if gradient.is_contiguous() else gradient.mT, dim=-1, dtype=dtype)
     out: Tensor = torch.linalg.vector_norm(whole, dtype=dtype)
     return out
 
 
 class GradientNorms:
-    """Those of a module's parameters, as far as they have a placement."""
+    """Measures the gradient norms of the parameters of a module that have a placement."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class GradientNorms:
         *,
         added_up: bool = False,
     ) -> None:
-        """`added_up`: of what the micro-batches of a step add up to on this rank, instead of each by itself."""
+        """Register the hooks. If `added_up`, measure the accumulated gradient of this rank instead of each micro-batch's gradient."""
         self._placements, self._pools, self._added_up = placements, pools, added_up
         self._parameters = {name: parameter for name, parameter in module.named_parameters() if name in placements}
         self._norms = {name: norm_of(parameter) for name, parameter in self._parameters.items()}
         self._seen: dict[str, list[Tensor]] = {name: [] for name in self._parameters}
         self._averages, self._astray = _averages(module), set[str]()
-        """Of sums: whether they are averaged meanwhile, and which cannot be seen."""
+        """Function that returns whether DDP averages gradients now; parameters whose accumulated gradients cannot be measured."""
         self._made_for: tuple[tuple[float, ...], tuple[int, ...], tuple[bool, ...]] | None = None
         self._sharded = {name for name, parameter in self._parameters.items() if isinstance(parameter, DTensor)}
         self._hooks: list[RemovableHandle] = []
@@ -64,12 +64,12 @@ class GradientNorms:
         self._gathering = self._on_gathered(module) if self._sharded else []
 
     def close(self) -> None:
-        """Stop watching."""
+        """Remove all hooks."""
         for hook in (*self._hooks, *self._gathering):
             hook.remove()
 
     def _watch(self, name: str, leaf: nn.Parameter) -> None:
-        # Without `self`, or parameters would hold on to themselves, and their memory would outlive a layout.
+        # The hooks must not refer to `self`: parameters would be in a reference cycle, and their memory would outlive a layout.
         seen, measure = self._seen[name], self._norms[name]
 
         def note(gradient: Tensor) -> None:
@@ -81,7 +81,7 @@ class GradientNorms:
         def note_sum(gradient: Tensor) -> None:
             nonlocal averaged
             held = parameter()
-            earlier = None if held is None else held.grad  # which this gradient is about to be added to
+            earlier = None if held is None else held.grad  # this gradient is about to be added to it
             if seen and (averaged or earlier is None):
                 astray.add(name)
             seen[:], averaged = [measure(gradient if earlier is None else earlier + gradient)], averages()
@@ -89,7 +89,7 @@ class GradientNorms:
         self._hooks.append(leaf.register_hook(note_sum if self._added_up else note))
 
     def _on_gathered(self, module: nn.Module) -> list[RemovableHandle]:
-        """Watch parameters once FSDP2's own hook, which runs before, has gathered them for the first time."""
+        """Add hooks to parameters when FSDP2's own hook, which runs earlier, has gathered them for the first time."""
 
         def hook_of(prefix: str) -> Callable[[nn.Module, object], None]:
             def before(part: nn.Module, _: object) -> None:
@@ -105,10 +105,17 @@ class GradientNorms:
 
     @torch.no_grad()
     def take(self, weights: Sequence[float]) -> Tensor:
-        """Squares since the last call, shape (2, pools): of micro-batches, each times its weight; and of the gradients as they are now.
+        """Return this rank's sums of squared norms since the last call, in float64, and clear the recorded norms.
+
+        Args:
+            weights: Weight of each micro-batch.
+
+        Returns:
+            Squared norms by group of parameters, shape (2, pools): the weighted sum over micro-batches, and that of the present gradients.
 
         Raises:
-            InputError: if a parameter had more gradients than there are micro-batches.
+            InputError: if a parameter had more gradients than there are micro-batches, or the accumulated gradient of a rank cannot be
+                measured before it is averaged.
         """
         seen = [self._checked(name, len(weights)) for name in self._parameters]
         means = [
@@ -124,7 +131,7 @@ class GradientNorms:
         return (factors @ torch.stack(values).double().square()).view(2, -1)
 
     def _factors(self, weights: tuple[float, ...], counts: tuple[int, ...], averaged: tuple[bool, ...], device: torch.device) -> Tensor:
-        """What each squared norm counts for, shape (2 * pools, norms); steps are alike, so it is made for the first of them only."""
+        """Return the factor of each squared norm, shape (2 * pools, norms); it is cached, because steps are usually alike."""
         if self._made_for != (made_for := (weights, counts, averaged)):
             places = [self._placements[name] for name in self._parameters]
             columns = [(place, 0, weight / place.copies) for place, count in zip(places, counts, strict=True) for weight in weights[:count]]
@@ -157,7 +164,7 @@ class GradientNorms:
 
 
 def _averages(module: nn.Module) -> Callable[[], bool]:
-    """Whether DDP averages the gradients of the backward pass that is under way."""
+    """Return a function that returns whether DDP averages the gradients of the current backward pass."""
     if not isinstance(module, DistributedDataParallel):
         return lambda: False
     there = weakref.ref(module)
@@ -165,5 +172,5 @@ def _averages(module: nn.Module) -> Callable[[], bool]:
 
 
 def _local(gradient: Tensor) -> Tensor:
-    """What this rank has of it."""
+    """Return this rank's part of a gradient."""
     return gradient.to_local() if isinstance(gradient, DTensor) else gradient

@@ -1,10 +1,10 @@
-"""Gradient statistics of a training run: the noise scale, step by step, under any layout, for one small all-reduce a step.
+"""Measure the gradient noise scale at each step of a training run, under any layout, with one small all-reduce per step.
 
-In a loop of one's own, behind DDP or FSDP2:
+Use it in your own training loop, under DDP or FSDP2:
 
     from oppa.training import GradientStatistics
     statistics = GradientStatistics(model)
-    noise_scale = statistics.step(tokens)   # of each micro-batch; behind the last backward pass, before clipping and the update
+    noise_scale = statistics.step(tokens)   # tokens of each micro-batch; after the last backward pass, before clipping and the update
 """
 
 import dataclasses
@@ -25,19 +25,19 @@ from oppa.training.preconditioning import preconditioned_norm
 
 
 class GradientStatistics:
-    """Watches the gradients of a model; `noise_scale` is what they say so far, the same on every rank.
+    """Measures the gradients of a model; `noise_scale` is the estimate so far, the same on every rank.
 
     Args:
-        model: Behind DDP, behind FSDP2, or on one process; or the layout of something else.
-        noise_scale: What to go on from: how to smooth, and what is known, of another layout of the same training, say.
-        weighting: How micro-batches of different size make up the mean gradient: all `tokens` count alike, or all micro-batches do,
-            `equally`, as in a loop that divides each micro-batch's mean loss by their number.
-        preconditioned_by: An Adam whose denominators to measure gradients in (`preconditioning`).
-        over: What is compared with the mean gradient: that of each micro-batch, or of each of the `workers` that it is averaged over. These
-            are fewer, and each costs a sum more.
+        model: A model under DDP, under FSDP2 or on one process, or the layout of another model's gradients.
+        noise_scale: Smoothing and estimate to continue from, for example those of the same training under another layout.
+        weighting: Weights of micro-batches of different size in the mean gradient. With `tokens`, all tokens count alike. With `equally`,
+            all micro-batches do, as in a loop that divides each micro-batch's mean loss by their number.
+        preconditioned_by: An Adam optimizer in whose denominators gradients are measured (`preconditioning`).
+        over: Gradients to compare with the mean gradient: those of `micro-batches`, or of the `workers` that it is averaged over. There
+            are fewer workers, and each backward pass costs one more addition.
 
     Raises:
-        InputError: if the layout is beyond it.
+        InputError: if the model's layout is not supported.
     """
 
     def __init__(
@@ -54,21 +54,24 @@ class GradientStatistics:
         self._norm_of = (lambda _: norm) if preconditioned_by is None else preconditioned_norm(preconditioned_by, layout)
         self._parts: list[GradientNorms] = []
         self.paused = True
-        """Whether nothing is measured."""
+        """True while nothing is measured."""
         self.noise_scale = noise_scale
         self.norms: tuple[Norms, ...] = ()
-        """Of the last step, by group of parameters; one group, but for experts that are spread."""
+        """Norms of the last step, by group of parameters; there is one group, or two if experts are spread over ranks."""
         self.resume()
 
     def step(self, tokens: Sequence[float], *, loss_scale: float = 1.0) -> NoiseScale:
-        """Take in one optimizer step; all ranks call it, when gradients are averaged and nothing has changed them since.
+        """Process one optimizer step, and return the noise scale so far.
+
+        All ranks call it after gradients are averaged and before anything changes them.
 
         Args:
-            tokens: Of each micro-batch of this rank, in the order of their backward passes.
-            loss_scale: What the loss was multiplied with, beyond what makes the step's gradient a mean.
+            tokens: Tokens of each micro-batch of this rank, in the order of their backward passes.
+            loss_scale: Factor of the loss, beyond the one that makes the step's gradient a mean.
 
         Raises:
-            InputError: if that many micro-batches, of that many tokens, cannot be.
+            InputError: if `tokens` is empty, has a value that is not positive, or does not match the backward passes
+                (`GradientNorms.take`).
         """
         mine = self.own(tokens)
         if self.paused:
@@ -78,15 +81,19 @@ class GradientStatistics:
         return self.take_in(mine.cpu(), loss_scale=loss_scale)
 
     def own(self, tokens: Sequence[float]) -> Tensor:
-        """What this rank has to tell of a step, in float64; for a loop whose ranks exchange numbers anyway, as `step` is otherwise.
+        """Return this rank's summands of a step in float64; with `take_in`, it replaces `step` in a loop that exchanges numbers anyway.
 
-        Of each group of parameters the norms of micro-batches and of their mean; and what of a and b, as in `noise_scale`, sizes need.
+        First come the squared norms of micro-batches and of their mean, by group of parameters. Five sums over the micro-batches' sizes
+        a and b follow (notation of `noise_scale`).
+
+        Raises:
+            InputError: as `step`.
         """
         if not tokens or min(tokens) <= 0:
             raise InputError(f"`tokens = {list(tokens)}` of a step's micro-batches", hint="give one positive number for each")
         counts = [1.0] * len(tokens) if self._equally else tokens
         pairs = list(zip(counts, tokens, strict=True))
-        if self._workers:  # all that this rank has is one
+        if self._workers:  # all micro-batches of this rank form one group
             pairs = [(sum(counts), sum(counts) ** 2 / sum(a * a / b for a, b in pairs))]
         sums = torch.zeros(2, len(self._layout.pools), dtype=torch.float64, device=self._layout.device)
         for part in self._parts:
@@ -96,7 +103,7 @@ class GradientStatistics:
         return torch.cat((sums.flatten(), sizes))
 
     def take_in(self, total: Tensor, *, loss_scale: float = 1.0) -> NoiseScale:
-        """Take in a step by the sum over all ranks of what they have to tell, in host memory; of one that nobody measured, its tokens."""
+        """Process a step from the sum of `own` over all ranks, in host memory; while paused, only its tokens are counted."""
         groups = len(self._layout.pools)
         sums, (weight, per_token, squared_per_token, tokens, count) = total[: 2 * groups].view(2, -1), total[2 * groups :].tolist()
         if self.paused:
@@ -104,7 +111,7 @@ class GradientStatistics:
             return self.noise_scale
         self.norms = tuple(
             Norms(
-                # A hook sees loss_scale * replicas * w_n * g_n, or what replicas that are pooled see of it on average.
+                # A hook gets loss_scale * replicas * w_n * g_n, or its average over the pooled replicas.
                 small=small * pooled * weight / (loss_scale * self._layout.replicas) ** 2,
                 big=big / loss_scale**2,
                 small_tokens=pooled * weight / per_token,
@@ -117,24 +124,24 @@ class GradientStatistics:
 
     @property
     def finite(self) -> bool:
-        """Whether the gradients of the last step were numbers, on all ranks."""
+        """Return whether the gradients of the last step were finite on all ranks; true if they were not measured."""
         return all(math.isfinite(norms.small) and math.isfinite(norms.big) for norms in self.norms)
 
     def close(self) -> None:
-        """Stop watching; whoever does not call `step` any more should, or what was seen adds up."""
+        """Remove all hooks and references to the model. Call it when `step` is no longer called, because recorded norms would pile up."""
         for part in self._parts:
             part.close()
-        # Nor keep the model: gloo waits for ever for a group that is destroyed before a module that averages its gradients in it.
+        # The model must not be kept either: gloo hangs if a group is destroyed before a module that averages gradients in it.
         self._parts, self._layout = [], dataclasses.replace(self._layout, parts=[])
 
     def pause(self) -> None:
-        """Measure nothing until `resume`, on all ranks: no hook is left, and `step` changes nothing and talks to nobody."""
+        """Stop measuring until `resume`; all ranks call it. All hooks are removed, and `step` neither changes nor communicates anything."""
         for part in self._parts:
             part.close()
         self._parts, self.paused, self.norms = [], True, ()
 
     def resume(self) -> None:
-        """Watch again."""
+        """Start measuring again; all ranks call it."""
         if not self.paused:
             return
         self._parts = [

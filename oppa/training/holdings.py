@@ -1,13 +1,13 @@
-"""What each rank of a layout holds of the training state: which box of which weight, and of what the optimizer keeps of it.
+"""Compute the training state that each rank of a layout holds: the boxes of weights and of their optimizer moments.
 
-Known without a process group, from the model, the configuration and the rank alone. Tensors go by global names (of experts, by name and
-number), so that two layouts speak of the same. Buffers are no state: a module of one's own makes them as it made them first.
+This needs no process group, only the model, the configuration and the rank. Tensors have global names (experts a name and a number), so
+that two layouts name the same tensor alike. Buffers are not part of the state: a user's module creates them again by its constructor.
 
-    tensor parallel   a part of one dimension, where the module says so (`pieces`); all of it elsewhere
-    pipeline          the parts of the rank's stages; both end stages hold an embedding that is also the head
-    experts           those of the rank's place among its `ep` ranks
-    zero_stage 1      moments of the parameters that ZeroRedundancyOptimizer gives to the rank; all weights
-    zero_stage 2, 3   an equal share of every parameter's rows, and of its moments, as FSDP2 cuts them
+    tensor parallel   a part of one dimension if the module defines one (`pieces`), else the whole tensor
+    pipeline          the parts of the rank's stages; the first and the last stage both hold a tied embedding
+    experts           the experts that belong to the rank's index among its `ep` ranks
+    zero_stage 1      all weights, and the moments of the parameters that ZeroRedundancyOptimizer assigns to the rank
+    zero_stage 2, 3   an equal share of the rows of every parameter and of its moments, as FSDP2 splits them
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ WEIGHT, ADAM = "weight", ("exp_avg", "exp_avg_sq")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Key:
-    """A whole tensor of the training state: a weight, or a moment of it, by the name that torch has for it."""
+    """The key of a whole tensor of the training state: `weight` or torch's name of a moment, and the weight's global name."""
 
     kind: str
     name: str
@@ -43,7 +43,7 @@ class Key:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A box of a whole tensor that a rank holds, and the box `at` which it lies in what the rank has of its `parameter`."""
+    """A box of a whole tensor that a rank holds, and its position: the box `at` of the rank's part of `parameter`."""
 
     key: Key
     shape: tuple[int, ...]
@@ -54,22 +54,22 @@ class Holding:
 
     @property
     def nbytes(self) -> int:
-        """Size."""
+        """Return the size in bytes."""
         return elements(self.box) * self.dtype.itemsize
 
 
 Layout = tuple[tuple[Holding, ...], ...]
-"""The holdings of each rank."""
+"""Holdings of each rank, one tuple per rank."""
 
 
 @functools.lru_cache(8)
 def layout_of(model: Model, configuration: Configuration, moments: tuple[str, ...] = ADAM) -> Layout:
-    """What every rank holds."""
+    """Return the holdings of every rank of a configuration."""
     return tuple(held_by(model, configuration, rank, moments) for rank in range(configuration.devices))
 
 
 def held_by(model: Model, configuration: Configuration, rank: int, moments: tuple[str, ...] = ADAM) -> tuple[Holding, ...]:
-    """What a rank holds."""
+    """Return the holdings of one rank of a configuration."""
     replicas, slices, stages = (ranks.index(rank) for ranks in peers(configuration, rank))
     tp, ep = Slice(slices, configuration.tp), Slice(replicas % configuration.ep, configuration.ep)
     parts = stages_of(configuration, model)
@@ -82,7 +82,7 @@ def held_by(model: Model, configuration: Configuration, rank: int, moments: tupl
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Parameter:
-    """One of a stage's parameters before ZeRO shards it; its rows are those of its pieces, one after the other."""
+    """A parameter of a stage before ZeRO shards it; its rows are the rows of its pieces in order."""
 
     name: str
     dtype: torch.dtype
@@ -94,13 +94,13 @@ class _Parameter:
 
     @property
     def rows(self) -> range | None:
-        """None for a tensor without dimensions."""
+        """Return the range of rows; None for a tensor without dimensions."""
         return range(sum(len(piece.box[0]) for piece in self.pieces)) if self.pieces[0].shape else None
 
 
 @functools.lru_cache(1024)
 def _parameters(model: Model, parts: range, tp: Slice, ep: Slice) -> tuple[_Parameter, ...]:
-    """Of the stage with these parts, in the order in which an optimizer is given them."""
+    """Return the parameters of the stage with these parts, in the order in which the optimizer gets them."""
     with torch.device("meta"):
         stage = _own_stage(model, parts) if model.entry_point else Stage(model, parts, tp, ep=ep)
     return tuple(_Parameter(name, parameter.dtype, tuple(pieces_of(stage, name))) for name, parameter in stage.named_parameters())
@@ -112,7 +112,7 @@ def _own_stage(model: Model, parts: range) -> nn.Module:
 
 
 def _share(parameters: Sequence[_Parameter], share: Slice, zero_stage: int, moments: tuple[str, ...]) -> Iterator[Holding]:
-    """What number `share` of so many replicas holds of parameters that all of them train."""
+    """Yield the holdings of one replica, number `share.index` of `share.size`, for parameters that all of these replicas train."""
     owners = _owners(parameters, share.size)
     for parameter, owner in zip(parameters, owners, strict=True):
         boxes = list(_boxes(parameter, share if zero_stage >= 2 else Slice()))
@@ -123,7 +123,7 @@ def _share(parameters: Sequence[_Parameter], share: Slice, zero_stage: int, mome
 
 
 def _owners(parameters: Sequence[_Parameter], replicas: int) -> list[int]:
-    """Which replica updates each parameter: ZeroRedundancyOptimizer's rule, the largest first to whoever has least."""
+    """Return the replica that updates each parameter, by ZeroRedundancyOptimizer's rule: largest first, to the smallest load."""
     owners, loads = [0] * len(parameters), [0] * replicas
     for number in sorted(range(len(parameters)), key=lambda number: -parameters[number].elements):
         owners[number] = loads.index(min(loads))
@@ -132,7 +132,7 @@ def _owners(parameters: Sequence[_Parameter], replicas: int) -> list[int]:
 
 
 def _boxes(parameter: _Parameter, share: Slice) -> Iterator[tuple[Piece, Box]]:
-    """What a replica holds of each piece, and where: rows by `torch.chunk`'s rule, so that the last replicas may have fewer or none."""
+    """Yield a replica's part of each piece, and its position. `torch.chunk`'s rule may give the last replicas fewer rows or none."""
     if parameter.rows is None:
         yield parameter.pieces[0], ()
         return

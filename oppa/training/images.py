@@ -1,6 +1,6 @@
-"""Images to train a ViT on: scikit-learn's handwritten digits, 1,797 of 8 x 8 grey pixels, which come with the package.
+"""Provide images to train a ViT on: scikit-learn's 1,797 handwritten digits of 8 x 8 grey pixels, which the package contains.
 
-They are enlarged to what the model takes; which ones a step trains on depends on (seed, step) alone.
+They are enlarged to the model's image size. The images of a trial's step depend on (seed, step) only.
 """
 
 import dataclasses
@@ -22,22 +22,22 @@ CLASSES = 10
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Digits:
-    """Grey images (n, 1, 8, 8) between -1 and 1, and the digit that each shows (n,)."""
+    """Grey images between -1 and 1, shape (n, 1, 8, 8), and their digits, shape (n,)."""
 
     images: Tensor
     digits: Tensor
     side: int
-    """Pixels that the model takes, each way."""
+    """Height and width of the model's images, in pixels."""
     seed: int
     held_out: int = 0
 
     @classmethod
     def load(cls, model: Model, *, seed: int, held_out: int = 0) -> "Digits":
-        """All digits, for one model.
+        """Load all digits for a model.
 
         Raises:
-            InputError: if the model has fewer classes than there are digits.
-            EnvironmentLackingError: without scikit-learn.
+            InputError: if the model has fewer classes than there are digits, or `held_out` leaves less than half of the images.
+            EnvironmentLackingError: if scikit-learn is not installed.
         """
         if model.vocab < CLASSES:
             raise InputError(f"`vocab = {model.vocab}` classes are fewer than the {CLASSES} digits", hint=f"use at least {CLASSES}")
@@ -48,19 +48,19 @@ class Digits:
 
     @property
     def size(self) -> int:
-        """Of all digits, but for those that are held out."""
+        """Return the number of images that are not held out."""
         return len(self.digits) - self.held_out
 
     def batch(self, step: int, sequences: range) -> Batch:
-        """The images of these numbers in the global batch of `step`, (b, 3, side, side), and their digits, (b,)."""
+        """Return these images of the global batch of `step`, shape (b, 3, side, side), and their digits, shape (b,)."""
         return self._batch(drawn(len(self.digits), sequences, seed=self.seed, step=step))
 
     def samples(self, numbers: range) -> Batch:
-        """The images of these numbers of a run, and their digits."""
+        """Return these images of a run, and their digits."""
         return self._batch(among_all(in_order(self.size, numbers, seed=self.seed), self.size, self.held_out))
 
     def validation(self, numbers: range) -> Batch:
-        """Images that are held out."""
+        """Return these held-out images, and their digits."""
         return self._batch(held_out_among(self.size, self.held_out)[numbers.start : numbers.stop])
 
     def _batch(self, chosen: Tensor) -> Batch:
@@ -69,7 +69,7 @@ class Digits:
 
 
 def _file() -> Path:
-    """Where the package has its digits; to import it would take each rank of a trial seconds, and start threads."""
+    """Return the package's file of digits without an import, which would take each rank of a trial seconds and start threads."""
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         raise EnvironmentLackingError("a ViT is trained on scikit-learn's digits", hint="pip install scikit-learn")
@@ -77,5 +77,5 @@ def _file() -> Path:
 
 
 def side_of(model: Model) -> int:
-    """Pixels of an image each way: of patches, and one token for the class."""
+    """Return an image's height and width in pixels: all tokens but the class token are patches of a square."""
     return model.patch * math.isqrt(model.seq_len - 1)

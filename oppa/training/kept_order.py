@@ -1,8 +1,8 @@
-"""The order that a run's pipeline goes in where `schedule = "search"`: taken up where one is stored, else searched for and stored.
+"""Manage the schedule of a run with `schedule = "search"`: use a stored schedule, or search for one and store it.
 
-An order is stored in the run's folder, by configuration, when the run has found it, and in its scale table, for each size that the job may
-have (`oppa.pipeline.stored_orders`). So a job whose pipeline changes its length goes on in an order that was searched for, from its next
-step on, and in one that it has found before when it comes back.
+A schedule that the run finds is stored in its folder by configuration. Its scale table stores one for each size that the job may have
+(`oppa.pipeline.stored_orders`). A job whose pipeline changes its length therefore uses a searched schedule from its next step on. When it
+returns to an earlier length, it uses the schedule that it found then.
 """
 
 import logging
@@ -23,20 +23,20 @@ _log = logging.getLogger(__name__)
 
 
 class KeptOrder:
-    """Of one run, as each of its ranks has it; rank 0 alone reads, searches and writes.
+    """The schedule of one run on each of its ranks; only rank 0 reads, searches and writes.
 
     Args:
-        folder: The run's.
+        folder: Folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._searching: Searching | None = None
         self._taken = False
-        """The pipeline goes in an order that was stored."""
+        """True if the pipeline uses a stored schedule."""
 
     def take_up(self, run: TrainingRun, ledger: Ledger | None) -> None:
-        """Go on in the order that is stored for the run's configuration, if one is; all ranks call it where a replica was made."""
+        """Use the stored schedule of the run's configuration, if there is one; all ranks call it after a replica was created."""
         self._taken = False
         if not searches(run.configuration):
             return
@@ -46,13 +46,13 @@ class KeptOrder:
             _write(ledger, "order_taken_up", run)
 
     def search(self, configuration: Configuration) -> None:
-        """Search for an order, now that there is a profile, unless one was taken up."""
+        """Start a search for a schedule from the run's profile, unless a stored schedule is used."""
         if searches(configuration) and not self._taken:
             self.end_search()
             self._searching = Searching(self._folder, configuration)
 
     def found(self, run: TrainingRun, ledger: Ledger) -> str:
-        """Return the order that was found since the last step; empty if none was."""
+        """Return the schedule that was found since the last step, as CSV text, and store it; empty if none was found."""
         if self._searching is None:
             return ""
         try:
@@ -66,7 +66,7 @@ class KeptOrder:
         self._searching = None
         passes: str = found.pop("order")
         order = order_of(passes, ORDER)
-        if order.shape != shape_of(run.configuration):  # the batch has changed meanwhile
+        if order.shape != shape_of(run.configuration):  # the batch has changed during the search
             return ""
         _write(ledger, "reordered", run, **found)
         try:
@@ -76,13 +76,13 @@ class KeptOrder:
         return passes
 
     def end_search(self) -> None:
-        """End a search that is under way, as what it is for has changed."""
+        """End a running search; its configuration is no longer used."""
         if self._searching is not None:
             self._searching.close()
             self._searching = None
 
     def _stored(self, configuration: Configuration) -> str:
-        """The order that the run has found for a configuration, or that its scale table has; empty if neither has."""
+        """Return the stored schedule of a configuration, first from the run, then from its scale table; empty if there is none."""
         for folder in (self._folder, self._folder / SCALES):
             try:
                 if text := stored_orders.stored(folder, configuration):

@@ -1,4 +1,4 @@
-"""The learning rate of a step: of its global batch, and of how many samples were seen; never of how many steps were taken."""
+"""Compute the learning rate of a step from its global batch and the samples seen, never from the number of steps taken."""
 
 import dataclasses
 import math
@@ -7,20 +7,23 @@ from oppa.errors import InputError, nearest
 from oppa.problem.training import Recipe
 
 SCALINGS = {"sqrt": 0.5, "linear": 1.0, "none": 0.0}
-"""Exponents: what is multiplied with the learning rate is (global batch / reference batch) to this power."""
+"""Exponent of each rule; the learning rate is multiplied by (global batch / reference batch) to this power."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """The batch that the learning rate followed when batches were last given another size."""
+    """The batch that the learning rate followed at the last change of the batch size."""
 
     batch: float
-    """In samples."""
+    """Batch in samples."""
     since: int
-    """Samples seen by then."""
+    """Samples seen up to the change."""
 
     def reached(self, global_batch: int, seen: int, damping: int) -> float:
-        """The batch that it follows now: a larger one little by little until `damping` such batches were seen, a smaller one at once."""
+        """Return the batch that the learning rate follows now, in samples.
+
+        It follows a smaller batch at once, but a larger one linearly over `damping` such batches.
+        """
         share = min(1.0, (seen - self.since) / (damping * global_batch)) if damping else 1.0
         return min(float(global_batch), self.batch + (global_batch - self.batch) * share)
 
@@ -28,23 +31,25 @@ class Followed:
 def learning_rate(
     recipe: Recipe, *, base: float, reference_batch: int, batch: range, total: int | None, followed: Followed | None = None
 ) -> float:
-    """Of the step over the samples `batch`, by their numbers from the start of the run on.
+    """Return the learning rate of the step over the samples `batch`.
 
-    Changing the batch size from B to B' multiplies it with sqrt(B' / B) (COPUS eq. 9), however it was reached, as all of it is
-    base * sqrt(B / reference); where B has grown, little by little.
+    A change of the batch size from B to B' multiplies it by sqrt(B' / B) (COPUS eq. 9, rule `sqrt`). The path does not matter, because
+    the rate is base * sqrt(B / reference). The increase is gradual.
 
     Args:
-        base: The learning rate at the reference batch, when it has risen and not fallen yet.
-        reference_batch: The global batch that it was chosen for, in samples.
-        total: Samples of the whole run, where it falls to its end.
-        followed: Before batches were given their present size; None if they always had it.
+        recipe: Warm-up, decay, scaling rule and damping.
+        base: Learning rate at the reference batch, after the warm-up and before the decay.
+        reference_batch: Global batch for which `base` was chosen, in samples.
+        batch: Sample numbers of the step, counted from the start of the run.
+        total: Samples of the whole run, at which the decay ends; None for no decay.
+        followed: Batch followed before the last change of the batch size; None if it never changed.
     """
     size = followed.reached(len(batch), batch.stop, recipe.damping) if followed else len(batch)
     return base * scale(recipe.scaling, size, reference_batch) * _risen(recipe, batch.stop) * _fallen(recipe, batch.start, total)
 
 
 def scale(scaling: str, global_batch: float, reference_batch: int) -> float:
-    """What the learning rate is multiplied with at a global batch (`sqrt`: COPUS eq. 9); raises InputError for an unknown rule."""
+    """Return the factor of the learning rate at a global batch (`sqrt`: COPUS eq. 9); raises InputError for an unknown rule."""
     if scaling not in SCALINGS:
         raise InputError(f"`scaling = {scaling}` is unknown", hint=nearest(scaling, SCALINGS))
     return float((global_batch / reference_batch) ** SCALINGS[scaling])

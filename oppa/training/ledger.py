@@ -1,7 +1,7 @@
-"""The ledger of a run, `steps.jsonl`: a line per optimizer step, and one for whatever else happens. It proves what was trained on.
+"""Read and write the ledger of a run, `steps.jsonl`: one line per optimizer step and per other event. It proves what was trained on.
 
-A step's line says which samples each data-parallel replica took, with a checksum of what it was shown. An attempt that begins writes a
-line with the step that it goes on from: what stands above for this step and later ones was lost with the attempt before.
+The line of a step has the sample range of each data-parallel replica and a checksum of its inputs. Each attempt begins with a line that
+has the step at which it starts. Earlier lines of this step and later ones are void: the attempt before lost them.
 
     {"event": "started", "step": 0, "samples": 0, ...}
     {"event": "step", "step": 0, "samples": [0, 8], "shares": [[0, 4, 1730915123], [4, 8, 902345511]], "loss": 5.61, ...}
@@ -20,13 +20,13 @@ FILE = "steps.jsonl"
 STARTED, STEP, CHANGED, ROLLED_BACK, VALIDATED, ENDED = "started", "step", "changed", "rolled_back", "validated", "ended"
 
 BLOCK = 2**16
-"""Bytes that are read at a time from the end."""
+"""Bytes of one read from the end of the file."""
 
 Line = Mapping[str, Any]
 
 
 class Ledger:
-    """What one rank appends to, for all; a line that a dying process left unfinished is removed first."""
+    """Appends lines for all ranks; one rank has it. Opening it removes an incomplete line that a killed process left."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / FILE).open("a+b")
@@ -35,7 +35,7 @@ class Ledger:
         self._file.truncate(len(whole[0]) + len(whole[1]))
 
     def write(self, event: str, **facts: Any) -> None:
-        """Add a line; it is in the file when this returns, though not on disk yet."""
+        """Append a line and pass it to the operating system; `sync` makes it durable."""
         self._file.write(json.dumps({"event": event, **facts}).encode() + b"\n")
         self._file.flush()
 
@@ -44,20 +44,20 @@ class Ledger:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
 class Tail:
-    """Reads a ledger as it grows."""
+    """Reads the new lines of a growing ledger."""
 
     def __init__(self, folder: Path) -> None:
-        """What is there already was read before."""
+        """Start at the present end of the ledger."""
         self._path = folder / FILE
         self._offset = self._path.stat().st_size if self._path.exists() else 0
 
     def new(self) -> list[Line]:
-        """The whole lines since the last call."""
+        """Return the complete lines since the last call."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
@@ -68,18 +68,18 @@ class Tail:
 
 
 class Checksums(Protocol):
-    """What the data is known by."""
+    """Computes checksums of the training data."""
 
     def __call__(self, numbers: range) -> int:
-        """The checksum of what a replica is shown that takes the samples of these numbers."""
+        """Return the checksum of a replica's inputs for these samples."""
         ...
 
 
 def read(folder: Path) -> list[Line]:
-    """All whole lines, oldest first; none before the run has begun.
+    """Return all complete lines, oldest first; none before the run has started.
 
     Raises:
-        CheckpointError: if a line is not what was written.
+        CheckpointError: if a line is damaged.
     """
     if not (folder / FILE).exists():
         return []
@@ -87,7 +87,7 @@ def read(folder: Path) -> list[Line]:
 
 
 def size(folder: Path) -> int:
-    """Bytes of its whole lines, which no attempt takes back; 0 before the run has begun."""
+    """Return the bytes of all complete lines, which no attempt removes; 0 before the run has started."""
     if not (folder / FILE).exists():
         return 0
     with (folder / FILE).open("rb") as file:
@@ -103,7 +103,7 @@ def size(folder: Path) -> int:
 
 
 def first_step(folder: Path, begin: int) -> Line | None:
-    """The first step behind so many bytes; raises CheckpointError as `read` does."""
+    """Return the first step after byte `begin`; None if there is none. Raises CheckpointError as `read` does."""
     if not (folder / FILE).exists():
         return None
     with (folder / FILE).open("rb") as file:
@@ -115,9 +115,15 @@ def first_step(folder: Path, begin: int) -> Line | None:
 
 
 def latest_steps(folder: Path, count: int, *, begin: int = 0, end: int | None = None) -> list[Line]:
-    """The last steps, oldest first, of the lines between two sizes that the ledger had; raises CheckpointError as `read` does.
+    """Return the last `count` steps between two byte positions, oldest first; raises CheckpointError as `read` does.
 
-    However long a ledger is, little more of it is read than what is asked for.
+    The file is read backwards in blocks, so that the cost does not grow with its length.
+
+    Args:
+        folder: Folder of the run.
+        count: Largest number of steps.
+        begin: Position at which a line begins.
+        end: Position at which a line ends; by default, the end of the last complete line.
     """
     end = size(folder) if end is None else end
     block, steps = BLOCK, list[Line]()
@@ -145,7 +151,7 @@ def _parsed(folder: Path, texts: Sequence[bytes]) -> list[Line]:
 
 
 def standing(lines: Iterable[Line]) -> list[Line]:
-    """The lines that stand: without what was lost with an attempt that ended behind its last checkpoint."""
+    """Return the valid lines: those that no later attempt made void by starting at the same step or an earlier one."""
     kept: list[Line] = []
     for line in lines:
         if line["event"] == STARTED:
@@ -155,14 +161,14 @@ def standing(lines: Iterable[Line]) -> list[Line]:
 
 
 def require_whole(lines: Sequence[Line], checksum: Checksums | None = None) -> int:
-    """How many samples a run has seen: each exactly once and in order, whatever changed on the way.
+    """Check that a run has seen each sample exactly once and in order, whatever its changes, and return the number of samples.
 
     Args:
-        lines: Those that stand.
-        checksum: Compared with what the replicas say that they were shown, if given.
+        lines: Valid lines (`standing`).
+        checksum: Checksums to compare with those in the ledger, if given.
 
     Raises:
-        CheckpointError: names the first step where a sample is missing, or comes again, or is not the one of its number.
+        CheckpointError: names the first step in which a sample is missing, repeated or different from the data.
     """
     seen = 0
     for line in (line for line in lines if line["event"] == STEP):

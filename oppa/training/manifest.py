@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: `manifest.json`, which is believed only if it and the files beside it are what was written."""
+"""Read and write the manifest of a checkpoint, `manifest.json`, with checks that it and the listed files are intact."""
 
 import dataclasses
 import hashlib
@@ -15,12 +15,12 @@ from oppa.training.holdings import Key
 MANIFEST, VERSION = "manifest.json", 1
 
 _ELSEWHERE = ("name", "seq_len", "entry_point")
-"""What of a model says nothing about its weights: how it is called, how long its texts are, where its code lies."""
+"""Fields of a model that do not affect its weights: its name, its sequence length and the location of its code."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A piece: a box of a whole tensor of the training state, which one of the files has under `name`."""
+    """A saved piece: a box of a whole tensor of the training state, stored in `file` under `name`."""
 
     key: Key
     shape: tuple[int, ...]
@@ -31,11 +31,11 @@ class Saved:
 
     @property
     def name(self) -> str:
-        """E.g. `weight/blocks.0.feed_forward.up.weight[0:64,0:32]`."""
+        """Return the name in the file, for example `weight/blocks.0.feed_forward.up.weight[0:64,0:32]`."""
         return f"{self.key.kind}/{self.key.name}[{','.join(f'{indices.start}:{indices.stop}' for indices in self.box)}]"
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written to JSON."""
+        """Return a JSON-serialisable dict."""
         box = [[indices.start, indices.stop] for indices in self.box]
         return {"key": [self.key.kind, self.key.name], "shape": list(self.shape), "box": box} | {
             name: getattr(self, name) for name in ("dtype", "file", "sha256")
@@ -43,14 +43,14 @@ class Saved:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+        """Build a piece from the result of `to_dict`."""
         box = tuple(range(start, stop) for start, stop in values["box"])
         return cls(**{**values, "key": Key(*values["key"]), "shape": tuple(values["shape"]), "box": box})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A whole checkpoint: optimizer steps taken, the trainer's notes (JSON), bytes of each file, and all pieces, which do not overlap."""
+    """The contents of a checkpoint: optimizer steps taken, the trainer's notes (JSON), bytes of each file, and disjoint pieces."""
 
     model: Mapping[str, Any]
     steps: int
@@ -59,17 +59,17 @@ class Manifest:
     pieces: tuple[Saved, ...]
 
     def to_json(self) -> str:
-        """With a checksum of its own."""
+        """Return the JSON text, including a checksum of the contents."""
         body = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         body |= {"pieces": [piece.to_dict() for piece in self.pieces]}
         return json.dumps({"version": VERSION, "sha256": _digest(body), "checkpoint": body}, indent=1) + "\n"
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The manifest of a checkpoint all of whose files are there in their length.
+        """Read the manifest of a checkpoint, and check that all files exist with their recorded sizes.
 
         Raises:
-            CheckpointError: if there is none, it was altered or is of another version, or a file is cut short.
+            CheckpointError: if there is no manifest, it was altered or has another version, or a file is missing or of another size.
         """
         try:
             values = json.loads((folder / MANIFEST).read_text())
@@ -97,10 +97,10 @@ class Manifest:
                 raise damaged(folder / file, f"it has {found_bytes} bytes instead of {expected_bytes}")
 
     def require_model(self, model: Model) -> None:
-        """Refuse to fill another model than was saved.
+        """Check that the checkpoint is of this model.
 
         Raises:
-            CheckpointError: names the first dimension that differs.
+            CheckpointError: names the first field that differs.
         """
         for name, value in dataclasses.asdict(model).items():
             if name not in _ELSEWHERE and self.model.get(name) != value:
@@ -111,10 +111,10 @@ class Manifest:
 
 
 def damaged(path: Path, why: str) -> CheckpointError:
-    """A file is not what was written."""
+    """Return the error for a damaged file."""
     return CheckpointError(f"`{path}` is damaged: {why}", hint="go on from another checkpoint")
 
 
 def _digest(body: Mapping[str, Any]) -> str:
-    """SHA-256 of what a manifest says, however it is spaced."""
+    """Return the SHA-256 of a manifest's contents, independent of white space and the order of keys."""
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,10 +1,10 @@
-"""Memory on a CPU as on an accelerator: a peak that can be measured and a limit that is enforced.
+"""Measure the peak of tensor memory and enforce a limit on it, on a CPU as on an accelerator.
 
-CUDA counts and limits by itself, in every step. On a CPU the warm-up's two steps do it. In the first, torch's profiler lists every
-allocation and release of a tensor, from which a step's peak follows. In both, the kernel refuses to let the process's data grow beyond
-what it held before the model was built plus the limit, so that an allocation of a tensor fails with an exception: in the first step
-loosely (1.25 times the limit and 64 MiB, because the profiler's records need room), in the second exactly. The timed steps that follow
-repeat the second; no limit is enforced in them, because malloc then keeps more than it needs, for speed.
+CUDA measures and limits memory itself, in every step. On a CPU, the two steps of the warm-up do so. In the first, torch's profiler records
+every allocation and release of a tensor, from which a step's peak is computed. In both, the kernel limits the data of the process to what
+it held before the model was built, plus the limit. An allocation beyond it raises an exception. The limit is loose in the first step (1.25
+times the limit and 64 MiB), because the profiler's records need room, and exact in the second. The timed steps repeat the second step. They
+have no limit, because malloc then keeps more memory than it needs, for speed.
 """
 
 import contextlib
@@ -28,33 +28,33 @@ _ALLOCATOR_MESSAGES = (
     *("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory"),
     *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "'out of memory'"),  # NCCL's: Cuda failure 2 'out of memory'
 )
-_ONEDNN = "could not create a primitive"  # no room for generated code, as seen; where one is not supported, it says more
+_ONEDNN = "could not create a primitive"  # observed when generated code does not fit; an unsupported primitive has a longer message
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _EXACT_BYTES, _FAST_BYTES = 256 << 10, 32 << 20
-# From 256 KiB on every tensor gets pages of its own and gives them back: 7 % above the tensors' own bytes, where malloc's default
-# holds 30-100 % more; but steps take 30 % longer. 32 MiB is where malloc's own dynamic threshold ends up.
+# From 256 KiB on, every tensor has its own pages and returns them. The process then holds 7 % more than the tensors' bytes; with malloc's
+# default it holds 30-100 % more. Steps take 30 % longer, though. 32 MiB is the value that malloc's dynamic threshold reaches.
 
 _SLACK, _SLACK_BYTES = 0.25, 64 << 20
-# While the profiler runs, its records need room too; only what is far beyond the limit fails already then.
+# The profiler's records need room, too. While it runs, an allocation fails only far beyond the limit.
 
 _PAUSES, _PAUSE_S = 4, 0.005
 _MARK = "oppa mark"
 
 
 class PeakMemory:
-    """The most bytes of tensors that were alive at once on this rank since `watch` was entered."""
+    """Measures the peak bytes of live tensors on this rank since `watch` was entered."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._peak_bytes = 0
         self.held_bytes = 0
-        """What the watched block left behind: tensors, and room that malloc keeps for more; 0 on CUDA, which counts by itself."""
+        """Bytes held after the watched block: live tensors, and free memory that malloc keeps; 0 on CUDA, which counts itself."""
         self.marks: list[tuple[int, int]] = []
-        """At each mark, bytes that were alive, and the most since the mark before; on a CPU once watching has ended."""
+        """Live bytes at each mark, and the peak since the mark before; on a CPU, available after `watch` has ended."""
 
     def mark(self) -> None:
-        """Note a moment of what is watched."""
+        """Record the memory at this moment of the watched block."""
         if self._device.type != "cuda":
             with torch.profiler.record_function(_MARK):
                 return
@@ -63,7 +63,7 @@ class PeakMemory:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """On a CPU, measures what runs inside: from before the model is built to the end of the first step."""
+        """Measure the block: from before the model is built to the end of the first step. On CUDA, this only resets the peak."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             yield
@@ -72,7 +72,7 @@ class PeakMemory:
         profiler = profile(use_kineto=True, profile_memory=True)
         config, activities = profiler.config(create_trace_id=False), profiler.kineto_activities
         _prepare_profiler(config, activities)
-        # The profiler's own context manager records every operation: about six times the records (156,982 for 26,882), and seconds a step.
+        # The profiler's own context manager records every operation: six times as many records (156,982, not 26,882), and seconds per step.
         _enable_profiler(config, activities, {RecordScope.USER_SCOPE})  # type: ignore[call-arg]
         try:
             yield
@@ -86,23 +86,24 @@ class PeakMemory:
         self.held_bytes = alive_bytes + max(0, _free_bytes() - free_bytes)
 
     def bytes(self) -> int:
-        """The peak so far."""
+        """Return the peak so far."""
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else self._peak_bytes
 
 
 def _let_threads_settle() -> None:
-    """Let gloo's threads tell the profiler of what they have ended; one that does once it has stopped crashes the process (5 of 200 runs).
+    """Wait until gloo's threads have reported their finished work to the profiler.
 
-    They do so a moment after whoever waited has gone on. Several short pauses, as a CPU quota may let this thread run first after one.
+    They do so shortly after the waiting thread continues. A report after the profiler has stopped crashes the process (5 of 200 runs).
+    Several short pauses are needed, because a CPU quota may run this thread first after a single one.
     """
     for _ in range(_PAUSES):
         time.sleep(_PAUSE_S)
 
 
 def _peak(events: list[tuple[int, str, int]]) -> int:
-    """The peak of a steady step, from the events (time, name, bytes) up to the end of the first one.
+    """Compute the peak of a steady step from the events (time, name, bytes) up to the end of the first step.
 
-    The first update allocates the optimizer's state when the activations are gone; from the second step on both are alive at once.
+    The first update allocates the optimizer's state after the activations are freed. From the second step on, both are alive at once.
     """
     alive = peak = 0
     marks: dict[str, tuple[int, int]] = {}
@@ -120,7 +121,7 @@ def _peak(events: list[tuple[int, str, int]]) -> int:
 
 
 def _marks(events: list[tuple[int, str, int]]) -> list[tuple[int, int]]:
-    """Bytes alive at each mark, and the most since the mark before."""
+    """Return the live bytes at each mark, and the peak since the mark before."""
     alive = peak = 0
     found = []
     for _, name, size in sorted(events, key=lambda event: event[0]):
@@ -135,7 +136,7 @@ def _marks(events: list[tuple[int, str, int]]) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def exact_pages(device: torch.device) -> Iterator[None]:
-    """On a CPU, malloc holds no more for tensors than they have bytes, give or take 7%: what the kernel counts is what they need."""
+    """Make malloc hold at most 7% more than the tensors' bytes on a CPU, so that the kernel's count is what tensors need."""
     if device.type == "cuda":
         yield
         return
@@ -147,16 +148,20 @@ def exact_pages(device: torch.device) -> Iterator[None]:
 
 
 def keep_pages(device: torch.device) -> None:
-    """On a CPU, malloc keeps what tensors give back for the next ones, as in the timed steps of a trial: else each step faults pages in."""
+    """Make malloc keep freed memory on a CPU, as in the timed steps of a trial; otherwise each step faults its pages in again."""
     if device.type != "cuda":
         _tune_malloc(_FAST_BYTES)
 
 
 @contextlib.contextmanager
 def memory_limit(limit_bytes: int | None, device: torch.device, *, held_bytes: int = 0, room: bool = False) -> Iterator[None]:
-    """Let tensors beyond `limit_bytes` fail, of which `held_bytes` are there already; on a CPU, inside the block alone.
+    """Make allocations beyond a limit fail; on a CPU, only inside the block.
 
-    With `room` for the profiler's records, only tensors far beyond the limit fail.
+    Args:
+        limit_bytes: Limit of this rank; None for no limit.
+        device: Device of this rank.
+        held_bytes: Bytes that count against the limit and are allocated already; used on a CPU only.
+        room: Leave room for the profiler's records, so that only allocations far beyond the limit fail; used on a CPU only.
     """
     if device.type == "cuda":
         total_bytes = torch.cuda.get_device_properties(device).total_memory
@@ -170,12 +175,12 @@ def memory_limit(limit_bytes: int | None, device: torch.device, *, held_bytes: i
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))  # before anyone handles a failure, so that it can be told
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))  # before a failure is handled, so that it can be reported
 
 
 @contextlib.contextmanager
 def beyond_the_limit(device: torch.device) -> Iterator[None]:
-    """On a CPU, raise the limit by what the block adds: threads of process groups, whose stacks no device would hold, are no tensors."""
+    """Raise a CPU's limit by the bytes that the block adds: stacks of process groups' threads are not device memory."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if device.type == "cuda" or soft == hard:
         yield
@@ -189,7 +194,7 @@ def beyond_the_limit(device: torch.device) -> Iterator[None]:
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, here or in what caused `error` (a pipeline schedule wraps what its stages raise)."""
+    """Return whether `error` or one of its causes is a failed allocation (a pipeline schedule wraps the errors of its stages)."""
     for link in _chain(error):
         if isinstance(link, torch.OutOfMemoryError | MemoryError):
             return True
@@ -201,7 +206,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def allocation_failure(error: BaseException) -> str:
-    """What could not be allocated, in a few words, from the exception at the root."""
+    """Return a short description of the failed allocation, from the root cause of `error`."""
     *_, root = _chain(error)
     asked = re.search(r"allocate (?:(\d+) bytes|([\d.]+ \w+))", str(root))
     if asked is None:
@@ -216,22 +221,22 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _tune_malloc(threshold_bytes: int) -> None:
-    """Give blocks from this size on pages of their own; in one arena, because every further one holds memory back."""
+    """Give blocks from this size on their own pages, and use a single arena, because every further arena retains memory."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc alone has it
+    if mallopt is not None:  # only glibc has it
         mallopt(_M_ARENA_MAX, 1)
         mallopt(_M_MMAP_THRESHOLD, threshold_bytes)
         mallopt(_M_TRIM_THRESHOLD, 2 * threshold_bytes)
 
 
 class _MallInfo(ctypes.Structure):
-    """glibc's `struct mallinfo2`: ten sizes, of which the ninth is the free memory that malloc holds."""
+    """glibc's `struct mallinfo2` has ten sizes; the ninth is the free memory that malloc holds."""
 
     _fields_: ClassVar = [*((f"_{index}", ctypes.c_size_t) for index in range(8)), ("fordblks", ctypes.c_size_t), ("_9", ctypes.c_size_t)]
 
 
 def _free_bytes() -> int:
-    """What malloc holds and nobody uses: tensors grow into it unseen by the kernel."""
+    """Return the unused bytes that malloc holds: tensors can use them without a change in the kernel's count; 0 without glibc."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):
         return 0
@@ -241,6 +246,6 @@ def _free_bytes() -> int:
 
 
 def _data_bytes() -> int:
-    """What the kernel counts against RLIMIT_DATA: private writable memory, the stacks of threads included."""
+    """Return the bytes that the kernel counts against RLIMIT_DATA: private writable memory, including the stacks of threads."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmData:")[1].split()[0]) << 10

@@ -1,11 +1,11 @@
-"""Which rank does what: process groups for data, tensor and pipeline parallelism.
+"""Assign ranks to data, tensor and pipeline parallelism, and create their process groups.
 
-THE rank order, as in Megatron-LM: tensor parallel varies fastest, then data parallel, then pipeline parallel.
+The order of ranks is that of Megatron-LM everywhere: tensor parallel varies fastest, then data parallel, then pipeline parallel.
 
     rank = (pp_index * dp + dp_index) * tp + tp_index
 
-so tensor-parallel peers, which talk most, are neighbours on a host, and pipeline stages, which talk least, lie furthest apart.
-A mixture's experts are spread over `ep` data-parallel ranks that follow each other; replicas of an expert are dp / ep ranks.
+Tensor-parallel peers, which communicate most, are therefore neighbours on a host. Pipeline stages, which communicate least, are furthest
+apart. A mixture's experts are spread over `ep` consecutive data-parallel ranks; each expert has dp / ep replicas.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from oppa.problem.training import COLLECTIVE_TIMEOUT_S
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Axis:
-    """This rank's peers along one kind of parallelism, and its place among them; no group where it is alone."""
+    """This rank's peers in one kind of parallelism, and its index among them; without peers, there is no group."""
 
     ranks: tuple[int, ...]
     index: int
@@ -37,15 +37,15 @@ class Axis:
 
     @property
     def size(self) -> int:
-        """Degree of parallelism."""
+        """Return the degree of parallelism."""
         return len(self.ranks)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """This rank's place in the job; `expert_dp` are the ranks that hold the same experts as this one.
+    """This rank's position in the job and its process groups; `expert_dp` has the ranks that hold the same experts.
 
-    All ranks have met at `store`, where the groups of each layout find each other under the layout's number.
+    All ranks share `store`. The process groups of each layout use it under the layout's number as prefix.
     """
 
     store: Store
@@ -54,7 +54,7 @@ class Mesh:
     world: int
     device: torch.device
     timeout: datetime.timedelta
-    """How long ranks wait for each other."""
+    """Longest time that ranks wait for each other."""
     dp: Axis
     tp: Axis
     pp: Axis
@@ -72,12 +72,25 @@ def open_mesh(
     rendezvous: str,
     timeout_s: float = COLLECTIVE_TIMEOUT_S,
 ) -> Iterator[Mesh]:
-    """Join the job's process groups; leave them at the end. `timeout_s` is how long ranks wait for each other, then and later."""
+    """Join the job's process groups, and destroy them at the end.
+
+    Args:
+        configuration: Configuration with the degrees of parallelism.
+        cluster: Cluster with the kind of device.
+        rank: Number of this rank.
+        world: Number of ranks.
+        rendezvous: URL at which all ranks meet, as torch's `init_method`.
+        timeout_s: Longest time that ranks wait for each other, at the rendezvous and later.
+
+    Raises:
+        InputError: if the configuration has another number of devices than there are ranks.
+        EnvironmentLackingError: if this rank's CUDA device does not exist.
+    """
     if world != configuration.devices:
         raise InputError(f"`dp * tp * pp = {configuration.devices}`, but {world} ranks were started", hint="start one rank per device")
     device = _device(cluster, rank)
     if cluster.hosts == 1 and sys.platform == "linux":
-        # Without it gloo looks up the host's own name, which may be unknown or lie on a slow interface.
+        # Otherwise gloo resolves the host's own name, which may be unknown or belong to a slow interface.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     timeout = datetime.timedelta(seconds=timeout_s)
     store, *_ = next(meet(rendezvous, rank, world, timeout=timeout))
@@ -90,10 +103,10 @@ def open_mesh(
 
 
 def regrouped(mesh: Mesh, configuration: Configuration) -> Mesh:
-    """The same ranks in another layout; the groups of the present one are gone. Every rank calls it, between two steps."""
+    """Return the mesh of the same ranks in another layout, and destroy the present groups; every rank calls it between two steps."""
     if mesh.world != configuration.devices:
         raise InputError(f"`dp * tp * pp = {configuration.devices}`, but the job has {mesh.world} ranks", hint="keep the number of devices")
-    if dist.is_initialized():  # a rank that has failed to build its part of the present one has none any more
+    if dist.is_initialized():  # a rank that failed to build its part of the layout has destroyed its groups already
         dist.destroy_process_group()
     return _joined(configuration, mesh.store, mesh.layout + 1, device=mesh.device, rank=mesh.rank, world=mesh.world, timeout=mesh.timeout)
 
@@ -117,7 +130,7 @@ def _joined(
 
 
 def peers(configuration: Configuration, rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The ranks, `rank` among them, that share its (tp, pp), its (dp, pp) and its (dp, tp) place."""
+    """Return the data-, tensor- and pipeline-parallel peers of a rank; each includes `rank` itself, in order."""
     dp, tp, pp = configuration.dp, configuration.tp, configuration.pp
     stage, rest = divmod(rank, dp * tp)
     replica, part = divmod(rest, tp)
@@ -129,7 +142,7 @@ def peers(configuration: Configuration, rank: int) -> tuple[tuple[int, ...], tup
 
 
 def _expert_axes(dp: Axis, ep: int, rank: int, axis: Callable[[tuple[int, ...]], Axis]) -> tuple[Axis, Axis]:
-    """The data-parallel ranks that share the experts out among themselves, and those that hold the same ones."""
+    """Return the axis of data-parallel ranks over which the experts are spread, and that of ranks that hold the same experts."""
     if ep == 1:
         return Axis((rank,), 0, None), dp
     start = dp.index // ep * ep
@@ -139,7 +152,7 @@ def _expert_axes(dp: Axis, ep: int, rank: int, axis: Callable[[tuple[int, ...]],
 def _axis(ranks: tuple[int, ...], *, rank: int, world: int, timeout: datetime.timedelta) -> Axis:
     if len(ranks) == 1:
         return Axis(ranks, 0, None)
-    # Each rank makes only its own groups: a 2 x 2 x 2 job makes 3 of them, not 12.
+    # Each rank creates only its own groups: in a 2 x 2 x 2 job 3 of them, not 12.
     group = dist.group.WORLD if len(ranks) == world else dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
     return Axis(ranks, ranks.index(rank), group)
 

@@ -1,10 +1,11 @@
-"""A transformer as `oppa.problem.model` describes it, cut into pipeline stages. Imports torch and the model's dimensions alone.
+"""Build the pipeline stages of a transformer as `oppa.problem.model` describes it. It imports only torch and the model's dimensions.
 
-A GPT like Llama, an encoder like BERT, a ViT, or a mixture of experts: what they are made of is in `blocks`, `embeddings`, `experts`.
+The transformer is a GPT like Llama, an encoder like BERT, a ViT, or a mixture of experts. Its components are in `blocks`, `embeddings`
+and `experts`.
 
-Layers keep their global names (`blocks.{index}.…`) whichever stage holds them. The embedding and the norms are whole on every
-tensor-parallel rank (small, and their gradients agree); the output head is split over the vocabulary, because its logits are the
-largest activation of a small model, and with it an embedding that is also the head.
+Layers keep their global names (`blocks.{index}.…`) in every stage. Each tensor-parallel rank holds the whole embedding and norms, because
+they are small and their gradients agree. The output head is split over the vocabulary, because its logits are the largest activation of a
+small model. A tied embedding is split with it.
 
 Notation (b sequences, s tokens, h hidden):
     x              residual stream             (b, s, h)
@@ -23,10 +24,18 @@ _WHOLE = Slice()
 
 
 class Stage(nn.Module):
-    """Consecutive parts: the first embeds the inputs, the last ends in this rank's slice of the logits; a stage without any does nothing.
+    """A stage of consecutive parts. The first part embeds the inputs, and the last one computes this rank's slice of the logits.
 
-    Without a `head` of its own the last stage multiplies with the embedding that it holds, too. Experts are spread over `ep`, and
-    `micro_batches` make a step.
+    A last stage without a `head` multiplies with the tied embedding, which it then holds. A stage without parts returns its input.
+
+    Args:
+        model: Dimensions of the model.
+        parts: Numbers of the parts: 0 is the embedding, `layers + 1` the norm and the head.
+        tp: This rank's slice in tensor parallelism.
+        recompute: Activations to recompute (`Block`).
+        dtype: Type in which the stage computes.
+        ep: This rank's slice of the experts.
+        micro_batches: Micro-batches of a step (`Block`).
     """
 
     def __init__(
@@ -51,9 +60,11 @@ class Stage(nn.Module):
         self.head = _head(model, tp, first=first) if last else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the embedding takes or the residual stream, to the residual stream or logits (b, s, rows of this rank).
+        """Apply the parts to the model's inputs or the residual stream.
 
-        Logits of a ViT are those of its class token alone, (b, rows of this rank).
+        Returns:
+            The residual stream, or logits of shape (b, s, rows of this rank); a ViT has only those of its class token, of shape
+            (b, rows of this rank).
         """
         with torch.autocast(x.device.type, self.dtype, enabled=self.dtype != torch.float32):
             if self.embedding is not None:
@@ -77,7 +88,7 @@ def _embedding(model: Model, tp: Slice) -> nn.Module:
 
 
 def _head(model: Model, tp: Slice, *, first: bool) -> nn.Module | None:
-    """The output projection; none beside the embedding that it is tied to."""
+    """Return the output projection; None if the stage holds the embedding to which it is tied."""
     if not model.tied:
         return ColumnLinear(model.hidden, model.vocab, tp, bias=model.biases)
     return None if first else TiedHead(model.hidden, model.vocab, tp)

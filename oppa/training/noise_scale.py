@@ -1,11 +1,11 @@
-"""The gradient noise scale: up to how many tokens a larger batch still learns more a step (McCandlish et al. 2018).
+"""Estimate the gradient noise scale: the batch in tokens up to which a larger batch learns more per step (McCandlish et al. 2018).
 
-A gradient over b tokens is the true gradient and noise, whose variance falls with b: E |g|^2 = |G|^2 + tr(Sigma) / b. The squared
-norms at two sizes, of a step's micro-batches and of their mean, therefore tell both. Where all micro-batches have the same size this
-is Algorithm 1 of COPUS, and its factor N - 1.
+A gradient over b tokens is the true gradient plus noise, whose variance falls with b: E |g|^2 = |G|^2 + tr(Sigma) / b. The squared norms
+at two sizes therefore determine both: those of a step's micro-batches and of their mean. If all micro-batches have the same size, this is
+Algorithm 1 of COPUS with its factor N - 1.
 
 Notation (N micro-batches in a step, over all replicas; b_n tokens in one of them, B in all):
-    w_n            what it counts in the mean gradient: w_n = a_n / sum of a, with a_n = b_n by default, so that tokens count alike
+    w_n            weight in the mean gradient: w_n = a_n / sum of a, with a_n = b_n by default, so that tokens count alike
     small          sum of w_n |g_n|^2, in expectation |G|^2 + tr(Sigma) / small_tokens      1 / small_tokens = sum of w_n / b_n
     big            |sum of w_n g_n|^2, in expectation |G|^2 + tr(Sigma) / big_tokens        1 / big_tokens = sum of w_n^2 / b_n
     signal, noise  |G|^2, and tr(Sigma) of a single token
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 _SAME = 1e-9
-"""Sizes that differ by less, relatively, are one: a single micro-batch, give or take rounding."""
+"""Relative tolerance below which the two sizes are equal; they then belong to a single micro-batch."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,26 +33,26 @@ class Norms:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """One step's unbiased estimate of |G|^2 and tr(Sigma); either may be negative, as only their mean over many steps is not."""
+    """One step's unbiased estimate of |G|^2 and tr(Sigma). Either may be negative; only means over many steps are not."""
 
     signal: float
     noise: float
 
     @property
     def finite(self) -> bool:
-        """Whether both are numbers."""
+        """Return whether both are finite."""
         return math.isfinite(self.signal) and math.isfinite(self.noise)
 
 
 def telling(groups: Iterable[Norms]) -> list[Norms]:
-    """Those of more than one micro-batch."""
+    """Return the norms of groups that have more than one micro-batch."""
     return [norms for norms in groups if norms.big_tokens > norms.small_tokens * (1 + _SAME)]
 
 
 def estimate_of(groups: Iterable[Norms]) -> Estimate | None:
-    """What a step says of all groups of parameters together (COPUS, Algorithm 1, lines 14 and 15, for micro-batches of any size).
+    """Estimate signal and noise over all groups of parameters (COPUS, Algorithm 1, lines 14 and 15, for micro-batches of any size).
 
-    A group of one micro-batch says nothing, and is left out of both; None where that leaves none.
+    A group with one micro-batch gives no estimate and is left out of both; the result is None if no group remains.
     """
     known = telling(groups)
     if not known:
@@ -64,12 +64,15 @@ def estimate_of(groups: Iterable[Norms]) -> Estimate | None:
 
 
 def paper_estimate(squared_norms: Sequence[float], mean_squared_norm: float, global_batch: float) -> Estimate | None:
-    """COPUS, Algorithm 1, lines 9 to 15, as written: all micro-batches count alike, however many tokens they have.
+    """Estimate signal and noise by COPUS, Algorithm 1, lines 9 to 15, as written: all micro-batches count alike, whatever their size.
 
     Args:
         squared_norms: |g_n|^2 of each micro-batch's mean gradient.
         mean_squared_norm: Squared norm of the gradient that the optimizer gets.
-        global_batch: In the unit that the noise scale is wanted in.
+        global_batch: Global batch, in the unit of the resulting noise scale.
+
+    Returns:
+        The estimate; None for fewer than two micro-batches.
     """
     count = len(squared_norms)
     if count < 2:
@@ -82,7 +85,7 @@ def paper_estimate(squared_norms: Sequence[float], mean_squared_norm: float, glo
 
 
 class Health(enum.StrEnum):
-    """Whether the noise scale can be believed, and if not, why."""
+    """Reliability of the noise scale, and the reason if it is unreliable."""
 
     HEALTHY = "healthy"
     NOT_FINITE = "the last gradients were not finite"
@@ -93,26 +96,29 @@ class Health(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Smoothing:
-    """How steps are averaged: slower once training has warmed up (COPUS, section 6.1).
+    """Parameters of the moving averages over steps; averages are longer after the warm-up (COPUS, section 6.1).
 
-    The noise scale grows with what was trained, so an average over much of that lags far behind. 100 steps, as the paper has it, are
-    little of 100,000 and a quarter of 400; by default it reaches back over no more than a `share`, but always over some steps.
+    The noise scale grows during training, so a long average lags. The paper's 100 steps are few of 100,000 but a quarter of 400. By
+    default, the average therefore spans at most a `share` of all tokens, but always some steps.
     """
 
     warming: float = 0.95
-    """What an average keeps at each step, and the least that it keeps later."""
+    """Fraction that an average keeps at each step of the warm-up; its minimum after the warm-up."""
     steady: float = 0.99
-    """And the most."""
+    """Largest fraction that an average keeps at each step after the warm-up."""
     warmup_tokens: float = 8e6
     share: float = 0.2
-    """Of all tokens so far, over which it is averaged later; infinite: `steady` alone counts (COPUS, section 6.1)."""
+    """Share of all tokens so far that the average spans after the warm-up; if infinite, `steady` alone applies (COPUS, section 6.1)."""
     calibration: float = 2.0
-    """What tr(Sigma) is multiplied with: the noise scale is found at half the critical batch size (COPUS, section 6.1)."""
+    """Factor of tr(Sigma): the noise scale is found at half the critical batch size (COPUS, section 6.1)."""
     enough_samples: int = 32
-    """Micro-batches beyond the first of each step. By it the noise has a standard error of some 25%, if many directions share it."""
+    """Micro-batches beyond the first of each step that make the estimate reliable: the noise then has a standard error of about 25%.
+
+    This holds if many directions share the noise.
+    """
 
     def keeps(self, tokens: float, total: float) -> float:
-        """The share of its value that an average keeps at a step over so many tokens, of so many in all."""
+        """Return the fraction that an average keeps at a step over `tokens`, when `total` tokens were seen."""
         if total <= self.warmup_tokens:
             return self.warming
         return max(self.warming, min(self.steady, 1 - tokens / (self.share * total)))
@@ -120,20 +126,26 @@ class Smoothing:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseScale:
-    """What the steps so far say."""
+    """The estimate of the noise scale from the steps so far."""
 
     smoothing: Smoothing = Smoothing()
     signal_average: float = 0.0
     noise_average: float = 0.0
-    """Averages that start at 0, as the paper has them: too low at first, both by the same factor (Algorithm 1, lines 17 and 18)."""
+    """Averages that start at 0, as in the paper: both are too low at first, by the same factor (Algorithm 1, lines 17 and 18)."""
     weight: float = 0.0
-    """What of the averages is not their start."""
+    """Total weight of the estimates in the averages; the rest is the weight of the initial 0."""
     tokens: float = 0.0
     samples: int = 0
     finite: bool = True
 
     def after(self, estimate: Estimate | None, *, tokens: float, micro_batches: int) -> Self:
-        """The same after one more step over so many tokens; of a step without an estimate, or without a finite one, only these count."""
+        """Return the noise scale after one more step; a step without a finite estimate only adds its tokens.
+
+        Args:
+            estimate: Estimate of the step; None if it has none.
+            tokens: Tokens of the step.
+            micro_batches: Micro-batches of the step over all replicas.
+        """
         tokens += self.tokens
         if estimate is None or not estimate.finite:
             return dataclasses.replace(self, tokens=tokens, finite=estimate is None)
@@ -150,22 +162,22 @@ class NoiseScale:
 
     @property
     def signal(self) -> float:
-        """|G|^2 without the bias of the start; NaN before the first estimate."""
+        """Return |G|^2 without the bias of the initial 0; NaN before the first estimate."""
         return self.signal_average / self.weight if self.weight else math.nan
 
     @property
     def noise(self) -> float:
-        """tr(Sigma) of a token without the bias of the start; NaN before the first estimate."""
+        """Return tr(Sigma) of a single token without the bias of the initial 0; NaN before the first estimate."""
         return self.noise_average / self.weight if self.weight else math.nan
 
     @property
     def tokens_per_batch(self) -> float:
-        """The calibrated noise scale in tokens; NaN where there is none. Divide by a sequence's tokens to have it in sequences."""
+        """Return the calibrated noise scale in tokens; NaN if signal or noise is not positive. For sequences, divide by `seq_len`."""
         return self.smoothing.calibration * self.noise / self.signal if self.signal > 0 and self.noise > 0 else math.nan
 
     @property
     def health(self) -> Health:
-        """Whether to believe it."""
+        """Return the reliability of the present estimate."""
         if not self.finite:
             return Health.NOT_FINITE
         if self.samples < self.smoothing.enough_samples:

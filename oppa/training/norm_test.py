@@ -1,17 +1,18 @@
-"""The norm test: is a batch so large that its gradient points where that of all data does (Lau et al. 2025, section 3)?
+"""Apply the norm test: is a batch large enough for its gradient to point like that of all data (Lau et al. 2025, section 3)?
 
-It is passed where the variance of the mean gradient is at most eta^2 of its square, V / b <= eta^2 |g|^2; else the next batch should have
-V / (eta^2 |g|^2) samples. V, the variance of one sample's gradient, summed over all parameters, comes from the squared norms of groups
-of samples (`noise_scale.Norms`): of single samples (eq. 3, `per_sample`), of micro-batches, or of workers.
+The test passes if the variance of the mean gradient is at most eta^2 times its square: V / b <= eta^2 |g|^2. If not, the next batch should
+have V / (eta^2 |g|^2) samples. V is the variance of one sample's gradient, summed over all parameters. It is computed from the squared
+norms of groups of samples (`noise_scale.Norms`): single samples (eq. 3, `per_sample`), micro-batches, or workers.
 
-    unbiased   V = (small - big) / (1 / b_small - 1 / b): whatever the groups are, it is that of eq. 3 in expectation, and that of eq. 3
-               itself where a group is a sample
-    paper      V = mean of |g_j - g|^2 = small - big over the J workers (eq. 5, DDP-Norm and FSDP-Norm). That is the variance of means over
-               b / J samples each, so it is about (J - 1) / b of the other, and the batch counts twice: eq. 5 asks for one that grows
-               with the square root of what eq. 3 asks for. In expectation it is never above (J - 1) / eta^2, whatever the gradients are
+    unbiased   V = (small - big) / (1 / b_small - 1 / b). For any groups, its expectation is that of eq. 3. If a group is a single sample,
+               it is eq. 3 itself.
+    paper      V = mean of |g_j - g|^2 = small - big over the J workers (eq. 5, DDP-Norm and FSDP-Norm). This is the variance of means
+               over b / J samples each, about (J - 1) / b of the unbiased V. The batch thus counts twice: the batch that eq. 5 requires
+               grows with the square root of that of eq. 3. Its expectation is never above (J - 1) / eta^2, whatever the gradients.
 
-So one eta cannot serve both. Under the unbiased form a batch that just passes is (1 - eta^2) / eta^2 times the noise scale
-tr(Sigma) / |G|^2, because |g|^2 has the batch's noise in it: eta = 0.58 is the critical batch size as COPUS has it, twice the noise scale.
+The two forms therefore need different values of eta. Under the unbiased form, a batch that just passes is (1 - eta^2) / eta^2 times the
+noise scale tr(Sigma) / |G|^2, because |g|^2 includes the batch's noise. With eta = 0.58 this is COPUS's critical batch size, twice the
+noise scale.
 
 Notation (b samples in a batch, J groups of them):
     g, g_j         mean gradients of the batch, and of a group
@@ -30,16 +31,21 @@ from oppa.training.noise_scale import Norms, estimate_of, telling
 
 Form = Literal["unbiased", "paper"]
 ETA: Mapping[Form, float] = {"unbiased": 0.58, "paper": 0.05}
-"""Of each form its own; the paper's experiments have 0.05 to 0.275."""
+"""Default eta of each form; the paper's experiments use 0.05 to 0.275."""
 LARGEST = 2.0**53
-"""Samples that are asked for."""
+"""Largest batch that the test returns, in samples."""
 
 
 def variance_ratio(groups: Sequence[Norms], form: Form = "unbiased", *, sample_tokens: float = 1.0) -> float | None:
-    """V / |g|^2 of one step, by group of parameters: what the test compares with eta^2 b; None where a step does not tell.
+    """Return V / |g|^2 of one step, which the test compares with eta^2 b.
 
     Args:
-        sample_tokens: How many of the tokens that norms count in make up a sample.
+        groups: Norms of each group of parameters; groups with one micro-batch are left out.
+        form: Form of V.
+        sample_tokens: Tokens of a sample, in the unit of the norms' sizes; used by the unbiased form only.
+
+    Returns:
+        The ratio; None if no group remains, |g|^2 is not positive or the ratio is not finite.
     """
     known = telling(groups)
     big = sum(norms.big for norms in known)
@@ -52,13 +58,14 @@ def variance_ratio(groups: Sequence[Norms], form: Form = "unbiased", *, sample_t
 
 
 def asked_for(ratio: float, eta: float) -> int:
-    """T, rounded up (eq. 3, and Algorithm 1, for the V of eq. 5); at least 1.
+    """Return T, rounded up (eq. 3, or Algorithm 1 for the V of eq. 5); at least 1.
 
     Args:
         ratio: V / |g|^2 (`variance_ratio`).
+        eta: Threshold of the test.
 
     Raises:
-        InputError: for an eta that is not positive, or so small that nothing passes.
+        InputError: if eta is not positive, or so small that no batch passes.
     """
     if not eta > 0 or not eta**2 * LARGEST > 1:
         raise InputError(f"`eta = {eta}` is not positive", hint=f"the default is {ETA['unbiased']}; smaller ones ask for larger batches")
@@ -66,36 +73,41 @@ def asked_for(ratio: float, eta: float) -> int:
 
 
 def groups_of(form: Form, workers: int) -> Over:
-    """What to measure: micro-batches, but eq. 5 as written compares workers, where there are several."""
+    """Return the groups to measure: workers for eq. 5 as written, if there are several; else micro-batches."""
     return "workers" if form == "paper" and workers > 1 else "micro-batches"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How a batch is cut up over workers, all alike."""
+    """The division of a batch over workers; all have equal shares."""
 
     workers: int
     accumulation: int
-    """Micro-batches that each worker runs, one after the other."""
+    """Micro-batches that each worker runs in sequence."""
     micro_batch: int
-    """Samples of each."""
+    """Samples of a micro-batch."""
 
     @property
     def global_batch(self) -> int:
-        """Samples of a step."""
+        """Return the samples of a step."""
         return self.workers * self.accumulation * self.micro_batch
 
 
 def sized(wanted: int, *, workers: int, micro_batch: int, maximum: int, least: int = 1) -> Sizes:
-    """At least so many samples, in the fewest micro-batches of at most `micro_batch`, all alike, and no larger than they must be.
+    """Return sizes for at least `wanted` samples: the fewest micro-batches of equal size, each as small as possible.
 
-    Where that is beyond the maximum: as many micro-batches of as many samples as it has room for, or whole ones, whichever are more.
+    If that exceeds the maximum, the larger of two batches within it is returned. One has micro-batches of full size, as many as fit. The
+    other has the same number of micro-batches as before, reduced in size.
 
     Args:
-        least: Micro-batches that each worker runs, at least.
+        wanted: Samples that the batch should have.
+        workers: Number of workers.
+        micro_batch: Largest micro-batch, in samples.
+        maximum: Largest batch, in samples.
+        least: Smallest number of micro-batches of each worker.
 
     Raises:
-        InputError: if the maximum has no sample for each of them.
+        InputError: if the maximum is below one sample for each micro-batch.
     """
     if maximum < workers * least:
         given = f"{workers} workers" + (f" with {least} micro-batches each" if least > 1 else "")
@@ -111,5 +123,5 @@ def sized(wanted: int, *, workers: int, micro_batch: int, maximum: int, least: i
 
 
 def sized_as_written(wanted: int, *, workers: int, accumulation: int) -> Sizes:
-    """Algorithm 1: micro-batches grow, as many as there are; none is too large, and no batch is."""
+    """Return sizes by Algorithm 1: micro-batches grow and their number stays; there is no largest micro-batch or batch."""
     return Sizes(workers=workers, accumulation=accumulation, micro_batch=math.ceil(wanted / (workers * accumulation)))

@@ -1,4 +1,4 @@
-"""The optimizer that a job asks for: torch's own, in one pass over all weights."""
+"""Select torch's optimizer for a job, in a variant that updates all weights in one pass."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from oppa.problem.training import Training
 
 
 def update_rule(training: Training) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """Its class, and what it is made with."""
+    """Return the class of the optimizer and its keyword arguments."""
     if training.optimizer == "sgd":
         options = {"lr": training.learning_rate, "momentum": training.momentum}
-        return torch.optim.SGD, {**options, "foreach": True}  # not fused, of which DTensor, and so FSDP2, knows nothing
+        return torch.optim.SGD, {**options, "foreach": True}  # not fused: DTensor, and so FSDP2, does not support it
     return torch.optim.AdamW, {"lr": training.learning_rate, "betas": training.adam_betas, "fused": True}

@@ -1,4 +1,4 @@
-"""Somebody's own module, made of the parts that its entry point returns (`oppa.training.parts`), under every layout but TP's."""
+"""Train a user's module, built from the parts that its entry point returns (`oppa.training.parts`), under any layout with tp = 1."""
 
 import zlib
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from oppa.trials.wire import TrialSpec
 
 
 class OwnStage(nn.Module):
-    """Consecutive parts, as `made` makes them; inputs become `dtype` between stages."""
+    """A stage of consecutive parts, which `made` creates; its output is cast to `dtype`, unless it has the head."""
 
     def __init__(
         self, parts: range, layers: int, made: Callable[..., nn.Module], *, recompute: str = "none", dtype: torch.dtype = torch.float32
@@ -28,7 +28,7 @@ class OwnStage(nn.Module):
         self.head = made("head") if layers + 1 in parts else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the embedding or a block takes, to what a block or the head returns."""
+        """Apply the parts to the input of the first one, and return the output of the last one."""
         with torch.autocast(x.device.type, self.dtype, enabled=self.dtype != torch.float32):
             if self.embedding is not None:
                 x = self.embedding(x)
@@ -38,7 +38,7 @@ class OwnStage(nn.Module):
 
 
 class OwnModule:
-    """The family of one module."""
+    """Builds the stages of a user's module."""
 
     def __init__(self, spec: TrialSpec, mesh: Mesh) -> None:
         self._spec, self._mesh, self._parts = spec, mesh, parts_of(spec.model)
@@ -46,9 +46,9 @@ class OwnModule:
         self.loss = self._parts.loss
 
     def stage(self, parts: range, *, weights: bool = True) -> OwnStage:
-        """These consecutive parts, sharded one by one: no more than one whole block exists at a time.
+        """Build consecutive parts, sharded one by one, so that at most one whole block exists at a time.
 
-        Always with weights, as nobody knows what else their constructors make.
+        They always have initial weights, because their constructors may create other state, too.
         """
         recompute, layers = self._spec.configuration.recompute, self._spec.model.layers
         stage = OwnStage(parts, layers, self._made, recompute=recompute, dtype=self._dtype)
@@ -56,7 +56,7 @@ class OwnModule:
         return stage
 
     def boundary(self, part: int) -> Tensor:
-        """What the parts before it make of a batch, found out without computing it."""
+        """Return the input of a part on the meta device: the parts before it run there on the shapes of a micro-batch."""
         size, layers = self._spec.configuration.micro_batch, self._spec.model.layers
         x = source_of(self._spec).batch(0, range(size)).inputs.to("meta")
         with torch.device("meta"), torch.no_grad():

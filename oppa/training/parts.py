@@ -1,11 +1,12 @@
-"""Somebody's own module, by an entry point that says its blocks: `entry_point = "my_package.model:Mixer"` in `[model]` of a job.
+"""Load a user's module in parts from an entry point: `entry_point = "my_package.model:Mixer"` in `[model]` of a job.
 
-The entry point is called with the job's `Model` and returns the module's parts (`Parts` below; a class that has these methods will do).
-They are made one by one, because a rank makes only what it holds: the whole model never exists anywhere, and what a trial measures is
-what its layout needs. Each part is made under a seed of its own, by its own initialisation, so that every layout begins with the same
-weights. The job's other dimensions are for the cost model, but `layers` is the number of blocks; `examples/own_module.py` shows one.
+The entry point is called with the job's `Model` and returns the parts (`Parts` below; any class with these methods works). Parts are
+created one by one, because a rank creates only those that it holds. The whole model exists nowhere, so that a trial measures what its
+layout needs. Each part is initialised by its own code under its own seed, so that every layout starts with the same weights. `layers` is
+the number of blocks; the job's other dimensions serve the cost model. `examples/own_module.py` is an example.
 
-Data and pipeline parallelism and every ZeRO stage work; tensor parallelism does not, because nobody knows how such a module is cut.
+Data parallelism, pipeline parallelism and every ZeRO stage work. Tensor parallelism does not, because it is unknown how to split such a
+module.
 """
 
 import importlib
@@ -19,34 +20,34 @@ from oppa.problem.model import Model
 
 
 class Parts(Protocol):
-    """A module in parts, each of which takes one tensor and returns one, whose first dimension is the sequences of a micro-batch.
+    """A module in parts. Each part maps one tensor to one tensor, whose first dimension is the sequences of a micro-batch.
 
-    It may have a method `batch(step: int, sequences: range) -> (inputs, targets)` too: the sequences of these numbers in the global
-    batch of a step, the same whenever it is asked. Without it the module is trained on what a model of these dimensions is trained on.
+    An optional method `batch(step: int, sequences: range) -> (inputs, targets)` returns these sequences of the global batch of a step, and
+    the same ones at each call. Without it, the module is trained on the data of a built-in model with these dimensions.
     """
 
     def embed(self) -> nn.Module:
-        """What stands before the blocks."""
+        """Create the part before the blocks."""
         ...
 
     def block(self, index: int) -> nn.Module:
-        """One of the blocks."""
+        """Create one of the blocks."""
         ...
 
     def head(self) -> nn.Module:
-        """What stands behind the blocks."""
+        """Create the part after the blocks."""
         ...
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Mean loss over the sequences given."""
+        """Return the mean loss over the given sequences."""
         ...
 
 
 def parts_of(model: Model) -> Parts:
-    """What the model's entry point returns.
+    """Call the model's entry point and return its parts.
 
     Raises:
-        InputError: if there is none, or it lacks a part.
+        InputError: if the entry point cannot be imported, or lacks a method.
     """
     folder, module, name = model.entry_point.rsplit(":", 2)
     if folder not in sys.path:

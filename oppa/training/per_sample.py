@@ -1,4 +1,7 @@
-"""Gradients of single samples, all at once: what the norm test estimates, for oracles and small models (Lau et al. 2025, eq. 3)."""
+"""Compute gradients of single samples in one pass, as exact values for the norm test's estimates (Lau et al. 2025, eq. 3).
+
+It serves oracles and small models.
+"""
 
 from collections.abc import Callable
 
@@ -10,20 +13,22 @@ from oppa.errors import InputError
 from oppa.training.noise_scale import Norms
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Of what a model says of some samples and what is right, the mean."""
+"""Returns the mean loss of a model's outputs and the targets."""
 
 
 def per_sample_norms(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, *, chunk: int | None = None) -> Norms:
-    """Squared norms of the gradients of single samples, and of their mean, in samples.
+    """Return the squared norms of the gradients of single samples and of their mean; sizes are in samples.
 
     Args:
-        model: Its parameters that learn; nothing of it changes. Layers that look at other samples of the batch, or at chance, have no
-            gradient of one sample.
-        inputs: Shape (b, ...), as `targets`.
-        chunk: So many samples at a time; each takes the memory of all gradients. All unless given.
+        model: Model to differentiate by its trainable parameters; it is not changed. Layers that depend on other samples of the batch, or
+            on random numbers, have no gradient of a single sample.
+        loss: Mean loss.
+        inputs: Inputs of all samples, shape (b, ...).
+        targets: Targets of all samples, shape (b, ...).
+        chunk: Samples that are processed at once, each with the memory of all gradients; by default, all.
 
     Raises:
-        InputError: for fewer than two samples.
+        InputError: if there are fewer than two samples, or not as many targets.
     """
     if (count := len(inputs)) < 2 or len(targets) != count:
         raise InputError(f"{count} inputs and {len(targets)} targets", hint="a variance takes two samples or more, each with its target")

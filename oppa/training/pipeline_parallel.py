@@ -1,4 +1,4 @@
-"""Pipeline parallelism: which parts of the model a rank holds, and the schedule that runs micro-batches through its stages."""
+"""Run pipeline parallelism: the stages that a rank holds, and the schedule that runs micro-batches through them."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -21,17 +21,17 @@ from oppa.training.recorder import LOSS, Recorder
 from oppa.trials.wire import TrialSpec
 
 OF_TORCH: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-"""Schedules that torch runs itself, with a stage for each rank; all others are orders that its runtime goes through."""
+"""torch's own schedules, with one stage per rank; all others are lists of actions that torch's runtime executes."""
 
 
 def numbers_of(configuration: Configuration, pp_index: int) -> tuple[int, ...]:
-    """The global numbers of the stages on this rank: round and round, or there and back."""
+    """Return the global numbers of the stages on a pipeline rank, in ascending order."""
     shape = shape_of(configuration)
     return tuple(stage for stage in range(shape.stages) if shape.rank_of(stage) == pp_index)
 
 
 class _Recorded(PipelineStage):
-    """A stage that tells a recorder of its passes, while there is one."""
+    """A stage that reports its passes to the recorder, if one is set."""
 
     recorder: Recorder | None = None
 
@@ -52,7 +52,7 @@ class _Recorded(PipelineStage):
 
 
 class Pipeline:
-    """The stages of this rank under their schedule."""
+    """Runs the stages of this rank under their schedule."""
 
     def __init__(
         self,
@@ -64,7 +64,16 @@ class Pipeline:
         passes: Order | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """`passes`: in this order; the schedule's own unless given. `recorder`: hears of them."""
+        """Build the stages and the schedule.
+
+        Args:
+            modules: Modules of this rank's stages, in the order of their numbers.
+            spec: Model and configuration.
+            mesh: Process groups of this rank.
+            family: Source of the shapes between stages, and of the loss.
+            passes: Schedule to use; by default, that of the configuration.
+            recorder: Recorder of the passes.
+        """
         configuration = spec.configuration
         numbers = numbers_of(configuration, mesh.pp.index)
         parts = stages_of(configuration, spec.model)
@@ -72,7 +81,7 @@ class Pipeline:
         self._first, self._last = 0 in numbers, total - 1 in numbers
         stages: list[_Recorded] = []
         for number, module in zip(numbers, modules, strict=True):
-            # Told, so that no micro-batch is spent on finding out.
+            # Given, so that torch needs no micro-batch to infer the shapes.
             inputs, outputs = family.boundary(parts[number].start), family.boundary(parts[number].stop)
             stages.append(_Recorded(module, number, total, mesh.device, inputs, outputs, group=mesh.pp.group))
             stages[-1].recorder = recorder
@@ -81,7 +90,7 @@ class Pipeline:
             with recorder.node(LOSS, total - 1, 0) if recorder else contextlib.nullcontext():
                 return family.loss(output, targets) / configuration.num_microbatches
 
-        # The loss is already divided by the number of micro-batches: nothing to scale afterwards.
+        # The loss is already divided by the number of micro-batches, so gradients need no scaling.
         self._schedule: PipelineScheduleSingle | _PipelineScheduleRuntime
         if passes is None and configuration.schedule in OF_TORCH:
             count = configuration.num_microbatches
@@ -90,7 +99,7 @@ class Pipeline:
             self._schedule = _runtime(passes or order_of(configuration), stages, loss)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
-        """Accumulate gradients of this replica's share of the batch; its mean loss, on the rank of the last stage."""
+        """Accumulate gradients over this replica's share of the batch; return its mean loss on the rank of the last stage, else None."""
         losses: list[Tensor] = []
         inputs = (batch.inputs,) if self._first else ()
         self._schedule.step(*inputs, target=batch.targets if self._last else None, losses=losses, return_outputs=False)
@@ -98,7 +107,7 @@ class Pipeline:
 
 
 def _runtime(order: Order, stages: Sequence[_PipelineStageBase], loss: Callable[[Tensor, Tensor], Tensor]) -> _PipelineScheduleRuntime:
-    """Torch's runtime with an order of ours, to which it adds what is sent and received."""
+    """Return torch's runtime with a schedule of oppa's, to which torch adds the sends and receives."""
     runtime = _PipelineScheduleRuntime(list(stages), order.shape.micro_batches, loss_fn=loss, scale_grads=False)
     runtime._prepare_schedule_with_comms({rank: [_Action.from_str(cell) for cell in row] for rank, row in enumerate(cells(order))})
     return runtime

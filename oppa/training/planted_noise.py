@@ -1,6 +1,6 @@
-"""A self-test of the gradient statistics: gradients whose noise scale is known, through the same hooks and the same all-reduce.
+"""Test the gradient statistics with gradients of a known noise scale, through the same hooks and the same all-reduce.
 
-Under torchrun, with the process group that training would use; or on one process.
+The test runs under torchrun, with the process group that training would use, or on one process.
 """
 
 import dataclasses
@@ -15,24 +15,24 @@ from oppa.training.noise_scale import NoiseScale, Smoothing
 
 _DIMENSIONS, _MICRO_TOKENS = 256, (8, 8, 8, 3)
 _PLAIN_MEAN = Smoothing(warming=1 - 1e-9, steady=1 - 1e-9, calibration=1.0)
-"""An average that starts without bias and forgets nothing."""
+"""Smoothing that approximates the plain mean over all steps."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """The noise scale that was planted, and the one that was found, in tokens."""
+    """The true noise scale of the gradients and the estimate, in tokens."""
 
     planted_tokens: float
     found: NoiseScale
 
     @property
     def error(self) -> float:
-        """Relative; some 3% after 200 steps are chance."""
+        """Return the relative error; about 3% after 200 steps is chance."""
         return abs(self.found.tokens_per_batch / self.planted_tokens - 1)
 
 
 class _Planted(nn.Module):
-    """Its gradient is the mean of what it is shown: of every token, the true gradient and noise."""
+    """A model whose gradient is the mean of its inputs: each token's input is the true gradient plus noise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,13 +43,16 @@ class _Planted(nn.Module):
 
 
 def self_test(*, planted_tokens: float = 50.0, steps: int = 200, seed: int = 0, device: str = "cpu") -> SelfTest:
-    """Plant a noise scale, and find it; the last micro-batch of a step is smaller than the others."""
+    """Estimate the noise scale of random gradients whose noise scale is `planted_tokens`.
+
+    The last micro-batch of each step is smaller than the others.
+    """
     ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
     alone = _Planted().to(device)
     model = DistributedDataParallel(alone) if ranks > 1 else alone
     statistics = GradientStatistics(model, noise_scale=NoiseScale(smoothing=_PLAIN_MEAN))
     generator = torch.Generator(device).manual_seed(seed * ranks + rank)
-    true = torch.full((_DIMENSIONS,), _DIMENSIONS**-0.5, device=device)  # of norm 1: the noise of a token is then the noise scale
+    true = torch.full((_DIMENSIONS,), _DIMENSIONS**-0.5, device=device)  # its norm is 1, so that tr(Sigma) of a token is the noise scale
     for _ in range(steps):
         for tokens in _MICRO_TOKENS:
             noise = torch.randn(tokens, _DIMENSIONS, generator=generator, device=device)

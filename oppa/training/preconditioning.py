@@ -1,7 +1,7 @@
-"""Gradients as Adam sees them: each coordinate measured in its denominator (the pre-conditioned noise scale, COPUS, section 6.6).
+"""Compute gradient norms in the coordinates of Adam, for the pre-conditioned noise scale (COPUS, section 6.6).
 
-Adam's step is P g with P = 1 / (sqrt(v) + eps). In coordinates in which that is plain gradient descent the gradient is P^(1/2) g, so
-its squared norm is the sum of g^2 / (sqrt(v) + eps), and noise counts by how far it moves the weights.
+Adam's step is P g with P = 1 / (sqrt(v) + eps). In the coordinates in which this is plain gradient descent, the gradient is P^(1/2) g. Its
+squared norm is the sum of g^2 / (sqrt(v) + eps), so that noise counts by how far it moves the weights.
 """
 
 import functools
@@ -19,10 +19,10 @@ from oppa.training.gradient_norms import Norm
 
 
 def preconditioned_norm(optimizer: torch.optim.Optimizer, layout: GradientLayout) -> Callable[[nn.Parameter], Norm]:
-    """Norms in the denominators of this Adam or AdamW, parameter by parameter; not a number until its first step.
+    """Return a function that gives each parameter its norm in the coordinates of an Adam or AdamW; NaN until its first step.
 
     Raises:
-        InputError: if a rank does not have all denominators of the gradients that it sees (ZeRO), or the optimizer has none at all.
+        InputError: if ZeRO shards the optimizer's state, so that a rank lacks denominators, or the optimizer has no second moments.
     """
     sharded = any(isinstance(parameter, DTensor) for module, _ in layout.parts for parameter in module.parameters())
     if sharded or isinstance(optimizer, ZeroRedundancyOptimizer):

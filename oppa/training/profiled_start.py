@@ -1,7 +1,8 @@
-"""The first steps of a run, whose passes are profiled (FlexTrain, section 4.1).
+"""Profile the passes of the first steps of a run (FlexTrain, section 4.1).
 
-A run whose order is searched for begins with a micro-batch at a time, as it is not known what else fits: for some steps with whole backward
-passes, for some with both halves apart, so that both are known. One whose order is stored goes in that from the first step on.
+A run that searches for a schedule starts with one micro-batch at a time, because it is not known yet which schedules fit in memory. Some
+steps have whole backward passes, and some have split ones, so that both are profiled. A run with a stored schedule uses it from the first
+step on.
 """
 
 import contextlib
@@ -19,11 +20,14 @@ from oppa.trials.wire import TrialSpec
 
 
 class ProfiledStart:
-    """Of one rank; all ranks go through it together.
+    """Profiles the first steps of one rank; all ranks do so together.
 
     Args:
-        steps: That are timed, in each order; the one before them is watched for its memory.
-        order: To profile in, instead of those.
+        replica: Replica of this rank.
+        spec: Model and configuration.
+        mesh: Process groups of this rank.
+        steps: Timed steps under each schedule; one step before them measures memory.
+        order: Schedule to profile under, instead of one micro-batch at a time.
     """
 
     def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, steps: int, order: Order | None = None) -> None:
@@ -40,7 +44,7 @@ class ProfiledStart:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Around a step."""
+        """Measure memory during a step, if it is the first one of a schedule."""
         if self._left <= self._steps:
             yield
             return
@@ -50,7 +54,7 @@ class ProfiledStart:
             yield
 
     def took(self, step_s: float) -> Profile | None:
-        """A step has taken so long; the profile, if it was the last one."""
+        """Record the time of a step; return the profile after the last step, else None."""
         self._profiling.took(step_s)
         self._left -= 1
         if self._left:
@@ -61,7 +65,7 @@ class ProfiledStart:
         return self._profiling.profile()
 
     def stop(self) -> None:
-        """Profile no more."""
+        """Stop profiling."""
         self._profiling.stop()
 
     def _begin(self) -> None:

@@ -1,4 +1,4 @@
-"""A profile of a replica's steps, from what the recorders of all ranks have seen, and how fast messages are between them."""
+"""Build the profile of a run's steps from the recorders of all ranks, and measure the speed of messages between ranks."""
 
 import dataclasses
 import statistics
@@ -22,16 +22,17 @@ from oppa.trials.wire import TrialSpec
 
 REPEATS = 5
 SMALL_BYTES, LARGE_BYTES = 1 << 10, 1 << 22
-"""Of messages that are timed."""
+"""Sizes of the two messages that are timed."""
 
 
 class Profiling:
-    """Of one rank, from now on until `profile`; all ranks do the same.
-
-    Between steps it takes in what they have shown; in one step, memory can be watched.
+    """Profiles the steps of one rank until `profile` is called; all ranks do the same.
 
     Args:
-        order: Of the passes of its first steps.
+        replica: Replica of this rank.
+        spec: Model and configuration.
+        mesh: Process groups of this rank.
+        order: Schedule of the first steps.
     """
 
     def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, order: Order) -> None:
@@ -42,15 +43,15 @@ class Profiling:
         self._recorder = Recorder(stages, self._parts, mesh.device)
         self._seen: Seen = {}
         self._steps_s: list[tuple[float, float, float]] = []
-        """A whole step, its passes, and its update."""
+        """Seconds of each whole step, of its passes and of its update."""
         replica.record(self._recorder)
 
     def watch(self, peak: PeakMemory) -> None:
-        """The step that follows is watched by this, and counts for memory alone."""
+        """Measure the memory of the next step with `peak`; its times are not used."""
         self._recorder.memory = peak
 
     def took(self, step_s: float) -> None:
-        """A step has ended, which took so long."""
+        """Record a finished step, which took `step_s` seconds."""
         watched = self._recorder.memory is not None
         seen = self._recorder.step()
         if not watched and self._recorder.split == self._order.split:
@@ -61,16 +62,16 @@ class Profiling:
                 self._seen[part, field] = Sum(before.total + found.total, before.values + found.values)
 
     def skip(self) -> None:
-        """A step has ended that does not count."""
+        """Ignore the step that has just finished."""
         self._recorder.step()
 
     def stop(self) -> None:
-        """Record no more."""
+        """Stop recording."""
         self._recorder.close()
         self._replica.record(None)
 
     def profile(self) -> Profile:
-        """What was seen on all ranks. The replica is not recorded any more."""
+        """Stop recording, and return the profile over all ranks; all ranks call it."""
         self.stop()
         spec, configuration = self._spec, self._spec.configuration
         weights: dict[int, int] = {}
@@ -104,12 +105,12 @@ class Profiling:
         return dataclasses.replace(found, between_s=between_s(found, self._order, self._parts))
 
     def _boundary_bytes(self) -> int:
-        """Of what goes from one layer to the next."""
+        """Return the bytes of the activations between two layers, for one micro-batch."""
         between = self._replica.boundary(1)
         return between.numel() * between.element_size()
 
     def _point_to_point(self) -> Link:
-        """Between the first two ranks of this pipeline."""
+        """Measure messages between the first two ranks of this pipeline."""
         axis = self._mesh.pp
         if axis.group is None:
             return Link()
@@ -131,7 +132,7 @@ class Profiling:
         return self._link(there_and_back, 2.0, 2.0)
 
     def _all_reduce(self) -> Link:
-        """Of two ranks, by what it takes all of them: 2 (n - 1) messages, each of an n-th of what is summed."""
+        """Estimate an all-reduce of two ranks from one over all n ranks: 2 (n - 1) messages, each of 1 / n of the data."""
         world = self._mesh.world
         if world == 1:
             return Link()
@@ -143,7 +144,13 @@ class Profiling:
         return self._link(summed, float(world - 1), 2 * (world - 1) / world)
 
     def _link(self, of_size: Callable[[int], Callable[[], None]], messages: float, shares: float) -> Link:
-        """From what a small and a large message take, which consist of so many, and go so many times over the line."""
+        """Fit latency and seconds per byte to a small and a large operation.
+
+        Args:
+            of_size: Returns the operation for a number of bytes.
+            messages: Latencies in one operation.
+            shares: Bytes that the operation moves, per byte of its size.
+        """
         small_s, large_s = (self._agreed(self._timed(of_size(size))) for size in (SMALL_BYTES, LARGE_BYTES))
         byte_s = max(0.0, large_s - small_s) / (LARGE_BYTES - SMALL_BYTES)
         return Link(latency_s=small_s / messages, byte_s=byte_s / shares)
@@ -160,14 +167,14 @@ class Profiling:
         return statistics.median(times_s)
 
     def _agreed(self, seconds: float) -> float:
-        """The most of any rank."""
+        """Return the maximum over all ranks."""
         most = torch.tensor([seconds], dtype=torch.float64, device=self._mesh.device)
         dist.all_reduce(most, dist.ReduceOp.MAX)
         return float(most)
 
 
 def _parts(everyones: Iterable[dict[str, Any]], layers: int, moments: int) -> tuple[Part, ...]:
-    """Means over all passes on all ranks."""
+    """Return the means of each part over all passes on all ranks."""
     sums: dict[tuple[int, str], Sum] = {}
     weights: dict[int, int] = {}
     for each in everyones:

@@ -1,8 +1,8 @@
-"""A change of layout that either holds on all ranks or is undone on all (COPUS, appendix B; the phases are those of `staging`).
+"""Change the layout of a run on all ranks, or undo the change on all (COPUS, appendix B; the phases are those of `staging`).
 
-Until loading begins, what is staged can fill the old layout as well as the new one. Whether all have built their part they tell each
-other at the store where they met, not through process groups: a rank that has failed takes its groups down, so that no other waits for
-it there. What fails later, or dies, ends the run on all ranks; whoever started them goes on from the last checkpoint.
+Until loading begins, the staged state can fill the old layout as well as the new one. The ranks agree on whether all have built their part
+through the store of the rendezvous, not through process groups. A rank that fails destroys its groups, so that no other rank waits for it
+there. A failure or a killed rank after that ends the run on all ranks; its supervisor then resumes from the last checkpoint.
 """
 
 import contextlib
@@ -28,31 +28,37 @@ Phase = Literal["stage", "release", "regroup", "rebuild", "load", "undo"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What became of a change of configuration."""
+    """The outcome of a change of configuration."""
 
     before: Configuration
     after: Configuration
-    """The one before where it was undone."""
+    """The new configuration, or the old one if the change was undone."""
     seconds: Mapping[str, float]
-    """Of each phase, on this rank."""
+    """Seconds of each phase on this rank."""
     received_bytes: int = 0
-    """By this rank."""
+    """Bytes that this rank received."""
     failure: str = ""
-    """Why it was undone, if it was."""
+    """Reason why the change was undone; empty if it was not."""
 
 
 class _NotBuiltError(OppaError):
-    """A rank could not build its part of a layout."""
+    """Raised on all ranks when one could not build its part of a layout."""
 
 
 def reconfigured(
     replicas: list[Replica], spec: TrialSpec, mesh: Mesh, configuration: Configuration, on_phase: Callable[[Phase], None]
 ) -> tuple[Replica, Mesh, Change]:
-    """The same training state in another layout, or in the present one if a rank cannot build its part of the other.
+    """Move the training state into another layout, or back into the present one if a rank cannot build its part of the other.
 
     Args:
-        replicas: This rank's, and nobody else's: it is taken out and released.
+        replicas: A list with this rank's replica. It must be the only reference, because the replica is removed from it and released.
+        spec: Model and present configuration.
+        mesh: Present process groups.
+        configuration: Configuration with the new layout.
         on_phase: Called as each phase begins.
+
+    Returns:
+        The replica and the mesh of the resulting layout, and the outcome.
     """
     seconds = dict[str, float]()
 
@@ -86,7 +92,7 @@ def reconfigured(
 
 
 def _back(staged: Staged, spec: TrialSpec, mesh: Mesh) -> tuple[Replica, Mesh]:
-    """The layout that there was."""
+    """Rebuild the old layout, and load the staged state."""
     gc.collect()
     mesh = regrouped(mesh, spec.configuration)
     replica = _built(spec, mesh)
@@ -95,11 +101,11 @@ def _back(staged: Staged, spec: TrialSpec, mesh: Mesh) -> tuple[Replica, Mesh]:
 
 
 def _built(spec: TrialSpec, mesh: Mesh) -> Replica:
-    """This rank's part of a layout, once all ranks have built theirs; raises _NotBuiltError on all if one has not."""
+    """Build this rank's part of a layout, and wait until all ranks have; raises _NotBuiltError on all ranks if one has failed."""
     replica, failure = None, ""
     try:
         replica = Replica(spec, mesh, weights=False)
-    except Exception as error:  # noqa: BLE001 - whatever it was, the layout that there was is the better one
+    except Exception as error:  # noqa: BLE001 - after any error, the old layout is restored
         failure = f"{type(error).__name__}: {error}"
     if failure:
         gc.collect()
@@ -112,7 +118,7 @@ def _built(spec: TrialSpec, mesh: Mesh) -> Replica:
 
 
 def _first_failure(mesh: Mesh, failure: str) -> tuple[str, str] | None:
-    """Return the rank that failed first, and why; None if all ranks built their part. Each rank asks the store a fixed number of times."""
+    """Return the rank that failed first, and why; None if all ranks built their part. Each rank uses the store a fixed number of times."""
     store = PrefixStore(f"built {mesh.layout}", mesh.store)
     if failure and store.add("failed", 1) == 1:
         store.set("failure", json.dumps((f"rank {mesh.rank}", failure)))

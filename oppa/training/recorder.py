@@ -1,8 +1,8 @@
-"""Times each pass of a pipeline on one rank, and each part of the model in it, while it is on (FlexTrain, sections 4.1 and 4.4).
+"""Record the time of each pass of a pipeline on one rank, and of each part of the model within it (FlexTrain, sections 4.1 and 4.4).
 
-Marks are set where a pass begins and ends, and where it comes from one block to the next: on its way forward by hooks of the blocks, on its
-way back by hooks of what goes from block to block. From mark to mark is one part's time, and in a step whose memory is watched, one part's
-memory. Parts are numbered as in `oppa.pipeline.profile`: 0 before the layers, i + 1 layer i, L + 1 behind them.
+Marks are set when a pass begins or ends, and when it moves from one block to the next. In forward passes, hooks of the blocks set them; in
+backward passes, hooks of the activations between blocks. The time between two marks belongs to one part. In a step whose memory is
+measured, the memory does, too. Part 0 precedes the layers, part i + 1 is layer i, and part L + 1 follows them (`oppa.pipeline.profile`).
 """
 
 import collections
@@ -20,25 +20,25 @@ from oppa.training.clocks import Reading, clock_of
 from oppa.training.memory import PeakMemory
 
 LOSS = 3
-"""A pass beside the graph's: the loss of a micro-batch, behind the last stage's forward pass."""
+"""An additional kind of pass: the loss of a micro-batch, after the forward pass of the last stage."""
 BEGIN, END = "begin", "end"
 INPUT = -1
-"""In place of a block, whose output has been reached: the input of a stage's first."""
+"""Stands for the input of a stage's first block in marks, which otherwise have the number of a block whose output is reached."""
 
 
 class Sum(NamedTuple):
-    """Of so many values."""
+    """A sum, and the number of its values."""
 
     total: float
     values: int
 
 
 Seen = dict[tuple[int, str], Sum]
-"""What passes have shown, by part and field of `oppa.pipeline.profile.Part`."""
+"""Sums over the passes of a step, by part and field of `oppa.pipeline.profile.Part`."""
 
 
 class _Mark(NamedTuple):
-    """A moment: a pass begins or ends, or has reached the output of a block."""
+    """A moment at which a pass begins, ends or reaches the output of a block."""
 
     kind: int
     stage: int
@@ -48,7 +48,7 @@ class _Mark(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """A pass between two marks, all of it in one part: seconds, and bytes as it began, at the most, and as it ended."""
+    """The time of a pass between two marks, in one part: seconds, and live bytes at its begin, at its peak and at its end."""
 
     part: int
     seconds: float
@@ -58,11 +58,12 @@ class _Segment(NamedTuple):
 
 
 class Recorder:
-    """Of one rank. Hooks are on its blocks until `close`.
+    """Records the passes of one rank; its blocks have hooks until `close` is called.
 
     Args:
-        stages: Modules by the number of their stage, with `blocks` by their number in the model.
-        parts: Of each of all stages.
+        stages: Modules of this rank by stage number; the names in their `blocks` are the layers' numbers in the model.
+        parts: Parts of every stage of the model.
+        device: Device of this rank.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], parts: Sequence[range], device: torch.device) -> None:
@@ -75,23 +76,23 @@ class Recorder:
         self._handles = [handle for module in stages.values() for handle in self._hooked(module)]
         self._updates: list[tuple[Reading, Reading]] = []
         self.memory: PeakMemory | None = None
-        """Watches the step that is under way."""
+        """Measures the memory of the current step; None if it is not measured."""
         self.passes_s = 0.0
-        """Of the last step, from its first pass to its last."""
+        """Seconds of the last step from the begin of its first pass to the end of its last."""
         self.updated_s = 0.0
-        """Of the last update."""
+        """Seconds of the optimizer's updates in the last step."""
         self.split = False
-        """Backward passes of the last step were."""
+        """True if the backward passes of the last step were split."""
 
     def close(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     @contextlib.contextmanager
     def node(self, kind: int, stage: int, micro_batch: int) -> Iterator[None]:
-        """A pass while it is made."""
+        """Record the pass that runs inside the block."""
         self._pass = kind, stage, micro_batch
         self._mark(BEGIN)
         try:
@@ -102,13 +103,13 @@ class Recorder:
 
     @contextlib.contextmanager
     def update(self) -> Iterator[None]:
-        """The optimizer's update while it is made."""
+        """Record the optimizer's update that runs inside the block."""
         begin = self._reached()
         yield
         self._updates.append((begin, self._reached()))
 
     def step(self) -> Seen:
-        """What the step that has ended has shown; the next one begins."""
+        """End the recording of a step, start that of the next, and return the sums of the finished step."""
         marks, self._marks = self._marks, []
         memory, self.memory = self.memory.marks if self.memory else [], None
         times = [mark.reading() for mark in marks]
@@ -122,7 +123,7 @@ class Recorder:
             begin = marks[node[0]]
             for part, field, value in self._fields(begin, list(self._segments(node, marks, times, memory))):
                 total, values = seen[part, field]
-                counts = begin.kind != LOSS  # it belongs to a forward pass, which has been counted
+                counts = begin.kind != LOSS  # a loss belongs to a forward pass, which is counted already
                 seen[part, field] = Sum(total + value, values + counts)
         return dict(seen)
 
@@ -142,7 +143,7 @@ class Recorder:
         return lambda _, inputs, output: self._came(output, block)
 
     def _came(self, x: Tensor, block: int) -> None:
-        """A forward pass has come to the output of a block; one that is made again in a backward pass is part of that."""
+        """Mark that a forward pass has reached the output of a block; a recomputation belongs to its backward pass and sets no mark."""
         if self._pass is None or self._pass[0] != FORWARD:
             return
         self._mark(block)
@@ -152,7 +153,7 @@ class Recorder:
     def _segments(
         self, node: range, marks: Sequence[_Mark], times: Sequence[float], memory: Sequence[tuple[int, int]]
     ) -> Iterator[_Segment]:
-        """A pass part by part."""
+        """Yield the segments of a pass, in order; none for a stage without parts."""
         kind, stage = marks[node[0]].kind, self._stages[marks[node[0]].stage]
         if not stage.parts:
             return
@@ -168,9 +169,9 @@ class Recorder:
                 part = first if where == INPUT else where + 1
 
     def _fields(self, node: _Mark, segments: Sequence[_Segment]) -> Iterator[tuple[int, str, float]]:
-        """A pass as fields of parts.
+        """Yield part, field and value for each measurement of a pass.
 
-        Torch computes all of the first stage's backward pass as the second half of a split one: it has no inputs' gradients to send.
+        If the backward pass is split, torch computes all of that of the first stage in the second half, as it sends no input gradients.
         """
         seconds, held = collections.defaultdict[int, float](float), collections.defaultdict[int, float](float)
         for segment in segments:
@@ -190,12 +191,12 @@ class Recorder:
         elif node.stage > 0 or not self.split or node.kind == WEIGHT:
             name = "input_s" if self.split and node.stage > 0 else "backward_s"
             yield from ((part, name, each) for part, each in seconds.items())
-            if working and node.micro_batch:  # the first one leaves gradients
+            if working and node.micro_batch:  # the first micro-batch allocates gradients
                 yield from ((part, "backward_working_bytes", each) for part, each in working.items())
 
 
 class _Stage:
-    """What a module holds: its parts, its blocks by number, and how many numbers each part's weights are."""
+    """The parts of a stage, the numbers of its blocks, and the number of weights of each part."""
 
     def __init__(self, module: nn.Module, parts: range, behind: int) -> None:
         self.parts = parts
@@ -206,7 +207,7 @@ class _Stage:
 
 
 def part_of(name: str, layers: int) -> int:
-    """The part of the model that a parameter belongs to, by its name in a stage."""
+    """Return the part of the model to which a parameter belongs, by its name in a stage."""
     first, _, rest = name.partition(".")
     if first == "blocks":
         return int(rest.partition(".")[0]) + 1
@@ -218,7 +219,7 @@ def _blocks(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _nodes(marks: Sequence[_Mark]) -> Iterator[range]:
-    """The marks of each pass, by position."""
+    """Yield the positions of each pass's marks."""
     start = 0
     for position, mark in enumerate(marks):
         if mark.where == END:

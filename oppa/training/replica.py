@@ -1,4 +1,4 @@
-"""What one rank holds of the model, ready to take optimizer steps: its stages, their optimizers, and how micro-batches run."""
+"""Combine one rank's part of the model for optimizer steps: its stages, their optimizers and the schedule of micro-batches."""
 
 import contextlib
 import dataclasses
@@ -30,14 +30,24 @@ from oppa.training.validation import losses
 from oppa.trials.wire import TrialSpec
 
 Answered = Callable[[Tensor, Tensor], None]
-"""Hears what the model makes of a micro-batch, and its targets."""
+"""Receives the model's output for a micro-batch, and its targets."""
 
 
 class Replica:
-    """This rank's part of the model and its optimizer; raises InputError for a model or a configuration beyond this core."""
+    """This rank's part of the model and its optimizers."""
 
     def __init__(self, spec: TrialSpec, mesh: Mesh, *, weights: bool = True, local_batches: Sequence[int] = ()) -> None:
-        """`weights`: initial ones; else memory as it is found, to be filled. `local_batches`: of each worker, where they differ."""
+        """Build this rank's part.
+
+        Args:
+            spec: Model, configuration and training.
+            mesh: Process groups of this rank.
+            weights: Initialise the weights; otherwise the memory is undefined, and the caller fills it.
+            local_batches: Samples of each worker; empty if all take the same number.
+
+        Raises:
+            InputError: if this core does not support the model or the configuration.
+        """
         require_buildable(spec.model, spec.configuration)
         self._spec, self._mesh = spec, mesh
         require_runnable(spec.model, spec.configuration, local_batches)
@@ -60,22 +70,24 @@ class Replica:
 
     @property
     def stages(self) -> list[nn.Module]:
-        """The stages of this rank, without what averages their gradients."""
+        """Return the stages of this rank, without their DDP wrappers."""
         return [stage.module if isinstance(stage, DistributedDataParallel) else stage for stage in self._modules]
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """What updates them."""
+        """Return the optimizers of this rank."""
         return self._optimizers
 
     def boundary(self, part: int) -> Tensor:
-        """What a part of the model gets of a micro-batch, on the meta device."""
+        """Return the input of a part of the model for a micro-batch, on the meta device."""
         return self._family.boundary(part)
 
     def rebatch(self, configuration: Configuration, local_batches: Sequence[int] = ()) -> None:
-        """Take batches of other sizes from the next step on; the layout stays, and all ranks do so behind the same step.
+        """Change the batch sizes from the next step on; the layout stays. All ranks call it after the same step.
 
-        `local_batches`: of each worker, where they differ.
+        Args:
+            configuration: Configuration of the same layout with the new sizes.
+            local_batches: Samples of each worker; empty if all take the same number.
 
         Raises:
             InputError: if batches of these sizes cannot run.
@@ -93,47 +105,52 @@ class Replica:
         self._passes = self._passes_of(self._family)
 
     def listen(self, answered: Answered) -> None:
-        """Call this with the model's outputs and the targets of each micro-batch, on a rank that holds all layers."""
+        """Call `answered` with the output and the targets of each micro-batch; this rank must hold all layers."""
         self._answered = answered
         self._passes = self._passes_of(self._family)
 
     def reorder(self, order: Order) -> None:
-        """Go through the pipeline in this order from the next step on, as long as there are as many micro-batches.
+        """Use another schedule from the next step on, as long as the number of micro-batches stays.
 
-        A replica whose schedule splits the backward pass can go in any order of its stages; else one that does not split it either.
+        If the configuration's schedule does not split the backward pass, the new one may split it only with a single replica.
         """
         assert splits_backward(self._spec.configuration) or not order.split or self._mesh.dp.size == 1
         self._order = order
         self._passes = self._passes_of(self._family)
 
     def record(self, recorder: Recorder | None) -> None:
-        """Tell it of all passes and updates from now on; nobody, if None."""
+        """Report all passes and updates to `recorder` from now on; None ends the reports."""
         self._recorder = recorder
         self._passes = self._passes_of(self._family)
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Of all parameters, from the next step on."""
+        """Set the learning rate of all parameters from the next update on."""
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
 
     def watch(self, noise_scale: NoiseScale = NoiseScale(), over: Over = "micro-batches") -> GradientStatistics:  # noqa: B008 - frozen
-        """Measure the gradients of every step from now on; `noise_scale` is what to go on from."""
+        """Measure the gradients of every step from now on.
+
+        Args:
+            noise_scale: Smoothing and estimate to continue from.
+            over: Gradients to compare with the mean gradient (`GradientStatistics`).
+        """
         self.close()
         layout = layout_of_stages(self._modules, self._mesh, tied=self._spec.model.tied)
         self._statistics = GradientStatistics(layout, noise_scale=noise_scale, over=over)
         return self._statistics
 
     def close(self) -> None:
-        """Measure no gradients any more; what has measured them lets go of the model."""
+        """Stop measuring gradients, and release the references of the statistics to the model."""
         if self._statistics is not None:
             self._statistics.close()
             self._statistics = None
 
     def step(self, batch: Batch) -> Tensor | None:
-        """One optimizer step on this replica's share of the global batch; its mean loss, where the last stage is.
+        """Take one optimizer step on this replica's share of the global batch; return its mean loss on the last stage, else None.
 
-        Where gradients are watched and are not finite, no rank changes its weights.
+        If gradients are measured and not finite, no rank changes its weights.
         """
         loss = self.accumulate(batch)
         if self._statistics is not None:
@@ -142,24 +159,24 @@ class Replica:
         return loss
 
     def accumulate(self, batch: Batch) -> Tensor | None:
-        """The first half of a step: gradients, averaged over the replicas; the mean loss, where the last stage is."""
+        """Compute gradients, averaged over the replicas: the first half of a step. Return the mean loss on the last stage, else None."""
         loss = self._passes.forward_backward(batch)
         average_rest(self._modules, self._spec.configuration, self._mesh, self._spec.training)
         return loss
 
     def evaluate(self, batch: Batch, counting: int) -> Tensor:
-        """Of samples that nothing is learned from: losses, targets and hits (`validation.losses`)."""
+        """Return losses, targets and hits of samples without training on them (`validation.losses`)."""
         spec, numbers = self._spec, numbers_of(self._spec.configuration, self._mesh.pp.index)
         stages = dict(zip(numbers, self.stages, strict=True))
         return losses(stages, self._family, spec.configuration, self._mesh, stages_of(spec.configuration, spec.model), batch, counting)
 
     def measured(self) -> Tensor:
-        """In between: what this rank has to tell of the gradients that are watched (`GradientStatistics.own`)."""
+        """Return this rank's gradient measurements between the halves of a step (`GradientStatistics.own`)."""
         assert self._statistics is not None
         return self._statistics.own(self._micro_batches())
 
     def update(self, finite: bool = True) -> None:
-        """The second half: new weights, unless gradients are not finite."""
+        """Run the second half of a step: clip gradients and update the weights, unless gradients are not finite."""
         if finite and self._tied is not None:
             self._tied.sum_gradients()
         finite = finite and (self._clipping is None or self._clipping.clip())
@@ -170,13 +187,13 @@ class Replica:
                 optimizer.zero_grad()
 
     def _passes_of(self, family: Family) -> "Pipeline | _Accumulation":
-        """What runs the micro-batches of a step."""
+        """Return the object that runs the micro-batches of a step."""
         if self._spec.configuration.pp > 1:
             return Pipeline(self._modules, self._spec, self._mesh, family, passes=self._order, recorder=self._recorder)
         return _Accumulation(self._modules[0], self._spec.configuration, family, self._answered, self._recorder)
 
     def _micro_batches(self) -> list[float]:
-        """Tokens of each of this replica's."""
+        """Return the tokens of each micro-batch of this replica."""
         configuration, seq_len = self._spec.configuration, self._spec.model.seq_len
         if not self._local_batches:
             return [configuration.micro_batch * seq_len] * configuration.num_microbatches
@@ -185,7 +202,7 @@ class Replica:
 
 
 def same_layout(one: Configuration, other: Configuration) -> bool:
-    """Whether one becomes the other while all state stays where it is: they differ in batch sizes, and in the order of passes."""
+    """Return whether two configurations differ only in batch sizes and schedules that leave all training state in its place."""
     alike = dataclasses.replace(one, global_batch=other.global_batch, micro_batch=other.micro_batch, schedule=other.schedule) == other
     averaged_alike = one.dp == 1 or splits_backward(one) == splits_backward(other)
     return alike and averaged_alike and numbers_of(one, 0) == numbers_of(other, 0)
@@ -196,7 +213,7 @@ def _family(spec: TrialSpec, mesh: Mesh) -> Family:
 
 
 class _Accumulation:
-    """Micro-batches one after the other on a rank that holds all layers."""
+    """Runs micro-batches in sequence on a rank that holds all layers."""
 
     def __init__(
         self, module: nn.Module, configuration: Configuration, family: Family, answered: Answered | None, recorder: Recorder | None
@@ -205,14 +222,14 @@ class _Accumulation:
         self._recorder = recorder
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Accumulate gradients of this replica's share of the batch; its mean loss."""
+        """Accumulate gradients over this replica's share of the batch; return its mean loss."""
         total = torch.zeros((), device=batch.inputs.device)
         size = self._configuration.micro_batch
         for start in range(0, len(batch.inputs), size):
             inputs, targets = batch.inputs[start : start + size], batch.targets[start : start + size]
             with accumulating(self._module, self._configuration, last=start + size >= len(batch.inputs)):
-                # Divided, so that gradients and losses of micro-batches add up to the mean over samples, whatever a replica has of them.
-                equal = self._configuration.global_batch / (self._configuration.dp * len(inputs))  # so many such micro-batches on each
+                # Losses are divided, so that they and the gradients add up to the mean over samples, whatever the sizes of local batches.
+                equal = self._configuration.global_batch / (self._configuration.dp * len(inputs))  # such micro-batches per replica
                 number = start // size
                 with self._recorded(FORWARD, number):
                     output = self._module(inputs)

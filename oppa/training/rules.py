@@ -1,6 +1,6 @@
-"""What this core can build and run, told before anything is started; without torch.
+"""Check before any process starts, and without torch, which models and configurations this core can build and run.
 
-Found by running: under torch 2.13 everything else trains the same model (tests/training/test_layouts.py).
+The rules were found by experiment: under torch 2.13, every layout that they permit trains the same model (tests/training/test_layouts.py).
 """
 
 import math
@@ -15,10 +15,10 @@ from oppa.problem.model import Model
 
 
 def require_supported(model: Model, tp: int = 1) -> None:
-    """Refuse a model that is not like Llama: what runners of other frameworks can take over from this core.
+    """Check that a model is like Llama, which is what other frameworks' runners can take from this core.
 
     Raises:
-        InputError: names the first property that is out of reach, and what to set instead.
+        InputError: names the first unsupported field, and the value to set instead.
     """
     wanted = {"gated": True, "biases": False, "qkv_bias": False, "tied": False, "norm": "rms", "learned_positions": 0}
     wanted |= {"token_types": 0, "patch": 0, "causal": True, "experts": 1, "entry_point": ""}
@@ -32,10 +32,10 @@ def require_supported(model: Model, tp: int = 1) -> None:
 
 
 def require_buildable(model: Model, configuration: Configuration) -> None:
-    """Refuse a model that this core cannot build, or cannot cut as the configuration says.
+    """Check that this core can build a model and split it as the configuration requires.
 
     Raises:
-        InputError: says which rule is broken.
+        InputError: names the rule that is broken.
     """
     if model.entry_point:
         rules = _own_rules(configuration)
@@ -49,7 +49,7 @@ def require_buildable(model: Model, configuration: Configuration) -> None:
 
 
 def require_divisible(model: Model, tp: int) -> None:
-    """Raise InputError for what does not divide into tensor-parallel parts, or into pairs for rotary positions."""
+    """Raise InputError if `tp` does not divide a dimension or, with rotary positions, a head's width is not an even number."""
     for name in ("heads", "kv_heads", "ffn"):
         if getattr(model, name) % tp:
             raise InputError(f"`tp = {tp}` does not divide `{name} = {getattr(model, name)}`", hint="use a smaller tp")
@@ -81,10 +81,10 @@ def _expert_rules(model: Model, configuration: Configuration) -> dict[str, bool]
 
 
 def require_schedulable(configuration: Configuration, layers: int) -> None:
-    """Refuse a configuration that cannot run here.
+    """Check that a configuration can run here.
 
     Raises:
-        InputError: says which rule is broken, or what is wrong with its layout.
+        InputError: names the rule that is broken, or the error in its stage layout.
     """
     if configuration.pp > 1 and configuration.schedule not in SCHEDULES:
         raise InputError(f"`schedule = {configuration.schedule}` is unknown", hint=nearest(configuration.schedule, SCHEDULES))
@@ -114,13 +114,13 @@ def _schedule_rules(configuration: Configuration) -> dict[str, bool]:
         "1f1b needs num_microbatches >= pp": schedule != "1f1b" or count >= pp,
         f"{schedule} needs num_microbatches to be a multiple of num_microbatches // pp": not rounds or count % max(1, count // pp) == 0,
     }
-    # FSDP2 that reshards behind the forward pass, under a split backward pass: it runs, but losses are off by 8e-3 after 5 steps.
+    # FSDP2 that reshards after the forward pass runs with a split backward pass, but losses are off by 8e-3 after 5 steps.
     whole = {f"{schedule} needs zero_stage <= 2": configuration.zero_stage <= 2 or not splits_backward(configuration)}
     return {**rules, **whole}
 
 
 def require_runnable(model: Model, configuration: Configuration, local_batches: Sequence[int] = ()) -> None:
-    """Refuse batches that cannot run here, shared out evenly or as `local_batches`; raises InputError, which says which rule is broken."""
+    """Check that batches can run here, in equal shares or as `local_batches`; raises InputError with the rule that is broken."""
     if local_batches:
         require_shareable(model, configuration, local_batches)
     else:
@@ -128,10 +128,10 @@ def require_runnable(model: Model, configuration: Configuration, local_batches: 
 
 
 def require_shareable(model: Model, configuration: Configuration, local_batches: Sequence[int]) -> None:
-    """Refuse local batches that workers cannot take, each its own, of at most `micro_batch` samples at once.
+    """Check that each worker can take its own local batch, in micro-batches of at most `micro_batch` samples.
 
     Raises:
-        InputError: says which rule is broken.
+        InputError: names the rule that is broken.
     """
     alone = configuration.tp == configuration.pp == configuration.ep == configuration.model_chunks == 1
     rules = {
@@ -148,5 +148,5 @@ def require_shareable(model: Model, configuration: Configuration, local_batches:
 
 
 def splits_backward(configuration: Configuration) -> bool:
-    """Whether the schedule computes weight gradients apart (zero bubble), where DDP's hooks would not see them."""
+    """Return whether the schedule computes weight gradients separately (zero bubble), where DDP's hooks would miss them."""
     return configuration.pp > 1 and configuration.schedule in SPLIT

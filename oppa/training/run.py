@@ -1,4 +1,4 @@
-"""A training run as one rank of it sees it: it steps, changes batch sizes and layout between two steps, is saved, and gone on with.
+"""Run training on one rank: take steps, change batch sizes or layout between two steps, save the run and resume it.
 
     with open_run(spec, recipe, rank=rank, world=world, rendezvous=where) as run:
         run.step()
@@ -6,7 +6,8 @@
         run.change(Configuration(dp=1, tp=2, pp=2, global_batch=64, micro_batch=4))      # the layout: state moves between ranks
         run.save(folder)
 
-All ranks do the same behind the same step. What only rank 0 knows, it orders: an order travels with the numbers that end a step anyway.
+All ranks make the same calls after the same step. Decisions that only rank 0 can make are directives, which it sends with the numbers that
+end a step anyway.
 """
 
 import contextlib
@@ -50,15 +51,18 @@ from oppa.trials.wire import TrialSpec
 def open_run(
     spec: TrialSpec, recipe: Recipe, *, rank: int, world: int, rendezvous: str, on_phase: Callable[[Phase], None] = lambda _: None
 ) -> Iterator["TrainingRun"]:
-    """A new run, from its initial weights on, while this lasts.
+    """Open a run at its initial weights, and close it at the end of the block.
 
     Args:
-        spec: Its first configuration; `steps` and the limit of memory are a trial's.
-        rendezvous: Where all ranks meet, as torch's `init_method`.
+        spec: Model and first configuration; `steps` and the memory limit are for trials, and unused.
+        recipe: Length of the run, learning rate schedule and measurements.
+        rank: Number of this rank.
+        world: Number of ranks.
+        rendezvous: URL at which all ranks meet, as torch's `init_method`.
         on_phase: Called on each rank as each phase of a change of layout begins.
 
     Raises:
-        InputError: if the model or the configuration cannot be built, or the data cannot be had.
+        InputError: if the model or the configuration cannot be built, or the data cannot be loaded.
     """
     timeout_s = spec.training.collective_timeout_s
     with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=rendezvous, timeout_s=timeout_s) as mesh:
@@ -71,18 +75,18 @@ def open_run(
 
 
 class TrainingRun:
-    """One rank's part of a run, between two steps."""
+    """One rank's part of a run."""
 
     def __init__(self, spec: TrialSpec, recipe: Recipe, mesh: Mesh, on_phase: Callable[[Phase], None]) -> None:
         self.spec, self.recipe, self.mesh = spec, recipe, mesh
         self.steps = self.samples = 0
-        """Steps taken, and samples seen by them."""
+        """Optimizer steps taken, and samples seen in them."""
         self.noise_scale = NoiseScale(smoothing=_smoothing(recipe, spec.model.seq_len))
-        """What the gradients so far say."""
+        """Noise scale of the gradients so far."""
         self.statistics_every = recipe.statistics_every
-        """Steps from one whose gradients are measured to the next; 0: none is."""
+        """Interval of steps whose gradients are measured; 0 for none."""
         self.local_batches: tuple[int, ...] = ()
-        """Of each worker, where they differ."""
+        """Samples of each worker; empty if all take the same number."""
         self._reference_batch = recipe.reference_batch or spec.configuration.global_batch
         self._followed = Followed(batch=spec.configuration.global_batch, since=0)
         self._on_phase = on_phase
@@ -91,30 +95,30 @@ class TrainingRun:
         self._worker: Worker | None = None
         self._start: ProfiledStart | None = None
         self._replica: Replica | None = None
-        """Made when it is first needed: with initial weights, or to be filled from a checkpoint."""
+        """Created on first use, with initial weights or to be filled from a checkpoint."""
 
     @property
     def configuration(self) -> Configuration:
-        """The present one."""
+        """Return the present configuration."""
         return self.spec.configuration
 
     @property
     def total(self) -> int | None:
-        """Samples of the whole run; None where it has no end."""
+        """Return the samples of the whole run; None if it has no end."""
         return self.recipe.samples or self._source.size
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of training so far, changes and checkpoints included, but not the time in which no attempt was under way."""
+        """Return the seconds of training so far, with changes and checkpoints, but without the time between attempts."""
         return self._earlier_s + time.monotonic() - self._since_s
 
     @property
     def done(self) -> bool:
-        """All samples were seen; the last batch is whole, so that there may be a few more."""
+        """Return whether all samples were seen; the last batch is complete, so that a run may see a few more."""
         return self.total is not None and self.samples >= self.total
 
     def step(self, order: Order | None = None) -> Step:
-        """Take one optimizer step over the next samples; what rank 0 orders, all ranks find in it."""
+        """Take one optimizer step over the next samples; all ranks call it. The result has rank 0's directive on every rank."""
         replica = self._made()
         begin_s, batch = time.monotonic(), range(self.samples, self.samples + self.configuration.global_batch)
         rate = learning_rate(
@@ -165,10 +169,10 @@ class TrainingRun:
         return step
 
     def validate(self) -> Validated:
-        """What the held-out samples say of the weights as they are now; all ranks call it.
+        """Evaluate the present weights on the held-out samples; all ranks call it.
 
         Raises:
-            InputError: if none are held out.
+            InputError: if no samples are held out.
         """
         if not self._source.held_out:
             raise InputError("no samples are held out", hint="set `validation` in [train]")
@@ -177,15 +181,15 @@ class TrainingRun:
         return Validated.of(total)
 
     def change(self, configuration: Configuration, local_batches: Sequence[int] = ()) -> Change:
-        """Go on in another configuration: other batch sizes, or another layout; if that cannot be built, in the present one.
+        """Change batch sizes or the layout; a layout that cannot be built leaves the present one.
 
         Args:
-            configuration: Its global batch is the sum of local ones, where these are given; each worker takes at most `micro_batch`
-                samples at once.
-            local_batches: Of each worker, in samples; all take as many unless given. Gradients stay the mean over samples.
+            configuration: New configuration. If local batches are given, its global batch is their sum, and each worker takes at most
+                `micro_batch` samples at once.
+            local_batches: Samples of each worker; by default, all take the same number. Gradients stay the mean over samples.
 
         Raises:
-            InputError: if it cannot be run; nothing has changed.
+            InputError: if the configuration cannot run; nothing has changed then.
         """
         if configuration.devices != self.mesh.world:
             hint = "keep the number of devices"
@@ -201,12 +205,12 @@ class TrainingRun:
             change = self._reconfigured(configuration)
         if not change.failure:
             self._followed, self.local_batches = followed, tuple(local_batches)
-            if self._worker is not None:  # a window is about one batch
+            if self._worker is not None:  # a window has a single batch size
                 self._worker.restart()
         return change
 
     def reorder(self, order: Passes) -> None:
-        """Go through the pipeline in this order from the next step on; steps that are still to be profiled are profiled in it."""
+        """Use another schedule from the next step on; a pending profile uses it, too, before the run's first step, and ends later on."""
         replica = self._made()
         profiles = self._start is not None
         self._stop_profiling()
@@ -215,25 +219,25 @@ class TrainingRun:
             self._profile(replica, order)
 
     def told(self, text: str) -> str:
-        """Tell all ranks what rank 0 has to tell; all call it."""
+        """Broadcast rank 0's text to all ranks, and return it; all ranks call it."""
         texts = [text]
         dist.broadcast_object_list(texts, src=0)
         return texts[0]
 
     def save(self, folder: Path) -> None:
-        """Save all that is needed to go on, in a folder that all ranks see.
+        """Save everything that `resume` needs, in a folder that all ranks can access; all ranks call it.
 
         Raises:
-            CheckpointError: if the folder is there already, or a rank cannot write.
+            CheckpointError: if the folder exists, or a rank cannot write.
         """
         saving.save(folder, self._made(), self.spec, self.mesh, self._notes())
 
     def resume(self, folder: Path, configuration: Configuration) -> None:
-        """Go on from a checkpoint of this run, in any configuration of as many devices.
+        """Resume from a checkpoint of this run, in any configuration with the same number of devices; all ranks call it.
 
         Raises:
-            CheckpointError: if it is cut short, altered, of another model, or of other data. The run is then where it cannot step, but
-                may go on from another checkpoint.
+            CheckpointError: if the checkpoint is incomplete, altered, of another model or of other data. The run cannot step then, but it
+                can resume from another checkpoint.
         """
         self.local_batches = _local_batches(folder, configuration)
         notes = self._restored(folder, configuration)
@@ -243,10 +247,10 @@ class TrainingRun:
         self._followed = self._followed_by(notes["configuration"]["global_batch"], configuration.global_batch)
 
     def roll_back(self, folder: Path, configuration: Configuration, local_batches: Sequence[int] = ()) -> None:
-        """Take weights and moments of a checkpoint, and no more: steps are counted on, and samples go on, so that none comes again.
+        """Restore only weights, moments and noise scale from a checkpoint; all ranks call it.
 
-        What was learned since is lost. A loss that has risen may have risen by what it was shown: PaLM goes back and passes over it, too
-        (COPUS, appendix E).
+        The counts of steps and samples continue, so that no sample comes again. The training since the checkpoint is lost. A loss may have
+        risen because of the samples in between: PaLM also goes back and skips them (COPUS, appendix E).
 
         Raises:
             CheckpointError: as `resume`.
@@ -257,15 +261,15 @@ class TrainingRun:
         self._followed = followed
 
     def close(self) -> None:
-        """Let go of the model, before the process groups go."""
+        """Release the model, before the process groups are destroyed."""
         self._stop_profiling()
         if self._replica is not None:
             self._replica.close()
         self._replica = self._worker = None
-        gc.collect()  # a model that lives on in a cycle would lose its process groups before itself
+        gc.collect()  # a model in a reference cycle would outlive its process groups
 
     def _restored(self, folder: Path, configuration: Configuration) -> Mapping[str, Any]:
-        """Another replica, with the weights, moments and noise scale of a checkpoint; what else was noted there."""
+        """Build a replica with the weights, moments and noise scale of a checkpoint; return all notes of the checkpoint."""
         if self._replica is not None or configuration != self.configuration:
             self.close()
             self.spec, self.mesh = dataclasses.replace(self.spec, configuration=configuration), regrouped(self.mesh, configuration)
@@ -282,7 +286,7 @@ class TrainingRun:
         return notes
 
     def _made(self) -> Replica:
-        """This rank's part of the model."""
+        """Return this rank's part of the model; the first call creates it."""
         if self._replica is None:
             self._replica = Replica(self.spec, self.mesh, local_batches=self.local_batches)
             self._watch(self._replica)
@@ -290,7 +294,7 @@ class TrainingRun:
         return self._replica
 
     def _profile(self, replica: Replica, order: Passes | None = None) -> None:
-        """Profile the steps that follow, unless a worker's batch is cut up otherwise than a profile takes it to be."""
+        """Profile the next steps, unless workers have different local batches, which a profile does not model."""
         if self.recipe.profile_steps and not self.local_batches:
             self._start = ProfiledStart(replica, self.spec, self.mesh, self.recipe.profile_steps, order)
 
@@ -300,8 +304,8 @@ class TrainingRun:
             self._start = None
 
     def _watch(self, replica: Replica) -> None:
-        """Watch the gradients of a replica, and what its worker does where that holds the whole model."""
-        alone = self.mesh.dp.size == 1  # which cannot be compared with other workers
+        """Measure the gradients of a replica, and the state of its worker if each rank holds the whole model."""
+        alone = self.mesh.dp.size == 1  # there are no other workers to compare with
         self.statistics = replica.watch(self.noise_scale, "micro-batches" if alone else self.recipe.statistics)
         if self._worker is not None:
             self._worker.close()
@@ -311,20 +315,20 @@ class TrainingRun:
             replica.listen(self._worker.answered)
 
     def _measure(self) -> None:
-        """Watch the gradients of the step that begins, or do not."""
+        """Resume or pause the measurement of gradients for the step that begins."""
         if self.statistics_every and self.steps % self.statistics_every == 0:
             self.statistics.resume()
         else:
             self.statistics.pause()
 
     def _followed_by(self, before: int, after: int) -> Followed:
-        """What the learning rate has followed, when global batches are given another size, or keep theirs."""
+        """Return the batch that the learning rate follows after a change of the global batch from `before` to `after`."""
         if before == after:
             return self._followed
         return Followed(batch=self._followed.reached(before, self.samples, self.recipe.damping), since=self.samples)
 
     def _share(self, batch: range) -> range:
-        """This worker's samples of a batch."""
+        """Return this worker's samples of a batch."""
         sizes = self.local_batches or [len(batch) // self.mesh.dp.size] * self.mesh.dp.size
         start = sum(sizes[: self.mesh.dp.index])
         return batch[start : start + sizes[self.mesh.dp.index]]
@@ -340,7 +344,7 @@ class TrainingRun:
         if self.local_batches:
             raise InputError("another layout while workers have local batches of their own", hint="share the batch out evenly first")
         self._stop_profiling()
-        alone, self._replica = [self._made()], None  # nobody else may hold it
+        alone, self._replica = [self._made()], None  # `alone` must be the only reference to it
         alone[0].close()
         replica, self.mesh, change = reconfigured(alone, self.spec, self.mesh, configuration, self._on_phase)
         self.spec, self._replica = dataclasses.replace(self.spec, configuration=change.after), replica
@@ -363,15 +367,15 @@ class TrainingRun:
         }
 
     def _data(self) -> dict[str, Any]:
-        """What the numbers of samples mean."""
+        """Return values that identify the data behind the sample numbers."""
         return {"seed": self.spec.training.seed, "size": self._source.size, "first": _checksum(self._source.samples(range(1)))}
 
 
 def _local_batches(checkpoint: Path, configuration: Configuration) -> tuple[int, ...]:
-    """Those that a checkpoint was saved with, where the run goes on in the same configuration."""
+    """Return the local batches of a checkpoint, if the run resumes in the same configuration; else none."""
     try:
         notes = Manifest.read(checkpoint).notes
-    except CheckpointError:  # whoever resumes from it says so
+    except CheckpointError:  # the error is raised when the checkpoint is loaded
         return ()
     return tuple(notes.get("local_batches", ())) if notes["configuration"] == configuration.to_dict() else ()
 
@@ -381,7 +385,7 @@ def _checksum(shown: Batch) -> int:
 
 
 def _smoothing(recipe: Recipe, seq_len: int) -> Smoothing:
-    """Averages are short until the learning rate has risen, where it rises."""
+    """Return a smoothing whose warm-up is that of the learning rate, if there is one."""
     return Smoothing(warmup_tokens=recipe.warmup_samples * seq_len) if recipe.warmup_samples else Smoothing()
 
 

@@ -1,13 +1,13 @@
-"""The folder of a run: what is trained, and all that was done.
+"""Read and write the folder of a run.
 
-run.json                what to train, in which configuration to begin, and what is planned (RunSpec)
-steps.jsonl             the ledger: a line per optimizer step (`ledger`)
-checkpoints/step-N/     the training state behind N steps (`checkpoint`); the newest few
-profiled/               the table that it is chosen from, where there is one
-orders/                 searched orders by configuration (`oppa.pipeline.stored_orders`): found by the run, or brought by a table
-scale-table/            what `oppa scale-table` wrote, with its own orders
-attempts/NNNN/          a folder as a trial's for each start of the ranks: their words, and how they ended
-stop                    asks whoever trains the run to save it and stop; made by others
+run.json                the problem, the first configuration and the planned changes (RunSpec)
+steps.jsonl             the ledger: a line per optimizer step and per other event (`ledger`)
+checkpoints/step-N/     the training state after N steps (`checkpoint`); only the newest ones are kept
+profiled/               the throughput table from which configurations are chosen, if there is one
+orders/                 searched schedules by configuration (`oppa.pipeline.stored_orders`), found by the run or copied from a table
+scale-table/            the output of `oppa scale-table`, with its own schedules
+attempts/NNNN/          one trial folder for each start of the ranks, with their output and result
+stop                    requests that the training process saves the run and stops; other processes create it
 """
 
 import contextlib
@@ -29,15 +29,16 @@ from oppa.trials.wire import write_json
 SPEC, CHECKPOINTS, ATTEMPTS, PROFILED, LOCK = "run.json", "checkpoints", "attempts", "profiled", ".lock"
 SCALES = "scale-table"
 STOP = "stop"
-"""A file that asks whoever trains the run to save it and stop, as Ctrl-C does; it goes when training begins."""
+"""File that requests, like Ctrl-C, that the training process saves the run and stops; it is removed when training begins."""
 VERSION = 1
 MAY_CHANGE = ("name", "entry_point", "learning_rate", *SAME_RESULTS)
-"""What a run may go on with otherwise: how its model is called, where its code lies, and how fast it learns."""
+"""Fields that may change when a run resumes: the model's name and code location, the learning rate, and fields that change at most
+rounding."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """Another configuration from a sample on."""
+    """A planned change: the configuration to use from sample number `samples` on."""
 
     samples: int
     configuration: Configuration
@@ -45,19 +46,19 @@ class Planned:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """What a run trains. `problem.recipe` says how."""
+    """The problem and the configurations of a run; `problem.recipe` has the details of training."""
 
     uuid: str
     problem: Problem
     configuration: Configuration
-    """To begin in."""
+    """The first configuration."""
     plan: tuple[Planned, ...] = ()
-    """What follows, in the order of its samples."""
+    """Planned changes, in the order of their samples."""
     policy: str = ""
-    """Who chooses batches and layout meanwhile, by name; nobody unless given."""
+    """Name of the policy that changes batches and layout during training; empty for none."""
 
     def write(self, folder: Path) -> None:
-        """Make the run's folder."""
+        """Create the run's folder, and write `run.json`."""
         folder.mkdir(parents=True, exist_ok=True)
         plan = [{"samples": due.samples, "configuration": due.configuration.to_dict()} for due in self.plan]
         body = {"uuid": self.uuid, "problem": self.problem.to_dict(), "configuration": self.configuration.to_dict(), "plan": plan}
@@ -65,10 +66,10 @@ class RunSpec:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The inverse of `write`.
+        """Read the result of `write`.
 
         Raises:
-            RunError: if there is none, or it is damaged or of another version.
+            RunError: if `run.json` is missing, damaged or of another version.
         """
         try:
             values: dict[str, Any] = json.loads((folder / SPEC).read_text())
@@ -90,10 +91,10 @@ class RunSpec:
         )
 
     def require_continued_by(self, problem: Problem, folder: Path) -> None:
-        """Refuse to go on as something else: another model, or other data.
+        """Check that the run can be resumed as `problem`: same model and same training, except the fields in `MAY_CHANGE`.
 
         Raises:
-            RunError: names the first value that differs.
+            RunError: names the first field that differs.
         """
         for part, ours, theirs in (("model", self.problem.model, problem.model), ("training", self.problem.training, problem.training)):
             for name, value in dataclasses.asdict(ours).items():
@@ -104,29 +105,29 @@ class RunSpec:
                     )
 
     def planned(self, samples: int) -> Configuration:
-        """The configuration for the step that begins with this sample."""
+        """Return the planned configuration of the step that begins with this sample."""
         due = [planned.configuration for planned in self.plan if planned.samples <= samples]
         return due[-1] if due else self.configuration
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """A run's checkpoints, newest first; whole ones, as an unfinished one has another name."""
+    """Return the complete checkpoints of a run, newest first; incomplete ones have another name."""
     found = [path for path in (folder / CHECKPOINTS).glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
     return sorted(found, key=steps_of, reverse=True)
 
 
 def checkpoint_of(folder: Path, steps: int) -> Path:
-    """Where the state behind so many steps is saved."""
+    """Return the folder of the checkpoint after this many steps."""
     return folder / CHECKPOINTS / f"step-{steps}"
 
 
 def steps_of(checkpoint: Path) -> int:
-    """Behind how many steps it was saved."""
+    """Return the number of steps after which a checkpoint was saved."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def new_attempt(folder: Path) -> Path:
-    """The folder of the next attempt; it is made."""
+    """Create the folder of the next attempt, and return it."""
     numbers = [int(path.name) for path in (folder / ATTEMPTS).glob("[0-9]*") if path.name.isdigit()]
     attempt = folder / ATTEMPTS / f"{max(numbers, default=0) + 1:04d}"
     attempt.mkdir(parents=True)
@@ -135,13 +136,14 @@ def new_attempt(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def held(folder: Path, *, done: str = "trained") -> Iterator[None]:
-    """Hold a folder, which one process may work on at a time; the kernel lets go of it with its holder.
+    """Lock a folder for this process; the kernel releases the lock when the process ends.
 
     Args:
-        done: What that does with it, for people.
+        folder: Folder to lock; it is created if it is missing.
+        done: Participle of the activity, for the error message.
 
     Raises:
-        RunError: if another process does.
+        RunError: if another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)

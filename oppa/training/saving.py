@@ -1,4 +1,4 @@
-"""A run's state to disk and back, all ranks together between two optimizer steps: what one rank cannot do, none has done."""
+"""Save and load a run's state on all ranks between two optimizer steps; a failure of one rank fails on all."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -19,10 +19,10 @@ from oppa.trials.wire import TrialSpec
 
 
 def save(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh, notes: Mapping[str, Any]) -> None:
-    """Save what all ranks hold, and the trainer's notes (JSON), in a folder that all see; training goes on.
+    """Save the state of all ranks and the trainer's notes (JSON) in a folder that all ranks can access; training can continue.
 
     Raises:
-        CheckpointError: if the folder is there already, or a rank cannot write.
+        CheckpointError: if the folder exists, or a rank cannot write.
     """
     staged = stage(replica, spec, mesh)
     with _together(mesh):
@@ -36,10 +36,10 @@ def save(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh, notes: Map
 
 
 def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manifest:
-    """Fill a new replica, of any layout, from a checkpoint; which also says how many steps were taken, and the trainer's notes.
+    """Fill a new replica of any layout from a checkpoint, and return the manifest with the number of steps and the trainer's notes.
 
     Raises:
-        CheckpointError: if it is cut short, altered or of another model; the replica is then of no use.
+        CheckpointError: if the checkpoint is incomplete, altered or of another model; the replica is then unusable.
     """
     with _together(mesh):
         manifest = Manifest.read(folder)
@@ -52,7 +52,7 @@ def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manif
 
 @contextlib.contextmanager
 def _together(mesh: Mesh) -> Iterator[None]:
-    """Do it on all ranks, or fail on all."""
+    """Run the block on all ranks, and raise CheckpointError on all if one fails."""
     failure: OSError | CheckpointError | None = None
     try:
         yield

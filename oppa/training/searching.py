@@ -1,8 +1,9 @@
-"""The search for a run's order, beside the run: a process of its own that gives way to training; started as a program.
+"""Search for a run's schedule in a separate process of low priority, while the run trains.
 
     python -P -m oppa.training.searching FOLDER CONFIGURATION
 
-It reads the run's profile and writes `order.csv`, then `order.json` with what is predicted of it, and of the order that the search is for.
+The process reads the run's profile. It writes the schedule to `order.csv`, then its predicted step time and peak memory to `order.json`.
+The latter also has the predicted step time of one micro-batch at a time, the schedule that a run starts with.
 """
 
 import json
@@ -28,11 +29,11 @@ NICE = 19
 
 
 class Searching:
-    """A search that is under way. End it with `close`.
+    """A running search; `close` ends it.
 
     Args:
-        folder: The run's, with its profile.
-        configuration: Whose order is searched for.
+        folder: Folder of the run, with its profile.
+        configuration: Configuration to search a schedule for.
     """
 
     def __init__(self, folder: Path, configuration: Configuration) -> None:
@@ -44,10 +45,10 @@ class Searching:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
     def found(self) -> dict[str, Any] | None:
-        """What has been found, once: `order`, the text of `order.csv`, and what `order.json` says. None while it lasts.
+        """Return the result: the values of `order.json` and, as `order`, the text of `order.csv`; None while the search runs.
 
         Raises:
-            OppaError: it has ended without.
+            OppaError: if the search has failed.
         """
         code = self._process.poll()
         if code is None:
@@ -58,13 +59,13 @@ class Searching:
         return {**json.loads((self._folder / FOUND).read_text()), "order": (self._folder / ORDER).read_text()}
 
     def close(self) -> None:
-        """End it, if it has not."""
+        """Kill the process if it still runs."""
         self._process.kill()
         self._process.wait()
 
 
 def main(folder: Path, configuration: Configuration) -> None:
-    """Search, and write what is found."""
+    """Search for a schedule, and write the result."""
     os.nice(NICE)
     problem = RunSpec.read(folder).problem
     profile = Profile.from_dict(json.loads((folder / PROFILE).read_text()))

@@ -1,4 +1,4 @@
-"""Which data a model is trained on: what its family needs, or what a module brings along."""
+"""Select the training data of a model: that of its family, or a user's module's own."""
 
 from oppa.errors import InputError
 from oppa.training.batches import Batch, Corpus, Masked, Source
@@ -8,7 +8,7 @@ from oppa.trials.wire import TrialSpec
 
 
 class OwnData:
-    """The data that a module brings along, which decides for itself when to repeat any."""
+    """The data of a user's module, which decides itself when it repeats samples."""
 
     size = None
     held_out = 0
@@ -17,25 +17,26 @@ class OwnData:
         self._parts = parts
 
     def batch(self, step: int, sequences: range) -> Batch:
-        """The sequences of these numbers in the global batch of `step`."""
+        """Return these sequences of the global batch of `step`."""
         return Batch(*getattr(self._parts, "batch")(step, sequences))  # noqa: B009 - it is optional, so no protocol has it
 
     def samples(self, numbers: range) -> Batch:
-        """The samples of these numbers of a run: of one batch that never ends."""
+        """Return these samples of a run; a run is one endless batch, that of step 0."""
         return self.batch(0, numbers)
 
     def validation(self, numbers: range) -> Batch:
-        """There are none."""
+        """Raise AssertionError, because no samples are held out."""
         raise AssertionError("nothing is held out")
 
 
 def source_of(spec: TrialSpec, held_out: int = 0) -> Source:
-    """The data of a trial, or of a run that never sees `held_out` samples: a module's own, images for a ViT, masked text for an encoder,
-    else text.
+    """Return the data of a trial, or of a run with `held_out` samples held out.
+
+    It is a user's module's own data, images for a ViT, masked text for an encoder, or else text.
 
     Raises:
-        InputError: if the model cannot be trained on it.
-        EnvironmentLackingError: if the package lacks that has it.
+        InputError: if the model cannot be trained on this data, or samples cannot be held out.
+        EnvironmentLackingError: if a package with the data is not installed.
     """
     model, seed = spec.model, spec.training.seed
     if model.entry_point and hasattr(parts := parts_of(model), "batch"):

@@ -1,14 +1,14 @@
-"""The training state of a rank between two layouts: staged in host memory from the old one, loaded into the new one.
+"""Stage a rank's training state in host memory, and load it into another layout.
 
-A change of layout is five phases, all ranks together, between two optimizer steps (COPUS, appendix B):
+A change of layout has five phases, which all ranks run together between two optimizer steps (COPUS, appendix B):
 
-    staged = stage(replica, spec, mesh)          1  stage what this rank holds in host memory
-    del replica                                  2  release it, and what else refers to it
+    staged = stage(replica, spec, mesh)          1  stage this rank's state in host memory
+    del replica                                  2  release the replica and all references to it
     mesh = regrouped(mesh, configuration)        3  rebuild the process groups
     replica = Replica(spec, mesh, weights=False) 4  rebuild model and optimizer
-    staged.load(replica, spec, mesh)             5  load the new shards; only what a rank lacks moves
+    staged.load(replica, spec, mesh)             5  load the new shards; only elements that a rank lacks move
 
-Where models are trained in host memory already, staging copies nothing: what is staged are the old replica's own tensors.
+If models are trained in host memory already, staging copies nothing: it keeps the old replica's own tensors.
 """
 
 import collections
@@ -33,18 +33,18 @@ from oppa.trials.wire import TrialSpec
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Staged:
-    """What this rank held of a layout, in host memory, and how many optimizer steps all had taken."""
+    """The state of this rank in a layout, in host memory, and the number of optimizer steps taken."""
 
     layout: Layout
     state: State
     steps: int
     sharded: bool
-    """By FSDP2."""
+    """True if FSDP2 sharded the stages."""
 
     def load(self, replica: Replica, spec: TrialSpec, mesh: Mesh) -> int:
-        """Fill a new replica; what is staged is consumed. Returns the bytes that this rank received."""
+        """Fill a new replica, consume the staged state, and return the bytes that this rank received; all ranks call it."""
         if self.sharded:
-            gc.collect()  # the old replica's modules and FSDP2's states of them refer to each other, and would hold on to what is dropped
+            gc.collect()  # FSDP2's states and the old replica's modules are in reference cycles, which would keep dropped tensors
         target = trained(layout_of(spec.model, spec.configuration, spec.training.moments), self.steps)
         by_key = collections.defaultdict[Key, list[Holding]](list)
         for holding in target[mesh.rank]:
@@ -59,7 +59,7 @@ class Staged:
 
 
 def stage(replica: Replica, spec: TrialSpec, mesh: Mesh) -> Staged:
-    """Take over what this rank holds, which must take no more steps; every rank calls it behind the same step."""
+    """Stage this rank's state; the replica must take no more steps. Every rank calls it after the same step."""
     steps = agreed_steps(replica, mesh)
     layout = trained(layout_of(spec.model, spec.configuration, spec.training.moments), steps)
     state = state_of(replica, layout[mesh.rank])
@@ -68,32 +68,32 @@ def stage(replica: Replica, spec: TrialSpec, mesh: Mesh) -> Staged:
 
 
 def agreed_steps(replica: Replica, mesh: Mesh) -> int:
-    """Optimizer steps that all ranks have taken; those that update no parameter of their own, under ZeRO-1, do not know."""
+    """Return the optimizer steps taken, as the maximum over ranks: under ZeRO-1, ranks that update no parameter have no count."""
     states = [state for optimizer in _updating(replica) for state in optimizer.state.values() if state]
-    steps = [state.get("step", 1.0) for state in states]  # SGD counts none: that it has begun is all there is to know
+    steps = [state.get("step", 1.0) for state in states]  # SGD has no count: 1 stands for any number of steps
     most = torch.tensor(max(map(float, steps), default=0.0), device=mesh.device)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return int(most)
 
 
 def trained(layout: Layout, steps: int) -> Layout:
-    """What there is of it after so many optimizer steps: before the first one, no moments."""
+    """Return the part of a layout that exists after this many optimizer steps: before the first one, there are no moments."""
     return layout if steps else tuple(tuple(holding for holding in holdings if holding.key.kind == WEIGHT) for holdings in layout)
 
 
 def prepare(replica: Replica, steps: int, moments: tuple[str, ...]) -> None:
-    """Give the optimizers of a new replica the number of steps, and zeros for moments not there yet; nothing before the first step."""
+    """Set the number of steps in a new replica's optimizers, and missing moments to zeros; before the first step, do nothing."""
     for optimizer in _updating(replica) if steps else ():
         for parameter in (one for group in optimizer.param_groups for one in group["params"]):
             if isinstance(optimizer, torch.optim.AdamW):
-                # As it makes it itself where it is fused: in float32, on the parameter's device.
+                # As fused AdamW creates it: in float32, on the parameter's device.
                 optimizer.state[parameter]["step"] = torch.tensor(float(steps), device=parameter.device)
             for kind in moments:
                 _moment(optimizer, parameter, kind)
 
 
 def state_of(replica: Replica, holdings: Iterable[Holding]) -> State:
-    """The tensors that a replica trains with, in the boxes that its rank holds; they share its memory."""
+    """Return the tensors of a replica for the boxes that its rank holds; they share the replica's memory."""
     place, state = places(replica), State()
     for holding in holdings:
         state.setdefault(holding.key, []).append(place(holding))
@@ -101,7 +101,7 @@ def state_of(replica: Replica, holdings: Iterable[Holding]) -> State:
 
 
 def places(replica: Replica) -> Callable[[Holding], tuple[Box, Tensor]]:
-    """Where each box that a rank holds lies in its replica; a moment that is not there yet is made when it is asked for."""
+    """Return a function that gives the box of a holding and its tensor in the replica; it creates missing moments as zeros."""
     for module in (module for stage in replica.stages for module in stage.modules()):
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -125,5 +125,5 @@ def _moment(optimizer: torch.optim.Optimizer, parameter: Tensor, kind: str) -> T
 
 
 def _updating(replica: Replica) -> list[torch.optim.Optimizer]:
-    """The optimizers that hold state: under ZeRO-1, those within."""
+    """Return the optimizers that hold the state; under ZeRO-1, these are the wrapped ones."""
     return [one.optim if isinstance(one, ZeroRedundancyOptimizer) else one for one in replica.optimizers]

@@ -1,4 +1,4 @@
-"""One optimizer step of a run, as every rank has it, and what rank 0 orders behind one."""
+"""Define the record of one optimizer step, and rank 0's directive for the time after a step."""
 
 import dataclasses
 import json
@@ -12,25 +12,26 @@ from oppa.training.noise_scale import NoiseScale, Norms
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What rank 0 wants all ranks to do behind a step."""
+    """Rank 0's directive, which all ranks follow after a step."""
 
     configuration: Configuration | None = None
+    """New configuration; None keeps the present one."""
     local_batches: tuple[int, ...] = ()
-    """Of each worker, where they are to differ."""
+    """Samples of each worker; empty if all take the same number."""
     back_to: str = ""
-    """A checkpoint, by its name, whose weights to go back to."""
+    """Name of a checkpoint whose weights to restore; empty for none."""
     save: bool = False
     passes: str = ""
-    """An order to go through the pipeline in, as `oppa.pipeline.order_file` writes it."""
+    """Schedule to use, as CSV text of `oppa.pipeline.order_file`; empty keeps the present one."""
     stop: bool = False
 
     def to_json(self) -> str:
-        """As it travels."""
+        """Return the JSON text that rank 0 broadcasts."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         values = json.loads(text)
         configuration = Configuration.from_dict(values["configuration"]) if values["configuration"] else None
         return cls(**{**values, "configuration": configuration, "local_batches": tuple(values["local_batches"])})
@@ -38,26 +39,26 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One optimizer step; the same on every rank but for its clock."""
+    """One optimizer step; it is the same on every rank, except for measured times."""
 
     number: int
     samples: range
-    """Their numbers from the start of the run on."""
+    """Numbers of its samples, counted from the start of the run."""
     shares: tuple[tuple[int, int, int], ...]
-    """Of each replica: its first sample, the one behind its last, and the CRC-32 of what it was shown."""
+    """First sample, the one after the last, and CRC-32 of the inputs, for each replica."""
     configuration: Configuration
     local_batches: tuple[int, ...]
-    """Of each worker, where they differ."""
+    """Samples of each worker; empty if all take the same number."""
     loss: float
     learning_rate: float
     step_time_s: float
     noise_scale: NoiseScale
     norms: tuple[Norms, ...]
-    """Of its gradients, by group of parameters; none where it was not measured."""
+    """Norms of its gradients, by group of parameters; empty if they were not measured."""
     workers: tuple[WorkerState, ...]
-    """What workers say of the window that ended with the step before; none where none did."""
+    """State of each worker over the window that ended with the step before; empty if none ended."""
     updated: bool
-    """Gradients were finite: else nothing has learned from these samples."""
+    """Loss and gradients were finite; if not, the weights have not changed."""
     profile: Profile | None
-    """Of the run's first steps, behind the last of them."""
+    """Profile of the run's first steps, set in the last of them."""
     order: Order | None

@@ -1,4 +1,4 @@
-"""What the steps of a run say of the throughput of its configurations, for the table that they were chosen from."""
+"""Derive the throughput of a run's configurations from its step times, to refine the table from which they were chosen."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,20 +8,20 @@ from oppa.training import ledger
 from oppa.training.ledger import Line
 
 WARM_UP = 1
-"""Steps behind a start or a change that are not counted, as in a trial: buffers and connections are made in them."""
+"""Steps after a start or a change that are not counted, as in a trial, because they create buffers and connections."""
 
 
 def observations(lines: Iterable[Line]) -> list[Observation]:
-    """One for each stretch of steps in one configuration that is long enough to say anything, from a ledger's lines."""
+    """Return one observation for each segment of a ledger in one configuration that has two or more counted steps."""
     counted = ((configuration, times_s[WARM_UP:]) for configuration, times_s in _stretches(lines))
     return [Observation.of(configuration, times_s) for configuration, times_s in counted if len(times_s) > 1]
 
 
 def _stretches(lines: Iterable[Line]) -> Iterator[tuple[Configuration, list[float]]]:
-    """Configurations, in the order in which they were trained in, and the step times of each."""
+    """Yield the configuration of each segment, in order, and its step times."""
     present, times_s = None, list[float]()
     for line in lines:
-        if line["event"] == ledger.STEP and not line.get("local_batches"):  # these say nothing of a configuration
+        if line["event"] == ledger.STEP and not line.get("local_batches"):  # steps with local batches do not measure a configuration
             times_s.append(line["step_time_s"])
         elif line["event"] in (ledger.STARTED, ledger.CHANGED, ledger.ROLLED_BACK):
             if present is not None:

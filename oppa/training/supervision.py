@@ -1,7 +1,7 @@
-"""A run as it is supervised from outside: its ranks are started, and after a failure started again, from the newest checkpoint.
+"""Supervise a run from outside its ranks: start them, and restart them from the newest checkpoint after a failure.
 
-What of it survives what: a rank that dies takes the others down within seconds, and the attempt with them; checkpoints lie on disk,
-whole or not at all; whoever supervises may be killed, too, and the same command goes on.
+A rank that dies ends the others, and so the attempt, within seconds. Checkpoints on disk are complete or absent. If the supervisor itself
+is killed, the same command resumes the run.
 """
 
 import dataclasses
@@ -17,55 +17,55 @@ from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.wire import Measurement, TrialSpec
 
 FRUITLESS = 3
-"""Attempts in a row that may end without a new checkpoint, before the run is given up."""
+"""Consecutive failed attempts without a new checkpoint after which the run is given up."""
 
 
 class Ending(enum.Enum):
-    """How supervision ended."""
+    """The way in which supervision ended."""
 
     FINISHED = "finished"
     """All samples were seen, and the state is saved."""
     STOPPED = "stopped"
-    """It was asked to stop; the state is saved."""
+    """A stop was requested, and the state is saved."""
     FAILED = "failed"
-    """No attempt came any further."""
+    """The run was given up after failed attempts."""
     REVOKED = "revoked"
     """The devices were taken away."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended for now."""
+    """The result of supervision; the run may be resumed later."""
 
     ending: Ending
     attempts: int
     last: TrialResult
     folder: Path
-    """Of the last attempt."""
+    """Folder of the last attempt."""
 
 
 class Listener:
-    """Hears of a run's attempts; a base whose methods do nothing."""
+    """Receives the events of a run's attempts; the methods of this base class do nothing."""
 
     def began(self, attempt: Path) -> None:
-        """The ranks are started."""
+        """Handle the start of an attempt, before its ranks are launched."""
 
     def stepped(self, measurement: Measurement) -> None:
-        """An optimizer step was taken."""
+        """Handle an optimizer step."""
 
     def failed(self, attempt: Path, result: TrialResult) -> None:
-        """An attempt failed; another one may follow."""
+        """Handle a failed attempt; another one may follow."""
 
     def tick(self) -> None:
-        """Time passes; what is raised here ends the ranks at once, and is passed on."""
+        """Handle the periodic tick; an exception ends the ranks at once and propagates."""
 
     def stop_requested(self) -> bool:
-        """Whether to end at the next step boundary; asked at every tick."""
+        """Return whether to end at the next step boundary; called at every tick until it returns true."""
         return False
 
 
 def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: Listener) -> Outcome:
-    """Train until all samples were seen, or it is stopped, or given up; nothing is left running.
+    """Train until all samples were seen, a stop is requested, or the run is given up; no process is left running.
 
     Raises:
         StudyError: if the folder cannot be written.
@@ -78,19 +78,19 @@ def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: Listener
         result = run_trial(
             launcher,
             attempt,
-            # How many steps it takes is not known beforehand; as many as there are will do.
+            # The number of steps is unknown in advance; 0 accepts any number.
             TrialSpec.of(run.problem, run.configuration, study=run.uuid, trial=int(attempt.name), steps=0),
             limits=dataclasses.replace(run.problem.limits, trial_time_s=math.inf),
             on_step=listener.stepped,
             on_tick=asked.tick,
-            # Between two steps a checkpoint or a change of layout may come: ranks that wait for each other longer than this hang.
+            # A checkpoint or a change of layout may come between two steps; ranks that wait for each other longer than this hang.
             hang_s=run.problem.training.collective_timeout_s,
         )
         ending = _ending(result, folder)
         if ending is None:
             listener.failed(attempt, result)
             fruitless = 0 if checkpoints(folder)[:1] != before else fruitless + 1
-            hopeless = not before and not result.steps  # what fails before it has ever trained will fail again
+            hopeless = not before and not result.steps  # a run that fails before its first step will fail again
             if fruitless < FRUITLESS and not hopeless and not asked.made:
                 continue
             ending = Ending.FAILED
@@ -98,7 +98,7 @@ def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: Listener
 
 
 class _Stop:
-    """Makes the file that asks the ranks to stop, once, when the listener wants it."""
+    """Creates the file that requests the ranks to stop, once the listener requests it."""
 
     def __init__(self, attempt: Path, listener: Listener) -> None:
         self._attempt, self._listener, self.made = attempt, listener, False
@@ -111,7 +111,7 @@ class _Stop:
 
 
 def _ending(result: TrialResult, folder: Path) -> Ending | None:
-    """What an attempt's end means to the run, by the ranks' own last word in the ledger; None if it failed."""
+    """Return the ending of a run after an attempt, by the last line of the ledger; None if the attempt failed."""
     if result.outcome == "interrupted":
         return Ending.REVOKED
     last = (ledger.read(folder) or [{"event": ""}])[-1]

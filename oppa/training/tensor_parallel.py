@@ -1,10 +1,10 @@
-"""Tensor parallelism by hand: linear layers that each rank holds a slice of, joined by two autograd functions.
+"""Implement tensor parallelism with linear layers, of which each rank holds a slice, and two autograd functions that join them.
 
-Plain tensors throughout (Megatron-LM, Shoeybi et al. 2019, section 3), so the layers compose with DDP, ZeRO, FSDP2 and every
-pipeline schedule, which DTensor parameters do not, and skip DTensor's dispatch.
+All tensors are plain (Megatron-LM, Shoeybi et al. 2019, section 3). The layers therefore compose with DDP, ZeRO, FSDP2 and every pipeline
+schedule, which DTensor parameters do not, and they avoid DTensor's dispatch.
 
     copy_to     forward: identity     backward: sum over the group     before a column-parallel layer
-    reduce_from forward: sum          backward: identity               behind a row-parallel layer
+    reduce_from forward: sum          backward: identity               after a row-parallel layer
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ from oppa.training.boxes import Piece
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slice:
-    """The part that this rank of a group holds, of what tensor parallelism cuts or of the experts: number `index` of `size`."""
+    """This rank's share of a group: part number `index` of `size`, in tensor parallelism, among experts or among replicas."""
 
     index: int = 0
     size: int = 1
     group: dist.ProcessGroup | None = None
 
     def of(self, length: int) -> range:
-        """This rank's part of `length` rows; parts may differ by one."""
+        """Return this rank's part of `length` rows; the sizes of parts differ by at most one."""
         return range(length * self.index // self.size, length * (self.index + 1) // self.size)
 
 
@@ -57,26 +57,26 @@ class _ReduceFrom(torch.autograd.Function):
 
 
 def copy_to(x: Tensor, tp: Slice) -> Tensor:
-    """The same value on every rank of the group, whose gradients add up."""
+    """Return `x`; the backward pass sums its gradients over the group."""
     return x if tp.size == 1 else _CopyTo.apply(x, tp.group)  # type: ignore[no-untyped-call]
 
 
 def reduce_from(x: Tensor, tp: Slice) -> Tensor:
-    """The sum over the group."""
+    """Return the sum of `x` over the group; gradients pass unchanged."""
     return x if tp.size == 1 else _ReduceFrom.apply(x, tp.group)  # type: ignore[no-untyped-call]
 
 
 @runtime_checkable
 class Sliced(Protocol):
-    """A module of whose tensors this rank holds parts."""
+    """A module with tensors of which this rank holds parts."""
 
     def pieces(self, name: str) -> list[Piece]:
-        """What the parameter with this global name is made of, from its first rows to its last."""
+        """Return the pieces of the parameter with this global name, from its first rows to its last."""
         ...
 
 
 class SplitLinear(nn.Linear):
-    """A linear layer of which this rank holds `part` of the weight's dimension `dim`; a bias is split with its outputs or whole."""
+    """A linear layer with only this rank's `part` of the weight's dimension `dim`; a bias is split with the outputs, else whole."""
 
     def __init__(self, full_shape: tuple[int, int], dim: int, tp: Slice, *, bias: bool = False) -> None:
         self.part = tp.of(full_shape[dim])
@@ -85,25 +85,25 @@ class SplitLinear(nn.Linear):
         self.full_shape, self.dim, self.tp = full_shape, dim, tp
 
     def pieces(self, name: str) -> list[Piece]:
-        """This rank's part of the weight or the bias."""
+        """Return this rank's part of the weight or the bias."""
         return [Piece.of(name, self.full_shape if name.endswith(".weight") else self.full_shape[:1], self.dim, self.part)]
 
 
 class ColumnLinear(SplitLinear):
-    """Split over its outputs; its input must have passed `copy_to`."""
+    """A linear layer that is split over its outputs; its input must have passed `copy_to`."""
 
     def __init__(self, inputs: int, outputs: int, tp: Slice, *, bias: bool = False) -> None:
         super().__init__((outputs, inputs), 0, tp, bias=bias)
 
 
 class RowLinear(SplitLinear):
-    """Split over its inputs; sums its output over the group, and then adds its bias, once."""
+    """A linear layer that is split over its inputs; it sums its output over the group, and then adds its bias once."""
 
     def __init__(self, inputs: int, outputs: int, tp: Slice, *, bias: bool = False) -> None:
         super().__init__((outputs, inputs), 1, tp, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (..., inputs of this rank) to (..., outputs)."""
+        """Map shape (..., inputs of this rank) to (..., outputs)."""
         if self.tp.size == 1:
             return super().forward(x)
         out = reduce_from(F.linear(x, self.weight), self.tp)
@@ -111,17 +111,17 @@ class RowLinear(SplitLinear):
 
 
 IGNORED = -100
-"""A target that is none, as torch's own cross entropy has it."""
+"""Target that is not counted; it is the default `ignore_index` of torch's cross entropy."""
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, vocab: int, tp: Slice) -> Tensor:
-    """Mean negative log likelihood where each rank holds the logits of its slice of the vocabulary.
+    """Return the mean negative log likelihood from logits of which each rank holds its slice of the vocabulary.
 
     Args:
         logits: Shape (..., rows of this rank).
         targets: Token ids below `vocab`, or IGNORED, shape (...).
-        vocab: Rows over all ranks.
-        tp: Which slice this rank holds.
+        vocab: Size of the vocabulary, over all ranks.
+        tp: This rank's slice.
     """
     logits = logits.float()
     if tp.size == 1:

@@ -1,4 +1,4 @@
-"""The bytes of many files as one text, mapped into memory rather than read: a corpus may be larger than memory."""
+"""Present the bytes of many files as one text; files are memory-mapped, so that a corpus may be larger than memory."""
 
 import bisect
 import functools
@@ -17,7 +17,7 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 class Text:
-    """Files one after the other.
+    """The concatenated bytes of files.
 
     Raises:
         InputError: if a file cannot be read.
@@ -36,7 +36,7 @@ class Text:
         return self._ends[-1] if self._ends else 0
 
     def windows(self, starts: Tensor, length: int) -> Tensor:
-        """Return the bytes from each start on, shape (starts, length), as int64; a window may span files."""
+        """Return `length` bytes from each start, shape (starts, length), as int64; a window may span files."""
         return torch.from_numpy(np.stack([self._window(start, length) for start in starts.tolist()]).astype(np.int64))
 
     def _window(self, start: int, length: int) -> Bytes:
@@ -51,4 +51,4 @@ class Text:
 
 @functools.lru_cache(maxsize=1024)  # far below the kernel's limit of mappings
 def _mapped(file: Path) -> Bytes:
-    return np.asarray(np.memmap(file, dtype=np.uint8, mode="r"))  # a plain array: slices of a memmap cost ten times as much
+    return np.asarray(np.memmap(file, dtype=np.uint8, mode="r"))  # a plain array, because slices of a memmap cost ten times as much

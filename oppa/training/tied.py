@@ -1,6 +1,6 @@
-"""A tied embedding under pipeline parallelism: the first stage embeds with it, the last one holds a copy as its output head.
+"""Keep a tied embedding equal under pipeline parallelism: the first stage embeds with it, and the last one has a copy as output head.
 
-Both begin with the same weights and get the sum of both gradients, so they stay equal (Megatron-LM does it the same way).
+Both start with the same weights and get the sum of both gradients, so they stay equal (as in Megatron-LM).
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from oppa.training.memory import beyond_the_limit
 from oppa.training.mesh import Mesh
 
 COPIES = ("embedding.weight", "head.weight")
-"""Their names."""
+"""Names of the two copies in their stages."""
 
 
 class TiedWeights:
-    """The copies of the embedding on this rank: none, one, or, where a schedule returns to the first rank, both."""
+    """The copies of the embedding on this rank: none, one, or both if the last stage is on the first rank."""
 
     def __init__(self, stages: Sequence[nn.Module], mesh: Mesh) -> None:
         named = [entry for stage in stages for entry in stage.named_parameters()]
@@ -29,7 +29,7 @@ class TiedWeights:
                 self._ends = dist.new_group([mesh.pp.ranks[0], mesh.pp.ranks[-1]], use_local_synchronization=True)
 
     def sum_gradients(self) -> None:
-        """Give each copy the gradients of both."""
+        """Set the gradient of each copy to the sum of both."""
         gradients = [_local(copy) for copy in self._copies]
         if len(gradients) == 2:
             gradients[0] += gradients[1]

@@ -1,7 +1,7 @@
-"""Trains for a number of optimizer steps under one configuration, and measures each.
+"""Train for a number of optimizer steps under one configuration, and measure each step.
 
-One small collective ends every step. It gathers three numbers of each rank, which is all that ranks need to agree on: the loss
-(known where the last stage is), the peak memory, and rank 0's wish to stop. It also makes the step's end the same for all.
+One small collective ends every step. It gathers three numbers from each rank: the loss (on ranks with the last stage), the peak memory,
+and rank 0's request to stop. Ranks need to agree on nothing else. The collective also makes the end of the step the same for all.
 """
 
 import time
@@ -20,20 +20,20 @@ from oppa.trials.wire import Measurement, TrialSpec
 
 
 class Trainable(Protocol):
-    """What one rank holds of the model, whichever framework steps it."""
+    """One rank's part of the model, in any framework."""
 
     def step(self, batch: Batch) -> Tensor | None:
-        """One optimizer step on this replica's share of the global batch; its mean loss, where the last stage is."""
+        """Take one optimizer step on this replica's share of the global batch; return its mean loss on the last stage, else None."""
 
 
 Build = Callable[[TrialSpec, Mesh], Trainable]
 
 
 def train(build: Build, spec: TrialSpec, mesh: Mesh, stop_requested: Callable[[], bool]) -> Iterator[Measurement]:
-    """Yield each step's measurement, the same on every rank but for its clock; rank 0's `stop_requested` ends it for all.
+    """Yield the measurement of each step, the same on every rank except for its time; rank 0's `stop_requested` ends it for all.
 
     Raises:
-        InputError: if the model or the configuration is beyond what `build` can make.
+        InputError: if `build` does not support the model or the configuration.
     """
     peak = PeakMemory(mesh.device)
     for step, (begin_s, loss) in enumerate(_steps(build, spec, mesh, peak)):
@@ -44,10 +44,10 @@ def train(build: Build, spec: TrialSpec, mesh: Mesh, stop_requested: Callable[[]
 
 
 def _steps(build: Build, spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Iterator[tuple[float, Tensor | None]]:
-    """When each step began, and this rank's loss.
+    """Yield the start time and this rank's loss of each step.
 
-    The warm-up, which counts as the first step, is two optimizer steps: one whose memory is measured, under a loose limit; and one, now
-    that all that stays is there, in which the limit is as hard as an accelerator's. On a CPU the timed steps run without one.
+    The warm-up counts as the first step, but has two optimizer steps. In the first, memory is measured under a loose limit. Before the
+    second, all persistent memory is allocated, and the limit is as strict as an accelerator's. On a CPU, the timed steps have no limit.
     """
     source = source_of(spec)
     share = spec.configuration.global_batch // mesh.dp.size
@@ -65,7 +65,7 @@ def _steps(build: Build, spec: TrialSpec, mesh: Mesh, peak: PeakMemory) -> Itera
 
 
 def _agree(mesh: Mesh, loss: Tensor | None, peak_bytes: int, stop_requested: Callable[[], bool]) -> tuple[float, int, bool]:
-    """Mean loss over the global batch, largest peak of any rank, and whether to stop."""
+    """Return the mean loss over the global batch, the largest peak of any rank in bytes, and whether to stop."""
     stop = mesh.rank == 0 and stop_requested()
     mine = torch.tensor([float(peak_bytes), float(stop), 0.0], dtype=torch.float64, device=mesh.device)
     if loss is not None and mesh.tp.index == 0:

@@ -1,7 +1,7 @@
-"""What has to move when a layout becomes another one: boxes of whole tensors, each from one rank that holds it to one that lacks it.
+"""Plan the transfers of a change of layout: boxes of whole tensors, each from a rank that holds it to a rank that lacks it.
 
-A rank keeps what it holds in both layouts. Whatever else it will hold comes from exactly one sender; where several ranks could
-send, the one does that has least to send so far. Every rank draws up the same plan by itself.
+A rank keeps the boxes that it holds in both layouts. Each other box that it will hold has exactly one sender: of the ranks that hold it,
+the one with the fewest bytes to send so far. Every rank computes the same plan on its own.
 """
 
 import collections
@@ -16,12 +16,12 @@ from oppa.training.boxes import Box, cells, elements, inside
 from oppa.training.holdings import Holding, Key, Layout
 
 Boxes = tuple[tuple[Box, ...], ...]
-"""The boxes of one whole tensor that each rank holds."""
+"""Boxes of one whole tensor that each rank holds, one value per rank."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One box of one whole tensor, from a rank to another."""
+    """The transfer of one box of a whole tensor from one rank to another."""
 
     key: Key
     box: Box
@@ -32,7 +32,7 @@ class Transfer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flow:
-    """A box that all `holders` hold in one layout, and that the `receivers` hold in the other one alone."""
+    """A box that all `holders` hold in the source layout; the `receivers` hold it in the target layout only."""
 
     box: Box
     holders: tuple[int, ...]
@@ -40,7 +40,7 @@ class Flow:
 
 
 def transfers(source: Layout, target: Layout) -> list[Transfer]:
-    """All of them, tensor by tensor in the order of the target's holdings; the layouts are of one model, on any numbers of ranks."""
+    """Return all transfers, tensor by tensor in the order of names; the layouts are of one model, on any numbers of ranks."""
     sent: collections.Counter[int] = collections.Counter()
     held, wanted = boxes_by_key(source), boxes_by_key(target)
     sizes = {holding.key: holding.dtype.itemsize for holding in _all(target)}
@@ -57,7 +57,7 @@ def transfers(source: Layout, target: Layout) -> list[Transfer]:
 
 @functools.lru_cache(4096)
 def flows(held: Boxes, wanted: Boxes) -> tuple[Flow, ...]:
-    """Who holds and who lacks each box of one tensor; most tensors of a model have the same."""
+    """Return the holders and receivers of each box of one tensor; the result is cached, because many tensors have the same boxes."""
     found = []
     for cell in cells(frozenset(box for boxes in (*held, *wanted) for box in boxes)):
         holders, needers = _ranks_with(cell, held), _ranks_with(cell, wanted)
@@ -67,7 +67,7 @@ def flows(held: Boxes, wanted: Boxes) -> tuple[Flow, ...]:
 
 
 def boxes_by_key(layout: Layout) -> dict[Key, Boxes]:
-    """The boxes that each rank holds, by whole tensor; in the order of names within the stages, whatever the layout."""
+    """Return the boxes that each rank holds, by whole tensor; the order is that of global names, whatever the layout."""
     found = collections.defaultdict[Key, list[list[Box]]](lambda: [[] for _ in layout])
     for rank, holdings in enumerate(layout):
         for holding in holdings:
@@ -76,9 +76,10 @@ def boxes_by_key(layout: Layout) -> dict[Key, Boxes]:
 
 
 def evenly(source: Layout, target: Layout) -> list[Key]:
-    """All tensors, in an order by which each rank gives away what it held at the pace at which it gets what it will hold.
+    """Return all tensors in an order in which each rank releases its old state at the rate at which it receives its new state.
 
-    Then no rank ever has more than the larger of the two. By names, the first stage of a pipeline would get everything before all others.
+    No rank then ever holds more than the larger of the two. In the order of names, the first stage of a pipeline would receive all its
+    state before the others.
     """
     held, wanted = boxes_by_key(source), boxes_by_key(target)
     sizes = {holding.key: math.prod(holding.shape) for holding in _all(target)}
@@ -101,7 +102,7 @@ def _all(layout: Layout) -> Iterator[Holding]:
 
 
 def rounds(plan: Iterable[Transfer], keys: Iterable[Key], limit_bytes: int) -> Iterator[tuple[list[Key], list[Transfer]]]:
-    """The plan in parts of whole tensors, as many as move `limit_bytes` in all, or one; `keys` are all tensors, moved or not."""
+    """Yield the plan in rounds of whole tensors that move at most `limit_bytes`, or of one tensor; `keys` has all tensors, moved or not."""
     by_key = collections.defaultdict(list)
     for transfer in plan:
         by_key[transfer.key].append(transfer)

@@ -1,7 +1,7 @@
-"""The loss on samples that training never sees, under any layout.
+"""Compute the loss on held-out samples, under any layout.
 
-Micro-batches go forward one after the other, from stage to stage: slower than a schedule would be, but the same under all of them. All
-replicas run as many, for they may have to gather weights together; of what fills up a share nobody asks for the loss.
+Micro-batches run forward one at a time, from stage to stage. This is slower than a schedule, but the same under all schedules. All replicas
+run equally many, because they may have to gather weights together. Samples that pad a share do not count.
 """
 
 import dataclasses
@@ -27,22 +27,22 @@ from oppa.training.tensor_parallel import IGNORED
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
-    """What held-out samples say."""
+    """Loss and accuracy on held-out samples."""
 
     loss: float
-    """Their mean."""
+    """Mean loss over the targets."""
     accuracy: float | None
-    """The share of targets that are hit; None where outputs are not one for each class."""
+    """Share of correct predictions; None if it cannot be computed (`losses`)."""
 
     @classmethod
     def of(cls, total: Tensor) -> Self:
-        """From the sum over all ranks of what `losses` returns."""
+        """Build the result from the sum of `losses` over all ranks."""
         loss, count, hit = total.tolist()
         return cls(loss=loss / count, accuracy=hit / count if math.isfinite(hit) else None)
 
 
 def share_of(source: Source, configuration: Configuration, replica: int) -> tuple[Batch, int]:
-    """A replica's share of the held-out samples, filled up to whole micro-batches, as many as others have; and how many count."""
+    """Return a replica's share of the held-out samples, padded to equally many whole micro-batches on each, and how many samples count."""
     each = -(-source.held_out // (configuration.dp * configuration.micro_batch)) * configuration.micro_batch
     start = min(replica * each, source.held_out - 1)
     batch = source.validation(range(start, min(start + each, source.held_out)))
@@ -55,15 +55,19 @@ def share_of(source: Source, configuration: Configuration, replica: int) -> tupl
 def losses(
     stages: Mapping[int, nn.Module], family: Family, configuration: Configuration, mesh: Mesh, parts: Stages, batch: Batch, counting: int
 ) -> Tensor:
-    """Of this replica's samples: the sum of losses over all targets, how many there are, and how many are hit, shape (3,).
+    """Return the sum of losses over this replica's targets, the number of targets and that of correct predictions, shape (3,).
 
-    Zeros but for one rank. Hits are not a number where outputs are not one for each class, or where a rank has some of the classes.
+    Only one rank of a replica has values other than zero. The number of correct predictions is NaN if outputs are not one per class, or
+    under tensor parallelism, where a rank has only some of the classes.
 
     Args:
-        stages: Those of this rank by their number.
-        parts: Of all stages.
-        batch: In whole micro-batches.
-        counting: The first so many samples count.
+        stages: Stages of this rank by number.
+        family: Shapes between stages, and the loss.
+        configuration: Present configuration.
+        mesh: Process groups of this rank.
+        parts: Parts of every stage.
+        batch: Samples in whole micro-batches.
+        counting: Number of samples that count; they come first.
     """
     total = torch.zeros(3, dtype=torch.float64, device=mesh.device)
     last, size, rank_of = len(parts) - 1, configuration.micro_batch, shape_of(configuration).rank_of

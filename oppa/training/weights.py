@@ -1,4 +1,4 @@
-"""Initial weights that depend on (seed, global name, full shape) alone, so that every layout starts from the same model."""
+"""Initialise weights that depend on (seed, global name, full shape) only, so that every layout starts from the same model."""
 
 import zlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from oppa.training.tensor_parallel import Sliced
 
 
 def materialise(stage: nn.Module, *, seed: int, layers: int, device: torch.device) -> None:
-    """Allocate a stage built on the meta device and fill it; no more than one whole tensor exists at a time."""
+    """Allocate a stage that was built on the meta device, and fill it; at most one whole tensor exists at a time."""
 
     def draw(piece: Piece) -> Tensor:
         whole = initial(piece.name, piece.shape, seed=seed, layers=layers, device=device)
@@ -25,15 +25,15 @@ def materialise(stage: nn.Module, *, seed: int, layers: int, device: torch.devic
 
 
 def pieces_of(stage: nn.Module, name: str) -> list[Piece]:
-    """Which parts of which whole tensors a parameter of a stage is made of, from its first rows to its last; before ZeRO shards it."""
+    """Return the pieces of whole tensors in a stage's parameter before ZeRO shards it, from its first rows to its last."""
     owner = stage.get_submodule(name.rpartition(".")[0])
     return owner.pieces(name) if isinstance(owner, Sliced) else [Piece.of(name, stage.get_parameter(name).shape)]
 
 
 def initial(name: str, shape: Sequence[int], *, seed: int, layers: int, device: torch.device) -> Tensor:
-    """The whole tensor called `name`; of experts, whose number follows a slash, one.
+    """Return the initial value of the whole tensor `name`; the tensor of a single expert has its number after a slash.
 
-    Zeros for biases, ones for norms; else normal, narrower where a layer adds to the residual stream (GPT-2).
+    Biases are zeros and weights of norms ones. Others are normal, with a smaller deviation if a layer adds to the residual stream (GPT-2).
     """
     weight = torch.empty(tuple(shape), device=device)
     kind = name.partition("/")[0]
@@ -45,7 +45,7 @@ def initial(name: str, shape: Sequence[int], *, seed: int, layers: int, device: 
 
 
 def fill(parameter: Tensor, whole: Tensor) -> None:
-    """Copy what this rank holds: all, or the rows that FSDP2 leaves here (`torch.chunk`'s rule: the last parts may be short or empty)."""
+    """Copy this rank's part of `whole`: all, or FSDP2's rows by `torch.chunk`'s rule, by which the last parts may be short or empty."""
     if not isinstance(parameter, DTensor):
         parameter.copy_(whole)
         return

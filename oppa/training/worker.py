@@ -1,8 +1,8 @@
-"""How a worker sums itself up, for a policy that gives each its own batch (DYNAMIX, section IV-B).
+"""Measure the state of a worker, for a policy that gives each worker its own batch (DYNAMIX, section IV-B).
 
-Network, processor and memory are the operating system's counters, read once a window. The pace is a step's own time until this worker's
-gradients are there, and what it then waits for others: under synchronous training a whole step takes all workers as long, and says of none
-of them whether it is slow.
+Network, processor and memory use are counters of the operating system, read once per window. A step's time is split into the time until
+this worker's gradients are complete, and the time that it then waits for others. Under synchronous training, a whole step takes equally
+long on all workers, so its time does not show which worker is slow.
 """
 
 import dataclasses
@@ -27,11 +27,11 @@ WHOLE = ("local_batch", "retransmissions")
 
 
 class Worker:
-    """Keeps account of this process, step by step.
+    """Measures this process over windows of steps.
 
     Args:
-        stage: The whole model; when the last of its parameters has got its gradient, a worker's own part of a step is over.
-        device: That it is on.
+        stage: The whole model; a worker's own part of a step ends when the last parameter has its gradient.
+        device: Device of the model.
     """
 
     def __init__(self, stage: nn.Module, device: torch.device) -> None:
@@ -42,7 +42,7 @@ class Worker:
         self.restart()
 
     def restart(self) -> None:
-        """Begin a window."""
+        """Discard the present window, and begin a new one."""
         self._begin(_counters())
 
     def _begin(self, counters: tuple[float, ...]) -> None:
@@ -53,30 +53,30 @@ class Worker:
 
     @property
     def steps(self) -> int:
-        """Of the window, so far."""
+        """Return the number of steps in the window so far."""
         return len(self._steps_s)
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._hits.append([])
         self._pace = self._clock()
         self._reached = self._pace()
 
     def answered(self, output: Tensor, targets: Tensor) -> None:
-        """What the model has made of a micro-batch: classes along the last dimension, or it is passed over."""
+        """Record the model's output for a micro-batch; it is ignored unless it has classes along the last dimension."""
         if (found := hits(output, targets)) is not None:
             self._hits[-1].append(found)
 
     def end(self, step_s: float) -> None:
-        """The step took so long."""
+        """End a step, which took `step_s` seconds."""
         self._paces.append(self._reached)
         self._steps_s.append(step_s)
 
     def state(self, local_batch: int) -> WorkerState:
-        """What the window has seen; the next one begins.
+        """Return the state over the window, and begin the next one.
 
         Args:
-            local_batch: That it was all about, in samples.
+            local_batch: This worker's samples per step in the window.
         """
         counters = _counters()
         seconds, busy_s, carried, again = (now - before for now, before in zip(counters, self._counters, strict=True))
@@ -97,7 +97,7 @@ class Worker:
         )
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Remove the hooks from the model."""
         for hook in self._hooks:
             hook.remove()
 
@@ -106,29 +106,29 @@ class Worker:
 
 
 def encoded(state: WorkerState) -> list[float]:
-    """As it travels between ranks."""
+    """Return the fields of a state as numbers, to send it between ranks."""
     return [float(getattr(state, name)) for name in FIELDS]
 
 
 def decoded(values: Sequence[float]) -> WorkerState:
-    """The inverse of `encoded`."""
+    """Build a state from the result of `encoded`."""
     named: dict[str, Any] = {name: int(value) if name in WHOLE else value for name, value in zip(FIELDS, values, strict=True)}
     return WorkerState.from_dict(named)
 
 
 def _shares(hits: Sequence[Tensor]) -> list[float]:
-    """Of each step, read from the device all at once."""
+    """Return the accuracy of each step, from counts that are read from the device all at once."""
     return [right / all_ if all_ else 0.0 for right, all_ in torch.stack(tuple(hits)).tolist()] if hits else []
 
 
 def _counters() -> tuple[float, float, float, float]:
-    """Seconds on the clock, seconds of processor time, bytes carried, and TCP segments sent again, so far."""
+    """Return the totals so far: clock seconds, processor seconds, network bytes, and retransmitted TCP segments."""
     carried = psutil.net_io_counters(nowrap=False)
     return time.monotonic(), time.process_time(), float(carried.bytes_sent + carried.bytes_recv), float(_retransmitted())
 
 
 def _retransmitted() -> int:
-    """TCP segments that this host has sent again; 0 where nobody counts them."""
+    """Return the number of TCP segments that this host has retransmitted; 0 if the system does not count them."""
     try:
         names, values = (line.split() for line in Path("/proc/self/net/snmp").read_text().splitlines() if line.startswith("Tcp:"))
     except OSError:

@@ -1,1 +1,1 @@
-"""One configuration, run somewhere until it ends or is ended."""
+"""Run one configuration as a trial, until it ends by itself or is ended."""

@@ -1,6 +1,6 @@
-"""Folders that a tuner makes outside its study, named so that a later sweep knows whose they were.
+"""Name the folders that a tuner makes outside its study, so that a later sweep can tell which tuner made them.
 
-oppa-<study, its first letters>-<the tuner's process id>-<its start time>-<random>
+The form is oppa-<first letters of the study's id>-<the tuner's process id>-<its start time>-<random>.
 """
 
 import os
@@ -14,12 +14,12 @@ _NAME = re.compile(r"oppa-.*-(\d+)-(\d+)-[0-9a-f]+")
 
 
 def name(study: str) -> str:
-    """A new name for a folder of this study and this tuner."""
+    """Return a new name for a folder of this study and this tuner."""
     tuner = processes.this_process()
     return f"oppa-{study[:8]}-{tuner.pid}-{tuner.started}-{os.urandom(3).hex()}"
 
 
 def abandoned(parent: Path, study: str) -> list[Path]:
-    """The folders of this study in `parent` whose tuners are dead."""
+    """Return the folders of this study in `parent` whose tuners are dead."""
     found = ((folder, _NAME.fullmatch(folder.name)) for folder in parent.glob(f"oppa-{study[:8]}-*"))
     return [folder for folder, match in found if match and not processes.is_living(Process(int(match[1]), int(match[2])))]

@@ -1,4 +1,4 @@
-"""Device memory that a dead trial has not given back yet would make the next one run out of memory: wait for it."""
+"""Wait until the device memory of a dead trial is released; otherwise the next trial would run out of memory."""
 
 import logging
 import shutil
@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 def used_bytes() -> int | None:
-    """Memory in use on all CUDA devices of this host; None where `nvidia-smi` cannot tell."""
+    """Return the memory in use on all CUDA devices of this host, in bytes, or None if `nvidia-smi` does not report it."""
     if shutil.which("nvidia-smi") is None:
         return None
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
@@ -23,7 +23,11 @@ def used_bytes() -> int | None:
 
 
 def wait_until_released(before_bytes: int | None) -> None:
-    """Return when no more memory is in use than before our first trial, or, with a warning, when that takes too long."""
+    """Wait until at most 512 MiB more device memory is in use than before the first trial; after 10 s, log a warning and return.
+
+    Args:
+        before_bytes: Memory in use before the first trial; None: do not wait.
+    """
     if before_bytes is None:
         return
     deadline = time.monotonic() + _PATIENCE_S

@@ -1,16 +1,17 @@
-"""The environments that runners bring along: declared beside the program, made before any trial, never changed by one.
+"""Make and find the Python environments that runners declare.
 
-A runner's folder that holds an `environment.toml` is run by an interpreter of its own, as frameworks pin what oppa or another framework
-needs in other versions. An environment's name carries the hash of its declaration: who changes a pin gets another environment.
+A runner with an `environment.toml` in its folder runs on an interpreter of its own. The reason is that frameworks pin packages which oppa
+or another framework needs in other versions. The environment is made before any trial, and no trial changes it. Its name holds a hash of
+the declaration, so a changed pin gives another environment. The declaration has this form:
 
-    imports = ["torch", "deepspeed"]       what must be importable for the environment to count as made
-    warm_up = "warm_up.py"                 run once at the end, so that nothing is compiled inside a trial
-    [[step]]                               one call of pip each, in this order
+    imports = ["torch", "deepspeed"]       modules that must be importable for the environment to count as made
+    warm_up = "warm_up.py"                 program that runs once at the end, so that nothing is compiled inside a trial
+    [[step]]                               one call of pip for each such table, in this order
     packages = ["deepspeed==0.19.8"]
     options = ["--no-deps"]
     environment = { DS_BUILD_OPS = "0" }
 
-Environments lie below OPPA_ENVIRONMENTS, else in the user's cache folder. TORCH_INDEX, where it is set, is the index that torch comes from.
+Environments are stored below OPPA_ENVIRONMENTS, else in the user's cache folder. TORCH_INDEX, if set, is the package index for torch.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ State = Literal["ready", "missing", "incomplete"]
 
 
 class StepTable(Table):
-    """`[[step]]`: packages that one call of pip installs."""
+    """A `[[step]]` table: packages that one call of pip installs."""
 
     packages: Words
     options: list[str] = Field(default_factory=list)
@@ -51,7 +52,7 @@ class StepTable(Table):
 
 
 class DeclarationTable(Table):
-    """A whole `environment.toml`."""
+    """The contents of an `environment.toml`."""
 
     imports: Words
     warm_up: str | None = None
@@ -60,42 +61,42 @@ class DeclarationTable(Table):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """A runner's own interpreter: where it lies once it is made."""
+    """The environment that a runner declares, made or not."""
 
     runner: Path
-    """The folder of the runner that declares it."""
+    """Folder of the runner that declares it."""
     path: Path
 
     @property
     def name(self) -> str:
-        """The runner's."""
+        """Return the runner's name."""
         return self.runner.name
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """Return the path of its interpreter."""
         return self.path / "bin" / "python"
 
     @property
     def state(self) -> State:
-        """Whether it can be used; `incomplete` where making it was broken off."""
+        """Return `ready`, `missing`, or `incomplete` if its making did not finish."""
         if (self.path / RECORD).is_file() and self.python.exists():
             return "ready"
         return "incomplete" if self.path.exists() else "missing"
 
     @property
     def packages(self) -> dict[str, str]:
-        """Versions by name, as they were installed; empty unless it is ready."""
+        """Return the installed versions by package name; empty unless the environment is ready."""
         found: dict[str, str] = json.loads((self.path / RECORD).read_text())["packages"] if self.state == "ready" else {}
         return found
 
     @property
     def earlier(self) -> list[Path]:
-        """What was made for other declarations of this runner."""
+        """Return the folders of environments that were made for other declarations of this runner."""
         return sorted(path for path in self.path.parent.glob(f"{self.name}-*/") if path != self.path)
 
     def require(self) -> Path:
-        """Its interpreter; raises EnvironmentLackingError, with the command that makes it, where there is none."""
+        """Return its interpreter; raises EnvironmentLackingError, with the command that makes the environment, unless it is ready."""
         if self.state != "ready":
             was = "was not made to its end" if self.state == "incomplete" else "is not made"
             hint = f"make it: `oppa env create {_spelled(self.runner)}`"
@@ -104,7 +105,7 @@ class Environment:
 
 
 def environment(runner: Path) -> Environment | None:
-    """The environment that a runner's folder declares; None where its program runs beside oppa."""
+    """Return the environment that a runner's folder declares; None if its program runs in oppa's environment."""
     declaration = runner / DECLARATION
     if not declaration.is_file():
         return None
@@ -112,26 +113,26 @@ def environment(runner: Path) -> Environment | None:
 
 
 def known() -> list[Environment]:
-    """Those of the catalog's runners."""
+    """Return the environments that the catalog's runners declare."""
     found = (environment(catalog.find("runners", name)) for name in catalog.names("runners"))
     return [each for each in found if each is not None]
 
 
 def home() -> Path:
-    """The folder of all environments: OPPA_ENVIRONMENTS, else `oppa/environments` in the user's cache."""
+    """Return the folder of all environments: OPPA_ENVIRONMENTS, else `oppa/environments` in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("OPPA_ENVIRONMENTS") or cache / "oppa" / "environments").absolute()
 
 
 def create(wanted: Environment, tell: Callable[[str], None]) -> None:
-    """Make an environment, or leave it as it is where it is ready; what was left half made is removed first.
+    """Make an environment unless it is ready; the remains of an unfinished attempt are removed first.
 
     Args:
-        tell: Called with what is done next.
+        tell: Called with a description of each step before it begins.
 
     Raises:
-        InputError: its declaration is wrong.
-        EnvironmentLackingError: a step failed. The log lies in the environment's folder; the next call begins anew.
+        InputError: the declaration is wrong.
+        EnvironmentLackingError: a step failed. The log is in the environment's folder; the next call starts again.
     """
     declared = _declaration(wanted.runner)
     with _alone(wanted, tell):
@@ -151,7 +152,7 @@ def create(wanted: Environment, tell: Callable[[str], None]) -> None:
 
 
 def remove(wanted: Environment) -> list[Path]:
-    """Remove an environment and all that was made for earlier declarations of its runner; what was removed."""
+    """Remove an environment and those made for other declarations of its runner; return the removed folders."""
     there = [path for path in (wanted.path, *wanted.earlier) if path.exists()]
     for path in there:
         shutil.rmtree(path)
@@ -159,9 +160,9 @@ def remove(wanted: Environment) -> list[Path]:
 
 
 def variables(python: Path, packages: Path) -> dict[str, str]:
-    """What a program in an environment is started with: the environment's commands, and oppa itself from the folder `packages`.
+    """Return the variables that start a program in an environment: its commands on PATH, and oppa in the folder `packages`.
 
-    oppa is not installed there: a link to the package that runs now is all a program needs, as it imports torch's side of oppa alone.
+    oppa is not installed there. A link to the running package suffices, because a program imports only oppa's modules for torch.
     """
     link, ours = packages / "oppa", Path(oppa.__file__).resolve().parent
     packages.mkdir(exist_ok=True)
@@ -182,7 +183,7 @@ def _declaration(runner: Path) -> DeclarationTable:
 
 
 def _fingerprint(declaration: Path) -> str:
-    """Of what is declared, comments aside, and of the Python that it is made with."""
+    """Return a hash of the declaration, without its comments, and of the Python that makes the environment."""
     declared = parse(declaration.read_text(), source=str(declaration), error=InputError)
     return hashlib.sha256(json.dumps([declared, sys.version, sys.base_prefix], sort_keys=True).encode()).hexdigest()[:8]
 
@@ -210,7 +211,7 @@ def _installed(wanted: Environment) -> dict[str, str]:
 
 
 def _run(wanted: Environment, command: list[str], doing: str, more: dict[str, str] | None = None) -> None:
-    """Run a command to its end, its words into the log; raises EnvironmentLackingError with the last of them where it fails."""
+    """Run a command to its end with its output in the log; raises EnvironmentLackingError, with the last line of it, if it fails."""
     wanted.path.mkdir(parents=True, exist_ok=True)
     log = wanted.path / LOG
     with log.open("ab") as output:
@@ -225,7 +226,7 @@ def _run(wanted: Environment, command: list[str], doing: str, more: dict[str, st
 
 @contextlib.contextmanager
 def _alone(wanted: Environment, tell: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of an environment; wait for whoever makes it."""
+    """Hold the lock of an environment; wait while another process makes the environment."""
     home().mkdir(parents=True, exist_ok=True)
     with (home() / f"{wanted.path.name}.lock").open("w") as lock:
         try:
@@ -237,5 +238,5 @@ def _alone(wanted: Environment, tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def _spelled(runner: Path) -> str:
-    """How a user names the runner."""
+    """Return the name by which users give the runner: its name in the catalog, else its folder."""
     return runner.name if runner.parent == catalog.root() / "runners" else str(runner)

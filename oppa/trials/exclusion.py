@@ -1,6 +1,6 @@
-"""One trial at a time on a host's devices: two that share them measure each other.
+"""Allow one trial at a time on a host's devices, because two trials that share devices slow each other down.
 
-A lock on a file, for all tuners of this user. The kernel drops it with its holder, whatever the holder dies of.
+All tuners of a user share a lock on a file. The kernel releases it when its holder ends, whatever the cause.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def exclusive(cluster: Cluster, on_tick: Callable[[], None]) -> Iterator[None]:
-    """Hold this host's devices of the cluster's kind; while another trial does, wait and call `on_tick`.
+    """Hold this host's devices of the cluster's kind (CUDA or CPU); while another trial holds them, wait and call `on_tick`.
 
     Raises:
-        StudyError: if the lock's file cannot be made.
+        StudyError: the lock's file cannot be made.
     """
     kind = "cuda" if cluster.on_cuda else "cpu"
     path = Path(tempfile.gettempdir(), f"oppa-{os.getuid()}-{kind}.lock")
     with writable(path):
-        # Closed in whatever we execute (O_CLOEXEC, Python's default): a rank that outlives us must not hold the lock.
+        # Programs that we execute do not inherit it (O_CLOEXEC, Python's default): a rank that outlives us must not hold the lock.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         _acquire(descriptor, on_tick)

@@ -1,13 +1,15 @@
-"""The control groups that this process is in: both generations, as the kernel shows them."""
+"""Find the control group of this process, in version 1 and version 2 of cgroups."""
 
 from pathlib import Path
 
 
 def own_group(controller: str) -> Path:
-    """The folder of the group that this process is in: the controller's own hierarchy (version 1), else the one of all (version 2).
+    """Return the folder of the control group that this process is in.
+
+    The folder is in the controller's own hierarchy (version 1) if that is mounted, else in the unified hierarchy (version 2).
 
     Raises:
-        FileNotFoundError: if neither is mounted.
+        FileNotFoundError: neither hierarchy is mounted.
     """
     within = {kinds: path for _, kinds, path in (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())}
     mounts = [line.split()[1:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
@@ -22,11 +24,11 @@ def own_group(controller: str) -> Path:
 
 
 def is_v2(group: Path) -> bool:
-    """Whether the group is of version 2."""
+    """Return True if the control group is of version 2."""
     return (group / "cgroup.controllers").exists()
 
 
 def _visible(mount: Path, path: str) -> Path:
-    """The group itself, or, where a container shows us only a part of the tree, the top of what it shows."""
+    """Return the group's folder, or the top of the visible tree if a container shows only a part of it."""
     group = mount / path.lstrip("/")
     return group if group.is_dir() else mount

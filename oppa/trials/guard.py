@@ -1,4 +1,4 @@
-"""The tuner's side of the shim: a command, and all below it, that cannot outlive us."""
+"""Run a command under a shim (`oppa.trials.shim`), so that neither it nor its descendants outlive this process."""
 
 import os
 import signal
@@ -11,13 +11,14 @@ from typing import Any, Self
 from oppa.trials import processes, shim
 
 PATIENCE_S = 2.0
-"""How much longer than the grace a shim may take."""
+"""Seconds that a shim may take in addition to the grace period."""
 
 
 class Guard:
-    """A command under a shim, with a tag that is its own. `name` is what messages call the command.
+    """A command that runs under a shim, with a unique tag in its environment. Messages call the command `name`.
 
-    Makes this process a subreaper: should the shim be killed, what it guarded becomes our child, and `close` still finds it.
+    The constructor makes this process a subreaper. If the shim is killed, the guarded processes become children of this process, and
+    `close` still finds them.
     """
 
     def __init__(
@@ -32,7 +33,12 @@ class Guard:
         stdin: int = subprocess.DEVNULL,
         stdout: int | None = None,
     ) -> None:
-        """`stdin`, `stdout`: descriptors for the command; without them it reads nothing and prints to `log`."""
+        """Start the command.
+
+        Args:
+            stdin: A descriptor for the command's input; the command reads nothing unless it is given.
+            stdout: A descriptor for the command's output; `log`, which also takes stderr, unless it is given.
+        """
         processes.adopt_orphans()
         self._name = name
         self._grace_s = grace_s
@@ -51,7 +57,7 @@ class Guard:
 
     @classmethod
     def with_pipes(cls, name: str, command: list[str], **how: Any) -> tuple[Self, int, int]:
-        """The same with pipes to the command's stdin and from its stdout; our ends of them, in this order, are the caller's to close."""
+        """Return a guard whose command has pipes, and our ends of the pipes to its stdin and from its stdout; the caller closes both."""
         theirs_in, ours_in = os.pipe()
         ours_out, theirs_out = os.pipe()
         try:
@@ -65,7 +71,7 @@ class Guard:
             os.close(theirs_out)
 
     def ended(self) -> str:
-        """How the command ended, or the shim; empty while they run."""
+        """Return how the command ended, or how the shim did if it reported nothing; empty while they run."""
         try:
             told = self._line.recv(16, socket.MSG_DONTWAIT | socket.MSG_PEEK)
         except BlockingIOError:
@@ -76,15 +82,15 @@ class Guard:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the command has exited with code 0."""
+        """Return True if the command has exited with code 0."""
         return self.ended() == f"{self._name} {_words(0)}"
 
     def end_others(self, spare: int, grace_s: float) -> None:
-        """End all below the command's process `spare`, and all that was orphaned."""
+        """End all descendants of the shim, orphans included, except the process `spare`."""
         processes.end(lambda: {each for each in processes.descendants(self._shim.pid) if each.pid != spare}, grace_s)
 
     def close(self) -> None:
-        """End everything. The shim does it; what it cannot, because it was killed or is stopped, we do."""
+        """End all processes. The shim ends them; if it was killed or is stopped, this process does."""
         self._line.close()
         try:
             self._shim.wait(self._grace_s + PATIENCE_S)

@@ -1,4 +1,4 @@
-"""What this host lets oppa do, looked at rather than guessed."""
+"""Check what oppa can run on this host."""
 
 import dataclasses
 import sys
@@ -16,7 +16,7 @@ from oppa.units import format_bytes
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at. What is not `needed` only widens what oppa can do."""
+    """The result of one check. A check that is not `needed` only extends what oppa can do."""
 
     name: str
     works: bool
@@ -26,7 +26,7 @@ class Check:
 
 
 def checks() -> Iterator[Check]:
-    """Everything that decides what can run here."""
+    """Yield the checks that decide what can run here."""
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check(name="Python", works=sys.version_info >= (3, 11), found=version, hint="oppa needs 3.11 or later", needed=True)
     linux = sys.platform == "linux"
@@ -35,7 +35,7 @@ def checks() -> Iterator[Check]:
     )
     torch_works, torch_found = _torch()
     yield Check(name="torch", works=torch_works, found=torch_found, hint="`pip install torch`, a build with gloo", needed=True)
-    if torch_works:  # which is asked for GPUs
+    if torch_works:  # it reports the GPUs
         yield from _machine()
     lacking = quotas_lacking()
     yield Check(
@@ -45,10 +45,10 @@ def checks() -> Iterator[Check]:
 
 
 def require_devices(cluster: Cluster) -> None:
-    """Refuse a job whose devices this host does not have; torch is asked only where the job wants CUDA devices.
+    """Check that this host has a job's devices; torch is queried only if the job needs CUDA devices.
 
     Raises:
-        EnvironmentLackingError: more hosts than this one, or more CUDA devices than it has.
+        EnvironmentLackingError: the job needs more than one host, or more CUDA devices than this host has.
     """
     if cluster.hosts > 1:
         message = f"the launcher `local` runs on one host; this job has {cluster.hosts}"
@@ -61,7 +61,7 @@ def require_devices(cluster: Cluster) -> None:
 
 
 def _torch() -> tuple[bool, str]:
-    """Whether torch can train on CPUs, and what was found."""
+    """Return True if torch can train on CPUs, and a description of what was found."""
     try:
         import torch
     except (ImportError, OSError) as error:

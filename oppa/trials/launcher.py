@@ -1,4 +1,4 @@
-"""Where trials run: what every launcher offers, and how it says that a trial's processes have ended."""
+"""Define what every launcher offers, and how it reports that a trial's processes have ended."""
 
 import dataclasses
 import signal
@@ -12,18 +12,18 @@ from oppa.trials.wire import TrialSpec
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExit:
-    """One process of a trial ended: with an exit code, or killed by a signal."""
+    """The end of one process of a trial: an exit code, or the signal that killed it."""
 
     rank: int | None
-    """None for a command that starts the ranks itself."""
+    """The rank of the process; None for a command that starts the ranks itself."""
     code: int | None
     signal: int | None
     time: float
-    """Unix seconds."""
+    """Time of the end, in Unix seconds."""
 
     @property
     def abnormal(self) -> bool:
-        """It did not end by itself with exit code 0."""
+        """Return True unless the process exited by itself with code 0."""
         return self.code != 0
 
     def __str__(self) -> str:
@@ -35,48 +35,52 @@ class ProcessExit:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """How a trial's processes ended, in the order in which they did.
+    """The ends of a trial's processes, in order of time.
 
-    After the first abnormal end the others get a moment to say why; those that had not ended by then are missing here.
+    The other processes get a moment after the first abnormal end, to report why. Those that have not ended by then are missing here.
     """
 
     processes: tuple[ProcessExit, ...] = ()
     failure: str = ""
-    """Why the launcher could not run them to their end, if it could not."""
+    """Why the launcher could not run the processes to their end; empty if it could."""
     kernel_oom: bool = False
-    """The kernel of another host killed something for want of memory meanwhile."""
+    """True if the kernel of another host killed a process for lack of memory during the trial."""
     revoked: str = ""
-    """Why the devices were taken away from us meanwhile, if they were: nothing of that is the configuration's fault."""
+    """Why the devices were withdrawn during the trial; empty if they were not. Such an end is not the configuration's fault."""
     traceback: str = ""
 
     @property
     def first_abnormal(self) -> ProcessExit | None:
-        """The end that ended the others."""
+        """Return the first abnormal end, which made the other processes end; None if all ends were normal."""
         return next((process for process in self.processes if process.abnormal), None)
 
 
 class RunningTrial(Protocol):
-    """A trial that was started."""
+    """A trial that has been started."""
 
     def poll(self) -> Exit | None:
-        """How its processes ended, or None while they run; never blocks."""
+        """Return how the trial's processes ended, or None while they run; never block."""
 
     def end(self, grace_s: float) -> None:
-        """End whatever is left of it, and return when nothing is: SIGTERM, then SIGKILL after `grace_s`. Always called, once."""
+        """End the processes that are left, and return when none is; each trial gets this call exactly once.
+
+        Args:
+            grace_s: Seconds between SIGTERM and SIGKILL.
+        """
 
 
 class Launcher(Protocol):
     """Starts trials, one after the other."""
 
     def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
-        """Hold the devices that a trial needs; while they cannot be had, wait and call `on_tick`."""
+        """Hold the devices that a trial needs; until they are available, wait and call `on_tick`."""
 
     def start(self, folder: Path, spec: TrialSpec) -> RunningTrial:
-        """Start the trial that lies in `folder`; what goes wrong with it from then on is told by `poll`, not raised.
+        """Start the trial in `folder`; `poll` reports later failures, which are not raised.
 
         Raises:
-            OSError: if it cannot be started, because a process, a file or a control group is refused. Nothing of it is left.
+            OSError: a process, a file or a control group is refused. Nothing of the trial is left.
         """
 
     def close(self) -> None:
-        """End everything that was ever started here."""
+        """End every process that this launcher started."""

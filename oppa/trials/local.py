@@ -1,4 +1,4 @@
-"""Trials on this host: one rank per device, forked from a warm parent where the runner allows it, else executed one by one."""
+"""Run trials on this host with one rank per device; ranks are forked from a warm parent if the runner allows it, else executed."""
 
 import contextlib
 import logging
@@ -21,18 +21,18 @@ from oppa.trials.runner import Runner
 from oppa.trials.wire import REPORT, TrialSpec
 
 LINGER_S = 1.5
-"""After a rank ended abnormally and without a word, the others get this long to fail by themselves and say why."""
+"""Seconds that the other ranks get to fail by themselves and report why, after a rank has ended abnormally without a report."""
 
 CONFIRM_S = 1.0
-"""After all ranks are gone, their parent gets this long to say so; then it is replaced."""
+"""Seconds that the parent gets to report that all ranks have ended; then it is replaced."""
 
 _log = logging.getLogger(__name__)
 
 
 class LocalLauncher:
-    """Starts a runner's processes on this host, all of them below a shim that does not let them outlive us.
+    """Starts a runner's processes on this host, all of them below a shim, so that none outlives this process.
 
-    Every process carries the study's id and this tuner's identity in its environment, for the sweep at the next start.
+    The environment of every process carries the study's id and this tuner's identity, for the sweep at the next start.
     """
 
     def __init__(self, runner: Runner, *, study: str, grace_s: float, warm: bool = True) -> None:
@@ -54,19 +54,19 @@ class LocalLauncher:
         self.close()
 
     def prepare(self) -> None:
-        """Start the parent of the ranks, so that its imports overlap with what we do next; a new one if it has died."""
-        with contextlib.suppress(OSError):  # it is tried again by the first `start`, which tells
+        """Start the parent of the ranks unless it runs, so that its imports overlap with the caller's next work."""
+        with contextlib.suppress(OSError):  # the first `start` tries again, and raises
             self._ready_parent()
 
     def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
-        """Hold this host's devices: two trials that share them measure each other."""
+        """Hold this host's devices, because two trials that share devices slow each other down."""
         return exclusive(spec.cluster, on_tick)
 
     def start(self, folder: Path, spec: TrialSpec, seat: Seat | None = None) -> "LocalTrial":
-        """Start the trial that lies in `folder`, or this host's part of it, once nothing is left of the one before.
+        """Start the trial in `folder`, or this host's part of it, once no process of the previous trial is left.
 
         Raises:
-            OSError: if the host refuses a process, a file or a control group. Nothing of the trial is left.
+            OSError: the host refuses a process, a file or a control group. Nothing of the trial is left.
         """
         parent = self._ready_parent()
         parent.end_ranks(self._grace_s)
@@ -87,13 +87,13 @@ class LocalLauncher:
         return LocalTrial(self, parent, folder, words, gang=self._gangs, size=len(places), groups=groups, grace_s=self._runner.grace_s)
 
     def drop_parent(self) -> None:
-        """End the parent of the ranks and all below it; the next trial gets a new one."""
+        """End the parent of the ranks and all processes below it; the next trial gets a new one."""
         if self._parent is not None:
             parent, self._parent = self._parent, None
             parent.close()
 
     def close(self) -> None:
-        """End everything that was ever started here."""
+        """End every process that this launcher started, and remove its temporary folder."""
         self.drop_parent()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -111,7 +111,7 @@ class LocalLauncher:
         return self._parent
 
     def _can_limit(self, spec: TrialSpec) -> bool:
-        """Whether CPU quotas work here; says so once where they do not and are asked for."""
+        """Return False if the cluster asks for CPU quotas and they do not work here; warn of that once."""
         if spec.cluster.cpus_per_device is not None and self._quotas_lacking is None:
             self._quotas_lacking = quotas_lacking()
             if self._quotas_lacking:
@@ -127,7 +127,7 @@ class LocalLauncher:
 
 
 class LocalTrial:
-    """A trial whose processes this host runs."""
+    """A trial whose processes run on this host."""
 
     def __init__(
         self,
@@ -155,8 +155,11 @@ class LocalTrial:
         self._linger_until = math.inf
 
     def poll(self) -> Exit | None:
-        """How its processes ended: all of them, or the first that ended abnormally and those that followed until we know why."""
-        how = self._parent.ended()  # asked first: whatever it told before its end can be heard then
+        """Return how its processes ended, or None while they run.
+
+        The processes are all of them, or the first that ended abnormally and those that followed until the reason was reported.
+        """
+        how = self._parent.ended()  # checked first, so that all events that it sent before its end are read below
         for event in self._parent.events():
             self._hear(event)
         self._trim_logs(over_bytes=logs.RUNAWAY_BYTES)
@@ -167,18 +170,18 @@ class LocalTrial:
         return Exit(processes=tuple(self._exits)) if self._is_over() else None
 
     def end(self, grace_s: float) -> None:
-        """End whatever is left of it, and return when nothing is; after the runner's own grace, if it has one."""
+        """End the processes that are left, and return when none is; the runner's own grace period, if any, replaces `grace_s`."""
         self.poll()
         if self._started and not self._parent.ended():
             self._parent.end_ranks(grace_s if self._grace_s is None else self._grace_s)
         if not self._started or not self._all_confirmed():
-            self._launcher.drop_parent()  # it may still be about to start ranks, or is stopped or dead itself
+            self._launcher.drop_parent()  # the parent may still be about to start ranks, or is itself stopped or dead
         if self._groups is not None:
             self._groups.close()
         self._trim_logs()
 
     def _all_confirmed(self) -> bool:
-        """The parent of the ranks has seen all of them end, and so is fit for the next trial."""
+        """Return True if the parent of the ranks has reported the end of all ranks, and can run the next trial."""
         deadline = time.monotonic() + CONFIRM_S
         while len(self._exits) < self._size and not self._parent.ended() and time.monotonic() < deadline:
             time.sleep(0.002)

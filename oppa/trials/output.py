@@ -1,4 +1,4 @@
-"""What a program of the user's own printed, where oppa had to read its steps or the reason of its failure from that."""
+"""Read from a trial's logs why it failed, or why no step was seen in the output of a user's own program."""
 
 import re
 from pathlib import Path
@@ -10,23 +10,28 @@ from oppa.trials.verdict import Verdict
 from oppa.units import format_seconds
 
 READ_BYTES = 1 << 20
-"""Bytes of a log in which the reason of a failure is looked for: every rank may print a traceback, and the first one counts."""
+"""Bytes at the end of a log that are searched for the reason of a failure. Every rank may print a traceback, and the first one counts."""
 NO_STEP = "no step was"
-"""How the cause begins where a program took no step that oppa saw, and did not crash."""
+"""Beginning of the cause if a program did not crash, but took no step that oppa saw."""
 LAST_LINES = 5
 WIDTH = 200
 
 
 def failure(folder: Path) -> RootCause | None:
-    """Return the reason of a failure that a trial's logs have; None where they have none."""
+    """Return the reason of a failure that a trial's stderr gives, or None if it gives none."""
     return root_cause(logs.last_words(folder / logs.STDERR, READ_BYTES))
 
 
 def with_output(ended: Verdict, folder: Path, command: Command, *, silent: bool, limit_s: float) -> Verdict:
-    """Return the verdict on a program of the user's own, with what its output adds.
+    """Return the verdict on a user's own program, refined by its output.
+
+    A failure whose cause matches the pattern for a lack of memory becomes `out_of_memory`. A silent program's verdict gets a cause and the
+    last lines that it printed.
 
     Args:
-        silent: It took no step, and neither crashed nor reported why.
+        ended: The verdict without the output.
+        silent: True if the program took no step, did not crash and reported nothing.
+        limit_s: The trial's time limit in seconds, which the cause names.
     """
     if ended.outcome == "failed" and re.search(command.steps.out_of_memory if command.steps else OUT_OF_MEMORY, ended.cause):
         return Verdict(outcome="out_of_memory", cause=ended.cause, rank=ended.rank, traceback=ended.traceback)
@@ -44,7 +49,7 @@ def with_output(ended: Verdict, folder: Path, command: Command, *, silent: bool,
 
 
 def last_lines(folder: Path) -> list[str]:
-    """Return the last lines that a program printed, on stderr and then on stdout."""
+    """Return the last lines that a program printed, those of stderr before those of stdout."""
     lines = []
     for name in (logs.STDERR, logs.STDOUT):
         texts = ESCAPES.sub("", logs.last_words(folder / name)).splitlines()

@@ -1,4 +1,4 @@
-"""The tuner's side of `runners/parent.py`: the parent of all ranks, under a guard, and what it tells."""
+"""Control the parent of all ranks (`runners/parent.py`) from the tuner: start it under a guard, and read its events."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ _MAX_MESSAGE = 1 << 20
 
 
 class RankParent:
-    """The process that forks ranks: warm if it imports a program first, cold if each rank executes a command of its own."""
+    """The process that forks ranks. It is warm if it imports a program first, cold if each rank executes a command of its own."""
 
     def __init__(
         self, program: Path | None, *, environment: Mapping[str, str], grace_s: float, log: Path, python: str = sys.executable
@@ -26,7 +26,7 @@ class RankParent:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = log
         self.pid: int | None = None
-        """Known once it has started a gang."""
+        """Its process id; None until it has started a gang."""
         flags = ["-P"] if program else ["-I", "-S"]
         command = [python, *flags, str(catalog.root() / "runners" / "parent.py"), str(theirs.fileno())]
         command += [str(program)] if program else []
@@ -36,15 +36,15 @@ class RankParent:
             )
 
     def start(self, gang: int, folder: Path, places: list[Placement], words: Path) -> None:
-        """Ask for a gang of ranks, whose logs lie in `words`; the events tell what became of it."""
+        """Request a gang of ranks, whose logs go to the folder `words`; `events` reports what becomes of it."""
         try:
             ranks = [dataclasses.asdict(place) for place in places]
             self._control.send(json.dumps({"gang": gang, "folder": str(folder), "logs": str(words), "ranks": ranks}).encode())
         except BrokenPipeError:
-            return  # it is dead, which `ended` tells
+            return  # it is dead, which `ended` reports
 
     def events(self) -> list[dict[str, Any]]:
-        """What it has told since the last call; never blocks."""
+        """Return the events that it has sent since the last call; never block."""
         events = []
         with contextlib.suppress(BlockingIOError):
             while packet := self._receive():
@@ -53,25 +53,25 @@ class RankParent:
         return events
 
     def ended(self) -> str:
-        """How it ended; empty while it runs."""
+        """Return how it ended; empty while it runs."""
         return self._guard.ended()
 
     def _receive(self) -> bytes:
         try:
             return self._control.recv(_MAX_MESSAGE, socket.MSG_DONTWAIT)
-        except ConnectionResetError:  # told once where the peer died without reading all, ahead of what it had sent
+        except ConnectionResetError:  # raised once, ahead of the data that it sent, if the peer died without reading all
             return self._control.recv(_MAX_MESSAGE, socket.MSG_DONTWAIT)
 
     def last_words(self) -> str:
-        """The end of what it printed itself."""
+        """Return the end of its own output."""
         return logs.last_words(self._log)
 
     def end_ranks(self, grace_s: float) -> None:
-        """End everything below it and everything orphaned, but not itself."""
+        """End all processes below it and all orphans, but not itself."""
         if self.pid is not None:
             self._guard.end_others(self.pid, grace_s)
 
     def close(self) -> None:
-        """End it and everything below."""
+        """End it and all processes below it."""
         self._control.close()
         self._guard.close()

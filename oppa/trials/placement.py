@@ -1,4 +1,4 @@
-"""What a rank is started with: its command, its environment, its CPU group."""
+"""Describe how the processes of a trial are started: their commands, environments and CPU groups."""
 
 import dataclasses
 import os
@@ -12,48 +12,48 @@ from oppa.trials.runner import Runner
 from oppa.trials.wire import TrialSpec
 
 TORCHRUN_RANKS = "PET_NPROC_PER_NODE"
-"""What torchrun reads where its `--nproc-per-node` is not given."""
+"""The variable that torchrun reads if `--nproc-per-node` is not given."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """One host's part in a trial: the ranks `index * devices_per_host` and following, as many as the host has devices."""
+    """One host's part in a trial: the ranks from `index * devices_per_host` on, one for each device of the host."""
 
     index: int = 0
     hosts: int = 1
     rendezvous: str
-    """Where the ranks meet, as torch's `init_method`."""
+    """Address at which the ranks meet, as torch's `init_method`."""
     master: str = "127.0.0.1"
     """The address of the host of rank 0."""
     port: int
-    """For programs that know no rendezvous by file."""
+    """Port of rank 0, for programs that support no rendezvous by file."""
     interface: str = ""
     """The network interface that leads to the other hosts."""
 
     def ranks(self, spec: TrialSpec) -> range:
-        """Those of the trial that this host runs."""
+        """Return the ranks of the trial that this host runs."""
         world, here = spec.configuration.devices, spec.cluster.devices_per_host
         return range(world) if self.hosts == 1 else range(self.index * here, min((self.index + 1) * here, world))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One process to start, as `runners/parent.py` is told of it."""
+    """One process to start, in the form that `runners/parent.py` receives."""
 
     rank: int | None
-    """None for a command that starts the ranks itself."""
+    """The rank of the process; None for a command that starts the ranks itself."""
     world: int
     argv: list[str] | None
-    """None for a fork that calls the program's `run`."""
+    """Its command line; None for a fork that calls the program's `run`."""
     environment: dict[str, str]
     groups: list[str]
 
 
 def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]:
-    """Return the variables of every process of a study: its tags, `report` on PYTHONPATH, one thread per rank (a rank is a device).
+    """Return the environment of every process of a study: its tags, `report` on PYTHONPATH, and one thread per rank, which is a device.
 
     Args:
-        packages: A folder of the study's own, where a runner that is isolated finds oppa.
+        packages: A folder of the study's own, in which a runner that is isolated finds oppa.
     """
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     own = environments.variables(runner.python, packages) if runner.isolated else {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
@@ -72,7 +72,7 @@ def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]
 
 
 def cpu_groups(runner: Runner, spec: TrialSpec, seat: Seat) -> CpuGroups | None:
-    """A CPU group per process, if the cluster asks for quotas; the processes of a `command` share one."""
+    """Return a CPU group per process, or None if the cluster sets no quotas; the processes of a `command` share one group."""
     cpus = spec.cluster.cpus
     if not cpus:
         return None
@@ -81,7 +81,7 @@ def cpu_groups(runner: Runner, spec: TrialSpec, seat: Seat) -> CpuGroups | None:
 
 
 def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bool, groups: CpuGroups | None) -> list[Placement]:
-    """The processes of a trial on this host: one per rank, or the one command that starts them."""
+    """Return the processes of a trial on this host: one per rank, or the one command that starts them."""
     world, ranks = spec.configuration.devices, seat.ranks(spec)
     argv = None if warm else runner.argv(nproc=len(ranks), folder=folder)
     names = [[str(group)] for group in groups.ranks] if groups else [[]] * len(ranks)
@@ -102,7 +102,7 @@ def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bo
 
 
 def _torchrun(seat: Seat, spec: TrialSpec) -> dict[str, str]:
-    """What torchrun reads where its options are not given: PET_ and an option's name."""
+    """Return the variables that torchrun reads in place of options: PET_ and the option's name."""
     ranks = {TORCHRUN_RANKS: str(spec.cluster.devices_per_host)}
     if seat.hosts == 1:
         return ranks
@@ -111,13 +111,16 @@ def _torchrun(seat: Seat, spec: TrialSpec) -> dict[str, str]:
 
 
 def _interfaces(seat: Seat) -> dict[str, str]:
-    """gloo otherwise looks up the host's own name, which may be unknown or lie on a slow interface; the user's word goes first."""
+    """Return the variable that names gloo's network interface, unless the user has set it.
+
+    gloo would otherwise resolve the host's own name, which may be unknown or lead to a slow interface.
+    """
     name = "GLOO_SOCKET_IFNAME"
     return {name: seat.interface} if seat.interface and name not in os.environ else {}
 
 
 def free_port() -> int:
-    """A port of this host that is free now; another process may take it first."""
+    """Return a port of this host that is free now; another process may still take it first."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]

@@ -1,6 +1,6 @@
-"""Processes as the kernel tells them: who descends from whom, who carries which tag, and how they are ended.
+"""Find processes in the kernel's tables, by ancestor or by tag, and end them.
 
-The standard library alone, and quick to import: the shim starts with it.
+This module uses the standard library alone and is quick to import, because the shim starts with it.
 """
 
 import contextlib
@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 STUDY_TAG, TUNER_TAG, LAUNCHER_TAG = "OPPA_STUDY", "OPPA_TUNER", "OPPA_LAUNCHER"
-"""Variables in the environment that every process of ours is executed with (one set after a fork is not visible from outside)."""
+"""Environment variables with which every process of oppa is executed. A variable that is set after a fork is not visible from outside."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.02
 _UNKILLABLE_S = 10.0
-"""How long a killed process may stay, waiting for a device, before we stop looking at it."""
+"""Seconds after which `end` gives up on a killed process that still waits for a device."""
 
 
 class Process(NamedTuple):
-    """A process, never mistaken for a later one with the same number. `started` counts the kernel's ticks since boot."""
+    """A process, identified so that a later one with the same number differs. `started` is in the kernel's ticks since boot."""
 
     pid: int
     started: int
@@ -39,57 +39,57 @@ class _Stat(NamedTuple):
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of every descendant whose own parent ends, instead of init (a *subreaper*)."""
+    """Make this process, instead of init, the parent of every descendant whose own parent ends (a *subreaper*)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when the thread of `parent` that started it ends, whatever ends it; at once if it has ended."""
+    """Have the kernel kill this process when the thread of `parent` that started it ends; exit at once if `parent` has ended."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def this_process() -> Process:
-    """The process that runs this line."""
+    """Return the calling process."""
     stat = _stat(os.getpid())
     assert stat is not None
     return stat.process
 
 
 def program(module: str) -> str:
-    """What `python -c` takes to run `main()` of one of our modules, wherever and however isolated that Python is started."""
+    """Return the code for `python -c` that runs `main()` of one of oppa's modules, in any folder and in an isolated Python."""
     package, _, name = module.rpartition(".")
     return f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); from {package} import {name}; {name}.main()"
 
 
 def tuner_tag() -> str:
-    """This process as the processes that it starts name it, on whichever host they are."""
+    """Return the tag of this process, `host/pid:started`, which the processes that it starts carry on every host."""
     return f"{os.uname().nodename}/{this_process()}"
 
 
 def is_living(process: Process) -> bool:
-    """Whether exactly this process still runs; a zombie does not."""
+    """Return True if exactly this process still runs; a zombie does not run."""
     stat = _stat(process.pid)
     return stat is not None and stat.living and stat.process == process
 
 
 def descendants(ancestor: int) -> set[Process]:
-    """Living processes below the process `ancestor`."""
+    """Return the living processes below the process `ancestor`."""
     return _below({ancestor}, list(_processes()))
 
 
 def tagged(matches: Callable[[Mapping[str, str]], bool]) -> set[Process]:
-    """Living processes of this user whose environment matches, and all below them; never this process itself."""
+    """Return this user's living processes whose environment matches, and all below them; never the calling process."""
     stats = list(_processes())
     roots = {stat.process for stat in stats if stat.living and matches(_environment(stat.process.pid))}
     return (roots | _below({process.pid for process in roots}, stats)) - {this_process()}
 
 
 def end(find: Callable[[], set[Process]], grace_s: float) -> set[Process]:
-    """Ask with SIGTERM all that `find` finds, kill after `grace_s`, until it finds none; returns who was there.
+    """End all processes that `find` returns until it returns none, and return all that were found.
 
-    SIGCONT follows SIGTERM, so that a stopped process hears it too.
+    They get SIGTERM, and SIGKILL after `grace_s` seconds. SIGCONT follows SIGTERM, so that a stopped process receives it too.
     """
     seen: set[Process] = set()
     kill_at = time.monotonic() + grace_s
@@ -104,18 +104,18 @@ def end(find: Callable[[], set[Process]], grace_s: float) -> set[Process]:
 
 
 def reap(process: Process) -> None:
-    """Take the exit status of an ended child of ours, so that it does not stay as a zombie."""
+    """Collect the exit status of an ended child, so that it does not remain as a zombie."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(process.pid, os.WNOHANG)
 
 
 def _send(receivers: set[Process], *numbers: int) -> None:
-    """Signal exactly these processes, never later ones with the same numbers."""
+    """Send signals to exactly these processes, never to later ones with the same numbers."""
     for process in receivers:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             handle = os.pidfd_open(process.pid)
             try:
-                if is_living(process):  # asked once the handle is held, which stays with the process that it then was
+                if is_living(process):  # checked after the handle is open, because the handle stays with one process
                     for number in numbers:
                         signal.pidfd_send_signal(handle, number)
             finally:
@@ -123,7 +123,7 @@ def _send(receivers: set[Process], *numbers: int) -> None:
 
 
 def _below(ancestors: set[int], stats: list[_Stat]) -> set[Process]:
-    """All below the ancestors, found generation by generation."""
+    """Return all living processes below the ancestors, found generation by generation."""
     found: set[Process] = set()
     while generation := {stat for stat in stats if stat.parent in ancestors and stat.process not in found}:
         found |= {stat.process for stat in generation}
@@ -137,7 +137,7 @@ def _processes() -> list[_Stat]:
 
 
 def _stat(pid: int) -> _Stat | None:
-    """Fields of `man 5 proc_pid_stat`, counted from behind the name, which may hold anything."""
+    """Read the fields of `man 5 proc_pid_stat` after the name, which may contain anything; return None if the process is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -149,7 +149,7 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """What the process was executed with; empty for another user's."""
+    """Return the environment that a process was executed with; empty if it is another user's or has ended."""
     try:
         if Path(f"/proc/{pid}").stat().st_uid != os.getuid():
             return {}

@@ -1,6 +1,6 @@
-"""CPU quotas: a control group for each rank, so that a rank is a device.
+"""Limit the CPU time of each rank by a control group of its own, so that a rank acts as a device.
 
-Both generations of cgroups: version 1 (the `cpu` hierarchy) and version 2 (`cpu.max`, in a folder that was delegated to us).
+Both versions of cgroups work: version 1 (the `cpu` hierarchy) and version 2 (`cpu.max`, in a folder that was delegated to us).
 """
 
 import contextlib
@@ -13,13 +13,14 @@ from oppa.trials import claims
 from oppa.trials.groups import is_v2, own_group
 
 PERIOD_US = 20_000
-"""Short beside a training step, so that a rank's turns even out within one; the kernel's default is 100 ms."""
+"""The period of a quota. It is much shorter than a training step, so that a rank's turns even out within a step.
+The kernel's default is 100 ms."""
 
 _REMOVAL_S = 1.0
 
 
 class CpuGroups:
-    """A group for each rank, of so many cores, which are granted anew each period; raises OSError where groups cannot be made."""
+    """A control group for each rank, which limits it to a number of cores in each period; raises OSError if groups cannot be made."""
 
     def __init__(self, study: str, cpus: Sequence[float], *, period_us: int = PERIOD_US) -> None:
         self.folder = _home() / claims.name(study)
@@ -36,12 +37,12 @@ class CpuGroups:
             raise
 
     def close(self) -> None:
-        """Remove the groups; their processes have ended, but the kernel may take a moment."""
+        """Remove the groups. Their processes have ended, but the kernel may need a moment, so this retries for a second."""
         _remove(self.folder)
 
 
 def quotas_lacking() -> str:
-    """Why ranks cannot be given CPU quotas here; empty when they can."""
+    """Return why ranks cannot have CPU quotas here; empty if they can."""
     try:
         CpuGroups("probe", [1]).close()
     except OSError as error:
@@ -57,7 +58,11 @@ def remove_abandoned(study: str) -> None:
 
 
 def _home() -> Path:
-    """The folder in which our groups are made: the group that we are in (version 1), or one above it that was delegated (version 2)."""
+    """Return the folder in which groups are made: this process's own group (version 1), or the nearest delegated one (version 2).
+
+    Raises:
+        PermissionError: no group was delegated (version 2).
+    """
     group = own_group("cpu")
     if not is_v2(group):
         return group

@@ -1,10 +1,10 @@
-"""Why a program failed, as its stderr has it: the last exception of the first rank that failed, without what its launcher adds.
+"""Find in stderr why a program failed: the last exception of the first rank that failed, without what its launcher adds.
 
 Notation:
     stream     the lines of one rank: torch prefixes them with `[rank1]: ` once a process group is up, torchrun with `[default1]:`
-    exception  a traceback that ends with `XError: message`; one that another was raised from is not the last of its stream
-    wrapper    what torchrun and accelerate raise because a rank failed
-    secondary  what a rank raises because another one is gone
+    exception  a traceback that ends with `XError: message`; one from which another was raised is not the last of its stream
+    wrapper    an exception that torchrun or accelerate raises because a rank failed
+    secondary  an exception that a rank raises because another rank is gone
 """
 
 import dataclasses
@@ -13,21 +13,21 @@ import signal
 from collections.abc import Iterable, Iterator
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-"""Colours and cursor movements."""
+"""Escape sequences for colours and cursor movements."""
 PREFIX = re.compile(r"(?:\[[A-Za-z_]+(\d+)\]:\s?)+")
 BEGIN = "Traceback (most recent call last):"
 CHAINED = ("The above exception was the direct cause of", "During handling of the above exception, another")
 EXCEPTION = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*(?::\s.*|:?)$")
 BARE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt): \S")
-"""An exception without a traceback, as of a script that does not parse."""
+"""An exception without a traceback, such as that of a script that does not parse."""
 WRAPPERS = ("ChildFailedError", "CalledProcessError", "ProcessRaisedException", "ProcessExitedException", "SignalException")
 SECONDARY = re.compile(
     r"[Cc]onnection (?:closed|reset|refused)|Broken pipe|DistNetworkError|DistStoreError|RendezvousClosed|remote process exited"
 )
 NOISE = re.compile(r"\[?[EWI]\d{4} \d\d:|[=*-]{3,}$|\S*:\d+: \w*Warning: |\s|\$ |---? host \d")
-"""Log lines of torchrun, rules, warnings, whatever is indented, our own line in stdout, and the head of a host's log."""
+"""Log lines of torchrun, rules, warnings, indented lines, the launch line that oppa prints, and the head of a host's log."""
 ROOT = re.compile(r"Root Cause \(first observed failure\):.*?rank +: (\d+).*?exitcode +: (-?\d+)", re.DOTALL)
-"""The end of what torchrun prints."""
+"""The failure report at the end of torchrun's output."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +38,15 @@ class RootCause:
     rank: int | None = None
     traceback: str = ""
     signal: int | None = None
-    """The signal that killed the rank, where its launcher reports one."""
+    """The signal that killed the rank, if its launcher reports one."""
     raised: bool = True
-    """Whether it is an exception or a signal; else it is just the last line."""
+    """True for an exception or a signal, False if `line` is only the last line printed."""
 
 
 def root_cause(stderr: str) -> RootCause | None:
-    """Return the reason of a failure; None where stderr has none."""
+    """Return the reason of a failure, or None if stderr gives none."""
     text = ESCAPES.sub("", stderr)
-    first = {int(rank): int(code) for rank, code in ROOT.findall(text)}  # a torchrun per host, and a rank of each
+    first = {int(rank): int(code) for rank, code in ROOT.findall(text)}  # each host has its own torchrun, which names one rank
     killed = [(rank, -code) for rank, code in first.items() if code < 0 and -code != signal.SIGTERM]
     rank = next(iter(first), None)
     told = list(_exceptions(text.splitlines()))
@@ -57,7 +57,7 @@ def root_cause(stderr: str) -> RootCause | None:
     if killed:
         return RootCause(line=f"rank {killed[0][0]} was killed by {_name(killed[0][1])}", rank=killed[0][0], signal=killed[0][1])
     if ours := primary or [each for each in own if each.rank in (None, rank)]:
-        chosen = ours[0 if len(own) < len(told) else -1]  # below a launcher, ranks fail one after the other
+        chosen = ours[0 if len(own) < len(told) else -1]  # under a launcher ranks fail one after the other, so the first one is the cause
         return dataclasses.replace(chosen, rank=rank if chosen.rank is None else chosen.rank)
     line = _last_line(text)
     return RootCause(line=line, rank=rank, raised=False) if line else next(iter(own), None)
@@ -72,7 +72,7 @@ def _is_wrapper(cause: RootCause) -> bool:
 
 
 def _exceptions(lines: Iterable[str]) -> Iterator[RootCause]:
-    """The last exception of each chain, in the order in which they end."""
+    """Yield the last exception of each chain, in the order in which they end."""
     streams: dict[int | None, _Stream] = {}
     for line in lines:
         prefix = PREFIX.match(line)
@@ -83,16 +83,16 @@ def _exceptions(lines: Iterable[str]) -> Iterator[RootCause]:
 
 
 class _Stream:
-    """The tracebacks of one rank."""
+    """Collects the tracebacks of one rank."""
 
     def __init__(self, rank: int | None) -> None:
         self._rank = rank
         self._open: list[str] | None = None
         self._ended: RootCause | None = None
-        """An exception that the next lines may yet chain to another."""
+        """An exception that the next lines may still chain to another."""
 
     def read(self, line: str) -> Iterator[RootCause]:
-        """Take in a line; yields an exception that is the last of its chain."""
+        """Read a line, and yield an exception that it shows to be the last of its chain."""
         if line.startswith(CHAINED):
             self._ended = None
         elif line.startswith(BEGIN):
@@ -119,7 +119,7 @@ class _Stream:
 
 
 def _last_line(text: str) -> str:
-    """The last line that is neither of a traceback nor noise."""
+    """Return the last line that is neither part of a traceback nor noise; empty if there is none."""
     last, inside = "", dict[str, bool]()
     for line in text.splitlines():
         prefix = PREFIX.match(line)

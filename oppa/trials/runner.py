@@ -1,4 +1,7 @@
-"""A runner: a folder with a `runner.toml` and, mostly, a program that trains; oppa itself answers for one that is `in_process`."""
+"""Load a runner: a folder with a `runner.toml` and usually a program that trains.
+
+A runner that is `in_process` has no program: oppa simulates or replays its trials.
+"""
 
 import dataclasses
 import importlib.util
@@ -35,7 +38,7 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """A program that trains, and how it wants to be started."""
+    """A program that trains, and how it is started."""
 
     folder: Path
     name: str
@@ -45,40 +48,40 @@ class Runner:
     program: Path | None = None
     """A Python file. Without a `command` it is started once per rank, with RANK, WORLD_SIZE, ... in the environment."""
     run: Path | None = None
-    """The Python file that is started in its place where a run is trained, not a trial; None: it runs trials alone."""
+    """The Python file that is started instead of `program` to train a run. None: the runner runs trials only."""
     command: tuple[str, ...] = ()
-    """Started once, and starts the ranks itself; `{python}`, `{program}`, `{nproc}` and `{folder}` (the trial's) are filled in."""
+    """A command that is started once and starts the ranks itself, with `{python}`, `{program}`, `{nproc}` and `{folder}` filled in."""
     warm: bool = False
-    """The program defines `run(folder, rank, world)` and is safe to fork once it is imported."""
+    """True if the program defines `run(folder, rank, world)` and is safe to fork once it is imported."""
     in_process: bool = False
-    """Nothing is started: oppa imitates its trials."""
+    """True if nothing is started, because oppa simulates or replays the trials."""
     search_space: str = ""
     parameters: tuple[str, ...] = ()
-    """Those that the program honours."""
+    """Parameters that the program honours."""
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     grace_s: float | None = None
-    """Between asking its processes to end and killing them; None: the study's."""
+    """Seconds between asking its processes to end and killing them. None: the study's."""
     requires: tuple[str, ...] = ()
     """Modules that this Python must be able to import."""
 
     @property
     def isolated(self) -> bool:
-        """Its programs run in an environment of their own, into which oppa is only linked."""
+        """Return True if its programs run in an environment of their own, into which oppa is only linked."""
         return self.python != Path(sys.executable)
 
     @property
     def trains_runs(self) -> bool:
-        """Whether it is one that `for_runs` has made."""
+        """Return True if `for_runs` made this runner."""
         return self.run is not None and self.program == self.run
 
     def for_runs(self) -> Self:
-        """The runner that trains runs; raises InputError where it cannot."""
+        """Return the runner that trains runs; raises InputError if it has no `run` program."""
         if self.run is None:
             raise InputError(f"the runner `{self.name}` runs trials, and cannot train a run", hint='use `[runner] name = "torch"`')
         return dataclasses.replace(self, program=self.run)
 
     def argv(self, *, nproc: int, folder: Path) -> list[str]:
-        """The command line of one rank, or of all when `command` is given; a runner that is not `in_process` has one."""
+        """Return the command line of one rank, or of `command`, which starts all ranks; the runner must not be `in_process`."""
         assert not self.in_process
         if not self.command:
             return [str(self.python), "-P", str(self.program)]
@@ -90,8 +93,8 @@ def load_runner(folder: Path) -> Runner:
     """Read and check `folder/runner.toml`.
 
     Raises:
-        InputError: an unknown key, a value of the wrong kind, a program that does not exist.
-        EnvironmentLackingError: a module or command that is not installed, or an environment that is not made.
+        InputError: a key is unknown, a value is of the wrong kind, or a program does not exist.
+        EnvironmentLackingError: a module or a command is not installed, or the environment is not made.
     """
     path = folder / MANIFEST
     try:
@@ -110,7 +113,7 @@ def load_runner(folder: Path) -> Runner:
 
 
 def find_program(word: str) -> Path:
-    """Return the program that PATH finds, as an absolute path; raises EnvironmentLackingError where it finds none."""
+    """Return the absolute path of the program that PATH finds; raises EnvironmentLackingError if it finds none."""
     if found := shutil.which(word):
         return Path(found).absolute()
     if own := shutil.which(word, path=str(Path(sys.executable).parent)):
@@ -122,11 +125,11 @@ def find_program(word: str) -> Path:
 
 
 def require_program(command: Command, space: SearchSpace) -> None:
-    """Refuse a launch line that no trial could start, or that has no words for a value that is searched.
+    """Check that trials can start a launch line, and that it has words for every value that is searched.
 
     Raises:
         EnvironmentLackingError: PATH does not find the program.
-        JobError: a value without words.
+        JobError: a value has no words.
     """
     if not any(names_in(command.argv[0])):
         find_program(command.argv[0])
@@ -155,7 +158,7 @@ def _runner(folder: Path, values: dict[str, Any]) -> Runner:
 
 
 def _check_start(path: Path, runner: Runner) -> None:
-    """There is something to start, and it is said how; or nothing, where trials are imitated."""
+    """Raise InputError unless the manifest states what to start and how, or that nothing is started (`in_process`)."""
     if runner.in_process:
         _check_in_process(path, runner)
         return

@@ -1,8 +1,12 @@
-"""The shim between a tuner and what it starts: nothing below it outlives the tuner, however the tuner dies.
+"""Run a command between a tuner and its processes, so that no process below outlives the tuner, however the tuner dies.
 
-Started as a program, with the standard library alone. It starts one command and waits for the first of three: the tuner asks
-(by closing its end of the line between them), the tuner dies, the command ends (which it tells at once: its exit code, or minus
-the signal that killed it). Then it ends all its descendants, and itself.
+The shim is started as a program and uses the standard library alone. It starts one command and waits for the first of three events:
+
+- The tuner closes its end of the line between them.
+- The tuner dies.
+- The command ends. The shim then reports the exit code at once, or minus the signal that killed the command.
+
+Then it ends all its descendants, and itself.
 """
 
 import contextlib
@@ -16,19 +20,19 @@ _REAP_S = 0.5
 
 
 def argv(tuner: int, line: int, grace_s: float, command: list[str]) -> list[str]:
-    """The command line that starts the shim, isolated from whatever the environment does to Python."""
+    """Return the command line that starts the shim, isolated from environment variables that change Python."""
     return [sys.executable, "-I", "-S", "-c", processes.program("oppa.trials.shim"), str(tuner), str(line), str(grace_s), *command]
 
 
 class _Family:
-    """The command, all below it, and whatever is orphaned."""
+    """The command, all processes below it, and orphans."""
 
     def __init__(self, command: list[str]) -> None:
         self.command = os.spawnvp(os.P_NOWAIT, command[0], command)
         self.code: int | None = None
 
     def reap(self) -> None:
-        """Take the exit status of every child that has ended; keep that of the command."""
+        """Collect the exit status of every child that has ended, and keep that of the command."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self.command:
@@ -54,9 +58,9 @@ def main() -> None:
 
 
 def _wait(tuner: int, line: int, family: _Family) -> None:
-    """Return when the tuner asks, the tuner is dead, or the command is."""
+    """Return when the tuner closes its end of the line, the tuner is dead, or the command has ended."""
     try:
-        # The tuner itself beside the line, whose other end a fork of the tuner may hold open.
+        # The tuner's process is watched as well as the line, because a fork of the tuner may hold the line's other end open.
         watched = [line, os.pidfd_open(family.command), os.pidfd_open(tuner)]
     except ProcessLookupError:
         return

@@ -22,7 +22,7 @@ from oppa.problem.software import Software
 from oppa.trials.runner import Runner, find_program
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "colossalai")
-"""Programs that start ranks with the `python` that lies in the same folder, also where they are shims and no Python themselves."""
+"""Programs that start ranks with the `python` of their own folder, even if they are shims and not Python programs."""
 ANSWER_S = 60.0
 _MANAGED = re.compile("_*(PYENV|ASDF|MISE|RTX)_.*|PATH|PWD|OLDPWD|SHLVL|_|LC_CTYPE")
 """Variables that version managers, shells and Python itself set; a wrapper that sets others is more than a shim."""
@@ -41,7 +41,7 @@ print(json.dumps({"software": software, "environment": dict(os.environ)}))
 
 
 def software_of(runner: Runner, command: Command | None) -> Software | None:
-    """Return what a runner's trials run on; None where trials are simulated and nothing is started.
+    """Return the software that a runner's trials run on; None if trials are simulated and nothing is started.
 
     Raises:
         EnvironmentLackingError: PATH does not find the program of the launch line, or its interpreter does not start.
@@ -54,10 +54,10 @@ def software_of(runner: Runner, command: Command | None) -> Software | None:
 
 
 def require_same(folder: Path, problem: Problem, now: Software | None) -> None:
-    """Refuse to measure on other software than the study has measured on; raises StudyError, which names the first difference.
+    """Check that the software is that of the study's earlier trials; raises StudyError, which names the first difference.
 
     Args:
-        problem: The study's own, as it was recorded.
+        problem: The study's own problem, as it was recorded.
     """
     if problem.software is None or now is None:
         return
@@ -67,7 +67,10 @@ def require_same(folder: Path, problem: Problem, now: Software | None) -> None:
 
 
 def _started_by(words: Sequence[str]) -> Software:
-    """Find the programs of a launch line: its first word, and after a wrapper such as `numactl` the first that runs on Python."""
+    """Return the software that a launch line starts.
+
+    Its programs are the first word and, after a wrapper such as `numactl`, the first word that runs on Python.
+    """
     if any(names_in(words[0])):
         return Software(path=_path())
     found = find_program(words[0])
@@ -83,7 +86,7 @@ def _started_by(words: Sequence[str]) -> Software:
 
 
 def _recorded(python: Path, word: str, programs: Mapping[str, str], found: Path) -> Software:
-    """Ask the interpreter of a program, and keep PATH where it decides what runs: of a shim, or of `#!/usr/bin/env python`."""
+    """Query a program's interpreter; keep PATH if it decides what runs, as for a shim or `#!/usr/bin/env python`."""
     software = _ask(python, word)
     program = Path(programs[word])
     left_to_path = program != found or not Path(_named_in(_head(program)) or "/").is_absolute()
@@ -91,7 +94,7 @@ def _recorded(python: Path, word: str, programs: Mapping[str, str], found: Path)
 
 
 def _path() -> str:
-    """Return PATH; where its `python` is a shim, the folder of the interpreter that the shim starts now goes first."""
+    """Return PATH; if its `python` is a shim, the folder of the interpreter that the shim starts goes first."""
     path = os.environ.get("PATH", os.defpath)
     found = [Path(named).absolute() for name in ("python", "python3") if (named := shutil.which(name))]
     folders = [chosen.parent for each in found if (chosen := _chosen_by_shim(each)) != each]
@@ -99,7 +102,7 @@ def _path() -> str:
 
 
 def _chosen_by_shim(program: Path) -> Path:
-    """Return the program that a shim now starts: the one of its name beside the interpreter. Any other program is returned unchanged."""
+    """Return the program that a shim starts: the one of its name in the interpreter's folder. Return any other program unchanged."""
     is_python = bool(_PYTHON.fullmatch(program.name))
     asked = program if is_python else program.with_name("python")
     if not is_python and (not asked.exists() or _named_in(_head(program))):
@@ -114,7 +117,7 @@ def _chosen_by_shim(program: Path) -> Path:
 
 
 def _interpreter(program: Path) -> Path | None:
-    """Return the interpreter that runs a program, by its name or its first lines; None where it is no Python program."""
+    """Return the interpreter that runs a program, found by its name or its first lines; None if it is no Python program."""
     if _PYTHON.fullmatch(program.name):
         return program
     if named := _named_in(_head(program)):
@@ -131,7 +134,10 @@ def _head(program: Path) -> list[str]:
 
 
 def _named_in(head: Sequence[str]) -> str:
-    """Return the Python that the first lines of a script name; pip writes a path that is long, or has spaces, in the second line."""
+    """Return the Python that the first lines of a script name; empty if they name none.
+
+    pip writes a path that is long, or has spaces, in the second line.
+    """
     if not head or not head[0].startswith("#!"):
         return ""
     lines = [head[0].removeprefix("#!")]
@@ -149,7 +155,7 @@ def _named_in(head: Sequence[str]) -> str:
 
 
 def _ask(python: Path, word: str) -> Software:
-    """Ask an interpreter for its environment and versions; raises EnvironmentLackingError where it does not start."""
+    """Query an interpreter for its environment and versions; raises EnvironmentLackingError if it does not start."""
     try:
         return _answer(python)[0]
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
@@ -159,10 +165,12 @@ def _ask(python: Path, word: str) -> Software:
 
 
 def _answer(python: Path) -> tuple[Software, set[str]]:
-    """Return what an interpreter tells of itself, and the variables that whatever starts it has set; it imports Python's own modules alone.
+    """Return the software that an interpreter reports, and the variables that a wrapper around it has set.
+
+    The interpreter imports only modules of Python's own.
 
     Raises:
-        OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError: it does not start, or does not answer.
+        OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError: the interpreter does not start, or does not answer.
     """
     given = {**os.environ, "PYTHONSAFEPATH": "1"}
     said = subprocess.run(

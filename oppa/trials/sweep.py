@@ -1,4 +1,4 @@
-"""What a tuner left behind that was killed together with its shim: found at the next start by its tags, and ended."""
+"""End the processes that a tuner left when it was killed together with its shim; the next start finds them by their tags."""
 
 import os
 import shutil
@@ -11,9 +11,10 @@ from oppa.trials.processes import Process
 
 
 def sweep(study: str) -> list[Process]:
-    """End all processes of this study whose tuner is dead, and remove its folders outside the study; returns those it found.
+    """End all processes of this study whose tuner is dead, and return them; remove the dead tuners' folders outside the study.
 
-    Two living tuners of one study on a host leave each other's trials alone: a tuner is known by its process id and start time.
+    A tuner is identified by its process id and start time. Two living tuners of one study on a host therefore leave each other's trials
+    alone.
     """
     found = processes.end(lambda: left_behind(study), grace_s=0)
     quota.remove_abandoned(study)
@@ -23,7 +24,7 @@ def sweep(study: str) -> list[Process]:
 
 
 def left_behind(study: str) -> set[Process]:
-    """Living processes of this user and study whose tuner is dead, and all below them."""
+    """Return this user's living processes of the study whose tuner is dead, and all processes below them."""
 
     def matches(environment: Mapping[str, str]) -> bool:
         tuner = environment.get(processes.TUNER_TAG, "")
@@ -33,7 +34,7 @@ def left_behind(study: str) -> set[Process]:
 
 
 def _is_dead(tuner: str) -> bool:
-    """Known of this host's own tuners alone."""
+    """Return True if a tag names a tuner of this host that is dead; tuners of other hosts count as living."""
     host, _, process = tuner.rpartition("/")
     pid, _, started = process.partition(":")
     return host == os.uname().nodename and pid.isdigit() and started.isdigit() and not processes.is_living(Process(int(pid), int(started)))

@@ -1,4 +1,4 @@
-"""Throughput of a configuration, and its noise, from the times of its steps.
+"""Estimate the throughput of a configuration, and its noise, from the times of its steps.
 
 Notation:
     t   wall-clock seconds of the steps kept   (q,)
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from oppa.errors import MeasurementError
 
 CLEARLY_SLOWER = 1.2
-"""Than the usual step: what else is slow at the start is warm-up."""
+"""Factor over the usual step time. Early steps that are slower than that, plus the usual spread, are warm-up."""
 SEEN = 6
-"""Steps below which a longer warm-up cannot be told from noise."""
+"""Number of steps below which a longer warm-up cannot be distinguished from noise."""
 RECURRING = 0.1
-"""Outliers that are more than this share of the steps, and more than one, recur: they are how the configuration runs."""
+"""Outliers recur if they are more than one, and more than this share of the steps. They are then part of how the configuration runs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Throughput, and the variance of that number, in (steps per second)^2; `kept` steps count."""
+    """A throughput in steps per second, its variance in (steps per second)^2, and the number of steps kept."""
 
     steps_per_s: float
     variance: float
@@ -31,15 +31,15 @@ class Estimate:
 
 
 def estimate(step_times_s: Sequence[float]) -> Estimate:
-    """Steps kept over the time they took, with the variance of the mean: OPPA eq. 28 divided by the steps kept (Cor. F.2).
+    """Return the throughput q / sum(t) of q kept steps, with the variance of the mean: OPPA eq. 28 divided by q (Cor. F.2).
 
-    Stalls that recur are kept. q / sum(t) where the paper has mean(1/t), which exceeds it (Jensen) and rewards jitter.
+    The paper has mean(1/t) instead of q / sum(t). It exceeds q / sum(t) (Jensen) and rewards jitter. Stalls that recur are kept.
 
     Args:
         step_times_s: Wall-clock seconds of every step, the first (warm-up) included, shape (1 + q,), q >= 1.
 
     Raises:
-        MeasurementError: if there is no step after the first, or a time is not finite and positive.
+        MeasurementError: there is no step after the first, or a time is not finite and positive.
     """
     t = _checked(step_times_s)[warm_up_steps(step_times_s) :]
     outside = _is_outlier(t)
@@ -49,9 +49,9 @@ def estimate(step_times_s: Sequence[float]) -> Estimate:
 
 
 def paper_estimate(step_times_s: Sequence[float]) -> Estimate:
-    """Mean and variance of 1/t as the paper writes them (OPPA eq. 28): all outliers removed, the variance that of one step.
+    """Return the mean and the variance of 1/t as the paper writes them (OPPA eq. 28).
 
-    Same arguments and errors as `estimate`.
+    All outliers are removed, and the variance is that of one step. Arguments and errors are those of `estimate`.
     """
     t = _checked(step_times_s)[1:]
     t = t[~_is_outlier(t)]
@@ -59,10 +59,10 @@ def paper_estimate(step_times_s: Sequence[float]) -> Estimate:
 
 
 def warm_up_steps(step_times_s: Sequence[float]) -> int:
-    """How many leading steps are not how the configuration runs: the first always, and those after it that are all clearly slower.
+    """Return the number of leading warm-up steps: the first step, and those after it that are all clearly slower than usual.
 
-    Compilation and the early routing of experts take several steps. A step counts as warm-up while it, and every step before it, is
-    slower than nearly all of the second half; never more than half of the steps.
+    Compilation and the early routing of experts take several steps. A step is warm-up if it, and every step before it, is slower than
+    nearly all of the second half. At most half of the steps are warm-up.
     """
     t = np.asarray(step_times_s, dtype=np.float64)
     if len(t) < SEEN:
@@ -84,6 +84,9 @@ def _checked(step_times_s: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _is_outlier(t: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Beyond 2 x IQR from the median (App. F.2; the paper's "at least" would drop every step where all are equal)."""
+    """Return which times are more than 2 x IQR from the median (App. F.2).
+
+    The paper's "at least" would drop every step if all times are equal.
+    """
     low, median, high = np.quantile(t, (0.25, 0.5, 0.75))
     return np.asarray(np.abs(t - median) > 2 * (high - low))

@@ -1,4 +1,4 @@
-"""Runs one trial: starts it, watches it, ends it, and says what came of it."""
+"""Run one trial: start it, monitor it, end it, and return its result."""
 
 import dataclasses
 import time
@@ -20,27 +20,27 @@ POLL_S = 0.015
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What came of a trial."""
+    """The result of a trial."""
 
     outcome: Outcome
     cause: str = ""
     rank: int | None = None
-    """The first that failed."""
+    """The first rank that failed."""
     traceback: str = ""
     step_times_s: tuple[float, ...] = ()
-    """The first (warm-up) included."""
+    """Seconds of every step, the first (warm-up) included."""
     losses: tuple[float, ...] = ()
     estimate: Estimate | None = None
-    """Of the steps there are, however the trial ended; None with fewer than two after the first."""
+    """Throughput by the reported steps, however the trial ended; None with fewer than two steps after the first."""
     memory_bytes: int | None = None
     seconds: float
-    """From the start until nothing of the trial was left; waiting for the devices does not count."""
+    """Seconds from the start until no process of the trial was left; waiting for the devices does not count."""
     setup_s: float | None = None
-    """From the start to the beginning of the first step (to within a poll, 15 ms); None if no step was seen."""
+    """Seconds from the start to the beginning of the first step, to within a poll (15 ms); None if no step was seen."""
 
     @property
     def steps(self) -> int:
-        """Steps reported."""
+        """Return the number of steps reported."""
         return len(self.step_times_s)
 
 
@@ -55,21 +55,21 @@ def run_trial(
     on_tick: Callable[[], None] = lambda: None,
     hang_s: float = HANG_S,
 ) -> TrialResult:
-    """Run a trial in `folder` to its end, whatever that is, once no other trial runs on the devices; nothing of it is left running.
+    """Run a trial in `folder` to its end once no other trial uses the devices; no process of it is left running.
 
     Args:
-        judge: Consulted after every step; once it says yes, the trial stops at the next step boundary: `terminated_early`.
-        on_step: Called with each measurement as it comes.
-        on_tick: Called every few milliseconds. What it raises ends the trial and is passed on.
-        hang_s: The shortest silence after a step that can be a hang.
+        judge: Called after new steps. Once it returns True, the trial stops at the next step boundary as `terminated_early`.
+        on_step: Called with each measurement when it is read.
+        on_tick: Called every few milliseconds. An exception that it raises ends the trial and is passed on.
+        hang_s: The shortest silence after a step that can be a hang, in seconds.
 
     Raises:
-        StudyError: if the folder, or the lock on the devices, cannot be written.
+        StudyError: the folder, or the lock on the devices, cannot be written.
     """
     with writable(folder):
         _clear(folder)
         spec.write(folder)
-        (folder / wire.MEASUREMENTS).touch()  # what was missing once may stay unseen for seconds on a network file system
+        (folder / wire.MEASUREMENTS).touch()  # a network file system may hide a file for seconds that was missing once
     with launcher.devices(spec, on_tick):
         watch = Watch(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, judge=judge, on_step=on_step)
         result = _result(watch, _run(launcher, folder, spec, watch, limits=limits, on_tick=on_tick))
@@ -79,7 +79,7 @@ def run_trial(
 
 
 def _run(launcher: Launcher, folder: Path, spec: TrialSpec, watch: Watch, *, limits: Limits, on_tick: Callable[[], None]) -> Verdict:
-    """Start the trial, watch it, end it."""
+    """Start the trial, monitor it, end it, and return the verdict."""
     oom_kills = kernel_oom_kills()
     try:
         running = launcher.start(folder, spec)
@@ -140,7 +140,7 @@ def _result(watch: Watch, ended: Verdict) -> TrialResult:
 
 
 def _check_space(folder: Path) -> None:
-    """A disk that is full fails every trial and lets none say why: tell it instead."""
+    """Raise StudyError if the disk is full, because a full disk fails every trial and lets none report why."""
     probe = folder / ".probe"
     with writable(folder):
         try:
@@ -150,6 +150,6 @@ def _check_space(folder: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what an earlier, interrupted attempt at this trial left."""
+    """Remove the files that an earlier, interrupted attempt at this trial left."""
     for name in (wire.MEASUREMENTS, wire.REPORT, wire.STOP, wire.LAST_STEP, wire.REPORTER, logs.STDOUT, logs.STDERR):
         (folder / name).unlink(missing_ok=True)

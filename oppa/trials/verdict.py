@@ -1,7 +1,10 @@
-"""How a trial ended, from what is known about it; never from the words in a log, which may only explain it (root_cause, output).
+"""Decide how a trial ended. The words in its logs decide nothing here; `root_cause` and `output` use them to explain the outcome.
 
-The earliest sign of failure is the cause: a report (a rank raises, and says so before the others lose it), the abnormal end of a
-process (a rank is killed, and the others report that they lost it), or our own decision to end the trial (and they report the same).
+The earliest sign of failure is the cause. A sign is one of three:
+
+- A program's report. A rank that raises an error reports it before the other ranks lose their connection to it.
+- The abnormal end of a process. A rank was killed, and the other ranks report a lost connection later.
+- oppa's decision to end the trial. The ranks then report lost connections, too.
 """
 
 import contextlib
@@ -16,12 +19,12 @@ from oppa.trials.root_cause import RootCause
 from oppa.trials.wire import Outcome, Report
 
 FEWEST = 3
-"""Steps without which nothing is measured: a warm-up, and two that have a variance."""
+"""Fewest steps of a measurement: a warm-up, and two that have a variance."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """An outcome, its cause, and the first rank that failed, where there is one."""
+    """An outcome, its cause, and the first rank that failed, if one did."""
 
     outcome: Outcome
     cause: str = ""
@@ -31,10 +34,10 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """What would be the verdict if nothing had been seen before."""
+    """A sign of failure, with the verdict that holds if no sign is earlier."""
 
     time: float
-    """When it was seen, in Unix seconds."""
+    """Unix seconds at which it was seen."""
     verdict: Verdict
 
 
@@ -51,15 +54,17 @@ def verdict(
     last_words: str,
     root: RootCause | None = None,
 ) -> Verdict:
-    """What became of a trial.
+    """Return how a trial ended.
 
     Args:
-        must_end: Why it had to be ended from outside, if it had.
-        steps: Steps reported, of those `wanted`.
+        must_end: The sign for which oppa had to end the trial; None if it did not have to.
+        steps: Steps reported.
+        wanted: Steps of a complete trial.
         enough: Steps after which a program may end by itself.
-        kernel_oom: The kernel killed something for want of memory meanwhile.
-        last_words: The end of stderr, shown where nothing better is known.
-        root: The reason of a failure that stderr has.
+        asked_to_stop: True if oppa asked the program to stop early.
+        kernel_oom: True if the kernel killed a process for lack of memory during the trial.
+        last_words: The end of stderr, shown if nothing better is known.
+        root: The reason of a failure that stderr gives.
     """
     first = exit.first_abnormal
     if exit.revoked:
@@ -86,7 +91,7 @@ def verdict(
 
 
 def _had_done_its_steps(report: Report | None, first: ProcessExit) -> bool:
-    """How a program falls apart once it has said that it is done tells nothing of its steps."""
+    """Return True if the program reported `completed` before its first abnormal exit, which then does not count as a failure."""
     return report is not None and report.outcome == "completed" and report.time is not None and report.time <= first.time
 
 
@@ -111,8 +116,8 @@ def _ended_abnormally(first: ProcessExit, root: RootCause | None, *, steps: int,
 
 
 def kernel_oom_kills() -> int:
-    """Processes that the kernel has killed so far for want of memory, in the control group that we share with our ranks."""
-    sources = [Path("/proc/vmstat")]  # the host's own count, where there is no group or it is the root of all
+    """Return how many processes the kernel has killed so far for lack of memory, in the control group shared with the ranks."""
+    sources = [Path("/proc/vmstat")]  # the host's own count, used if there is no group or it is the root group
     with contextlib.suppress(FileNotFoundError):
         sources = [own_group("memory") / name for name in ("memory.events", "memory.oom_control")] + sources
     counters = next(path for path in sources if path.exists()).read_text().splitlines()

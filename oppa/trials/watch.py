@@ -1,4 +1,4 @@
-"""What is seen of a running trial from outside: its steps, its silence, its time."""
+"""Monitor a running trial from outside: its steps, its silences and its time."""
 
 import contextlib
 import math
@@ -15,14 +15,14 @@ from oppa.units import format_seconds
 
 HANG_S = 10.0
 HANG_STEPS = 20
-"""No step for `HANG_S`, nor for as long as this many usual ones take, is a hang."""
+"""A trial hangs if it reports no step for `HANG_S` seconds, nor for `HANG_STEPS` times its median step time."""
 
 Judge = Callable[[Sequence[float]], bool]
-"""Given the times of all steps so far, the first included: are these enough?"""
+"""A function of the seconds of all steps so far, the first included. It returns True if these steps are enough."""
 
 
 class Watch:
-    """Follows a trial from the moment it starts: passes its measurements on, stops it early, notices when it must be ended."""
+    """Monitors a trial from its start: forwards its measurements, stops it early, and detects when it must be ended."""
 
     def __init__(
         self,
@@ -46,20 +46,20 @@ class Watch:
         self.setup_s: float | None = None
         self.asked_to_stop = False
         self.must_end: Sign | None = None
-        """Why the trial must be ended, once it must."""
+        """Why the trial must be ended, and since when; None while it may run."""
 
     @property
     def step_times_s(self) -> tuple[float, ...]:
-        """Of every step so far."""
+        """Return the seconds of every step so far."""
         return tuple(measurement.step_time_s for measurement in self.measurements)
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Return the seconds since the start."""
         return time.monotonic() - self._started_at
 
     def look(self) -> None:
-        """Take in the steps since the last look."""
+        """Read the steps reported since the last call, and consult the judge if there are any."""
         try:
             new = self._reader.new()
         except MeasurementError as error:
@@ -76,7 +76,7 @@ class Watch:
             self._consult_judge()
 
     def check_time(self) -> None:
-        """Notice that the trial takes too long, or hangs."""
+        """Detect that the trial exceeds its time limit, or hangs."""
         silence_s = time.monotonic() - self._last_step_at
         usual_s = statistics.median(self.step_times_s) if self.measurements else math.inf
         if self.seconds > self._limit_s:
@@ -86,7 +86,7 @@ class Watch:
             self._end("timed_out", f"hang: nothing for {format_seconds(silence_s)} after {last}")
 
     def _end(self, outcome: Outcome, cause: str) -> None:
-        """Decide that the trial must end; the first decision stands."""
+        """Record that the trial must end; the first reason stands."""
         self.must_end = self.must_end or Sign(time=time.time(), verdict=Verdict(outcome=outcome, cause=cause))
 
     def _consult_judge(self) -> None:
@@ -100,7 +100,7 @@ class Watch:
 
 @contextlib.contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """Turn what the file system refuses into an error that names the folder."""
+    """Turn an OSError that is raised inside into a StudyError that names the folder."""
     try:
         yield
     except OSError as error:

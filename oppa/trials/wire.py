@@ -1,12 +1,15 @@
-"""The trial folder: the whole protocol between oppa and a program that trains.
+"""Define the trial folder, which is the whole protocol between oppa and a program that trains.
 
-trial.json           written by oppa before the start: what to run (TrialSpec)
-measurements.jsonl   appended by rank 0, one line per optimizer step, as it happens (Measurement)
-outcome.json         written once, by the first rank that can tell why the trial ended (Report)
-stop                 made by oppa: rank 0 looks for it at each step boundary and tells the others
-last_step            written by rank 0 of a program that has no other way to tell them: the number of the last step
-reporter             of a command on several hosts: made by the host that reports its steps
-stdout.log, stderr.log
+The folder holds these files:
+
+    trial.json           what to run (TrialSpec); written by oppa before the start
+    measurements.jsonl   one line per optimizer step (Measurement); appended by rank 0 after each step
+    outcome.json         why the trial ended (Report); written once, by the first rank that reports it
+    stop                 made by oppa; rank 0 checks for it at each step boundary and informs the other ranks
+    last_step            number of the last step; written by rank 0 of a program that informs the other ranks in no other way
+    reporter             made by the host that reports the steps, for a command on several hosts
+    stdout.log           output of the trial's processes
+    stderr.log           their error output
 """
 
 import dataclasses
@@ -28,12 +31,12 @@ SPEC, MEASUREMENTS, REPORT, STOP, LAST_STEP = "trial.json", "measurements.jsonl"
 REPORTER = "reporter"
 
 Outcome = Literal["completed", "terminated_early", "out_of_memory", "failed", "timed_out", "interrupted"]
-"""How a trial can end. `terminated_early` is the designer's choice, `interrupted` the user's."""
+"""The ways in which a trial can end. `terminated_early` is the designer's choice, `interrupted` the user's."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSpec:
-    """One trial: everything that a program needs to run it. `steps` counts optimizer steps, the first (warm-up) included."""
+    """Everything that a program needs to run one trial. `steps` counts optimizer steps, the first (warm-up) included."""
 
     study: str
     trial: int
@@ -44,11 +47,11 @@ class TrialSpec:
     steps: int
     memory_limit_enforced: bool = True
     command: Command | None = None
-    """What the runner `command` is to start."""
+    """The launch line that the runner `command` starts; None for other runners."""
 
     @classmethod
     def of(cls, problem: Problem, configuration: Configuration, *, study: str, trial: int, steps: int) -> Self:
-        """The trial that runs one of a problem's configurations."""
+        """Return the trial that runs one of a problem's configurations."""
         return cls(
             study=study,
             trial=trial,
@@ -61,13 +64,13 @@ class TrialSpec:
         )
 
     def write(self, folder: Path) -> None:
-        """Make the trial folder with its `trial.json`."""
+        """Make the trial folder, and write its `trial.json`."""
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / SPEC, dataclasses.asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The inverse of `write`."""
+        """Read what `write` has written."""
         values = json.loads((folder / SPEC).read_text())
         return cls(
             **{
@@ -83,7 +86,7 @@ class TrialSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One optimizer step. `memory_bytes` is the peak so far, maximum over ranks; None where it is not known yet."""
+    """The measurement of one optimizer step. `memory_bytes` is the peak so far, maximum over ranks; None if it is not known yet."""
 
     step: int
     step_time_s: float
@@ -93,28 +96,28 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a program itself says of its end: an outcome, why, and which rank."""
+    """A program's own report of its end: the outcome, the cause, and the rank that failed."""
 
     outcome: str
     cause: str = ""
     rank: int | None = None
     traceback: str = ""
     time: float | None = None
-    """When it was written, in Unix seconds."""
+    """Unix seconds at which it was written."""
 
 
 class MeasurementReader:
-    """Reads a growing `measurements.jsonl`: each call returns the complete lines since the last."""
+    """Reads a growing `measurements.jsonl`; each call returns the complete lines since the last call."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / MEASUREMENTS
         self._offset = 0
 
     def new(self) -> list[Measurement]:
-        """Measurements appended since the last call; an unfinished last line waits for the next.
+        """Return the measurements appended since the last call; an unfinished last line is left for the next call.
 
         Raises:
-            MeasurementError: if a line is no measurement.
+            MeasurementError: a line is no measurement.
         """
         try:
             with self._path.open("rb") as file:
@@ -128,7 +131,7 @@ class MeasurementReader:
 
 
 def read_report(folder: Path) -> Report | None:
-    """The program's own `outcome.json`, if it wrote one; raises MeasurementError if it is no report."""
+    """Return the program's own `outcome.json`, or None if it wrote none; raises MeasurementError if the file is no report."""
     try:
         text = (folder / REPORT).read_bytes()
     except FileNotFoundError:
@@ -140,7 +143,7 @@ def read_report(folder: Path) -> Report | None:
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Write a file whole or not at all."""
+    """Write a JSON file atomically: whole or not at all."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(values, indent=1) + "\n")
     draft.replace(path)
@@ -164,7 +167,7 @@ def _measurement(line: bytes) -> Measurement:
 
 
 def _known(record: type[Measurement] | type[Report], values: Any) -> dict[str, Any]:
-    """The values that oppa knows: programs may write more."""
+    """Return the values that a record defines, as programs may write more; raises TypeError for a value of the wrong type."""
     if not isinstance(values, dict):
         raise TypeError(f"{values!r} is not an object")
     known = {name: values[name] for name in _KINDS[record] if name in values}

@@ -1,1 +1,1 @@
-"""Which configuration to try next, the loop that tries it, and the proof that the winner is one."""
+"""Chooses the configuration to try next, runs the search, and verifies the winner."""

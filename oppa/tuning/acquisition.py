@@ -1,4 +1,4 @@
-"""Acquisition: how promising is a configuration, given what we believe of its throughput and its memory.
+"""Computes acquisition values: how promising a configuration is, given the posteriors of its throughput and its memory.
 
 Notation (n candidates, s Monte-Carlo samples, q quadrature nodes):
     slack      log(memory / limit); positive = too much                  (n,)
@@ -16,21 +16,23 @@ from oppa.tuning.surrogate.belief import Normal
 TEMPERATURE = 0.05
 """Width of the step from feasible to infeasible, in log memory: 5% of the limit."""
 REACH = 6.0
-"""Temperatures from the limit, beyond which the share is 1 or 0 (to 0.25%)."""
+"""Distance from the limit, in temperatures, beyond which the share counts as 1 or 0 (to 0.25%)."""
 NODES = 16
 SAMPLES = 256
 CHUNK = 16384
 
 
 def constrained_ucb(log_rate: Normal, log_slack: Normal, *, beta: float = 1.0, temperature: float = TEMPERATURE) -> Tensor:
-    """E[X + beta' |X - E[X]|] of a log-normal throughput and a log-normal memory, shape (n,) (OPPA eq. 4).
+    """Return E[X + beta' |X - E[X]|] for a log-normal throughput and a log-normal memory, shape (n,) (OPPA eq. 4).
 
-    Exact in the throughput (the expected distance of a log-normal value from its mean is that of two options on it); the memory is
-    integrated by Gauss-Legendre only where the share moves. The sigmoid gets the slack against the limit, not bytes, and logarithms are
-    exponentiated before the product, or infeasible points gain where they are negative. E|X - E[X]| of a normal is sqrt(2 / pi) sigma:
-    beta' = beta sqrt(pi / 2) makes this mean + beta sigma where memory does not bind, as the paper says.
+    The expectation over the throughput is exact: the expected distance of a log-normal value from its mean is that of two options on it.
+    Memory is integrated by Gauss-Legendre quadrature, and only where the share varies.
+
+    The sigmoid takes the slack against the limit, not bytes. Logarithms are exponentiated before the product; otherwise infeasible points
+    would gain where logarithms are negative. E|X - E[X]| of a normal distribution is sqrt(2 / pi) sigma. So beta' = beta sqrt(pi / 2) makes
+    this mean + beta sigma where memory does not bind, as in the paper.
     """
-    scale = (log_rate.mean + log_rate.stddev).max()  # rates relative to the best believed: the order is the same, and exp cannot overflow
+    scale = (log_rate.mean + log_rate.stddev).max()  # scaling by the best keeps the order, and exp cannot overflow
     chunks = zip(
         *(column.split(CHUNK) for column in (log_rate.mean - scale, log_rate.stddev, log_slack.mean, log_slack.stddev)), strict=True
     )
@@ -38,10 +40,10 @@ def constrained_ucb(log_rate: Normal, log_slack: Normal, *, beta: float = 1.0, t
 
 
 def constrained_improvement(log_rate: Normal, log_slack: Normal, *, incumbent: float, temperature: float = TEMPERATURE) -> Tensor:
-    """E[max(0, X - r*)] / r* of a log-normal throughput and a log-normal memory, shape (n,): expected improvement (Jones et al. 1998).
+    """Return E[max(0, X - r*)] / r* for a log-normal throughput and memory, shape (n,): expected improvement (Jones et al. 1998).
 
-    Where eq. 4 likes what is sure to be good, this likes what may be better than the incumbent: a configuration that fits with one
-    chance in ten comes before those that are known to be slower.
+    Eq. 4 prefers what is surely good. Expected improvement prefers what may be better than the incumbent. A configuration that fits with
+    one chance in ten ranks above those that are known to be slower.
 
     Args:
         incumbent: log r*, the logarithm of the fastest feasible throughput so far.
@@ -53,14 +55,15 @@ def constrained_improvement(log_rate: Normal, log_slack: Normal, *, incumbent: f
 
 
 def learned(belief: Normal, noise: float) -> Normal:
-    """What is to be believed of each after another trial of it, as it is believed now: its mean moves by so much."""
+    """Return the present distribution of each candidate's posterior mean after another trial of it, whose noise has this variance."""
     return Normal(belief.mean, belief.stddev.square() / (belief.stddev.square() + noise).sqrt())
 
 
 def value_of_repeats(log_rate: Normal, noise: float) -> Tensor:
-    """How much faster, as a share, the choice between these is expected to be after another trial of each, shape (n,); of one alone, 0.
+    """Return how much faster the choice among these is expected to be after another trial of each, as a share, shape (n,).
 
-    The knowledge gradient of independent normal beliefs (Frazier, Powell and Dayanik 2008, eqs. 5 to 7).
+    Implements the knowledge gradient of independent normal beliefs (Frazier, Powell and Dayanik 2008, eqs. 5 to 7). It is 0 for a single
+    candidate.
 
     Args:
         noise: Variance of a trial's log throughput around the true one.
@@ -75,7 +78,10 @@ def value_of_repeats(log_rate: Normal, noise: float) -> Tensor:
 
 
 def constrained_ucb_sampled(rate: Normal, slack: Normal, *, beta: float = 1.0, temperature: float = 1.0) -> Tensor:
-    """The same of a normal throughput and a normal slack, by quasi-Monte-Carlo with samples common to all candidates, shape (n,)."""
+    """Return the value of `constrained_ucb` for a normal throughput and a normal slack, shape (n,).
+
+    It is estimated by quasi-Monte-Carlo, with samples common to all candidates.
+    """
     draws = _base_samples(rate.mean.dtype)
     values = []
     for m, s, cm, cs in zip(*(column.split(2048) for column in (rate.mean, rate.stddev, slack.mean, slack.stddev)), strict=True):
@@ -86,7 +92,7 @@ def constrained_ucb_sampled(rate: Normal, slack: Normal, *, beta: float = 1.0, t
 
 
 def bound(log_determinant: float, noise: Tensor, *, norm: float = 1.0, delta: float = 0.1) -> float:
-    """beta_i = B + sqrt(2 log(det(K + S)^(1/2) / (delta det(S)^(1/2)))) (OPPA eq. 32).
+    """Return beta_i = B + sqrt(2 log(det(K + S)^(1/2) / (delta det(S)^(1/2)))) (OPPA eq. 32).
 
     Args:
         log_determinant: log det(K + S) of the observations' covariance.
@@ -111,7 +117,7 @@ def _exact(log_rate: Normal, slack: Normal, beta: float, temperature: float) -> 
     sigma = log_rate.stddev.clamp_min(1e-6)
     rate = (log_rate.mean + 0.5 * sigma.square()).exp()
     mean = rate * (share * weight).sum(dim=1)
-    # |a R - c|: twice the option to buy a R at c, less what the purchase is worth on average
+    # E|a R - c| is twice the option to buy a R at c, less E[a R] - c
     strike = mean.clamp_min(1e-300)[:, None]
     d = (log_rate.mean[:, None] + share.clamp_min(1e-300).log() - strike.log()) / sigma[:, None]
     option = share * rate[:, None] * torch.special.ndtr(d + sigma[:, None]) - strike * torch.special.ndtr(d)
@@ -120,11 +126,14 @@ def _exact(log_rate: Normal, slack: Normal, beta: float, temperature: float) -> 
 
 
 def _shares(slack: Normal, temperature: float) -> tuple[Tensor, Tensor]:
-    """Values of the share and their probabilities, each of shape (n, q + 2): surely feasible, surely not, and nodes in between."""
+    """Return values of the share and their probabilities, each of shape (n, q + 2).
+
+    The columns are: surely feasible, surely infeasible, and the nodes in between.
+    """
     nodes, weights = _gauss_legendre(slack.mean.dtype)
     low, high = -REACH * temperature, REACH * temperature
     mean, stddev = slack.mean[:, None], slack.stddev.clamp_min(1e-6)[:, None]
-    # where the belief is much narrower than the step, the nodes go where the belief is
+    # where the posterior is much narrower than the step, the nodes lie within the posterior
     start = torch.maximum(torch.tensor(low), mean - 5 * stddev).clamp_max(high)
     end = torch.minimum(torch.tensor(high), mean + 5 * stddev).clamp_min(low)
     at = start + (end - start) * nodes
@@ -137,7 +146,7 @@ def _shares(slack: Normal, temperature: float) -> tuple[Tensor, Tensor]:
 
 
 def _gauss_legendre(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Nodes and weights on [0, 1]."""
+    """Return nodes and weights on [0, 1], shape (q,) each."""
     import numpy as np
 
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
@@ -145,7 +154,7 @@ def _gauss_legendre(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _base_samples(dtype: torch.dtype) -> Tensor:
-    """Standard normal draws for (rate, slack), common to all candidates, shape (s, 2)."""
+    """Return standard normal draws for (rate, slack), common to all candidates, shape (s, 2)."""
     sobol = torch.quasirandom.SobolEngine(2, scramble=True, seed=0)
     uniform = sobol.draw(SAMPLES, dtype=dtype).clamp(1e-6, 1 - 1e-6)
     return math.sqrt(2.0) * torch.erfinv(2 * uniform - 1)

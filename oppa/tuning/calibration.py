@@ -1,4 +1,4 @@
-"""Honest intervals: how often the truth lay where it was expected, and intervals that widen when it does not."""
+"""Calibrates prediction intervals: records how often they held the measured value, and widens them after misses."""
 
 import dataclasses
 import math
@@ -10,22 +10,22 @@ from oppa.study.records import SEARCH
 
 MISSES = 0.1
 RATE = 0.35
-"""How fast intervals follow: a miss widens them by 37%, a hit narrows them by 3.4%."""
+"""Step size of the adaptation: a miss widens intervals by 37%, a hit narrows them by 3.4%."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrackRecord:
-    """How a study's predictions of throughput fared."""
+    """The accuracy of a study's predictions of throughput."""
 
     inside: int
-    """Trials whose measured throughput lay in the 90% interval that was predicted."""
+    """Number of trials whose measured throughput lay in the predicted 90% interval."""
     measured: int
     typical_error: float
-    """Median of the distances of the measured from the predicted, as shares: 0.06 is 6% off."""
+    """Median relative distance of the measured from the predicted throughput; 0.06 is 6% off."""
 
 
 def track_record(trials: Sequence[Trial]) -> TrackRecord | None:
-    """Of the search trials with a prediction and a measured throughput; None where there is none."""
+    """Return the record of the search trials with a prediction and a measured throughput; None if there are none."""
     pairs = [(t.prediction, t.steps_per_s) for t in trials if t.purpose == SEARCH and t.prediction and t.steps_per_s]
     if not pairs:
         return None
@@ -38,10 +38,13 @@ def track_record(trials: Sequence[Trial]) -> TrackRecord | None:
 
 
 def widening(hits: Iterable[bool]) -> float:
-    """The factor for the next interval, given which of the earlier ones held the truth, in order; never below 1.
+    """Return the factor by which to widen the next interval, at least 1.
 
-    Adaptive conformal inference (Gibbs & Candes 2021, eq. 2) on the logarithm of the width: in the long run the share of misses is
-    MISSES, whatever the model believes. A search asks where it is most optimistic, so that its model alone is wrong too often.
+    Implements adaptive conformal inference (Gibbs & Candes 2021, eq. 2) on the logarithm of the width. In the long run the share of
+    misses is MISSES, whatever the model predicts. The model alone misses too often, since a search measures where it is most optimistic.
+
+    Args:
+        hits: One flag per earlier interval, in order: true if it held the measured value.
     """
     log_factor = 0.0
     for hit in hits:

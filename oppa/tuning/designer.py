@@ -1,4 +1,4 @@
-"""What a designer is: it suggests the next configuration, and learns how the last ones ended."""
+"""Defines a designer, which suggests the next configuration and learns from the outcomes of trials."""
 
 import dataclasses
 import math
@@ -17,29 +17,29 @@ from oppa.trials.wire import Outcome
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """How a candidate's trial ended, as a model can use it."""
+    """The outcome of a candidate's trial, in the form that models use."""
 
     candidate: int
     outcome: Outcome
     log_steps_per_s: float | None
     log_variance: float | None
-    """Variance of `log_steps_per_s` (delta method: relative variance of the throughput)."""
+    """Variance of `log_steps_per_s` (delta method: the relative variance of the throughput)."""
     memory_bytes: int | None
     prediction: Prediction | None = None
-    """What was expected of it."""
+    """The prediction made before the trial."""
     step_times_s: tuple[float, ...] = ()
-    """The first (warm-up) included."""
+    """Seconds of each step, the first (warm-up) included."""
     seconds: float = 0.0
-    """That the trial took, from its start until nothing of it was left."""
+    """Seconds from the start of the trial until nothing of it was left."""
 
     @property
     def measured(self) -> bool:
-        """It has a throughput."""
+        """Return whether the trial has a throughput."""
         return self.log_steps_per_s is not None
 
     @classmethod
     def of(cls, trial: Trial, candidates: Candidates) -> Self:
-        """The observation that a trial of one of the candidates is."""
+        """Convert a trial of one of the candidates."""
         return cls.of_result(
             candidates.index_of(trial.configuration), trial, rate=trial.steps_per_s, variance=trial.variance, prediction=trial.prediction
         )
@@ -48,7 +48,12 @@ class Observation:
     def of_result(
         cls, candidate: int, result: Trial | TrialResult, *, rate: float | None, variance: float | None, prediction: Prediction | None
     ) -> Self:
-        """The observation of a trial that measured `rate` with a `variance`, in steps per second, or nothing."""
+        """Convert a trial's result.
+
+        Args:
+            rate: The measured throughput, steps per second; None if nothing was measured.
+            variance: The variance of the rate, (steps per second)^2.
+        """
         return cls(
             candidate=candidate,
             outcome=result.outcome,
@@ -63,7 +68,7 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What a profile tells of a candidate: a log-normal belief in its throughput, and its memory."""
+    """A profile's estimate of one candidate: log-normal throughput, and peak memory."""
 
     candidate: int
     log_rate: float
@@ -74,7 +79,7 @@ class Known:
 
 
 def by_candidate(observations: Iterable[Observation]) -> dict[int, list[Observation]]:
-    """The trials of each candidate, in the order in which it was first tried."""
+    """Group observations by candidate, in the order in which the candidates were first tried."""
     trials: dict[int, list[Observation]] = {}
     for seen in observations:
         trials.setdefault(seen.candidate, []).append(seen)
@@ -82,9 +87,9 @@ def by_candidate(observations: Iterable[Observation]) -> dict[int, list[Observat
 
 
 def standing(trials: Sequence[Observation]) -> float | None:
-    """The logarithm of a candidate's throughput as far as its trials tell: the mean of all, once one ran to its end.
+    """Return a candidate's log throughput: the mean over its measured trials.
 
-    None for what may not be returned: it never did, or ran out of memory in one of them.
+    None if the candidate may not be returned as the best: no trial of it ran to its end, or one ran out of memory.
     """
     outcomes = {seen.outcome for seen in trials}
     if "completed" not in outcomes or "out_of_memory" in outcomes:
@@ -93,44 +98,47 @@ def standing(trials: Sequence[Observation]) -> float | None:
 
 
 def standings(observations: Iterable[Observation]) -> dict[int, float]:
-    """The candidates that may be returned, fastest first, with the logarithm of their throughput."""
+    """Return the candidates that may be returned as the best, fastest first, with their log throughput."""
     known = {candidate: value for candidate, trials in by_candidate(observations).items() if (value := standing(trials)) is not None}
     return dict(sorted(known.items(), key=lambda each: -each[1]))
 
 
 def incumbent(observations: Iterable[Observation]) -> tuple[int, float] | None:
-    """The candidate that would be returned, and the logarithm of its throughput; None before one ran to its end."""
+    """Return the best candidate so far, and its log throughput; None before one ran to its end."""
     return next(iter(standings(observations).items()), None)
 
 
 class Designer(Protocol):
-    """Chooses what to try; every designer sees the same candidates and the same observations."""
+    """Chooses what to try. Every designer gets the same candidates and the same observations."""
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The next candidate, by its number; None when none is left.
+        """Return the number of the next candidate; None if none is left.
 
-        One outside `taken` (tried before, or being tried by someone), or one that ran to its end before, to measure it again.
+        It is outside `taken`, the candidates that were tried or are running. Or it ran to its end before, and is to be measured again.
         """
         ...
 
     def predict(self, candidate: int) -> Prediction | None:
-        """What a trial of the candidate is expected to measure; None without a model."""
+        """Return the prediction for a trial of the candidate; None without a model."""
         ...
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Learn how trials ended: each of them once, interrupted ones never."""
+        """Learn from trials that ended. Each is passed once, and interrupted ones never."""
         ...
 
 
 def free(size: int, taken: Set[int]) -> NDArray[np.int64]:
-    """Those of `size` candidates that are not taken, by number, in order."""
+    """Return the numbers of those of `size` candidates that are not taken, ascending."""
     untaken = np.ones(size, dtype=bool)
     untaken[list(taken)] = False
     return np.flatnonzero(untaken)
 
 
 def groups(candidates: Candidates, names: Sequence[str]) -> NDArray[np.intp]:
-    """For each candidate the number of its combination of values, counted from 0; parameters that the space lacks tell nothing apart."""
+    """Return the number of each candidate's combination of values, counted from 0, shape (N,).
+
+    Parameters that the space lacks are ignored.
+    """
     numbers = np.zeros(len(candidates), dtype=np.int64)
     for name in (name for name in names if name in candidates.space.names):
         numbers = numbers * len(candidates.space[name].values) + candidates.codes[name]
@@ -138,16 +146,22 @@ def groups(candidates: Candidates, names: Sequence[str]) -> NDArray[np.intp]:
 
 
 def first_free(order: Iterable[int], taken: Set[int]) -> int | None:
-    """The first of an order that is not taken; None when all are."""
+    """Return the first entry of an order that is not taken; None if all are."""
     return next((int(index) for index in order if index not in taken), None)
 
 
 def failing(observations: Sequence[Observation], in_a_row: int) -> bool:
-    """None of the last so many trials measured anything: what a model believes has failed, and chance takes over (OPPA App. E.1)."""
+    """Return whether none of the last `in_a_row` trials measured anything.
+
+    The model has failed then, and choices become random (OPPA App. E.1).
+    """
     last = observations[-in_a_row:]
     return len(last) == in_a_row and not any(seen.measured for seen in last)
 
 
 def at_random(observations: Sequence[Observation], *, first: int, failures: int) -> bool:
-    """Chance chooses: the first trials, until two have measured something, and after too many failures in a row."""
+    """Return whether the next choice is random.
+
+    It is for the first trials, until two have measured something, and after too many failures in a row.
+    """
     return len(observations) < first or sum(seen.measured for seen in observations) < 2 or failing(observations, failures)

@@ -1,15 +1,15 @@
-"""What is lost by what is not known: of the goodput that a choice gets, against the best that there may be.
+"""Computes the expected loss of goodput under uncertainty: of the choice that is made, against the best that there may be.
 
-The noise scale that training will show is not known beforehand: it is log-uniform over a range, taken on a grid. At each noise scale a
-controller chooses the row whose believed goodput is largest (COPUS eq. 7), among those that may be chosen: what ran, and what is believed
-to fit safely. Better may be what it does not know well, and what may not fit.
+The noise scale that training will show is not known beforehand. It is assumed log-uniform over a range, and put on a grid. At each noise
+scale a controller chooses the row with the largest predicted goodput (COPUS eq. 7) among the allowed ones. These are the rows that ran,
+and those that are predicted to fit safely. Rows that are not known well, or may not fit, may be better.
 
-Notation (n candidates, k noise scales, s draws, z nodes of a quadrature, c candidates whose trials are weighed):
-    rate       joint belief in log steps per second                               (n,), (n, n)
-    fits       probability of each to fit                                         (n,)
+Notation (n candidates, k noise scales, s draws, z quadrature nodes, c candidates whose trials are valued):
+    rate       joint distribution of log steps per second                         (n,), (n, n)
+    fits       probability that a candidate fits                                  (n,)
     weights    log goodput at one step per second                                 (k, n)
-    allowed    what may be chosen                                                 (n,)
-    chosen     the number of what is chosen                                       (k,)
+    allowed    mask of the candidates that may be chosen                          (n,)
+    chosen     number of the chosen candidate                                     (k,)
 """
 
 import math
@@ -25,29 +25,34 @@ from oppa.tuning.surrogate.map_fit import cholesky
 
 NOISE_SCALES = 24
 BEYOND = 4.0
-"""The noise scale is taken to lie between the smallest batch over this and the largest times this: beyond, the choice hardly moves."""
+"""The noise scale lies between the smallest batch over this and the largest times this; beyond, the choice hardly changes."""
 DRAWS = 512
 NODES = 21
 
 
 def noise_scales(batches: Sequence[int]) -> Tensor:
-    """The grid over which the noise scale is log-uniform, in sequences, shape (k,)."""
+    """Return the grid over which the noise scale is log-uniform, in sequences, shape (k,)."""
     return torch.from_numpy(np.geomspace(min(batches) / BEYOND, max(batches) * BEYOND, NOISE_SCALES))
 
 
 def log_weights(global_batch: Tensor, scales: Tensor) -> Tensor:
-    """The logarithm of the goodput at one step per second, shape (k, n): COPUS eq. 7, where throughput is steps per second times B."""
+    """Return the log goodput at one step per second, shape (k, n) (COPUS eq. 7, where throughput is steps per second times B)."""
     batch = global_batch.double().numpy()
     return torch.from_numpy(np.log(goodput(batch, batch, scales.numpy()[:, None])))
 
 
 def choices(log_rate: Tensor, allowed: Tensor, weights: Tensor) -> Tensor:
-    """What is chosen at each noise scale, shape (k,), by means (n,); something must be allowed."""
+    """Return the number of the candidate chosen at each noise scale, shape (k,).
+
+    Args:
+        log_rate: Means of log steps per second, shape (n,).
+        allowed: Candidates that may be chosen, bool, shape (n,), at least one.
+    """
     return torch.where(allowed, log_rate + weights, -math.inf).argmax(dim=1)
 
 
 def promise(rate: Normal, fits: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """By how much each alone is expected to be better than the choice, as a share of it, shape (k, n)."""
+    """Return by how much each candidate alone is expected to exceed the choice, as a share of the choice, shape (k, n)."""
     at = rate.mean + weights
     ahead = at - at.gather(1, chosen[:, None])
     d = ahead / rate.stddev
@@ -56,15 +61,18 @@ def promise(rate: Normal, fits: Tensor, weights: Tensor, chosen: Tensor) -> Tens
 
 
 def draw_normal(belief: Joint, *, draws: int = DRAWS, seed: int = 0) -> Tensor:
-    """Samples of a joint belief, shape (s, n); the same for the same seed."""
+    """Draw samples of a joint distribution, shape (s, n); the same seed gives the same samples."""
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn((draws, len(belief.mean)), generator=generator, dtype=torch.float64)
-    z = torch.cat([z[: draws // 2], -z[: draws - draws // 2]])  # antithetic: the means are exact
+    z = torch.cat([z[: draws // 2], -z[: draws - draws // 2]])  # antithetic draws make the means exact
     return belief.mean + z @ cholesky(belief.covariance + 1e-12 * torch.eye(len(belief.mean), dtype=torch.float64)).T
 
 
 def knowing(belief: Joint, known: Tensor) -> Joint:
-    """The same belief if what is `known`, shape (n,), were exactly as it is believed: nothing of these is in doubt, and less of others."""
+    """Condition a joint distribution on the `known` values, bool, shape (n,), being exactly their means.
+
+    Their variance becomes 0, and that of correlated values shrinks. The means stay.
+    """
     covariance = belief.covariance.clone()
     if known.any():
         among = covariance[known][:, known]
@@ -77,11 +85,11 @@ def knowing(belief: Joint, known: Tensor) -> Joint:
 
 
 def expected_loss(log_rates: Tensor, fitting: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Share of the best goodput that the choice is expected to lack, at each noise scale, shape (k,).
+    """Return the share of the best goodput that the choice is expected to lack, at each noise scale, shape (k,).
 
     Args:
-        log_rates: Draws of what may be true, shape (s, n).
-        fitting: Draws of what fits, shape (s, n), bool. A choice that does not fit loses all.
+        log_rates: Draws of the true log throughputs, shape (s, n).
+        fitting: Draws of which candidates fit, shape (s, n), bool. A choice that does not fit loses everything.
     """
     available = torch.where(fitting, log_rates, -math.inf)
     losses = []
@@ -94,15 +102,15 @@ def expected_loss(log_rates: Tensor, fitting: Tensor, weights: Tensor, chosen: T
 
 
 def value_of_trials(rate: Joint, fits: Tensor, allowed: Tensor, weights: Tensor, tried: Tensor, noise: Tensor, own: Tensor) -> Tensor:
-    """By how much a trial of each is expected to lower the expected loss, averaged over the noise scales, shape (c,).
+    """Return by how much a trial of each is expected to lower the expected loss, averaged over the noise scales, shape (c,).
 
-    The knowledge gradient of a correlated normal belief (Frazier, Powell and Dayanik 2009, section 3), where what is measured may be chosen
-    from then on: one trial teaches of all that resembles it.
+    Implements the knowledge gradient of a correlated normal belief (Frazier, Powell and Dayanik 2009, section 3). A trial informs about all
+    correlated candidates, and its own candidate may be chosen from then on.
 
     Args:
-        tried: The numbers of the candidates whose trials are weighed, shape (c,).
+        tried: The numbers of the candidates whose trials are valued, shape (c,).
         noise: Variance of each trial's log throughput around the true one, shape (c,).
-        own: Variance of what is odd in each, of which its trial alone tells, shape (c,).
+        own: Variance of each candidate's own deviation as an outlier, which only its own trial reveals, shape (c,).
     """
     able = allowed.nonzero()[:, 0]
     variance = rate.covariance[tried, tried] + own

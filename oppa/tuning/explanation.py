@@ -1,4 +1,4 @@
-"""Why a configuration is, or is not, the best: what was measured of it, what is believed of it, and where its step's time goes."""
+"""Explains why a configuration is, or is not, the best: its measurements, its prediction, and the breakdown of its step time."""
 
 import dataclasses
 import math
@@ -21,48 +21,48 @@ from oppa.tuning.result import Finding, current, rates
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """All that is known of one configuration, beside the best that was measured (without a study, that is predicted)."""
+    """The facts about one configuration, compared with the best one measured; if nothing was measured, with the best one predicted."""
 
     configuration: Configuration
     tried: Trial | None
-    """The trial that speaks for it."""
+    """Its last completed trial, else its last trial; None if it was never tried."""
     trials: int
-    """How often it was tried; repeats in turn not counted."""
+    """Number of its trials, without the repeats that verify a winner."""
     repeats: tuple[Trial, ...]
-    """Those that ran in turn with the best's."""
+    """Its repeats, which ran in turn with those of the best."""
     steps_per_s: float | None
-    """Measured: the repeats', else the mean of its trials."""
+    """Measured throughput: the geometric mean over its repeats, else over its trials."""
     prediction: Prediction
-    """What is believed of it now."""
+    """The designer's present prediction."""
     usable_bytes: float
     best: Configuration
     best_steps_per_s: float
-    """Measured as `steps_per_s` is, or predicted."""
+    """Throughput of the best, measured like `steps_per_s`, or predicted."""
     best_measured: bool
     shares: Mapping[str, float]
-    """Of the step's time, by what it is spent on, largest first."""
+    """Share of the step time per kind of work, largest first."""
 
     @property
     def ratio(self) -> float:
-        """Its throughput over the best's: measured, else predicted."""
+        """Return its throughput over that of the best; the measured one if there is one, else the predicted one."""
         return (self.steps_per_s or self.prediction.steps_per_s) / self.best_steps_per_s
 
     @property
     def chance_of_fitting(self) -> float:
-        """That it needs no more memory than there is."""
+        """Return the probability that it fits into memory."""
         needed, stddev = self.prediction.memory_bytes, self.prediction.memory_log_stddev
-        assert needed is not None and stddev is not None  # the designer `oppa` believes in both
+        assert needed is not None and stddev is not None  # the designer `oppa` predicts both
         return statistics.NormalDist(math.log(needed), stddev).cdf(math.log(self.usable_bytes))
 
     @property
     def chance_of_winning(self) -> float:
-        """That a trial of it would be faster than the best, if it fits."""
+        """Return the probability that a trial of it would be faster than the best, provided that it fits."""
         belief = statistics.NormalDist(math.log(self.prediction.steps_per_s), self.prediction.log_stddev)
         return 1 - belief.cdf(math.log(self.best_steps_per_s))
 
 
 def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate: int, trials: Sequence[Trial]) -> Explanation:
-    """What a fitted designer, and the trials that it learned from, tell of a candidate."""
+    """Explain a candidate by a fitted designer and the trials that it learned from."""
     configuration, finding = candidates.configuration(candidate), current(trials, candidates, problem.limits.repeats, problem.baseline)
     own = _own(trials, configuration)
     tried = next((trial for trial in reversed(own) if trial.feasible), own[-1] if own else None)
@@ -85,12 +85,12 @@ def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate:
 
 
 def _own(trials: Sequence[Trial], configuration: Configuration) -> list[Trial]:
-    """Its trials but for the repeats that ran in turn."""
+    """Return the trials of a configuration, without interrupted ones and the repeats that verify a winner."""
     return [trial for trial in trials if trial.configuration == configuration and trial.counts and trial.purpose != VERIFICATION]
 
 
 def _best_measured(finding: Finding, trials: Sequence[Trial], *, repeated: bool) -> tuple[Configuration, float]:
-    """The winner and its throughput: its repeats' against repeats, its trials' against trials."""
+    """Return the winner and its throughput: over its repeats if `repeated`, else over its other trials."""
     best = finding.best.configuration
     return best, statistics.geometric_mean(rates(finding.repeats_of(finding.best) if repeated else _own(trials, best)))
 
@@ -101,7 +101,7 @@ def _best_predicted(designer: Oppa, candidates: Candidates) -> tuple[Configurati
 
 
 def _shares(designer: Oppa, work: Workload) -> dict[str, float]:
-    """What a step's time is spent on, by the cost model with the coefficients as they were learned; work of one row."""
+    """Return each kind of work's share of the step time, by the cost model with the fitted coefficients; `work` has one row."""
     process = designer.log_rate
     c = {name: torch.tensor(value, dtype=torch.float64) for name, value in process.cost.coefficients(process.shift).items()}
     whole, stage, alone = step_time(work, c), stage_time(work, c), _stage_without_links(work, c)
@@ -119,7 +119,7 @@ def _shares(designer: Oppa, work: Workload) -> dict[str, float]:
 
 
 def _stage_without_links(work: Workload, c: Mapping[str, Tensor]) -> Tensor:
-    """Seconds of a stage on one micro-batch if ranks could talk in no time."""
+    """Return the seconds of a stage on one micro-batch if its communication took no time."""
     free = dataclasses.replace(work, machine=_linked_freely(work.machine))
     return stage_time(free, {**c, "operation_s": torch.zeros_like(c["operation_s"])})
 

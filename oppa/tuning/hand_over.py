@@ -1,4 +1,4 @@
-"""Hands over the winner: the study's `best/` folder, with a script that starts the job, and the same in the words of frameworks."""
+"""Exports the winner to the study's `best/` folder: a script that starts the job, and the files of other frameworks."""
 
 import dataclasses
 import shlex
@@ -16,7 +16,7 @@ from oppa.tuning.formats import FORMATS, exports, torchrun
 from oppa.tuning.formats.launch import SCRIPT
 
 RUNNERS_OWN = "torchrun"
-"""The format that lies in `best/` itself."""
+"""The format whose files lie in `best/` itself."""
 
 _README = """\
 # {name}: {id}
@@ -27,11 +27,11 @@ _EXPORTED = "\nIn the words of frameworks, each folder with a `run.sh` that says
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """What `best/` holds."""
+    """The contents of `best/`."""
 
     folder: Path
     script: Path | None
-    """Starts the job as its trials were; None where they were imitated."""
+    """Script that starts the job as its trials were started; None if they were simulated."""
     exported: tuple[str, ...]
     refused: Mapping[str, str]
     """Formats that cannot express the winner, each with the reason."""
@@ -59,7 +59,7 @@ def write_best(study: Study, problem: Problem, best: Trial) -> HandOver:
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write texts below a folder; scripts can be executed. Raises StudyError where that is not possible."""
+    """Write texts to files of a folder, and make scripts executable. Raises StudyError if that fails."""
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -76,7 +76,7 @@ def _write_script(folder: Path, problem: Problem, configuration: Configuration) 
 
 
 def _forget(folder: Path, names: Collection[str]) -> None:
-    """Remove what was written for an earlier winner, and nothing else."""
+    """Remove the files that were written for an earlier winner, and the folder if nothing else is in it."""
     for name in names:
         (folder / name).unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""What a study taught the designer `oppa`, in words: the cost model's coefficients, and the length scales of what it does not explain."""
+"""Summarises what a study taught the designer `oppa`: the cost model's coefficients, and the length scales of the residual."""
 
 import dataclasses
 import math
@@ -11,12 +11,12 @@ from oppa.tuning.designers.oppa import Oppa
 from oppa.tuning.surrogate.process import Process
 
 IDENTIFIED = 0.7
-"""A study tells something of a coefficient if it leaves less than this of the belief's spread: half of its variance."""
+"""A coefficient counts as identified if its spread shrinks below this share: half of its variance."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """One coefficient of the cost model, before the study and after it."""
+    """One coefficient of the cost model, before and after the study."""
 
     name: str
     before: Belief
@@ -24,27 +24,30 @@ class Lesson:
 
     @property
     def identified(self) -> bool:
-        """The study tells something of it."""
+        """Return whether the study identified the coefficient."""
         return self.after.spread < IDENTIFIED * self.before.spread
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Interpretation:
-    """What was learned of one quantity."""
+    """The summary of one surrogate, of throughput or of memory."""
 
     lessons: tuple[Lesson, ...]
     log_lengthscales: Mapping[str, float]
-    """Of the residual, by encoded parameter (OPPA Table 5), the shortest first: it explains most of what the cost model does not."""
+    """Log length scales of the residual by encoded parameter (OPPA Table 5), shortest first.
+
+    The shortest belongs to the parameter that explains most beyond the cost model.
+    """
 
 
 def interpretations(designer: Oppa, candidates: Candidates) -> dict[str, Interpretation]:
-    """What was learned of throughput and of memory."""
+    """Return the summaries of the surrogates, by `throughput` and `memory`."""
     names = column_names(candidates)
     return {"throughput": _interpretation(designer.log_rate, names), "memory": _interpretation(designer.log_slack, names)}
 
 
 def posterior_beliefs(process: Process, source: str) -> dict[str, Belief]:
-    """The coefficients of a process as they are believed now."""
+    """Return the present posterior of each coefficient of a process, by name."""
     values, shares = process.cost.coefficients(process.shift), process.shift_covariance.diagonal().clamp_min(0).sqrt()
     return {
         name: dataclasses.replace(belief, median=values[name], spread=belief.spread * float(share), source=source)
@@ -55,5 +58,6 @@ def posterior_beliefs(process: Process, source: str) -> dict[str, Belief]:
 def _interpretation(process: Process, names: list[str]) -> Interpretation:
     after = posterior_beliefs(process, "this study")
     lessons = [Lesson(name=name, before=belief, after=after[name]) for name, belief in process.cost.beliefs.items()]
-    scales = {name: math.log(scale) for name, scale in zip(names, process.lengthscales.tolist(), strict=False)}  # nothing varies: no names
+    # if no parameter varies, there is one length scale and no name
+    scales = {name: math.log(scale) for name, scale in zip(names, process.lengthscales.tolist(), strict=False)}
     return Interpretation(lessons=tuple(lessons), log_lengthscales=dict(sorted(scales.items(), key=lambda entry: entry[1])))

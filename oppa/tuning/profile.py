@@ -1,7 +1,7 @@
-"""The loop of `oppa profile`: trials until the table is known well enough, and the table after each of them.
+"""Runs `oppa profile`: trials until the table is precise enough, and the table after each of them.
 
-The table lies in the study's folder. It is written before each trial and at the end, so a profile that ends in whatever way leaves one that
-holds, and says what it rests on.
+The table lies in the study's folder, and is written before each trial and at the end. However a profile ends, it leaves a valid table
+that states what it rests on.
 """
 
 import math
@@ -23,39 +23,39 @@ DEFAULT_LOSS = 0.01
 
 
 class Profiler(Protocol):
-    """A designer that knows a table."""
+    """A designer that can also report a table."""
 
     @property
     def pruned(self) -> int:
-        """Candidates that are ruled out without a trial."""
+        """Return the number of candidates that are ruled out without a trial."""
         ...
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """As a designer."""
+        """Return the next candidate, like `Designer.suggest`."""
         ...
 
     def predict(self, candidate: int) -> Prediction | None:
-        """As a designer."""
+        """Return the prediction for a candidate, like `Designer.predict`."""
         ...
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """As a designer."""
+        """Learn from trials that ended, like `Designer.update`."""
         ...
 
     def known(self) -> list[Known]:
-        """What the table has."""
+        """Return the estimates that make up the table."""
         ...
 
 
 class Keeper:
-    """Writes the table of a sitting."""
+    """Writes the table of a session."""
 
     def __init__(self, sitting: Sitting, candidates: Candidates, profiler: Profiler, *, bound: float, command: str, imitated: bool) -> None:
         self._sitting, self._candidates, self._profiler = sitting, candidates, profiler
         self._bound, self._command, self._imitated = bound, command, imitated
 
     def table(self, *, complete: bool) -> Table | None:
-        """What is known now; None before anything was measured."""
+        """Return the present table; None before anything was measured."""
         trials = searched(self._sitting.study.trials())
         if not (known := self._profiler.known()):
             return None
@@ -78,7 +78,7 @@ class Keeper:
         return Table(rows=tuple(rows(known, self._candidates, trials)), origin=origin)
 
     def write(self, *, complete: bool = False) -> Table | None:
-        """Put it into the study's folder."""
+        """Write the present table to the study's folder, and return it."""
         table = self.table(complete=complete)
         if table is not None:
             table.write(self._sitting.study.folder)
@@ -86,31 +86,35 @@ class Keeper:
 
 
 class Kept:
-    """A profiler whose table is written before each trial."""
+    """Wraps a profiler so that its table is written before each trial."""
 
     def __init__(self, profiler: Profiler, keeper: Keeper) -> None:
         self._profiler, self._keeper = profiler, keeper
         self.exhausted = False
-        """It had nothing more to suggest."""
+        """True if the profiler suggested nothing when last asked."""
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The profiler's, with the table of what led to it on disk."""
+        """Return the profiler's suggestion, once the table that led to it is on disk."""
         candidate = self._profiler.suggest(taken)
         self.exhausted = candidate is None
         self._keeper.write()
         return candidate
 
     def predict(self, candidate: int) -> Prediction | None:
-        """The profiler's."""
+        """Return the profiler's prediction."""
         return self._profiler.predict(candidate)
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """To the profiler."""
+        """Pass the observations on to the profiler."""
         self._profiler.update(observations)
 
 
 def profile(sitting: Sitting, candidates: Candidates, profiler: Profiler, keeper: Keeper) -> tuple[Table | None, str]:
-    """Run trials until nothing is worth one or the budget is spent; the table, None where nothing ran, and in a few words what ended it."""
+    """Run trials until no other is worthwhile or the budget is spent.
+
+    Returns:
+        The table, None if nothing was measured; and in a few words what ended the profile.
+    """
     rule = (never if isinstance(profiler, Complete) else precise)(sitting.problem.limits)
     kept = Kept(profiler, keeper)
     reason = search(sitting, candidates, kept, rule)
@@ -122,7 +126,7 @@ def profile(sitting: Sitting, candidates: Candidates, profiler: Profiler, keeper
 
 
 def rows(known: Sequence[Known], candidates: Candidates, trials: Sequence[Trial]) -> list[Row]:
-    """The rows of a table."""
+    """Return the rows of a table for a profile's estimates, with the ids of their trials."""
     own: dict[int, list[int]] = {}
     for trial in trials:
         own.setdefault(candidates.index_of(trial.configuration), []).append(trial.id)
@@ -140,7 +144,7 @@ def rows(known: Sequence[Known], candidates: Candidates, trials: Sequence[Trial]
 
 
 def loss_of(profiler: Profiler) -> Loss | None:
-    """The expected loss as it was last assessed; None of what has none."""
+    """Return the expected loss as last assessed; None if the profiler assesses none."""
     return profiler.loss if isinstance(profiler, Active) else None
 
 

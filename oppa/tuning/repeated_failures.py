@@ -1,6 +1,6 @@
-"""When a search ends because its program cannot start: trials that failed alike before their first step, one after the other.
+"""Ends a search whose program cannot start: several trials in a row failed alike before their first step.
 
-A trial that ran out of memory neither counts as one of them nor separates them. One that took a step does separate them.
+Trials that ran out of memory neither count nor interrupt the row. A trial that took a step interrupts it.
 """
 
 import re
@@ -13,11 +13,11 @@ from oppa.study import Study, Trial
 from oppa.trials.output import NO_STEP
 
 ALIKE = 3
-"""Failures after which the next one would be the same."""
+"""Number of failures after which the next one is expected to be the same."""
 VARYING = re.compile(r"0x[0-9a-f]+|\bpid:? ?\d+|(?<=:)\d{4,5}\b|\d{4}_dp\w+|\d\d:\d\d:\d\d\S*|within [\d.]+ \w+", re.IGNORECASE)
-"""Addresses, processes, ports, trial folders, times: they differ between failures that are the same."""
+"""Addresses, process ids, ports, trial folders and times, which differ between failures of one kind."""
 TAIL = 5
-"""Lines of a traceback that are shown."""
+"""Number of a traceback's last lines that are shown."""
 
 
 class RepeatedFailureError(InfeasibleError):
@@ -25,11 +25,11 @@ class RepeatedFailureError(InfeasibleError):
 
 
 def repeated(recent: Sequence[Trial], known: Sequence[Trial], *, command: bool) -> list[Trial]:
-    """Return the last of the recent trials if enough of them failed alike, and no parameter explains it; else none.
+    """Return the last of the recent trials if enough of them failed alike and no parameter explains it; else none.
 
     Args:
-        known: All trials. What took a step there shows which values of parameters work.
-        command: The program is the user's own: one that prints nothing readable runs into its time limit.
+        known: All trials. Those that took a step show which values of parameters work.
+        command: The program is the user's own. If it prints nothing readable, it runs into its time limit.
     """
     alike: list[Trial] = []
     for trial in reversed([trial for trial in recent if trial.counts and trial.outcome != "out_of_memory"]):
@@ -40,12 +40,12 @@ def repeated(recent: Sequence[Trial], known: Sequence[Trial], *, command: bool) 
 
 
 def in_words(alike: Sequence[Trial]) -> str:
-    """What happened."""
+    """Return what happened, in one sentence."""
     return f"{len(alike)} trials in a row failed alike before their first step: {alike[-1].cause}"
 
 
 def error(alike: Sequence[Trial], study: Study, problem: Problem) -> RepeatedFailureError:
-    """Return the error that ends a search in which no trial has taken a step, with what to do about it."""
+    """Return the error that ends a search in which no trial has taken a step, with a hint at the remedy."""
     last = alike[-1]
     lines = [f"  {line}" for line in last.traceback.splitlines()[-TAIL:]]
     shown = "\n".join(["the last lines of its output:"] * _is_silent(last) + lines)
@@ -66,7 +66,7 @@ def _remedy(trial: Trial, problem: Problem) -> str:
 
 
 def _is_silent(trial: Trial) -> bool:
-    """Whether no step of it was seen, and no crash either (`oppa.trials.output`)."""
+    """Return whether no step of the trial was seen, and no crash either (`oppa.trials.output`)."""
     return trial.cause.startswith(NO_STEP)
 
 
@@ -75,12 +75,12 @@ def _fruitless(trial: Trial, *, command: bool) -> bool:
 
 
 def _kind(trial: Trial) -> str:
-    """What failures of one kind have in common."""
+    """Return a trial's cause without its varying parts, which is equal for failures of one kind."""
     return VARYING.sub("", trial.cause)
 
 
 def _is_explained(alike: Sequence[Trial], known: Sequence[Trial]) -> bool:
-    """Whether the failures share a value that no trial which took a step had: it may be what fails, and others may run."""
+    """Return whether the failures share a parameter value that no trial with a step had: it may be the cause, and others may run."""
     ran = [trial.configuration for trial in known if trial.step_times_s]
     shared = {name: {getattr(trial.configuration, name) for trial in alike} for name in PARAMETERS}
     return bool(ran) and any(len(own) == 1 and not own & {getattr(each, name) for each in ran} for name, own in shared.items())

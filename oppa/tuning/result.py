@@ -1,6 +1,6 @@
-"""What `oppa tune` found: the winner, proved against the default and the runner-up by fresh repeats that ran in turn.
+"""Determines the result of `oppa tune`: the winner, verified against the default and the runner-up by fresh repeats in turn.
 
-A search reports the luckiest of many noisy trials. Only repeats, side by side, say what the winner is worth.
+A search reports the luckiest of many noisy trials. Only interleaved repeats show what the winner is worth.
 """
 
 import dataclasses
@@ -19,56 +19,56 @@ from oppa.tuning.search import Sitting
 from oppa.tuning.verification import Gain, gain
 
 STRIKES = 2
-"""Trials that may fail before a configuration is dropped; running out of memory once is enough."""
+"""Failed trials after which a configuration is dropped; running out of memory once is enough."""
 BASELINES = 6
-"""Trials beyond the search that may look for a default configuration that fits."""
+"""Trials beyond the search that may be spent on finding a default configuration that fits."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The winner, and what it was measured against: the user's baseline, else the default; None where there is no such configuration."""
+    """The winner, and what it was compared with: the user's baseline, else the default; None if there is no such configuration."""
 
     best: Trial
     default: Trial | None
     runner_up: Trial | None
     repeats: Mapping[Configuration, tuple[Trial, ...]]
-    """Of every contender, those that ran to their end; in the order in which they take turns."""
+    """The completed repeats of every contender, in the order in which the contenders take turns."""
     baseline: Configuration | None = None
-    """What the user runs at present."""
+    """The user's present configuration."""
     failure: Trial | None = None
-    """How that failed, where the default stands in for it."""
+    """The failed trial of the baseline, if the default stands in for it."""
 
     @property
     def pairing(self) -> str:
-        """What the repeats of these contenders have in common."""
+        """Return the id of this set of contenders, which all their repeats carry."""
         return pairing_of(self.repeats)
 
     @property
     def usual(self) -> str:
-        """What the winner is compared with: `baseline`, or `default`."""
+        """Return the name of the winner's reference: `baseline`, or `default`."""
         return "baseline" if self.default and self.default.configuration == self.baseline else "default"
 
     @property
     def usual_in_words(self) -> str:
-        """The same for a sentence."""
+        """Return the name of the reference as it reads in a sentence."""
         return {"baseline": "the baseline", "default": "the default configuration"}[self.usual]
 
     @property
     def gain(self) -> Gain | None:
-        """The winner over the default or the baseline; None where they are the same, or have fewer than two repeats each."""
+        """Return the winner's speed-up over the reference; None if they are the same, or either has fewer than two repeats."""
         return self._over(self.default)
 
     @property
     def lead(self) -> Gain | None:
-        """The winner over the runner-up, likewise."""
+        """Return the winner's margin over the runner-up, under the same conditions."""
         return self._over(self.runner_up)
 
     def repeats_of(self, trial: Trial) -> tuple[Trial, ...]:
-        """The repeats of a trial's configuration."""
+        """Return the repeats of a trial's configuration."""
         return self.repeats.get(trial.configuration, ())
 
     def missing(self, repeats: int) -> Configuration | None:
-        """Whose repeat is due: in turn, the order reversed every round; None when each has `repeats`."""
+        """Return the configuration whose repeat is due; None when each has `repeats`. They take turns; the order reverses every round."""
         done = min(map(len, self.repeats.values()))
         order = list(self.repeats)[:: 1 if done % 2 else -1]
         return None if done >= repeats else next(each for each in order if len(self.repeats[each]) == done)
@@ -81,7 +81,7 @@ class Finding:
 
 
 def find_winner(sitting: Sitting, candidates: Candidates, designer: Designer) -> Finding | None:
-    """Find a default that fits, then repeat it, the fastest and the second until the winner is proved; None if nothing fits.
+    """Find a default that fits, then repeat it, the fastest and the second until the winner is verified; None if nothing fits.
 
     Raises:
         RepeatedFailureError: no trial took a step, and the last ones failed alike.
@@ -99,7 +99,7 @@ def find_winner(sitting: Sitting, candidates: Candidates, designer: Designer) ->
         else:
             due, purpose, pairing = repeat, VERIFICATION, finding.pairing
         if any(lease.purpose == purpose and lease.pairing == pairing for lease in running):
-            sitting.wait()  # another tuner does it
+            sitting.wait()  # another tuner runs it
             continue
         prediction = designer.predict(candidates.index_of(due))
         if (lease := study.claim(due, purpose=purpose, pairing=pairing, prediction=prediction)) is not None:
@@ -107,7 +107,7 @@ def find_winner(sitting: Sitting, candidates: Candidates, designer: Designer) ->
 
 
 def untried_default(trials: Sequence[Trial], candidates: Candidates, baseline: Configuration | None = None) -> int | None:
-    """The next configuration that might be the default; None once one was measured, or too many were not."""
+    """Return the number of the next candidate to try as the default; None once one was measured, or too many were not."""
     tried = _tries(trials, candidates)
     spent = sum(trial.purpose == BASELINE for own in tried.values() for trial in own)
     for candidate in usual_order(candidates, baseline):
@@ -119,15 +119,15 @@ def untried_default(trials: Sequence[Trial], candidates: Candidates, baseline: C
 
 
 def usual_order(candidates: Candidates, baseline: Configuration | None) -> list[int]:
-    """Candidates that stand for "not tuned", in the order in which they are tried: what the user runs comes first."""
+    """Return the candidates that stand for "not tuned", in the order in which they are tried: the user's baseline comes first."""
     return [*([candidates.index_of(baseline)] if baseline else []), *map(int, candidates.default_order())]
 
 
 def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, baseline: Configuration | None = None) -> Finding | None:
-    """The finding as the trials so far have it, without running anything.
+    """Return the finding from the trials so far, without running anything.
 
-    The two fastest and the default, or the baseline where one runs, contend, each by its last trial; those that fail when run again are
-    dropped. The winner is the fastest in the repeats, once there are enough of them.
+    The contenders are the two fastest and the default, or the baseline if that runs; the last trial of each represents it. Configurations
+    that fail when run again are dropped. The winner is the fastest in the repeats, once there are enough of them.
     """
     tried = {candidate: own for candidate, own in _tries(trials, candidates).items() if not _dropped(trials, own[0].configuration)}
     ranked = standings(Observation.of(trial, candidates) for own in tried.values() for trial in own)
@@ -150,13 +150,13 @@ def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, basel
 
 
 def _failure(trials: Sequence[Trial], baseline: Configuration | None) -> Trial | None:
-    """The last trial of the baseline that measured nothing."""
+    """Return the last trial of the baseline that measured nothing; None if there is none."""
     failed = [trial for trial in trials if trial.configuration == baseline and trial.counts and not _measured(trial)]
     return failed[-1] if failed else None
 
 
 def _judged(finding: Finding, contenders: Mapping[Configuration, Trial]) -> Finding:
-    """The finding with the fastest in the repeats as the winner, and the second as the runner-up."""
+    """Return the finding with the fastest in the repeats as the winner, and the second as the runner-up."""
     ranked = sorted(contenders, key=lambda each: -statistics.geometric_mean(rates(finding.repeats[each])))
     second = contenders[ranked[1]] if len(ranked) > 1 else None
     return dataclasses.replace(finding, best=contenders[ranked[0]], runner_up=second)
@@ -168,12 +168,12 @@ def _repeats(trials: Sequence[Trial], contenders: Mapping[Configuration, Trial])
 
 
 def pairing_of(contenders: Mapping[Configuration, object]) -> str:
-    """The name of a set of contenders."""
+    """Return the id of a set of contenders."""
     return "|".join(sorted(each.id for each in contenders))
 
 
 def _tries(trials: Sequence[Trial], candidates: Candidates) -> dict[int, list[Trial]]:
-    """Trials of the search and those that looked for a default, of each candidate."""
+    """Return the trials of the search and those of default configurations, by candidate."""
     tried: dict[int, list[Trial]] = {}
     for trial in trials:
         if trial.purpose in (SEARCH, BASELINE) and trial.counts:
@@ -186,13 +186,13 @@ def _measured(trial: Trial) -> bool:
 
 
 def _dropped(trials: Sequence[Trial], configuration: Configuration) -> bool:
-    """Whether what ran again shows that a configuration cannot be relied on."""
+    """Return whether a configuration is unreliable: it ran out of memory once, or failed STRIKES times."""
     failed = [t.outcome for t in trials if t.configuration == configuration and t.counts and t.outcome not in MEASURED]
     return "out_of_memory" in failed or len(failed) >= STRIKES
 
 
 def to_json(study: Study, finding: Finding | None, why_ended: str | None, learned: Equivalence | None = None) -> dict[str, Any]:
-    """The result for machines, as `oppa tune --json` prints it; null where there is none."""
+    """Return the result as JSON values, as `oppa tune --json` prints it; null where a value is missing."""
     trials = study.trials()
     listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in (VERIFICATION, BASELINE, SEARCH)}
     same = finding is not None and finding.default is not None and finding.default.configuration == finding.best.configuration
@@ -221,7 +221,7 @@ def to_json(study: Study, finding: Finding | None, why_ended: str | None, learne
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:
-    """One trial for machines."""
+    """Return one trial as JSON values."""
     predicted = trial.prediction
     return {
         "id": trial.id,
@@ -240,7 +240,7 @@ def trial_json(trial: Trial) -> dict[str, Any]:
 
 
 def rates(repeats: Sequence[Trial]) -> list[float]:
-    """Their throughputs, steps per second."""
+    """Return the measured throughputs of trials, steps per second."""
     return [trial.steps_per_s for trial in repeats if trial.steps_per_s]
 
 

@@ -1,6 +1,6 @@
-"""The search: suggest, run, record, until a budget is spent or nothing is left to try.
+"""Runs the search: suggest, run and record trials until a budget is spent or nothing is left to try.
 
-Several processes may search one study at once: the study's leases keep them apart, its trials are the state they share.
+Several processes may search one study at once. The study's leases keep them apart, and its trials are the state they share.
 """
 
 import contextlib
@@ -30,27 +30,27 @@ WAIT_S = 0.1
 
 
 class Watcher(Protocol):
-    """Sees a study at work; `tick` is called many times a second and may raise to break off the trial."""
+    """Receives the events of a search. `tick` is called many times a second, and may raise to interrupt the trial."""
 
     def started(self, lease: Lease) -> None:
-        """A trial begins."""
+        """Handle the start of a trial."""
         ...
 
     def stepped(self, measurement: Measurement) -> None:
-        """The running trial finished an optimizer step."""
+        """Handle an optimizer step of the running trial."""
         ...
 
     def ended(self, lease: Lease, result: TrialResult) -> None:
-        """The trial ended, and its end is on disk."""
+        """Handle the end of a trial, which is on disk by now."""
         ...
 
     def tick(self) -> None:
-        """Time passes."""
+        """Handle the passing of time."""
         ...
 
 
 class RunTrial(Protocol):
-    """Runs one trial to its end: `run_trial` with a launcher, or an imitation of it."""
+    """Runs one trial to its end: `run_trial` with a launcher, or a simulation of it."""
 
     def __call__(
         self,
@@ -62,15 +62,19 @@ class RunTrial(Protocol):
         on_step: Callable[[Measurement], None],
         on_tick: Callable[[], None],
     ) -> TrialResult:
-        """Run the trial in `folder`; what `on_tick` raises ends it and is passed on."""
+        """Run the trial in `folder`. An exception that `on_tick` raises ends the trial and propagates."""
         ...
 
 
 class Sitting:
-    """One process at work on a study: runs the trials that it has leased, and records how they ended, whatever happens."""
+    """Runs the trials that this process has leased, and records their outcomes, interruptions included."""
 
     def __init__(self, study: Study, problem: Problem, run_trial: RunTrial, watcher: Watcher, *, imitated: bool = False) -> None:
-        """`imitated`: trials take no time of ours, so that a budget of time is spent by theirs."""
+        """Begin a session of this process on a study.
+
+        Args:
+            imitated: Trials are simulated and take no real time, so their simulated seconds count against a time budget.
+        """
         self.study = study
         self.problem = problem
         self._run_trial = run_trial
@@ -79,17 +83,17 @@ class Sitting:
         earlier = study.trials()
         self._earlier = {trial.id for trial in earlier}
         self.mended = {trial.id for trial in ([] if imitated else self._alike(earlier, earlier))}
-        """Trials that ended the sitting before because they failed alike: their configurations may run by now."""
+        """Trials that ended the previous session because they failed alike; their configurations may run by now."""
 
     def spent_s(self) -> float:
-        """Seconds that the search took so far, over all sittings."""
+        """Return the seconds that the search took so far, over all sessions."""
         return sum(trial.seconds for trial in self.study.trials()) if self._imitated else self.study.spent_s()
 
     def run(self, lease: Lease, *, judge: Judge | None = None, trial_time_s: float | None = None) -> TrialResult | None:
-        """Run a leased trial to its end, or until its judge has seen enough; None if another tuner took it over meanwhile.
+        """Run a leased trial to its end, or until its judge stops it; None if another tuner took it over meanwhile.
 
         Raises:
-            BaseException: whatever `tick` raises, when no process of the trial is left and the trial is recorded as interrupted.
+            BaseException: whatever `tick` raises, after all processes of the trial are gone and it is recorded as interrupted.
         """
         limits = self.problem.limits
         try:
@@ -106,17 +110,17 @@ class Sitting:
         except LeaseLostError:
             return None
         except BaseException as reason:
-            with contextlib.suppress(OppaError):  # it ended already, or the disk is full: a later start recovers the lease
+            with contextlib.suppress(OppaError):  # it has ended already, or the disk is full: a later start recovers the lease
                 self.study.interrupt(lease, "interrupted by the user" if isinstance(reason, KeyboardInterrupt) else f"broken off: {reason}")
             raise
         self._watcher.ended(lease, result)
         return result
 
     def failing_alike(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the last trials of this sitting if enough of them failed alike before their first step; none where trials are imitated.
+        """Return the last trials of this session if enough of them failed alike before their first step; none if trials are simulated.
 
         Raises:
-            RepeatedFailureError: if none of all trials has taken a step, either.
+            RepeatedFailureError: if no trial of the study has taken a step, either.
         """
         alike = [] if self._imitated else self._alike([trial for trial in trials if trial.id not in self._earlier], trials)
         if alike and not any(trial.step_times_s for trial in trials):
@@ -127,7 +131,7 @@ class Sitting:
         return repeated_failures.repeated(recent, known, command=self.problem.command is not None)
 
     def wait(self) -> None:
-        """Let other tuners of this study work for a moment."""
+        """Wait for a moment, in which other tuners of this study work."""
         self._watcher.tick()
         time.sleep(WAIT_S)
 
@@ -145,7 +149,7 @@ class Sitting:
 
 
 def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: Rule) -> str:
-    """Run search trials until the budget is spent and no tuner runs one any more; says in a few words what ended it.
+    """Run search trials until the budget is spent and no tuner runs one. Return in a few words what ended the search.
 
     Raises:
         RepeatedFailureError: no trial took a step, and the last ones failed alike.
@@ -171,29 +175,29 @@ def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: R
             tried = sum(trial.configuration == configuration for trial in searched(counted))
             lease = study.claim(configuration, tried=tried, prediction=prediction, limit=limits.trials)
             if lease is None:
-                sitting.wait()  # another tuner was faster: look again, with its trials in sight
+                sitting.wait()  # another tuner was faster: choose again, given its trials
             else:
                 sitting.run(lease, judge=against(rule, seen), trial_time_s=time_limit_s(prediction, trials, limits))
-        elif running:  # they may yet fail to end, and are ours to finish then
+        elif running:  # their tuner may die, and this one must then finish the search
             sitting.wait()
         else:
             return reason or _exhausted(len(taken), len(candidates))
 
 
 def _next(problem: Problem, candidates: Candidates, designer: Designer, taken: Set[int]) -> int | None:
-    """The next candidate: what the user runs at present comes first, whoever designs."""
+    """Return the next candidate: the user's present configuration first, whatever the designer; None if none is left."""
     if problem.baseline is not None and (baseline := candidates.index_of(problem.baseline)) not in taken:
         return baseline
     return designer.suggest(taken)
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:
-    """The search trials that count."""
+    """Return the search trials that were not interrupted."""
     return [trial for trial in trials if trial.purpose == SEARCH and trial.counts]
 
 
 def spent(sitting: Sitting, search_trials: int) -> str:
-    """Which budget is spent; empty if none is."""
+    """Return in words which budget is spent; empty if none is."""
     limits = sitting.problem.limits
     if limits.trials is not None and search_trials >= limits.trials:
         return f"the budget of {limits.trials} trials is spent"

@@ -1,12 +1,12 @@
-"""Early termination (OPPA section 4.3): a trial is stopped when going on cannot change which configuration is the best.
+"""Stops a trial early (OPPA section 4.3) when going on cannot change which configuration is the best.
 
-A rule judges a trial and the incumbent by the same estimator: q / sum(t), or mean(1/t) where the paper's own rule is asked for.
+A rule measures a trial and the incumbent by the same estimator: q / sum(t), or mean(1/t) for the paper's own rules.
 
 Notation:
-    q       steps that were measured, the warm-up not counted
-    r       throughput of these, steps per second
+    q       number of measured steps, warm-up excluded
+    r       throughput over these, steps per second
     s       standard deviation of one step's 1/t, steps per second
-    N       trials of the search
+    N       number of trials of the search
     delta   probability with which the bound of Lemma F.7 may fail
 """
 
@@ -23,12 +23,12 @@ from oppa.trials.watch import Judge
 from oppa.tuning.designer import Observation, incumbent
 
 Stops = Callable[[Sequence[float], float | None], bool]
-"""(times of all steps so far, the incumbent's throughput) -> stop now?"""
+"""A stopping test: (times of all steps so far, the incumbent's throughput) -> stop now?"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """When a trial ends early, and the estimator of throughput that it compares by."""
+    """A stopping test, and the estimator of throughput that it compares by."""
 
     stops: Stops
     estimate: Callable[[Sequence[float]], Estimate] = estimate
@@ -45,17 +45,17 @@ class Rule:
 
 CONFIDENCE = 0.99
 TRIAL_STDDEV = 0.03
-"""Two trials of one configuration differ by about this much, in log units: neither ours nor the incumbent's is its true throughput."""
+"""Standard deviation between trials of one configuration, in log units: no trial measures exactly the true throughput."""
 TAU = 1e-3
-"""Steps per second (App. G)."""
+"""The constant tau, in steps per second (App. G)."""
 DELTA = 0.05
-"""delta of Lemma F.7; the paper gives no value."""
+"""The value of delta in Lemma F.7; the paper gives none."""
 UNLIMITED = 100
-"""N where no limit of trials is given; c_1 grows only with the square root of its logarithm."""
+"""N if the number of trials is not limited; c_1 grows only with the square root of its logarithm."""
 
 
 def sure(limits: Limits) -> Rule:
-    """Stop only what is surely behind: the upper end of its throughput's interval lies below the incumbent."""
+    """Stop only a trial that is surely slower: the upper end of its throughput's interval lies below the incumbent."""
 
     def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
         if incumbent is None or not _enough(step_times_s, limits):
@@ -69,7 +69,7 @@ def sure(limits: Limits) -> Rule:
 
 
 def paper(limits: Limits) -> Rule:
-    """Stop below the incumbent plus a constant tau (eq. 5 with App. G); it stops what is better by less than tau, too."""
+    """Stop below the incumbent plus a constant tau (eq. 5 with App. G). This also stops trials that are better by less than tau."""
 
     def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
         q = len(step_times_s) - 1
@@ -81,8 +81,8 @@ def paper(limits: Limits) -> Rule:
 def paper_bound(limits: Limits) -> Rule:
     """Stop below the incumbent plus tau_q = c_1 s (1 / sqrt(q_min) + 1 / sqrt(q)) (eq. 56), with c_1 of Lemma F.7.
 
-    The paper takes s to be known; the trial's own deviation stands for it. The bound is added to the incumbent, so a trial continues only
-    while it is better by tau_q: an equally fast one is stopped.
+    The paper assumes that s is known; here the trial's own standard deviation stands for it. The bound is added to the incumbent, so a
+    trial continues only while it is better by tau_q. An equally fast one is stopped.
     """
     c1 = confidence_factor(limits)
 
@@ -98,7 +98,10 @@ def paper_bound(limits: Limits) -> Rule:
 
 
 def confidence_factor(limits: Limits, delta: float = DELTA) -> float:
-    """Return c_1 = sqrt(2 log(2 N q_max / delta)): all means of all trials lie within c_1 s / sqrt(q) but for delta (Lemma F.7)."""
+    """Return c_1 = sqrt(2 log(2 N q_max / delta)).
+
+    All means of all trials lie within c_1 s / sqrt(q), except with probability delta (Lemma F.7).
+    """
     return math.sqrt(2 * math.log(2 * (limits.trials or UNLIMITED) * limits.q_max / delta))
 
 
@@ -108,7 +111,7 @@ def never(limits: Limits) -> Rule:
 
 
 def precise(limits: Limits) -> Rule:
-    """Stop what is known well enough, whatever the others are: more steps of this trial would not tell more than another trial."""
+    """Stop a trial whose throughput is precise enough, however fast it is. Its further steps would inform less than another trial."""
 
     def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
         if not _enough(step_times_s, limits):
@@ -123,21 +126,21 @@ RULES = {"sure": sure, "paper": paper, "paper-bound": paper_bound, "never": neve
 
 
 def make_rule(name: str, limits: Limits) -> Rule:
-    """The rule of that name; raises InputError for an unknown one."""
+    """Return the rule of that name; raises InputError for an unknown one."""
     if name not in RULES:
         raise InputError(f"`stopping = {name}` is unknown", hint=nearest(name, RULES))
     return RULES[name](limits)
 
 
 def against(rule: Rule, observations: Iterable[Observation]) -> Judge:
-    """The rule against the incumbent, whose trials are judged by the rule's own estimator."""
+    """Return the rule applied against the incumbent, whose trials are measured by the rule's own estimator."""
     best = incumbent(_judged_by(rule, observations))
     rate = math.exp(best[1]) if best else None
     return lambda step_times_s: rule(step_times_s, rate)
 
 
 def _judged_by(rule: Rule, observations: Iterable[Observation]) -> list[Observation]:
-    """The observations with the throughput that the rule's estimator gives them."""
+    """Return the observations with the throughput that the rule's estimator gives them."""
     return [
         dataclasses.replace(seen, log_steps_per_s=math.log(rule.estimate(seen.step_times_s).steps_per_s))
         if seen.measured and len(seen.step_times_s) > 1
@@ -147,6 +150,6 @@ def _judged_by(rule: Rule, observations: Iterable[Observation]) -> list[Observat
 
 
 def _enough(step_times_s: Sequence[float], limits: Limits) -> bool:
-    """q_min steps were measured, and steps stopped getting faster: a warm-up would look like a slow configuration."""
+    """Return whether q_min steps were measured, and steps no longer get faster. A warm-up would look like a slow configuration."""
     warm_up = warm_up_steps(step_times_s)
     return len(step_times_s) - warm_up >= max(limits.q_min, 2) and len(step_times_s) >= 2 * warm_up + 1

@@ -1,4 +1,4 @@
-"""How long a trial may take, given what is expected of it."""
+"""Limits the time of a trial by its prediction."""
 
 import math
 from collections.abc import Sequence
@@ -7,16 +7,16 @@ from oppa.problem.training import Limits
 from oppa.study import Prediction, Trial
 
 UNTIMED_STEPS = 3
-"""Steps that a runner may need before the first that it reports: memory is measured in some of them."""
+"""Steps that a runner may need before the first that it reports, some of them to measure memory."""
 SLOWER = 5.0
-"""Times the prediction at least, and as many times as its 99.9% interval reaches: beyond, something is broken."""
+"""Allowed ratio of a step time to its prediction, or more if the 99.9% interval reaches further; beyond that, something is broken."""
 SETUP_S = 60.0
 SETUPS = 4.0
-"""A set-up takes up to a minute, or four times the longest so far and ten seconds."""
+"""A set-up may take SETUP_S; once others are known, SETUPS times the longest of them plus ten seconds."""
 
 
 def time_limit_s(prediction: Prediction | None, trials: Sequence[Trial], limits: Limits) -> float:
-    """Seconds after which a trial is ended: the prediction's, and never more than the job's own limit."""
+    """Return the seconds after which a trial is ended: the limit by its prediction, but at most the job's own limit."""
     if prediction is None:
         return limits.trial_time_s
     seen = [trial.setup_s for trial in trials if trial.setup_s is not None]

@@ -1,4 +1,4 @@
-"""What a study learned of its device, as beliefs for the next one."""
+"""Transfers the coefficients that a study learned of its device to the next study, as priors."""
 
 import dataclasses
 import math
@@ -14,15 +14,15 @@ from oppa.tuning.interpretation import posterior_beliefs
 from oppa.tuning.surrogate.process import Process
 
 ELSEWHERE = 0.1
-"""A coefficient of another job differs by about this much, in log units, however well it was learned."""
+"""Standard deviation of another job's coefficient around this one, in log units, however well this one was learned."""
 
 
 def beliefs_of(folder: Path, problem: Problem) -> dict[str, Belief]:
-    """The coefficients that a study learned, for a problem on the same device.
+    """Return the coefficients that a study learned, for a problem on the same device.
 
     Raises:
         StudyError: there is no study.
-        InputError: it is of another device, or has learned nothing.
+        InputError: it is of another device, or has measured nothing.
     """
     with Study(folder) as study:
         theirs, trials = Problem.from_dict(study.meta["problem"]), study.trials()
@@ -37,19 +37,19 @@ def beliefs_of(folder: Path, problem: Problem) -> dict[str, Belief]:
 
 
 def _device(problem: Problem) -> str:
-    """The catalogue's id, so that two names of one device agree; the job's own name where the catalogue does not have it."""
+    """Return the catalogue's id, so that different names of one device agree; the job's own name if the catalogue lacks the device."""
     cluster = problem.cluster
     return identify(cluster.device, cluster.usable_bytes) or cluster.device
 
 
 def learned(designer: Oppa, origin: str) -> dict[str, Belief]:
-    """A fitted designer's coefficients, as beliefs."""
+    """Return a fitted designer's coefficients as priors for another job."""
     return {**_of(designer.log_rate, f"learned in `{origin}`"), **_of(designer.log_slack, f"learned in `{origin}`")}
 
 
 def _of(process: Process, source: str) -> dict[str, Belief]:
     return {
-        # to have measured makes no belief wider than it was
+        # a measurement never makes a belief wider than its prior
         name: dataclasses.replace(belief, spread=min(math.hypot(belief.spread, ELSEWHERE), process.cost.beliefs[name].spread))
         for name, belief in posterior_beliefs(process, source).items()
     }

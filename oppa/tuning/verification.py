@@ -1,4 +1,4 @@
-"""Is the winner really faster? The statistics of two sets of repeats that ran in turn."""
+"""Tests whether the winner is really faster, from two sets of repeats that ran in turn."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """The winner's throughput over another's; `tied` when their own intervals overlap."""
+    """The winner's speed-up over another configuration; `tied` if their own intervals overlap."""
 
     winner: Interval
     other: Interval

@@ -1,12 +1,12 @@
-"""How a training program talks to oppa: three lines in its loop, the standard library alone.
+"""Report a training program's steps to oppa, by three lines in its loop; this module uses the standard library alone.
 
     trial = report.open_trial()              # None outside a trial
     ...
     if trial and not trial.step(step_time_s, memory_bytes=peak, loss=loss):    # every rank, after each optimizer step
-        break                                # the trial is over: all ranks are told so behind the same step
+        break                                # the trial is over: `step` returns False on all ranks after the same step
 
-oppa puts this folder on PYTHONPATH, in which nothing else lies, and names the trial's folder in OPPA_TRIAL. Which rank this is says RANK,
-as torchrun sets it.
+oppa puts this folder, which contains no other file, on PYTHONPATH. OPPA_TRIAL names the trial's folder, and RANK the rank, as torchrun sets
+it.
 """
 
 import json
@@ -21,7 +21,7 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_cpu.cpp", "std
 
 
 class Trial:
-    """The folder of one trial, as one rank of the program sees it."""
+    """The folder of one trial, as one rank of the program uses it."""
 
     def __init__(self, folder, *, rank=0, world=1):
         self.folder, self.rank, self.world = Path(folder), rank, world
@@ -29,7 +29,7 @@ class Trial:
         self.next_step = 0
 
     def require_its_ranks(self):
-        """End the program if the launch line starts more or fewer ranks than the trial is of: something else would be measured."""
+        """End the program if the launch line starts more or fewer ranks than the trial has; oppa would measure something else."""
         of = math.prod(self.spec["configuration"][name] for name in ("dp", "tp", "pp"))
         if "WORLD_SIZE" in os.environ and self.world != of:
             cause = f"the launch line starts {self.world} ranks, and the trial is of {of}"
@@ -37,10 +37,15 @@ class Trial:
             raise SystemExit(f"{cause}: torchrun wants `--nproc-per-node` {{devices_per_host}}, or none")
 
     def step(self, step_time_s, *, memory_bytes=None, **facts):
-        """End one optimizer step, which rank 0 reports (seconds; peak bytes, maximum over ranks); False when it was the last one.
+        """End one optimizer step, which rank 0 reports; return False after the last step.
 
-        Where oppa asks to stop, rank 0 writes down that the next step is the last, before it begins that step. No rank can end a step that
-        rank 0 has not begun, so all find it written in time, without a message.
+        If oppa asks to stop, rank 0 writes that the next step is the last, before it begins that step. No rank can end a step that rank 0
+        has not begun. All ranks therefore find it written in time, without a message.
+
+        Args:
+            step_time_s: Wall-clock seconds of the step.
+            memory_bytes: Peak memory so far, maximum over ranks.
+            facts: Further values of the step, such as `loss`.
         """
         step = self.next_step
         if self.rank == 0:
@@ -52,14 +57,14 @@ class Trial:
         return goes_on
 
     def measured(self, step_time_s, *, memory_bytes=None, **facts):
-        """Report one optimizer step, and nothing else: for rank 0 of a program whose ranks agree by themselves on when to end."""
+        """Report one optimizer step without checking for the end; rank 0 calls it if the ranks agree by themselves on when to end."""
         line = {"step": self.next_step, "step_time_s": step_time_s, "memory_bytes": memory_bytes, **facts}
         self.next_step += 1
         with (self.folder / "measurements.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
 
     def _last_step(self, step):
-        """The number of the last step, as far as it is known now."""
+        """Return the number of the last step, as far as it is known after `step`."""
         if self.world == 1:
             return step if self.stop_requested() else step + 1
         name = self.folder / "last_step"
@@ -70,15 +75,15 @@ class Trial:
         return int(name.read_text()) if self._lists("last_step") else step + 1
 
     def stop_requested(self):
-        """Whether oppa asked the trial to end at a step boundary."""
+        """Return True if oppa has asked the trial to end at a step boundary."""
         return self._lists("stop")
 
     def _lists(self, name):
-        """Whether the folder has such a file. A network file system remembers what was missing, and looks again where a folder is read."""
+        """Return True if the folder lists this file. A network file system caches that a file is missing, but reads a folder anew."""
         return self.folder / name in self.folder.iterdir()
 
     def end(self, outcome="completed", *, cause="", rank=None, error=None):
-        """Say how the trial ended: `completed`, `out_of_memory` or `failed`. The first rank that says so is believed."""
+        """Report how the trial ended: `completed`, `out_of_memory` or `failed`. Only the first report of all ranks counts."""
         values = {"outcome": outcome, "cause": cause, "rank": rank, "time": time.time()}
         if error is not None:
             values["cause"] = cause or traceback.format_exception_only(error)[0].strip()
@@ -94,7 +99,7 @@ class Trial:
 
 
 def open_trial():
-    """The trial that this process is a rank of, or None; from now on an error that nobody catches is told to oppa, too."""
+    """Return the trial that this process is a rank of, or None outside a trial; later, uncaught errors are also reported to oppa."""
     folder = os.environ.get("OPPA_TRIAL")
     if not folder:
         return None
@@ -112,7 +117,7 @@ def open_trial():
 
 
 def ran_out_of_memory(error):
-    """Whether an allocation failed, whichever library says so, in `error` or what caused it."""
+    """Return True if `error`, or an error that caused it, is a failed allocation, whichever library raised it."""
     while error is not None:
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             return True

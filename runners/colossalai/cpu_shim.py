@@ -1,6 +1,6 @@
-"""ColossalAI on CPUs, over gloo: what it asks of an accelerator, answered by one that has no streams.
+"""Make ColossalAI run on CPUs over gloo, by an accelerator that has no streams.
 
-On CUDA nothing of this is needed, and nothing is changed. On a CPU, "overlapped" communication starts earlier but still blocks.
+CUDA needs none of this, and nothing is changed there. "Overlapped" communication on a CPU starts earlier but still blocks.
 """
 
 import contextlib
@@ -13,37 +13,37 @@ from colossalai.zero.low_level import LowLevelZeroOptimizer
 
 
 class Cpu(CpuAccelerator):
-    """A CPU as a device on which everything is done when the call returns."""
+    """A CPU as a device on which all work is done when a call returns."""
 
     def synchronize(self, device=None):
-        """There is nothing to wait for."""
+        """Do nothing, because there is nothing to wait for."""
 
     def get_rng_state(self, device=None):
-        """Of the one generator there is; ColossalAI's own takes no argument, and passes one."""
+        """Return the state of the only generator. ColossalAI's own method takes no argument, but is called with one."""
         return torch.get_rng_state()
 
     def manual_seed(self, seed):
-        """Of that same generator."""
+        """Seed the only generator."""
         torch.manual_seed(seed)
 
     def Stream(self, device=None, priority=0, **kwargs):  # noqa: N802 - ColossalAI's name
-        """A stream to hand around."""
+        """Return a stream that callers can pass around."""
         return torch.cpu.Stream()
 
     def current_stream(self, device=None):
-        """The only one."""
+        """Return the only stream."""
         return torch.cpu.current_stream()
 
     def stream(self, stream_):
-        """All streams are one."""
+        """Return a context that does nothing, because all streams are one."""
         return contextlib.nullcontext()
 
 
 def install():
-    """Make this process's ColossalAI run on its CPU."""
+    """Make ColossalAI run on the CPU in this process."""
     set_accelerator(Cpu())
-    torch.Tensor.record_stream = lambda tensor, stream: None  # a CPU's memory is not reused behind a stream's back
-    LowLevelZeroOptimizer._sanity_checks = lambda optimizer: None  # it demands CUDA or an NPU, and equal types, which the plugin sees to
-    # Which backend a group has is asked with names that only Huawei's torch knows.
+    torch.Tensor.record_stream = lambda tensor, stream: None  # no stream uses a CPU's memory after it is freed
+    LowLevelZeroOptimizer._sanity_checks = lambda optimizer: None  # they require CUDA or an NPU, and equal types, which the plugin ensures
+    # ColossalAI checks a group's backend by names that only Huawei's torch defines.
     dist.is_hccl_available = lambda: False
     dist.Backend.HCCL = "hccl"

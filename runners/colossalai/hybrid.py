@@ -1,4 +1,4 @@
-"""What one rank holds of the model under ColossalAI's HybridParallelPlugin, ready to take optimizer steps."""
+"""Build one rank's part of the model under ColossalAI's HybridParallelPlugin, ready to take optimizer steps."""
 
 import contextlib
 
@@ -14,11 +14,11 @@ from oppa.training.memory import beyond_the_limit
 from oppa.training.optimizer import update_rule
 from oppa.training.rules import require_supported
 
-_BYTES_PER_ELEMENT = 2  # ZeRO works in half precision alone
+_BYTES_PER_ELEMENT = 2  # ZeRO works in half precision only
 
 
 class Hybrid:
-    """This rank's part of the model and its optimizer; raises InputError for what the plugin cannot do."""
+    """This rank's part of the model and its optimizer; raises InputError for a job that the plugin does not support."""
 
     def __init__(self, spec, mesh):
         require_supported(spec.model, spec.configuration.tp)
@@ -33,11 +33,11 @@ class Hybrid:
         self._model, self._optimizer, *_ = self._booster.boost(network, optimizer)
 
     def step(self, batch):
-        """One optimizer step on this replica's share of the global batch; its mean loss, where the last stage is."""
+        """Take one optimizer step on this replica's share of the global batch; return its mean loss on the last stage."""
         loss = self._pipelined(batch) if self._configuration.pp > 1 else self._accumulated(batch)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self._optimizer.optim.zero_grad()  # with ZeRO, the plugin's own does not pass it on
+        self._optimizer.optim.zero_grad()  # with ZeRO, the plugin's own `zero_grad` does not reach it
         if torch.autograd._profiler_enabled():  # while memory is measured, on a CPU
             self._model._force_wait_all_gather()  # an overlapped gather that outlives the profiler crashes the process
         return loss
@@ -48,7 +48,10 @@ class Hybrid:
         return result["loss"]
 
     def _accumulated(self, batch):
-        """Micro-batches one after the other; replicas talk in the last one, or in each with ZeRO 2, which keeps no whole gradients."""
+        """Run micro-batches one after the other, and return their mean loss.
+
+        Replicas communicate in the last micro-batch, or in each with ZeRO 2, which keeps no whole gradients.
+        """
         size, count = self._configuration.micro_batch, self._configuration.num_microbatches
         total = torch.zeros((), device=batch.tokens.device)
         for start in range(0, len(batch.tokens), size):
@@ -61,18 +64,18 @@ class Hybrid:
         return total
 
     def _criterion(self, outputs, batch):
-        """Mean negative log likelihood; with tensor parallelism each rank holds the logits of a slice of the vocabulary."""
+        """Return the mean negative log-likelihood; with tensor parallelism each rank holds the logits of a slice of the vocabulary."""
         logits, targets = outputs.logits.float().flatten(0, 1), batch["targets"].flatten()
         if self._configuration.tp == 1:
             return F.cross_entropy(logits, targets)
         rows = self._model.unwrap().lm_head.out_features
         group = self._plugin.tp_group
-        # Summed: its own mean leaves out tokens whose loss is exactly 0.
+        # Summed and divided here, because its own mean leaves out tokens whose loss is exactly 0.
         return cross_entropy_1d(logits, targets, process_group=group, vocab_size=rows, dtype=logits.dtype, mode="sum") / len(targets)
 
 
 def require_runnable(configuration):
-    """Refuse what the plugin would not notice; the rest it asserts itself."""
+    """Raise InputError for configurations that the plugin would not reject itself; it asserts the other rules."""
     rules = {
         "experts are not distributed: ep is 1": configuration.ep == 1,
         "dp * micro_batch must divide global_batch": configuration.global_batch % (configuration.dp * configuration.micro_batch) == 0,
@@ -84,7 +87,7 @@ def require_runnable(configuration):
 
 
 def plugin_for(spec):
-    """The plugin with every knob of a configuration; ranks in oppa's order (`oppa.training.mesh`): pipeline stages furthest apart."""
+    """Return the plugin with every knob of a configuration. Ranks have oppa's order (`oppa.training.mesh`), stages furthest apart."""
     configuration = spec.configuration
     return HybridParallelPlugin(
         tp_size=configuration.tp,

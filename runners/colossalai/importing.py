@@ -1,8 +1,9 @@
-"""What ColossalAI asks for while it is imported, and this runner never uses.
+"""Make ColossalAI importable without things that it requires on import and this runner never uses.
 
-Packages: 8-bit optimizers, GaLore and LoRA adapters. Where they are not installed, empty modules stand in.
-CUDA: which device is current, and what it can do, for a default of Gemini's and for 8-bit floats. The answer would wake CUDA in the
-process that imports, and what is awake cannot be forked.
+Packages: ColossalAI imports 8-bit optimizers, GaLore and LoRA adapters. Empty modules replace those that are not installed.
+
+CUDA: ColossalAI queries the current device and its capability, for a default of Gemini's and for 8-bit floats. The query would initialise
+CUDA in the importing process, and a process with CUDA initialised cannot be forked.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ _PACKAGES = {
 
 @contextlib.contextmanager
 def undemanding():
-    """ColossalAI can be imported inside, and leaves CUDA asleep; its accelerator must be set before it is used."""
+    """Allow ColossalAI to be imported inside without initialising CUDA; its accelerator must be set before it is used."""
     _stand_in()
     set_accelerator("cpu")
     wake, torch.cuda._lazy_init = torch.cuda._lazy_init, _refuse

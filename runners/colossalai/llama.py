@@ -1,6 +1,7 @@
-"""oppa's model as transformers' Llama, which ColossalAI knows how to cut: the same weights under other names.
+"""Build oppa's model as transformers' Llama, which ColossalAI can split; the weights are the same under other names.
 
-RMS norms (eps 1e-5), rotary positions (base 10,000, halves rotated), grouped-query attention, SwiGLU, an output projection of its own.
+The model has RMS norms (eps 1e-5), rotary positions (base 10,000, halves rotated), grouped-query attention, SwiGLU, and an output
+projection of its own.
 """
 
 import re
@@ -31,7 +32,7 @@ _PARTS = re.compile("|".join(map(re.escape, _NAMES)))
 
 
 def build_llama(spec, shard_config, device):
-    """The model, of which the layers that this rank's pipeline stages hold have their weights; the others have none."""
+    """Return the model; the layers of this rank's pipeline stages have their weights, and the others stay on the meta device."""
     config = _config(spec.model)
     with torch.device("meta"):
         network = LlamaForCausalLM(config)
@@ -48,7 +49,7 @@ def build_llama(spec, shard_config, device):
 
 
 def oppas_name(name):
-    """What oppa's own model calls the parameter that transformers calls `name`."""
+    """Return the name in oppa's own model of the parameter that transformers calls `name`."""
     return _PARTS.sub(lambda part: _NAMES[part[0]], name)
 
 

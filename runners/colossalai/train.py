@@ -1,4 +1,4 @@
-"""ColossalAI's HybridParallelPlugin as a trial: one process per rank."""
+"""Train under ColossalAI's HybridParallelPlugin as a trial, with one process per rank."""
 
 import functools
 import sys
@@ -7,9 +7,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for `rank`
 import rank
 
-sys.path.pop(0)  # its folders have the names of frameworks
+sys.path.pop(0)  # its folders would shadow the frameworks of the same names
 
-sys.path.insert(0, str(Path(__file__).parent))  # what lies beside this file; the program may be imported from elsewhere
+sys.path.insert(0, str(Path(__file__).parent))  # for the modules in this folder; the program may be imported from elsewhere
 
 import importing
 from colossalai.accelerator import set_accelerator
@@ -20,7 +20,7 @@ with importing.undemanding():
 
 
 def build(spec, mesh):
-    """This rank's part of the model."""
+    """Return this rank's part of the model."""
     if mesh.device.type == "cpu":
         cpu_shim.install()
     else:

@@ -1,8 +1,8 @@
-"""The user's own launch line as a trial: fills it in, rewrites configuration files, starts it, and reads its steps where it must.
+"""Run the user's own launch line as a trial: fill it in, rewrite configuration files, start it, and read its steps if it reports none.
 
-A program that reports its steps itself (report.py) takes this process's place. Of another one, each line of output is held against the
-declared pattern; it is ended once it has taken the steps of the trial, or oppa has seen enough. On several hosts each has one of these; the
-first that reads of a step is the one that reports.
+A program that reports its steps itself (report.py) replaces this process. For any other program, each line of output is matched against the
+declared pattern. The program is ended once it has taken the steps of the trial, or oppa has seen enough. If there are several hosts, each
+runs one such process; the first that reads a step is the one that reports.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # what lies beside this file
+sys.path.insert(0, str(Path(__file__).parent))  # for the modules in this folder
 
 import report
 from rewriting import rewrite
@@ -29,11 +29,11 @@ LOOK_S = 0.5
 
 
 def main(folder):
-    """Run the trial in `folder`; the program's exit code."""
+    """Run the trial in `folder`, and return the program's exit code."""
     spec = TrialSpec.read(folder)
     values = values_of(spec.configuration, spec.model, spec.cluster, spec.training, steps=spec.steps, folder=folder)
     host = int(os.environ.get("PET_NODE_RANK", "0"))
-    own = folder / f"host{host}" if host else folder  # as oppa.trials.logs has it
+    own = folder / f"host{host}" if host else folder  # the folder that oppa.trials.logs returns
     copies = {}
     for file in spec.command.files:
         copies[file.name] = own / Path(file.path).name
@@ -48,7 +48,7 @@ def main(folder):
 
 
 class Follower:
-    """Starts a program and reads its steps from what it prints."""
+    """Starts a program, and reads its steps from its output."""
 
     def __init__(self, trial, steps, *, wanted, counter):
         self.trial, self.wanted, self.counter = trial, wanted, counter
@@ -58,12 +58,15 @@ class Follower:
         self.enough, self.lacking = False, ""
 
     def run(self, argv):
-        """Start it, follow it to its end, and say how it ended; its exit code, 0 where it was we who ended it."""
+        """Start the program, follow it to its end, and report a lack of memory; return its exit code, or 0 if this ended it.
+
+        If a signal ended the program, the same signal ends this process.
+        """
         program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for lines in lines_of(program):
             self.read(lines, time.monotonic())
             if self.enough or self.is_over_elsewhere():
-                program.terminate()  # what it leaves behind is ended by oppa, as after any trial
+                program.terminate()  # oppa ends the processes that it leaves, as after any trial
                 return 0
         code = program.wait()
         if code and self.lacking:
@@ -73,7 +76,7 @@ class Follower:
         return code
 
     def read(self, lines, now_s):
-        """Take in lines of output that came at once, and report the steps that they complete."""
+        """Read lines of output that came at once, and report the steps that they complete."""
         texts = [ESCAPES.sub("", line) for line in lines]
         found = [self.pattern.search(text) for text in texts]
         others = [PREFIX.sub("", text, count=1).rstrip() for text, match in zip(texts, found, strict=True) if not match]
@@ -86,11 +89,11 @@ class Follower:
                 self.enough = stop or self.trial.next_step >= self.wanted
 
     def is_over_elsewhere(self):
-        """Whether another host, which reports, has seen the last step."""
+        """Return True if another host reports, and has reported the end of the trial."""
         return not self.reporting and (self.trial.folder / REPORT).exists()
 
     def reports(self):
-        """Whether this host is the one that reports; the first to ask is."""
+        """Return True if this host is the one that reports: the first that calls this."""
         if self.reporting is None:
             try:
                 (self.trial.folder / REPORTER).open("x").close()
@@ -102,13 +105,16 @@ class Follower:
 
 def die_of(number):
     """End by the signal that ended the program, so that oppa sees it."""
-    with contextlib.suppress(OSError):  # of SIGKILL nobody needs the default action
+    with contextlib.suppress(OSError):  # SIGKILL always has its default action
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
 def lines_of(program):
-    """Yield what a program prints on either stream, in lists of lines that come at once, now and then an empty one; `\\r` ends a line."""
+    """Yield what a program prints on both streams, in lists of lines that come at once.
+
+    A list may be empty, as it is if nothing came for LOOK_S seconds. `\\r` ends a line, too.
+    """
     with selectors.DefaultSelector() as selector:
         rests = {program.stdout: b"", program.stderr: b""}
         passed_on = {program.stdout: sys.stdout.buffer, program.stderr: sys.stderr.buffer}

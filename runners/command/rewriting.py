@@ -1,13 +1,13 @@
-"""A copy of a configuration file with some keys set: JSON, YAML or TOML, by the file's suffix."""
+"""Copy a configuration file with some keys set. The file's suffix decides between JSON, YAML and TOML."""
 
 import json
 
 
 def rewrite(source, target, keys):
-    """Write `target`: `source` with every key (`a.b.c`, tables made as needed) at its value.
+    """Write a copy of `source` to `target` with every key (`a.b.c`) set to its value; missing tables are added.
 
     Raises:
-        ValueError: the file is none of these kinds, or a key leads through something that is no table.
+        ValueError: the file is of no known kind, or a key leads through a value that is no table.
         ImportError: the package that reads and writes this kind is not installed.
     """
     read, write = kind_of(source)
@@ -18,7 +18,7 @@ def rewrite(source, target, keys):
 
 
 def put(content, key, value):
-    """Set a dotted key."""
+    """Set a dotted key; raises ValueError if it leads through a value that is no table."""
     *tables, last = key.split(".")
     for name in tables:
         if not isinstance(content, dict):
@@ -30,7 +30,7 @@ def put(content, key, value):
 
 
 def kind_of(path):
-    """How to read and write a file of this suffix; both from and to text."""
+    """Return two functions for files of this suffix, which parse a text and write one; raises ValueError for another suffix."""
     if path.suffix == ".json":
         return json.loads, lambda content: json.dumps(content, indent=2) + "\n"
     if path.suffix in (".yaml", ".yml"):

@@ -1,20 +1,20 @@
-"""Optimizer steps, counted and timed from the lines that a program prints.
+"""Count and time optimizer steps from the lines that a program prints.
 
 Notation:
-    unit      what the program counts: an optimizer step, or one of `per_step` batches
+    unit      the thing that the program counts: an optimizer step, or one of `per_step` batches
     facts     the named groups of a line that matched: `step` or `done`, `s` or `ms`, `loss`, `memory_gib`; and `source`, its rank's prefix
-    at_s      when the last unit was seen
+    at_s      time at which the last unit was seen
     rest      units seen that make no whole step yet, and the seconds that they took
 
 The rule for the numbers of one rank, or of ranks that share a stream without a prefix:
 
 1. A higher number is new. The same number is the same unit, shown again. A lower number begins a new epoch.
-2. Prefixes such as `[rank1]:` tell ranks apart. Each rank is counted by itself, and the rank that is furthest counts.
+2. Prefixes such as `[rank1]:` distinguish ranks. Each rank is counted by itself, and the rank that is furthest counts.
 3. Without a prefix, a rank may print a number after another rank has printed the next one. Such a late line adds nothing.
 4. A return to the first number from the second is therefore late, or begins an epoch of two units. These lines are held. A higher number
-   shows that they were late. Another return shows that epochs have two units; where lines are repeated, so many prints as in rule 5 do.
-5. A number that alone was ever printed is one unit, shown again, or one unit in each epoch. These lines are held. Epochs are established by
-   more prints than one unit explains: one of each rank, or of a bar that is redrawn.
+   shows that they were late. Another return shows that epochs have two units. If lines are repeated, as many prints as in rule 5 show it.
+5. If only one number was ever printed, it is one unit, shown again, or one unit in each epoch. These lines are held. Epochs are established
+   by more prints than one unit explains. One unit explains a print of each rank, or REDRAWN prints of a bar.
 
 Lines that were held are counted as soon as the epochs are established, so none is lost.
 """
@@ -26,11 +26,11 @@ import re
 GIB = 1 << 30
 SECONDS = {"s": 1.0, "ms": 1e-3}
 SOURCE = re.compile(r"(?:\[(?:rank|default)\d+\]:\s?)+")
-"""How torch and torchrun (`--tee`) begin the lines of one rank; `default` is the role of ranks that have no other."""
+"""The prefix of one rank's lines, by torch and by torchrun (`--tee`); `default` is the role of ranks that have no other."""
 LATE = 1
-"""A rank may print a number after another rank has printed the next one: synchronous ranks are no further apart."""
+"""Numbers by which one rank may be later than another. A rank may print a number after another rank has printed the next one."""
 REDRAWN = 3
-"""A rank may show the same line so often, as when a bar is redrawn."""
+"""Times that a rank may print the same line, as when a bar is redrawn."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,19 +51,19 @@ class Unit:
 
 
 class Numbers:
-    """Tells which lines of a source add units, by the rule above; a source is one rank, or all ranks that print without a prefix."""
+    """Decides which lines of a source add units, by the rule above. A source is one rank, or all ranks that print without a prefix."""
 
     def __init__(self, *, ranks):
-        self.lateness = self.late = LATE if ranks > 1 else 0  # what is possible, and what is not ruled out yet
+        self.lateness = self.late = LATE if ranks > 1 else 0  # the lateness that is possible, and the one that is not ruled out yet
         self.copies = max(ranks, REDRAWN)
-        self.first = self.last = None  # of this epoch
-        self.most = self.end = None  # the highest of all epochs, and of the epoch before
-        self.printed = 0  # how often the first number was
+        self.first = self.last = None  # numbers of this epoch
+        self.most = self.end = None  # the highest number of all epochs, and the last one of the epoch before
+        self.printed = 0  # how often the first number was printed
         self.shared = self.begins = False  # whether a line was shown again, and whether the next unit begins an epoch
         self.in_doubt, self.held = False, []
 
     def units(self, facts):
-        """Return the units that a line adds, after those of lines held before it that are established now."""
+        """Return the units that a line adds; units of held lines that are established now come first."""
         bar = facts.get("done") is not None
         number = facts["done"] if bar else facts.get("step")
         if number is None:
@@ -81,7 +81,7 @@ class Numbers:
         return self.lower(number, facts, bar=bar)
 
     def higher(self, number, facts, *, bar):
-        """Count on, unless a late rank ends the epoch before."""
+        """Return the units up to a higher number, unless a late rank prints the last number of the epoch before."""
         if self.shared and self.late and not bar and self.last == self.first and number == self.end > self.first + 1:
             return []
         if number > self.most and (self.held or self.late < self.lateness):  # epochs are longer than they seemed
@@ -91,7 +91,7 @@ class Numbers:
         return self.add(facts, units)
 
     def again(self, facts, *, bar):
-        """Count a number again only if it alone is ever printed, in epochs of one unit; a bar shows its 0 between them."""
+        """Return units for a repeated number only if no other is ever printed, in epochs of one unit; a bar prints 0 between them."""
         self.shared = True
         if bar or self.most > self.first:
             return []
@@ -99,7 +99,7 @@ class Numbers:
         return self.release() if self.printed > self.copies else []
 
     def lower(self, number, facts, *, bar):
-        """Begin an epoch, unless a late rank prints what another one has printed."""
+        """Begin an epoch at a lower number, unless a late rank prints a number that another rank has printed."""
         maybe_late = self.late and not (bar and number == 0)
         near = self.last - number <= LATE
         returns = number == self.first and near
@@ -107,7 +107,7 @@ class Numbers:
             self.shared = True
             return []
         if not self.in_doubt:
-            self.held = []  # they were shown again
+            self.held = []  # these lines were repetitions
         if maybe_late and returns:
             self.in_doubt = self.printed <= self.copies if self.shared else not self.in_doubt
             self.late = self.lateness if self.in_doubt else 0
@@ -116,23 +116,23 @@ class Numbers:
         return self.add(facts, number if bar else 1)
 
     def add(self, facts, count):
-        """Return so many units, and those held before; hold them while in doubt."""
+        """Return `count` units, and those held before; hold all of them while in doubt."""
         self.held += [Unit(facts=facts, begins=self.begins and place == 0) for place in range(count)]
         self.begins = self.begins and not count
         return [] if self.in_doubt else self.release()
 
     def release(self):
-        """Return what was held."""
+        """Return the held units, and hold none."""
         held, self.held = self.held, []
         return held
 
 
 class StepCounter:
-    """Turns lines into steps; a counter may start at 0, at 1 or anywhere, and start again in each epoch, however short."""
+    """Turns lines into steps. A program may count from 0, from 1 or from any number, and start again in each epoch, however short."""
 
     def __init__(self, *, per_step=1, ranks, now_s):
         self.per_step, self.ranks = per_step, ranks
-        self.sources, self.seen, self.total = {}, {}, 0  # of each source its numbers, and how many units they are; the most of them
+        self.sources, self.seen, self.total = {}, {}, 0  # the numbers and the units of each source; the most units
         self.at_s = now_s
         self.rest, self.rest_s = 0, 0.0
 
@@ -140,7 +140,7 @@ class StepCounter:
         """Return the steps that lines complete.
 
         Args:
-            lines: The facts of each line; those that came at once share the time since the lines before them.
+            lines: The facts of each line. Lines that came at once share the time since the lines before them.
         """
         units = [unit for facts in lines for unit in self.units(facts)]
         if not units:
@@ -151,7 +151,7 @@ class StepCounter:
         return [step for unit in units if (step := self.step(unit, share_s))]
 
     def units(self, facts):
-        """Return the units that a line adds to those of the source that is furthest."""
+        """Return the units by which a line extends those of the source that is furthest."""
         source = facts.get("source")
         if source not in self.sources:
             self.sources[source], self.seen[source] = Numbers(ranks=1 if source else self.ranks), 0
@@ -182,10 +182,10 @@ def facts_of(text, match):
 
 
 def finite(text):
-    """Return a number; None where there is none, or none that is finite."""
+    """Return the number in a text; None if there is no number, or it is not finite."""
     return float(text) if text and math.isfinite(float(text)) else None
 
 
 def in_bytes(gib):
-    """Return bytes; None where there is no number."""
+    """Return GiB in bytes; None if there is no number."""
     return int(float(gib) * GIB) if gib else None

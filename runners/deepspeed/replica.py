@@ -1,7 +1,7 @@
-"""What one rank holds of the model under DeepSpeed, ready to take optimizer steps.
+"""Build one rank's part of the model under DeepSpeed, ready to take optimizer steps.
 
-The model is a list of parts, a block each: the first one embeds, the last one ends in logits. A PipelineModule builds those of its
-stage; without a pipeline they follow each other on every rank.
+The model is a list of parts with one block each. The first part also embeds, and the last one also projects to logits. A PipelineModule
+builds the parts of its stage. Without a pipeline, every rank runs all parts in order.
 """
 
 import functools
@@ -21,18 +21,18 @@ from oppa.training.weights import materialise
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _WHOLE = Slice()
-"""A part is built whole: AutoTP is what cuts it."""
+"""The slice of a part that is built whole, because AutoTP splits it."""
 
 
 def build(spec, mesh):
-    """This rank's part of the model; raises InputError for what DeepSpeed or this runner cannot do."""
+    """Return this rank's part of the model; raises InputError for a job that DeepSpeed or this runner does not support."""
     require_supported(spec.model, spec.configuration.tp)
     require_runnable(spec.configuration, spec.model.layers, spec.training.gradient_clipping)
     return Pipelined(spec, mesh) if spec.configuration.pp > 1 else Accumulated(spec, mesh)
 
 
 class Part(Stage):
-    """One block of the model with its weights, the torch runner's; the first one embeds, the last one projects."""
+    """One block of the model, with the torch runner's weights; the first one also embeds, the last one also projects to logits."""
 
     def __init__(self, spec, index, device):
         layers, dtype = spec.model.layers, _DTYPES[spec.training.precision]
@@ -43,7 +43,7 @@ class Part(Stage):
 
 
 class Accumulated:
-    """Every rank holds all layers, whole or in shards, and runs micro-batches one after the other."""
+    """A replica without a pipeline: every rank holds all layers, whole or in shards, and runs micro-batches one after the other."""
 
     def __init__(self, spec, mesh):
         self._configuration, self._loss = spec.configuration, loss_for(spec)
@@ -51,17 +51,20 @@ class Accumulated:
         self._engine = engine_for(nn.Sequential(*parts), spec)
 
     def step(self, batch):
-        """One optimizer step on this replica's share of the global batch; its mean loss."""
+        """Take one optimizer step on this replica's share of the global batch, and return its mean loss."""
         total = torch.zeros((), device=batch.tokens.device)
         for tokens, targets in micro_batches(batch, self._configuration):
             loss = self._loss(self._engine(tokens), targets)
             self._engine.backward(loss)
-            self._engine.step()  # updates behind the last micro-batch alone
+            self._engine.step()  # updates the weights after the last micro-batch only
             total += loss.detach() / self._configuration.num_microbatches
         return total
 
     def _placed(self, part, spec):
-        """A part where DeepSpeed takes it up, so that no device ever holds the whole model: in shards (ZeRO 3), on the host (AutoTP)."""
+        """Return a part in the place that DeepSpeed expects: in shards for ZeRO 3, on the host for AutoTP.
+
+        No device then ever holds the whole model.
+        """
         if self._configuration.zero_stage == 3:
             deepspeed.zero.Init(module=part, config_dict_or_path=settings(spec.configuration, spec.training))
         elif self._configuration.tp > 1:
@@ -70,7 +73,7 @@ class Accumulated:
 
 
 class Pipelined:
-    """This rank holds the layers of a stage."""
+    """A replica with a pipeline: this rank holds the layers of one stage."""
 
     def __init__(self, spec, mesh):
         self._configuration, self._is_last = spec.configuration, mesh.pp.index == mesh.pp.size - 1
@@ -79,16 +82,16 @@ class Pipelined:
         self._engine = engine_for(stage, spec)
 
     def step(self, batch):
-        """One optimizer step; the mean loss over all replicas, where the last stage is."""
+        """Take one optimizer step; return the mean loss over all replicas on the last stage, None on other stages."""
         loss = self._engine.train_batch(micro_batches(batch, self._configuration))
         return loss if self._is_last else None
 
 
 def engine_for(module, spec):
-    """DeepSpeed around a module, ready to train."""
+    """Return DeepSpeed's engine around a module, ready to train."""
     optimizer = functools.partial(_optimizer, training=spec.training)
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings(spec.configuration, spec.training))
-    # For bf16 without ZeRO, DeepSpeed makes the optimizer's state by a step on zero gradients, which would count as the first.
+    # DeepSpeed makes the optimizer's state, for bf16 without ZeRO, by a step on zero gradients, which would count as the first.
     for state in engine.basic_optimizer.state.values():
         if "step" in state:
             state["step"].zero_()
@@ -96,12 +99,12 @@ def engine_for(module, spec):
 
 
 def loss_for(spec):
-    """Mean negative log likelihood of a micro-batch; AutoTP gathers the logits."""
+    """Return the loss function of logits and targets: the mean negative log-likelihood of a micro-batch. AutoTP gathers the logits."""
     return lambda logits, targets: cross_entropy(logits, targets, spec.model.vocab, _WHOLE)
 
 
 def micro_batches(batch, configuration):
-    """A replica's share of the global batch, piece by piece."""
+    """Return an iterator over the micro-batches of a replica's share of the global batch, as pairs of tokens and targets."""
     size = configuration.micro_batch
     return zip(batch.tokens.split(size), batch.targets.split(size), strict=True)
 

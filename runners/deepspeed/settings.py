@@ -1,13 +1,14 @@
-"""What DeepSpeed is told: its JSON, derived from a configuration; and which configurations it cannot run. Without DeepSpeed.
+"""Derive DeepSpeed's JSON from a configuration, and refuse configurations that DeepSpeed cannot run.
 
-Found by running DeepSpeed 0.19.8: whatever is not refused here trains the same model (tests/runners/test_deepspeed.py).
+This module does not import DeepSpeed. Its rules were found by running DeepSpeed 0.19.8: a configuration that is not refused here trains the
+same model (tests/runners/test_deepspeed.py).
 """
 
 from oppa.errors import InputError
 
 _BYTES_PER_ELEMENT = {"fp32": 4, "bf16": 2}
 
-# Which of the model's linear layers AutoTP cuts, and how: by itself it looks for the names of Hugging Face's models.
+# The linear layers that AutoTP splits, and how. They are listed because AutoTP's own rules match names of Hugging Face's models.
 _CUTS = [
     {"patterns": [r".*\.attention\.(query|key|value)\.weight", r".*\.feed_forward\.(gate|up)\.weight"], "partition_type": "column"},
     {"patterns": [r".*\.attention\.output\.weight", r".*\.feed_forward\.down\.weight"], "partition_type": "row"},
@@ -16,7 +17,7 @@ _CUTS = [
 
 
 def settings(configuration, training):
-    """DeepSpeed's configuration. It multiplies up the global batch itself, which is wrong with AutoTP, but used for nothing."""
+    """Return DeepSpeed's configuration. DeepSpeed computes the global batch itself, wrongly with AutoTP, but does not use it."""
     parallel = {"tensor_parallel": _tensor_parallel(configuration.tp)} if configuration.tp > 1 else {}
     return {
         "train_micro_batch_size_per_gpu": configuration.micro_batch,
@@ -24,7 +25,7 @@ def settings(configuration, training):
         "zero_optimization": _zero(configuration, training.precision),
         "bf16": {"enabled": training.precision == "bf16"},
         "gradient_clipping": training.gradient_clipping,  # its default is 1
-        # torch's own AdamW, as under every other runner; DeepSpeed's would be compiled when the trial starts.
+        # torch's own AdamW is used, as under every other runner; DeepSpeed's would be compiled when the trial starts.
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 2**31,
@@ -47,7 +48,7 @@ def _tensor_parallel(size):
 
 
 def require_runnable(configuration, layers, clipping=0.0):
-    """Refuse a configuration that DeepSpeed or this runner cannot run; raises InputError with the rule that is broken."""
+    """Raise InputError, with the rule that is broken, for a configuration that DeepSpeed or this runner cannot run."""
     pp, replicas = configuration.pp, configuration.dp * configuration.micro_batch
     rules = {
         "dp * micro_batch does not divide global_batch": configuration.global_batch % replicas == 0,

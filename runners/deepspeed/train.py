@@ -1,4 +1,4 @@
-"""oppa's own model under DeepSpeed as a trial: one process per rank."""
+"""Train oppa's own model under DeepSpeed as a trial, with one process per rank."""
 
 import ctypes
 import functools
@@ -9,16 +9,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for `rank`
 import rank
 
-sys.path.pop(0)  # its folders have the names of frameworks
+sys.path.pop(0)  # its folders would shadow the frameworks of the same names
 
 import torch
 
-# Told, not looked for: to look, DeepSpeed would wake CUDA, and what is awake cannot be forked.
+# DeepSpeed would otherwise initialise CUDA to detect it, and a process with CUDA initialised cannot be forked.
 os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.device_count() else "cpu")
-sys.path.insert(0, str(Path(__file__).parent))  # what lies beside this file; the program may be imported from elsewhere
+sys.path.insert(0, str(Path(__file__).parent))  # for the modules in this folder; the program may be imported from elsewhere
 
 import deepspeed
-import deepspeed.runtime.zero.muon.muon_optimizer  # what a trial would import otherwise: torch's compiler, for an optimizer not used
+import deepspeed.runtime.zero.muon.muon_optimizer  # imported here, because it loads torch's compiler, for an unused optimizer
 import replica
 from deepspeed.accelerator import get_accelerator, set_accelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
@@ -28,7 +28,7 @@ _STACK_BYTES = 512 << 10
 
 
 def build(spec, mesh):
-    """This rank's part of the model."""
+    """Return this rank's part of the model."""
     on_host = {"LOCAL_RANK": mesh.rank % spec.cluster.devices_per_host, "LOCAL_SIZE": spec.cluster.devices_per_host}
     for name, value in on_host.items():
         os.environ.setdefault(name, str(value))
@@ -39,7 +39,7 @@ def build(spec, mesh):
 
 
 def _use_cpus():
-    """Also where there is CUDA; collectives by gloo, not by an extension that would be compiled now."""
+    """Make DeepSpeed use CPUs, even if CUDA is available; collectives use gloo, not an extension that would be compiled now."""
     if get_accelerator().device_name() != "cpu":
         set_accelerator(CPU_Accelerator())
     __compatible_ops__["deepspeed_shm_comm"] = False
@@ -47,9 +47,12 @@ def _use_cpus():
 
 
 def _make_stacks_small():
-    """Of threads to come: the kernel counts stacks, 8 MiB each, against the memory limit, and DeepSpeed makes many process groups."""
+    """Make the stacks of later threads small.
+
+    The kernel counts stacks, 8 MiB each, against the memory limit, and DeepSpeed makes many process groups.
+    """
     libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(64)
-    if hasattr(libc, "pthread_setattr_default_np"):  # glibc alone has it
+    if hasattr(libc, "pthread_setattr_default_np"):  # only glibc has it
         libc.pthread_getattr_default_np(attributes)
         libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(_STACK_BYTES))
         libc.pthread_setattr_default_np(attributes)

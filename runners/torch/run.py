@@ -1,4 +1,4 @@
-"""oppa's own training core as a run, `oppa train`: one process per rank, in the folder of an attempt (oppa/training/run_folder.py)."""
+"""Train a run of `oppa train` with oppa's own training core: one process per rank, in an attempt's folder (oppa/training/run_folder.py)."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for `rank`
 import rank as ranks
 
-sys.path.pop(0)  # its folders have the names of frameworks
+sys.path.pop(0)  # its folders would shadow the frameworks of the same names
 
 from oppa.control import line
 from oppa.training.attempt import Attempt
@@ -17,12 +17,12 @@ from oppa.trials.wire import TrialSpec
 
 
 def run(folder, rank, world):
-    """Run this rank of the attempt in `folder`; its exit code."""
+    """Run this rank of the attempt in `folder`, and return its exit code."""
     return ranks.guarded(train, folder, rank, world)
 
 
 def train(trial, rank, world):
-    """Train from the newest checkpoint on."""
+    """Train from the newest checkpoint on, and report each step and the end."""
     folder, spec = trial.folder.parents[1], TrialSpec.read(trial.folder)
     with line_of(folder, spec, rank) as adviser:
         attempt = Attempt(
@@ -37,7 +37,7 @@ def train(trial, rank, world):
 
 
 def line_of(folder, spec, rank):
-    """Rank 0's line to the control service, where the run has one."""
+    """Return rank 0's connection to the control service as a context; it holds None on other ranks, or if the run has no service."""
     if rank != 0:
         return contextlib.nullcontext()
     return line.client_of(folder, spec.configuration, RunSpec.read(folder).problem) or contextlib.nullcontext()

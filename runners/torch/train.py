@@ -1,4 +1,4 @@
-"""oppa's own training core as a trial: one process per rank."""
+"""Run oppa's own training core as a trial, with one process per rank."""
 
 import functools
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for `rank`
 import rank
 
-sys.path.pop(0)  # its folders have the names of frameworks
+sys.path.pop(0)  # its folders would shadow the frameworks of the same names
 
 from oppa.training.replica import Replica
 

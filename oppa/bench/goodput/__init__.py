@@ -1,1 +1,1 @@
-"""Time to a target loss under each policy: the runs, what they come to, and their figures."""
+"""Measure the time to a target loss under each policy: the runs, their results, and the figures."""

@@ -1,4 +1,4 @@
-"""The figures of the comparison, after those of the COPUS paper."""
+"""Draw the figures of the comparison, after those of the COPUS paper."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ SECONDS = Axis(label="seconds")
 
 
 def all_figures(comparison: Comparison) -> dict[str, tuple[str, str]]:
-    """File name -> caption and SVG."""
+    """Return caption and SVG by file name."""
     return {
         "trajectory.svg": _trajectory(comparison),
         "loss-time.svg": _loss(comparison, "seconds"),
@@ -30,7 +30,7 @@ def _first(comparison: Comparison) -> Track:
 
 
 def _trajectory(comparison: Comparison) -> tuple[str, str]:
-    """Batch and layout over time, and the loss that comes of it (figure 1)."""
+    """Draw batch, layout and loss over time (figure 1)."""
     adaptive = [name for name in comparison.by_variant if not name.startswith("static")]
     panels: dict[str, list[Series]] = {"global batch": [], "loss": []}
     for name in adaptive:
@@ -50,7 +50,7 @@ def _trajectory(comparison: Comparison) -> tuple[str, str]:
 
 
 def _loss(comparison: Comparison, against: str) -> tuple[str, str]:
-    """The loss against time, or against samples (figures 6 and 7): medians over seeds."""
+    """Draw the loss against time or samples (figures 6 and 7), as medians over seeds."""
     drawn = []
     for name, tracks in comparison.by_variant.items():
         xs = [track.clock_s if against == "seconds" else track.samples for track in tracks]
@@ -64,7 +64,7 @@ def _loss(comparison: Comparison, against: str) -> tuple[str, str]:
 
 
 def _decomposition(comparison: Comparison) -> tuple[str, str]:
-    """Goodput and its two factors, at the noise scale that our run has seen (figure 8)."""
+    """Draw goodput and its two factors, at the noise scale that our run observed (figure 8)."""
     ours = _first(comparison)
     known = ours.steps["noise_scale"].to_numpy(float)
     seen = ~np.isnan(known)
@@ -75,7 +75,7 @@ def _decomposition(comparison: Comparison) -> tuple[str, str]:
     for name, tracks in comparison.by_variant.items():
         track = tracks[0]
         within = grid[grid <= track.clock_s[-1]]
-        at = np.minimum(np.searchsorted(track.clock_s, within), len(track.clock_s) - 1)  # the step that is under way
+        at = np.minimum(np.searchsorted(track.clock_s, within), len(track.clock_s) - 1)  # the current step
         batch, rate = track.steps["global_batch"].to_numpy(float)[at], _rates(track)[at]
         worth = goodput(rate, batch, noise_scale[: len(within)], reference_batch=reference)
         for panel, values in (("goodput", worth), ("throughput", rate), ("efficiency", worth / rate)):
@@ -85,7 +85,7 @@ def _decomposition(comparison: Comparison) -> tuple[str, str]:
 
 
 def _rates(track: Track) -> Array:
-    """Samples per second of each step: the median of those in the same configuration, one after the other."""
+    """Return the samples per second of each step: the median over consecutive steps with the same configuration and batch."""
     ids, batches = track.steps["configuration"], track.steps["global_batch"]
     stretch = (ids.ne(ids.shift()) | batches.ne(batches.shift())).cumsum()
     rates = (batches / track.steps["step_time_s"]).groupby(stretch).transform("median")
@@ -93,7 +93,7 @@ def _rates(track: Track) -> Array:
 
 
 def _relative(comparison: Comparison) -> tuple[str, str]:
-    """How much longer each of the others takes to the loss that ours has at each moment, as a share and in seconds (figure 9)."""
+    """Draw how much longer each other variant takes to reach our loss at each moment, as a share and in seconds (figure 9)."""
     tracks = comparison.by_variant[OURS]
     end_s = min(track.clock_s[-1] for track in tracks)
     grid = np.linspace(0.1 * end_s, end_s, 60)
@@ -110,7 +110,7 @@ def _relative(comparison: Comparison) -> tuple[str, str]:
 
 
 def _times(ours: Track, other: Track, grid: Array, window: float) -> Array:
-    """When the other has come to the loss that we have at each moment; not a number where it never does."""
+    """Return the time at which the other run reaches our loss at each moment; NaN if it never does."""
     own = np.minimum.accumulate(ours.smoothed(window))
     theirs = np.minimum.accumulate(other.smoothed(window))
     losses = np.interp(grid, ours.clock_s, own)

@@ -1,10 +1,10 @@
-"""What a policy gains over the best of others: how much sooner it comes to a target loss, seed by seed.
+"""Compute a policy's gain over the best other one: how much sooner it reaches a target loss, seed by seed.
 
 Notation (r seeds, k targets):
     t      seconds to each target, by variant      (r, k)
-    best   of the others, at each target: the one whose median over seeds is the least
+    best   the variant among the others with the smallest median over seeds, at each target
     gain   1 - t / t of the best, with the same seed: a share of the other's time    (r, k)
-    mean   over targets, then over seeds; its interval, at 95%, by drawing seeds again and again (bootstrap)
+    mean   over targets, then over seeds; its 95% interval is a bootstrap over seeds
 """
 
 import dataclasses
@@ -19,26 +19,26 @@ DRAWS = 10_000
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Gains:
-    """Of one variant."""
+    """Holds the gains of one variant."""
 
     rivals: tuple[str, ...]
-    """The best of the others, at each target."""
+    """Best of the other variants, at each target."""
     by_seed: Array
-    """(r, k)"""
+    """Gain by seed and target, shape (r, k)."""
 
     @property
     def medians(self) -> list[float]:
-        """Over seeds, at each target."""
+        """Return the median over seeds, at each target."""
         return [float(each) for each in np.median(self.by_seed, axis=0)]
 
     @property
     def mean(self) -> float:
-        """Over targets and seeds."""
+        """Return the mean over targets and seeds."""
         return float(self.by_seed.mean())
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the mean, at 95%."""
+        """Return the 95% bootstrap interval of the mean."""
         of_seeds = self.by_seed.mean(axis=1)
         drawn = np.random.default_rng(0).choice(of_seeds, (DRAWS, len(of_seeds))).mean(axis=1)
         low, high = np.quantile(drawn, [0.025, 0.975])
@@ -46,9 +46,9 @@ class Gains:
 
 
 def gains(ours: Array, others: Mapping[str, Array]) -> Gains:
-    """How much sooner we are than the best of the others.
+    """Return the gains of our times over the best of the others.
 
-    What never comes to a target is infinitely late: whoever is compared with it gains all, and loses all where it is our own.
+    A variant that never reaches a target has infinite time. The gain is then 1 if only the other fails, and -1 if ours fails.
     """
     names = list(others)
     medians = np.stack([np.median(others[name], axis=0) for name in names])

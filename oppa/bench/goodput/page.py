@@ -1,4 +1,4 @@
-"""The page of the real experiment: everything on it comes from the records of the runs beside it."""
+"""Write the page of the real experiment from the recorded runs in the same folder."""
 
 import dataclasses
 from pathlib import Path
@@ -13,20 +13,23 @@ from oppa.table import Table
 
 RECORD = Path("results", "goodput")
 TARGETS = (1.9, 1.85, 1.8, 1.75, 1.7)
-"""Losses per byte, over the second half of our policy's run. Down to 2, a static batch of 32 is as fast: small batches learn more from a
-sequence, and here see as much fewer of them (figure 9 has the whole way). Set by pilots and by shorter runs with the first seed."""
+"""Losses per byte, from the second half of our policy's run. Pilots and shorter runs with the first seed set them.
+
+Down to a loss of 2, a static batch of 32 is as fast. Small batches learn more from a sequence, but in this job they see correspondingly
+fewer sequences (figure 9 shows the whole course).
+"""
 TITLE = "Time to loss: recorded step times, and what changes took (table 1)"
 WINDOW = 1024
 COMMAND = "oppa bench goodput --run"
 
 
 def comparison_of(folder: Path) -> Comparison:
-    """Of all that is recorded there; raises InputError if that is nothing."""
+    """Return the comparison of all recorded runs in a folder; raises InputError if there are none."""
     return Comparison([Track.read(path) for path in recorded(folder, COMMAND)], TARGETS, WINDOW)
 
 
 def to_json(comparison: Comparison, folder: Path) -> dict[str, Any]:
-    """The headlines, and where they come from."""
+    """Return the headline figures and their provenance."""
     found = comparison.gains()
     return {
         **comparison.figures,
@@ -39,12 +42,12 @@ def to_json(comparison: Comparison, folder: Path) -> dict[str, Any]:
 
 
 def write_page(folder: Path) -> Path:
-    """Write the page and its figures beside the runs."""
+    """Write the page and its figures to the folder of the runs."""
     return written_page(folder, page(folder))
 
 
 def page(folder: Path) -> Page:
-    """The page, and its figures."""
+    """Return the page and its figures."""
     comparison, title = comparison_of(folder), "Time to loss: a small GPT on real text, four hosts that one machine plays"
     steady = dataclasses.replace(comparison, tracks=pooled(comparison.tracks))
     sections = [

@@ -1,10 +1,10 @@
-"""The workloads of Pollux on 16 T4, with their measured step times and measured gradient statistics (`adaptdl_*.csv` of OPPA_DATA).
+"""Run the workloads of Pollux on 16 T4, with their measured step times and gradient statistics (`adaptdl_*.csv` of OPPA_DATA).
 
-Data parallelism alone, and SGD: nothing but the batch can change, and goodput has no learning-rate factor. Progress is what Pollux's own
-runs had: iterations at the first batch size. The noise scale at each point of it is that of the run with the first batch size.
+They use data parallelism alone, and SGD. Only the batch can change, and goodput has no learning-rate factor. Progress counts iterations
+at the first batch size, as in Pollux's own runs. The noise scale at each progress is that of the run with the first batch size.
 
 Notation:
-    local      samples of a GPU at a time, with the step time and the part of it that GPUs wait for each other, both measured
+    local      samples per GPU and micro-batch; its step time (step) and the part in which GPUs wait for each other (sync) are measured
     T(B)       B / (step + (a - 1) * (step - sync)), with a = B / (GPUs * local) accumulated micro-batches, the fastest local
     phi        grad_var / grad_sqr * first batch: adaptdl's variance is that of a batch of the first size
 """
@@ -34,7 +34,7 @@ TIMES, STATISTICS = "adaptdl_throughput_t4.csv", "adaptdl_gradstats.csv"
 FILES = {TIMES: "step times of Pollux's workloads on T4 (Qiao et al. 2021)", STATISTICS: "their gradient statistics"}
 GPUS = 16
 PLACEMENT = 4444
-"""Four nodes of four GPUs."""
+"""Placement on four nodes of four GPUs."""
 ACCUMULATED = (1, 2, 4, 8, 16, 32)
 TARGETS = (0.8, 0.6, 0.4, 0.2, 0.05)
 """Shares of the progress that are left."""
@@ -43,7 +43,7 @@ WINDOW = 1.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One of Pollux's."""
+    """Implements the world of one of Pollux's workloads."""
 
     name: str
     table: Table
@@ -55,41 +55,41 @@ class Workload:
 
     @functools.cached_property
     def total(self) -> float:
-        """Progress of the whole training: what all of its runs came to."""
+        """Return the progress of the whole training, which the runs with every batch size reached."""
         return float(self.statistics.groupby("batch_size")["progress"].max().min())
 
     @functools.cached_property
     def _curve(self) -> tuple[np.ndarray, np.ndarray]:
-        """Progress and the noise scale there, of the run with the first batch size."""
+        """Return the progress and its noise scale, from the run with the first batch size."""
         own = self.statistics[self.statistics["batch_size"] == self.first]
         own = own[(own["grad_sqr"] > 0) & np.isfinite(own["grad_var"] / own["grad_sqr"])]
         return own["progress"].to_numpy(float), (own["grad_var"] / own["grad_sqr"] * self.first).to_numpy(float)
 
     @property
     def resolution(self) -> float:
-        """A two-thousandth of all progress."""
+        """Return 1/2000 of the total progress."""
         return self.total / 2000
 
     def ended(self, samples: int, progress: float) -> bool:
-        """All progress was made."""
+        """Return whether the total progress is reached."""
         return progress >= self.total
 
     def noise_scale(self, progress: float) -> float:
-        """As it was measured."""
+        """Return the measured noise scale, interpolated."""
         return float(np.interp(progress, *self._curve))
 
     def gained(self, batch: int, noise_scale: float) -> float:
-        """Iterations at the first batch size that a step is worth (Pollux, AdaScale's gain)."""
+        """Return the iterations at the first batch size that a step is worth (Pollux, AdaScale's gain)."""
         efficiency = statistical_efficiency(batch, noise_scale) / statistical_efficiency(self.first, noise_scale)
         return float(batch / self.first * efficiency)
 
     def loss(self, progress: float) -> float:
-        """The share of the progress that is left."""
+        """Return the share of the progress that is left."""
         return 1 - progress / self.total
 
 
 def workload(name: str) -> Workload:
-    """Of its measurements; those of the placement, and of local batches of every size."""
+    """Return a workload from its measurements, for PLACEMENT and every measured local batch."""
     times, statistics = _read(TIMES, name), _read(STATISTICS, name)
     placed = times[(times["kind"] == "placements") & (times["placement"] == PLACEMENT)]
     placed = placed.groupby("local_bsz", as_index=False).median(numeric_only=True)
@@ -110,7 +110,7 @@ def _read(file: str, name: str) -> pd.DataFrame:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    problem = load_job(catalog.find("runners", "simulated") / "jobs" / "vit.toml")  # any: nothing is asked of it
+    problem = load_job(catalog.find("runners", "simulated") / "jobs" / "vit.toml")  # any job: the table only needs its facts
     origin = Origin.of(
         problem,
         study="Pollux",
@@ -128,7 +128,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def sections(seeds: int, names: Sequence[str] = POLLUX) -> list[Section]:
-    """Each workload; says what is skipped where the data lacks."""
+    """Return a table for each workload; if data are missing, one section lists them."""
     if lacking := published.missing(FILES):
         return [skipped("goodput-pollux", lacking)]
     found = []
@@ -143,7 +143,7 @@ def sections(seeds: int, names: Sequence[str] = POLLUX) -> list[Section]:
 
 
 def doubling(batches: Sequence[int]) -> list[int]:
-    """Every batch that is at least twice the one before."""
+    """Return the first batch, and then each batch that is at least twice the previous result."""
     found = [batches[0]]
     for batch in batches[1:]:
         if batch >= 2 * found[-1]:

@@ -1,6 +1,6 @@
-"""The changes of layout that our policy chose, by an ordinary restart (COPUS, table 2): measured beside the same change in process.
+"""Measure an ordinary restart for each layout change that our policy chose (COPUS, table 2), to compare with the change in process.
 
-Restarts are measured without the slow lines between hosts, and on whole processors: in the runs they would have taken longer.
+Restarts are measured without the slow links between hosts, and with whole CPU cores; in the runs they would have taken longer.
 """
 
 import json
@@ -20,7 +20,7 @@ REPEATS = 5
 
 
 def measure(comparison: Comparison, table: Table, tell: Callable[[str], None]) -> dict[str, object]:
-    """Seconds of a cold restart for each change of layout that was chosen in any run, and where they come from."""
+    """Return the seconds of a cold restart for each layout change of any run, and their provenance."""
     known = {(row.configuration.id, row.configuration.global_batch): row.configuration for row in table.rows}
     chosen = {change.words: (known[change.before], known[change.after]) for change in changes_of(comparison)}
     found = speedups(REPEATS, tell, list(chosen.values()), Model(**table.origin.problem["model"]))
@@ -28,7 +28,7 @@ def measure(comparison: Comparison, table: Table, tell: Callable[[str], None]) -
 
 
 def recorded(folder: Path) -> Mapping[str, float]:
-    """Median seconds of a restart by change; empty before they are measured."""
+    """Return the median seconds of a restart by change; empty if they are not measured."""
     path = folder / RECORD
     if not path.exists():
         return {}
@@ -36,6 +36,6 @@ def recorded(folder: Path) -> Mapping[str, float]:
 
 
 def record(folder: Path, comparison: Comparison, tell: Callable[[str], None]) -> None:
-    """Measure what is not recorded yet."""
+    """Measure all restarts, unless every change is recorded."""
     if not {change.words for change in changes_of(comparison)} <= recorded(folder).keys():
         write_json(folder / RECORD, measure(comparison, Table.read(folder / "table"), tell))

@@ -1,4 +1,4 @@
-"""What the runs come to: COPUS's tables 1 and 2, and the table that its controller chose from."""
+"""Tabulate the results of the runs: COPUS's tables 1 and 2, and the table that its controller chose from."""
 
 import dataclasses
 import functools
@@ -19,9 +19,10 @@ Array = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """All runs of the seeds that every variant was run with: `OURS` is compared with the others, and stands beside `AS_WRITTEN`.
+    """Compares `OURS` with the other variants, and separately with `AS_WRITTEN`, over the seeds that every variant has.
 
     Args:
+        tracks: Recorded runs.
         targets: Losses, the highest first.
         window: Samples over which a loss is smoothed.
     """
@@ -32,7 +33,7 @@ class Comparison:
 
     @functools.cached_property
     def by_variant(self) -> Mapping[str, Sequence[Track]]:
-        """Seed by seed."""
+        """Return the runs of each variant, in order of the seeds."""
         names = list(dict.fromkeys(track.variant for track in self.tracks))
         seeds = set.intersection(*({track.seed for track in self.tracks if track.variant == name} for name in names))
         of = {(track.variant, track.seed): track for track in self.tracks}
@@ -40,29 +41,33 @@ class Comparison:
 
     @property
     def seeds(self) -> int:
-        """How many every variant was run with."""
+        """Return the number of seeds that every variant has."""
         return len(self.by_variant[OURS])
 
     def times(self, clock: str = "clock_s") -> dict[str, Array]:
-        """Seconds to each target by variant, shape (r, k): by `clock_s`, `ideal_s` or `elapsed_s`."""
+        """Return the seconds to each target by variant, shape (r, k).
+
+        Args:
+            clock: `clock_s`, `ideal_s` or `elapsed_s`.
+        """
         return {
             name: np.stack([time_to(track, self.targets, getattr(track, clock), self.window) for track in tracks])
             for name, tracks in self.by_variant.items()
         }
 
     def gains(self, clock: str = "clock_s") -> Gains:
-        """Ours, over the best of the others; these have their pauses in any case."""
+        """Return our gains over the best of the others. With `ideal_s`, only our own changes take no time."""
         theirs = self.times("elapsed_s" if clock == "elapsed_s" else "clock_s")
         return gains(self.times(clock)[OURS], {name: times for name, times in theirs.items() if name not in (OURS, AS_WRITTEN)})
 
     def gains_over_as_written(self) -> Gains | None:
-        """None where it was not run."""
+        """Return our gains over `AS_WRITTEN`, or None if it was not run."""
         times = self.times()
         return gains(times[OURS], {AS_WRITTEN: times[AS_WRITTEN]}) if AS_WRITTEN in times else None
 
     @property
     def figures(self) -> dict[str, float]:
-        """The headlines, as fractions; commands in the median over seeds."""
+        """Return the headline figures as fractions, and the number of changes as medians over seeds."""
         found = self.gains()
         low, high = found.interval
         commands = [track.commands for track in self.by_variant[OURS]]
@@ -75,7 +80,7 @@ class Comparison:
 
 
 def table_section(table: Table) -> Section:
-    """What the table says of each layout at each batch, and how much the best changes."""
+    """Tabulate the throughput of each layout at each batch; the text states the largest change of the best one."""
     fastest = table.fastest()
     layouts = sorted({strategy for strategy, _ in fastest}, key=lambda strategy: strategy.id)
     best = {batch: row.samples_per_s for batch, row in best_rows(table).items()}
@@ -103,7 +108,7 @@ def best_rows(table: Table) -> dict[int, Row]:
 
 
 def largest_change(table: Table) -> float:
-    """What a layout that is best at some batch lacks of the best at another one, as a share: the largest."""
+    """Return the largest share of throughput that a layout, best at one batch, lacks at another batch against the best there."""
     fastest, best, found = table.fastest(), best_rows(table), 0.0
     for winner in best.values():
         for batch, there in best.items():
@@ -114,7 +119,7 @@ def largest_change(table: Table) -> float:
 
 
 def time_section(comparison: Comparison, clock: str, title: str) -> Section:
-    """COPUS, table 1: median seconds to each target over seeds, and what ours gains."""
+    """Tabulate the median seconds to each target over seeds, and our gains (COPUS, table 1)."""
     times, found = comparison.times(clock), comparison.gains(clock)
     rows: list[list[object]] = [
         [name, *map(_seconds, np.median(each, axis=0)), _mean_loss(comparison, name)] for name, each in times.items()
@@ -135,7 +140,7 @@ def time_section(comparison: Comparison, clock: str, title: str) -> Section:
 
 
 def seed_section(comparison: Comparison) -> Section:
-    """What every seed gains."""
+    """Tabulate the gains of every seed."""
     found = comparison.gains()
     seeds = [track.seed for track in comparison.by_variant[OURS]]
     rows = [
@@ -148,26 +153,26 @@ def seed_section(comparison: Comparison) -> Section:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Of layout, within a run."""
+    """Describes a change of layout within a run."""
 
     seed: int
     step: int
-    """The first one behind it."""
+    """First step after the change."""
     start_s: float
-    """On the run's clock."""
+    """Start of the change in seconds, on the run's clock."""
     before: tuple[str, int]
-    """A configuration's id, and its global batch."""
+    """Id of a configuration, and its global batch."""
     after: tuple[str, int]
     seconds: float
 
     @property
     def words(self) -> str:
-        """Layouts alone."""
+        """Return the layouts before and after."""
         return f"{layout_of(self.before[0])} → {layout_of(self.after[0])}"
 
 
 def changes_of(comparison: Comparison) -> list[Change]:
-    """Every change of layout that our controller chose, run by run."""
+    """Return every layout change that our controller chose, run by run."""
     found = []
     for track in comparison.by_variant[OURS]:
         layouts = track.steps["configuration"].map(layout_of)
@@ -187,10 +192,10 @@ def changes_of(comparison: Comparison) -> list[Change]:
 
 
 def change_section(comparison: Comparison, restarts: Mapping[str, float] | None = None) -> Section:
-    """COPUS, table 2: every change of layout that the controller chose.
+    """Tabulate every layout change that the controller chose (COPUS, table 2).
 
     Args:
-        restarts: Seconds of a restart, by the words of a change; None or empty before they are measured.
+        restarts: Seconds of a restart, by the words of a change; None or empty if they are not measured.
     """
     rows = []
     for change in changes_of(comparison):
@@ -221,7 +226,7 @@ def _seconds(value: float) -> str:
 
 
 def _mean_loss(comparison: Comparison, name: str) -> str:
-    """Over the time that every run has, past its first tenth (the bracket of COPUS's table 1)."""
+    """Return the mean loss over the time that every run has, without its first tenth (the bracket of COPUS's table 1)."""
     end_s = min(track.clock_s[-1] for tracks in comparison.by_variant.values() for track in tracks)
     grid = np.linspace(0.1 * end_s, end_s, 200)
     means = [np.interp(grid, track.clock_s, track.smoothed(comparison.window)).mean() for track in comparison.by_variant[name]]

@@ -1,13 +1,13 @@
-"""The four configurations of COPUS on simulated clusters: the real controller and policies, on a clock and with gradients that are made up.
+"""Simulate the four configurations of COPUS: the real controller and policies, on a simulated clock and with simulated gradients.
 
-What a cluster does at every batch is the simulator's. How fast a loss falls is taken from the goodput model itself, so that these figures
-say what controller, margin and costs make of it where the model holds, and not whether it holds: that is what the real experiment is for.
+The simulator supplies the step time of a cluster at every batch. The loss follows from the goodput model itself. These figures therefore
+show the effect of controller, margin and costs if the model holds. They do not show whether it holds; the real experiment tests that.
 
 Notation (B a batch, phi the noise scale, E the progress in sequences of batches of the first size):
     phi(E)     NOISE_FIRST * (1 + E / NOISE_AGE) ** NOISE_GROWTH: small at first, and growing as the loss falls
-    dE         of a step: B * SE(B) / SE(first), times what its learning rate is worth against that of the first (HELPS)
+    dE         of a step: B * SE(B) / SE(first), times the value of its learning rate relative to that of the first batch (HELPS)
     loss(E)    FLOOR + FALL * (1 + E / LOSS_AGE) ** -LOSS_POWER
-What is seen of phi is phi with noise; a step takes the table's time, with noise.
+The controller receives phi with noise; a step takes the table's time, with noise.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ CASES: Mapping[str, tuple[str, float, float]] = {
     "copus-32b": ("32B on 4 x 8 H100 PCIe", 123e6, 56.0),
     "copus-7b": ("7B on 4 x 8 MI210", 215e6, 45.0),
 }
-"""What it is, tokens to train, and seconds that a change of layout takes: the paper's budgets; its changes took 30 to 56 s."""
+"""Description, tokens to train, and seconds of a layout change, by job. The token budgets are the paper's; its changes took 30 to 56 s."""
 FIRST, LARGEST, SEQUENCE = 16, 1024, 2048
 PUBLISHED: Mapping[str, Mapping[int, Layout]] = {
     "copus-3b": {FIRST: (2, 1, 4), LARGEST: (8, 1, 1)},
@@ -56,103 +56,103 @@ PUBLISHED: Mapping[str, Mapping[int, Layout]] = {
     "copus-32b": {FIRST: (1, 2, 16), LARGEST: (2, 2, 8)},
     "copus-7b": {FIRST: (2, 4, 4), LARGEST: (8, 1, 4)},
 }
-"""Layouts of the paper's pessimistic and optimistic CBS baselines (table 1): the best of its first batch, and of large ones."""
+"""Layouts of the paper's pessimistic and optimistic CBS baselines (table 1): the best at its first batch, and the best for large ones."""
 NOISE_FIRST, NOISE_AGE, NOISE_GROWTH = 16.0, 4000.0, 1.1
 HELPS: Mapping[str, Mapping[str, Any]] = {
     "always": {"saturating": False},
     "while-noisy": {},
     "never": {"scaling": "none"},
 }
-"""The worlds: how a larger learning rate helps. Each has the goodput that a step is worth there."""
+"""Arguments of `goodput` in each world. Worlds differ in how a larger learning rate helps, and thus in what a step is worth."""
 WORDS: Mapping[str, str] = {"always": "at every batch (eq. 8)", "while-noisy": "while there is noise", "never": "at no batch"}
 FLOOR, FALL, LOSS_AGE, LOSS_POWER = 1.7, 9.0, 400.0, 0.45
 STEP_NOISE, SCALE_NOISE = 0.02, 0.10
-"""Standard deviations of the logarithms of step times, and of the noise scale as it is seen."""
+"""Standard deviations of the logarithms of step times and of the observed noise scale."""
 TARGETS = (0.25, 0.4, 0.55, 0.7, 0.85)
-"""At these shares of the best static batch's time to the end."""
+"""Shares of the total time of the best static batch; its losses at these times are the targets."""
 WINDOW = 2048
 SINGLE = 300
-"""Steps from the beginning on, in which batches grow from the smallest to the right one; none of them is taken together with another."""
+"""Number of first steps that are simulated one by one; during these, batches rise from the smallest to the right one."""
 
 
 class World(Protocol):
-    """A cluster, and how learning goes there."""
+    """Defines a simulated cluster and the course of training on it."""
 
     @property
     def table(self) -> Table:
-        """What the cluster really does."""
+        """Return the cluster's true throughputs."""
         ...
 
     @property
     def change_s(self) -> float:
-        """Seconds that a change of layout takes."""
+        """Return the seconds of a layout change."""
         ...
 
     @property
     def scaling(self) -> Scaling:
-        """Whose goodput is weighed."""
+        """Return the scaling rule of the learning rate that goodput assumes."""
         ...
 
     @property
     def samples(self) -> int | None:
-        """Where training ends, if that is known beforehand."""
+        """Return the samples after which training ends, or None if they are not known beforehand."""
         ...
 
     @property
     def resolution(self) -> float:
-        """Progress within which steps may be taken as one, where there are very many, behind the first few hundred."""
+        """Return the progress that one simulated step may combine after the first SINGLE steps; 0 combines none."""
         ...
 
     def ended(self, samples: int, progress: float) -> bool:
-        """Whether training is over."""
+        """Return whether training is over."""
         ...
 
     def noise_scale(self, progress: float) -> float:
-        """phi(E), in samples."""
+        """Return phi(E), in samples."""
         ...
 
     def gained(self, batch: int, noise_scale: float) -> float:
-        """dE of a step."""
+        """Return dE of a step."""
         ...
 
     def loss(self, progress: float) -> float:
-        """loss(E)."""
+        """Return loss(E)."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """One of CASES."""
+    """Implements the world of one of CASES."""
 
     table: Table
     samples: int
     change_s: float
     helps: str = ASSUMED
-    """What a larger learning rate is really worth; one of HELPS."""
+    """One of HELPS: the true effect of a larger learning rate."""
     scaling: Scaling = "sqrt"
     resolution: float = 0.0
 
     def ended(self, samples: int, progress: float) -> bool:
-        """All samples were seen."""
+        """Return whether all samples were seen."""
         return samples >= self.samples
 
     def noise_scale(self, progress: float) -> float:
-        """phi(E)."""
+        """Return phi(E)."""
         return NOISE_FIRST * float((1 + progress / NOISE_AGE) ** NOISE_GROWTH)
 
     def gained(self, batch: int, noise_scale: float) -> float:
-        """dE."""
+        """Return dE of a step."""
         of_step, of_first = (goodput(each, each, noise_scale, **HELPS[self.helps]) for each in (batch, FIRST))
         return float(FIRST * of_step / of_first)
 
     def loss(self, progress: float) -> float:
-        """loss(E)."""
+        """Return loss(E)."""
         return FLOOR + FALL * float((1 + progress / LOSS_AGE) ** -LOSS_POWER)
 
 
 @functools.cache
 def world_of(name: str) -> Cluster:
-    """One of CASES, with a table of what its cluster really does."""
+    """Return the world of one of CASES, with a table of its cluster's true throughputs."""
     _, tokens, change_s = CASES[name]
     path = catalog.find("runners", "simulated") / "jobs" / f"{name}.toml"
     problem = over(load_job(path), parse_batches(f"{FIRST}..{LARGEST}"))
@@ -181,7 +181,7 @@ def world_of(name: str) -> Cluster:
 
 
 def play(world: World, variant: Variant, seed: int) -> Track:
-    """A run under the real controller."""
+    """Simulate a run under the real controller."""
     rates = {row.configuration: row.steps_per_s for row in world.table.rows}
     draws = stream(seed, f"goodput {variant.name}")
     offers = Offers(world.table).scaled(world.scaling)
@@ -221,20 +221,20 @@ def play(world: World, variant: Variant, seed: int) -> Track:
 
 
 def comparison_of(world: World, seeds: Sequence[int]) -> Comparison:
-    """Every variant with every seed; targets lie along the loss of the best static batch."""
+    """Run every variant with every seed; the targets are losses along the run of the best static batch."""
     tracks = [play(world, variant, seed) for variant in variants(world.table, FIRST, LARGEST) for seed in seeds]
     return Comparison(tracks, _targets(tracks), WINDOW)
 
 
 @functools.cache
 def compared(name: str, seeds: int) -> Mapping[str, Comparison]:
-    """One of CASES, by how a larger learning rate helps; what was played is not played again."""
+    """Return the comparisons of one of CASES, by the effect of a larger learning rate; a cache avoids repeated runs."""
     world = world_of(name)
     return {helps: comparison_of(dataclasses.replace(world, helps=helps), range(seeds)) for helps in HELPS}
 
 
 def _targets(tracks: Sequence[Track]) -> list[float]:
-    """What the static batch that ends with the lowest loss has come down to along its way."""
+    """Return losses along the static run that ends with the lowest loss, at TARGETS of the shortest static run's time."""
     static = [track for track in tracks if track.variant.startswith("static")]
     end_s = min(track.clock_s[-1] for track in static)
     best = min(static, key=lambda track: float(np.interp(end_s, track.clock_s, track.smoothed(WINDOW))))
@@ -242,7 +242,7 @@ def _targets(tracks: Sequence[Track]) -> list[float]:
 
 
 def sections(seeds: int, names: Sequence[str] = tuple(CASES)) -> list[Section]:
-    """Return all gains and losses first, then the best layouts, then each case in detail."""
+    """Return a table of all gains and losses, then the best layouts, then each case in detail."""
     jobs, played, tables = {name: CASES[name][0] for name in names}, _played(seeds, names), _tables(names)
     found = [gain_section(played, jobs, WORDS), layout_section(tables, jobs), paper_section(tables, jobs, PUBLISHED)]
     for name, words in jobs.items():

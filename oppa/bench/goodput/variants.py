@@ -1,4 +1,4 @@
-"""What is compared, as COPUS has it (section 6.1)."""
+"""Define the variants that are compared, as in COPUS (section 6.1)."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -12,7 +12,7 @@ OURS, AS_WRITTEN = "goodput", "goodput-paper"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variant:
-    """A policy, and the configuration that it begins with."""
+    """Holds a policy and the configuration that its runs begin with."""
 
     name: str
     policy: str
@@ -20,15 +20,15 @@ class Variant:
 
 
 def variants(table: Table, first: int, largest: int, static: Sequence[int] = ()) -> list[Variant]:
-    """Ours, and as the paper writes it; the critical batch size in the layout that is best at first, and in that which is best for the
-    largest batch; static ones.
+    """Return our policy and the paper's version of it, the critical-batch baselines, and static batches.
 
-    As COPUS has them (section 6.1): a static batch has the layout and micro-batch that are fastest for it.
+    The critical-batch baselines are pessimistic, with the best layout at the first batch, and optimistic, with the best one at the largest.
+    A static batch has its fastest layout and micro-batch (COPUS, section 6.1).
 
     Args:
-        first: The batch that all begin with that adapt it.
-        largest: Of the batches that they may take.
-        static: All of the table from the first to the largest, unless given.
+        first: Initial batch of all adaptive variants.
+        largest: Largest batch that variants may use.
+        static: Static batches; by default all of the table from `first` to `largest`.
     """
     fastest = table.fastest()
 

@@ -1,6 +1,6 @@
-"""The gains of `goodput` in every job and world, one row each: a loss stands as far up as a win.
+"""Tabulate the gains of `goodput` in every job and world, one row each, so that losses are as visible as wins.
 
-A job is a model on a cluster. A world is how much a larger learning rate helps there.
+A job is a model on a cluster. A world defines how much a larger learning rate helps.
 """
 
 import itertools
@@ -16,23 +16,23 @@ from oppa.report.record import Section
 from oppa.table import Table
 
 Layout = tuple[int, int, int]
-"""dp, tp, pp."""
+"""Values of dp, tp and pp."""
 Played = Mapping[str, Mapping[str, Comparison]]
-"""The comparison of each world, by job."""
+"""Comparison by job and world."""
 Words = Mapping[str, str]
-"""What a key means, in words."""
+"""Description of each key."""
 ASSUMED, ASSUMED_AS_WRITTEN = "while-noisy", "always"
-"""The worlds that the two objectives assume."""
+"""Worlds that the two objectives assume."""
 
 
 def verdict(found: Gains) -> Literal["wins", "loses", "even"]:
-    """Return who is sooner; `even` means that the 95% interval holds zero."""
+    """Return whether the policy wins or loses; `even` means that the 95% interval contains zero."""
     low, high = found.interval
     return "wins" if low > 0 else "loses" if high < 0 else "even"
 
 
 def gain_section(played: Played, jobs: Words, worlds: Words) -> Section:
-    """Return the first table of the page: a row for each job and world."""
+    """Tabulate the gains of each job in each world; the page's first table."""
     gained = [(job, world, comparison, comparison.gains()) for job, world, comparison in _each(played)]
     verdicts = [verdict(found) for *_, found in gained]
     ends = [extreme(gained, key=lambda each: each[3].mean) for extreme in (max, min)]
@@ -59,7 +59,7 @@ def gain_section(played: Played, jobs: Words, worlds: Words) -> Section:
 
 
 def layout_section(tables: Mapping[str, Table], jobs: Words) -> Section:
-    """Return the best layout along the batch size."""
+    """Tabulate the best layout as a function of the batch size."""
     rows = []
     for job, table in tables.items():
         for strategy, group in itertools.groupby(best_rows(table).values(), key=lambda row: row.strategy):
@@ -77,7 +77,7 @@ def layout_section(tables: Mapping[str, Table], jobs: Words) -> Section:
 
 
 def paper_section(tables: Mapping[str, Table], jobs: Words, published: Mapping[str, Mapping[int, Layout]]) -> Section:
-    """Return how fast the simulator is in the layouts of the paper's runs.
+    """Tabulate the simulated throughput of the paper's layouts.
 
     Args:
         published: Layouts that the paper found best, by job and batch.

@@ -1,1 +1,1 @@
-"""The norm test against constant batches and warm-up by stages, as Lau et al. have it (section 5), at a size that one machine trains."""
+"""Compare the norm test with constant batches and stagewise warm-up (Lau et al., section 5), at a size that one machine can train."""

@@ -1,4 +1,4 @@
-"""The page of the norm test's experiment: everything on it comes from the records of the runs beside it."""
+"""Write the page of the norm test's experiment from the recorded runs in the same folder."""
 
 import dataclasses
 import functools
@@ -20,36 +20,39 @@ from oppa.table import Table
 RECORD = Path("results", "norm-test")
 COMMAND = "oppa bench norm-test --run"
 WINDOW = 1024
-"""Samples over which the loss of training is smoothed."""
+"""Samples over which the training loss is smoothed."""
 POINTS = 100
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Results:
-    """All runs of the norm test's experiment."""
+    """Holds all runs of the norm test's experiment."""
 
     tracks: Sequence[Track]
     table: Table
 
     @classmethod
     def read(cls, folder: Path) -> "Results":
-        """All that is recorded there; raises InputError if that is nothing."""
+        """Read all recorded runs of a folder; raises InputError if there are none."""
         return cls([Track.read(path) for path in recorded(folder, COMMAND)], Table.read(folder / "table"))
 
     @functools.cached_property
     def by_scheme(self) -> Mapping[str, Mapping[int, Track]]:
-        """By seed, adaptive ones first, constants by their size."""
+        """Return the runs by scheme and seed: adaptive schemes first, then constant ones by size."""
         names = sorted({track.variant for track in self.tracks}, key=lambda name: (_size(name), name))
         return {
             name: {each.seed: each for each in sorted(self.tracks, key=lambda each: each.seed) if each.variant == name} for name in names
         }
 
     def median(self, scheme: str, of: Callable[[Track], float]) -> float:
-        """Over seeds."""
+        """Return the median of a figure over the seeds of a scheme."""
         return statistics.median(map(of, self.by_scheme[scheme].values()))
 
     def beside_constant(self, scheme: str) -> list[tuple[Track, Track]]:
-        """Each seed's run, and that of the constant batch which is its average size, or just below."""
+        """Pair each seed's run with that of the constant batch of its average size, or of the next smaller size.
+
+        Seeds without such a run are left out.
+        """
         found = []
         for seed, track in self.by_scheme[scheme].items():
             constant = self.by_scheme.get(f"{CONSTANTS}-{matching(self.table, track.average_batch)}", {})
@@ -59,12 +62,12 @@ class Results:
 
 
 def last_held_out(track: Track) -> float:
-    """The loss of held-out samples when all samples of training were seen."""
+    """Return the held-out loss at the end of training."""
     return float(track.held_out["loss"].iloc[-1])
 
 
 def to_json(results: Results, folder: Path) -> dict[str, Any]:
-    """The headlines, and where they come from."""
+    """Return the headline figures and their provenance."""
     schemes = {
         name: {
             "steps": results.median(name, lambda track: len(track.steps)),
@@ -82,24 +85,24 @@ def to_json(results: Results, folder: Path) -> dict[str, Any]:
 
 
 def write_page(folder: Path) -> Path:
-    """Write the page and its figures beside the runs."""
+    """Write the page and its figures to the folder of the runs."""
     return written_page(folder, page(folder))
 
 
 def page(folder: Path) -> Page:
-    """The page, and its figures."""
+    """Return the page and its figures."""
     results = Results.read(folder)
     title = "The norm test: a small Llama on real text, four data-parallel ranks"
     return page_of(folder, COMMAND, title, sections(results), _figures(results))
 
 
 def sections(results: Results) -> list[Section]:
-    """The paper's table, and what its claim comes to."""
+    """Return the paper's table, and a table that tests its claim."""
     return [_schemes(results), _constants(results)]
 
 
 def _schemes(results: Results) -> Section:
-    """Lau et al., tables 1 to 3."""
+    """Return the table of schemes (Lau et al., tables 1 to 3)."""
     rows = [
         [
             name,
@@ -162,7 +165,10 @@ def _lower(pairs: Sequence[tuple[Track, Track]]) -> list[float]:
 
 
 def _lower_at_size(results: Results, scheme: str) -> list[float]:
-    """By how much held-out loss is lower in the end than that of a constant batch of exactly the average size, seed by seed."""
+    """Return how much lower the final held-out loss is than that of a constant batch of exactly the average size, seed by seed.
+
+    That loss is interpolated between constant batches. Seeds whose average size lies outside their range are left out.
+    """
     found = []
     for seed, track in results.by_scheme[scheme].items() if is_norm_test(scheme) else ():
         own = {_size(name): runs[seed] for name, runs in results.by_scheme.items() if _size(name) and seed in runs}
@@ -182,13 +188,13 @@ def _best_held_out(track: Track) -> float:
 
 
 def _size(scheme: str) -> float:
-    """Of a constant batch; 0 for what adapts."""
+    """Return the size of a constant batch, or 0 for an adaptive scheme."""
     name, _, size = scheme.rpartition("-")
     return float(size) if name == CONSTANTS else 0.0
 
 
 def _figures(results: Results) -> dict[str, tuple[str, str]]:
-    """File name -> caption and SVG."""
+    """Return caption and SVG by file name."""
     return {
         "schedules.svg": _schedules(results),
         "validation.svg": _validation(results),
@@ -219,7 +225,7 @@ def _validation(results: Results) -> tuple[str, str]:
 
 
 def _gap(results: Results) -> tuple[str, str]:
-    """What a constant batch costs in loss, and where the others are."""
+    """Draw the lowest loss of each constant batch size, and that of adaptive schemes at their average sizes."""
     constants = {_size(name): name for name in results.by_scheme if _size(name)}
     sizes = sorted(constants)
 

@@ -1,4 +1,4 @@
-"""The runs: each scheme with each seed, and beside each norm test the constant batch of its average size."""
+"""Run each scheme with each seed, and for each norm test also the constant batch of its average size."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,16 +11,16 @@ JOB = Path("examples", "norm_test.toml")
 
 
 def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
-    """Do all runs that are not in `folder` yet, seed by seed; ledgers are made in `work`.
+    """Train all runs that are not in `folder` yet, seed by seed; `work` receives the ledgers.
 
     Raises:
-        EnvironmentLackingError: if a run fails.
+        EnvironmentLackingError: a run fails.
     """
     recorder = Recorder(job=JOB, folder=folder, work=work, tell=tell)
     table = recorder.table(BATCHES)
     for seed in seeds:
         schemes = [*adaptive(table), *(constant(table, batch) for batch in CONSTANT)]
-        turned = seed % len(schemes)  # whatever drifts meets all alike
+        turned = seed % len(schemes)  # so that drift affects all schemes equally
         tracks = [_trained(recorder, each, seed) for each in schemes[turned:] + schemes[:turned]]
         averages = [track.average_batch for track in tracks if is_norm_test(track.variant)]
         for batch in sorted({matching(table, average) for average in averages} - {*CONSTANT}):

@@ -1,4 +1,4 @@
-"""What is compared: several eta of both forms of the test, warm-up by stages, and constant batches."""
+"""Define the schemes that are compared: several eta for both forms of the norm test, stagewise warm-up, and constant batches."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,30 +8,30 @@ from oppa.problem.configuration import Configuration
 from oppa.table import Table
 
 FIRST, LARGEST = 4, 128
-"""Sequences: the paper's 256 and 8192 by 64."""
+"""Smallest and largest batch in sequences: the paper's 256 and 8192, divided by 64."""
 BATCHES = (FIRST, *range(8, LARGEST + 1, 8))
-"""Of the table."""
+"""Global batches of the table, in sequences."""
 ETAS = (0.4, 0.58, 0.8, 1.0)
-"""The last asks for the noise scale itself."""
+"""Values of eta for the unbiased form of the test; with 1, the test requests a batch of the noise scale."""
 PAPER_ETAS = (0.05, 0.15)
-"""Under eq. 5 as written."""
+"""Values of eta for eq. 5 as written."""
 CONSTANT = (32, 64, 128)
-"""A quarter of the largest batch, half of it, and all, as the paper has them; and the stages of the warm-up."""
+"""A quarter of the largest batch, half of it, and all of it, as in the paper; also the stages of the warm-up."""
 NORM_TEST, PAPER, STAGEWISE, CONSTANTS = "norm-test", "norm-test-paper", "stagewise", "constant"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scheme:
-    """How the batch is chosen."""
+    """Describes a way to choose the batch."""
 
     name: str
     policy: str
-    """With its settings."""
+    """Policy with its settings, as `--policy` takes it."""
     begins: Configuration
 
 
 def adaptive(table: Table) -> list[Scheme]:
-    """All whose batch changes."""
+    """Return the schemes that change the batch."""
     first, quarter = fastest_at(table, FIRST), fastest_at(table, CONSTANT[0])
     return [
         *(Scheme(f"{NORM_TEST}-{eta:g}", f"norm-test,eta={eta:g}", first) for eta in ETAS),
@@ -41,22 +41,25 @@ def adaptive(table: Table) -> list[Scheme]:
 
 
 def constant(table: Table, batch: int) -> Scheme:
-    """A batch that stays."""
+    """Return the scheme of a constant batch."""
     return Scheme(f"{CONSTANTS}-{batch}", "static", fastest_at(table, batch))
 
 
 def is_norm_test(scheme: str) -> bool:
-    """Whether it is the unbiased form of the test, which is compared with constant batches of its size."""
+    """Return whether a scheme is the unbiased form of the test, which is compared with constant batches of its average size."""
     return scheme.startswith(f"{NORM_TEST}-") and not scheme.startswith(PAPER)
 
 
 def matching(table: Table, average: float) -> int:
-    """The largest batch of the table that is no larger than an average: whoever has it takes at least as many steps."""
+    """Return the table's largest batch that does not exceed `average`, so that a run with it takes at least as many steps.
+
+    If `average` is below all batches, it is the smallest one.
+    """
     return max(batch for batch in table.batches if batch <= max(average, min(table.batches)))
 
 
 def fastest_at(table: Table, batch: int) -> Configuration:
-    """The fastest configuration of the table at a batch; raises InputError where it has none."""
+    """Return the fastest configuration of the table at a batch; raises InputError if the table lacks the batch."""
     rows = [row for row in table.rows if row.configuration.global_batch == batch]
     if not rows:
         sizes: Sequence[int] = table.batches

@@ -1,1 +1,1 @@
-"""All policies on one job whose workers differ: what is trained, what it costs to decide, and the page."""
+"""Compare all policies on one job with uneven workers: training runs, the cost of decisions, and the page."""

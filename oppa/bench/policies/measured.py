@@ -1,4 +1,4 @@
-"""What it costs to decide, and how exact a gradient of uneven workers is: measured now."""
+"""Measure the cost of a decision, and the exactness of the gradient of uneven workers."""
 
 import contextlib
 import multiprocessing
@@ -44,12 +44,15 @@ MODEL = Model(name="small", layers=2, hidden=32, heads=4, kv_heads=4, ffn=48, vo
 
 
 def norm_test_overhead(tell: Callable[[str], None]) -> float:
-    """What a step that is tested takes longer than one that is not, as a share of it: median of pairs on two data-parallel ranks."""
+    """Return the extra time of a step with the norm test's statistics, as a fraction: the median of pairs on two data-parallel ranks."""
     return overheads(STATISTICS, ON_CPU[:1], PAIRS, tell)[0].median
 
 
 def weighted_gradient_error() -> float:
-    """How far the gradient of workers with local batches of their own is from one process's over all samples, as a share of its length."""
+    """Return the error of the gradient of uneven workers relative to the norm of one process's gradient over all samples.
+
+    It is the largest value over the ranks.
+    """
     layout = Configuration(dp=len(SHARES), global_batch=sum(SHARES), micro_batch=4)
     with TrainingGang() as gang:
         answers: tuple[float, ...] = gang.run(Order(program="share", model=MODEL, layouts=(layout,), local_batches=SHARES)).answers
@@ -57,12 +60,13 @@ def weighted_gradient_error() -> float:
 
 
 def decision_ms() -> float:
-    """What a window's collection, round trip and inference take, for each of its steps: median over decisions, in milliseconds.
+    """Return the time of a decision in milliseconds per step of its window: the median over decisions.
 
-    Processors do not sleep meanwhile, as they do not in training: waking one up takes as long as what is measured.
+    It includes the collection of a window's statistics, the round trip and the inference. Cores are kept busy, as they are in training,
+    because waking a sleeping core takes as long as the decision itself.
 
     Raises:
-        EnvironmentLackingError: if the service does not answer.
+        EnvironmentLackingError: the service does not start or answer.
     """
     present = Configuration(dp=WORKERS, global_batch=WORKERS * BATCH, micro_batch=64)
     hello = Hello(job="bench", configuration=present, total_samples=None)
@@ -74,7 +78,7 @@ def decision_ms() -> float:
 
 @contextlib.contextmanager
 def _awake() -> Iterator[None]:
-    """Every core has something to do that gives way to everything else; where the kernel knows no such thing, nothing."""
+    """Keep every core busy with processes that yield to all others; do nothing if the kernel has no SCHED_IDLE."""
     idle: int | None = getattr(os, "SCHED_IDLE", None)
     with contextlib.ExitStack() as stack:
         for _ in range((os.cpu_count() or 1) if idle is not None else 0):
@@ -88,7 +92,7 @@ def _awake() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _served() -> Iterator[tuple[str, str]]:
-    """The service under a learned policy in a process of its own, as it stands beside rank 0: its address, and the job's token."""
+    """Run the service with a learned policy in its own process, as it runs next to rank 0; yield its address and the job's token."""
     fresh = multiprocessing.get_context("spawn")
     here, there = fresh.Pipe()
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +109,7 @@ def _served() -> Iterator[tuple[str, str]]:
 
 
 def _serve(folder: Path, line: Connection) -> None:
-    """Until the other end of the line is gone."""
+    """Run the service until the other end of the line is closed."""
     service = Service(folder, controllers(None, policy_of("rl", _growing())))
     try:
         with in_background(service) as port, contextlib.suppress(EOFError):
@@ -116,7 +120,7 @@ def _serve(folder: Path, line: Connection) -> None:
 
 
 def _one(worker: Worker, client: ControlClient, present: Configuration, number: int) -> float:
-    """Seconds that a decision takes beside training: account of a window's steps, its sum, and the answer."""
+    """Return the seconds of a decision: the collection over a window's steps, their sum, and the answer."""
     output, targets = torch.zeros(BATCH, 10), torch.zeros(BATCH, dtype=torch.long)
     collecting_s = 0.0
     for _ in range(WINDOW):
@@ -150,7 +154,7 @@ def _one(worker: Worker, client: ControlClient, present: Configuration, number: 
 
 
 def _growing() -> Weights:
-    """As large a network as is learned, whose workers always want more."""
+    """Return weights of the usual network size, whose workers always choose the largest growth."""
     layers = layers_of(network(len(NAMES), 5))
     layers[-1][1][4] = 1e3
     ones = np.ones(len(NAMES))

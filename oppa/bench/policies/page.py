@@ -1,4 +1,4 @@
-"""The page of all policies on one job: everything on it comes from the records of the runs beside it."""
+"""Write the page of all policies on one job from the recorded runs in the same folder."""
 
 import dataclasses
 import functools
@@ -20,34 +20,34 @@ from oppa.report.record import Section
 RECORD = Path("results", "policies")
 COMMAND = "oppa bench policies --run"
 TARGET = 0.95
-"""Accuracy on held-out samples."""
+"""Target accuracy on held-out samples."""
 VARIED_TARGET = 0.9
-"""The same of the variations, of which some learn more slowly."""
+"""Target accuracy of the variations, some of which train more slowly."""
 COLUMNS = (">to the target, s", ">over seeds", ">sooner", ">steps", ">bsz.", ">all, s", ">loss", ">accuracy", ">seeds")
 SIZED = (STATIC, PROPORTIONAL)
-"""Of which there is one for each batch; the best one stands for all."""
+"""Policies with one variant per batch; the best variant represents the policy."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Results:
-    """All runs of one job."""
+    """Holds all runs of one job."""
 
     tracks: Sequence[Track]
 
     @classmethod
     def read(cls, folder: Path) -> "Results":
-        """All of the example that are recorded there; raises InputError if that is nothing."""
+        """Read all recorded runs of the example; raises InputError if there are none."""
         return cls([Track.read(path) for path in recorded(folder, COMMAND) if OF not in path.name.partition(".csv")[0]])
 
     @classmethod
     def of_variation(cls, folder: Path, name: str) -> "Results":
-        """The same of a variation, each under the policy's name alone; it may have none."""
+        """Read the recorded runs of a variation, which may have none; each keeps only the name of its policy."""
         found = [Track.read(path) for path in sorted((folder / "runs").glob(f"{name}{OF}*.csv.gz"))]
         return cls([dataclasses.replace(each, variant=each.variant.partition(OF)[2]) for each in found])
 
     @functools.cached_property
     def by_variant(self) -> Mapping[str, Mapping[int, Track]]:
-        """By seed; the sooner a policy is at the target, the higher it stands."""
+        """Return the runs by variant and seed; variants that reach the target sooner come first."""
         names = sorted({track.variant for track in self.tracks})
         found = {
             name: {each.seed: each for each in sorted(self.tracks, key=lambda each: each.seed) if each.variant == name} for name in names
@@ -56,7 +56,7 @@ class Results:
 
     @functools.cached_property
     def policies(self) -> Mapping[str, str]:
-        """Each policy's variant: the best batch of those that have one."""
+        """Return the variant that represents each policy: that of its best batch, if it has several."""
         found = dict[str, str]()
         for name in self.by_variant:
             policy = name.rpartition("-")[0] if name.rpartition("-")[2].isdigit() else name
@@ -64,18 +64,22 @@ class Results:
         return found
 
     def median(self, variant: str, of: Callable[[Track], float]) -> float:
-        """Over seeds."""
+        """Return the median of a figure over the seeds of a variant."""
         return statistics.median(map(of, self.by_variant[variant].values()))
 
     def saved(self, variant: str, beside: str, target: float = TARGET) -> list[float]:
-        """By how much sooner it is at the target than another, seed by seed, where either is; minus infinity where it never is."""
+        """Return the share of time that a variant saves over another until the target, seed by seed.
+
+        Seeds in which neither reaches the target are left out. The value is minus infinity if only the other reaches it, and 1 if only this
+        variant does.
+        """
         ours, theirs = self.by_variant[variant], self.by_variant[beside]
         pairs = [tuple(time_to_accuracy(each[seed], target) for each in (ours, theirs)) for seed in ours if seed in theirs]
         return [1 - one / other for one, other in pairs if math.isfinite(one) or math.isfinite(other)]
 
 
 def to_json(results: Results, folder: Path) -> dict[str, Any]:
-    """Each policy's figures, and where they come from."""
+    """Return the figures of each policy and their provenance."""
     policies = {
         policy: {
             "variant": name,
@@ -90,19 +94,19 @@ def to_json(results: Results, folder: Path) -> dict[str, Any]:
 
 
 def write_page(folder: Path) -> Path:
-    """Write the page and its figures beside the runs."""
+    """Write the page and its figures to the folder of the runs."""
     return written_page(folder, page(folder))
 
 
 def page(folder: Path) -> Page:
-    """The page, and its figures."""
+    """Return the page and its figures."""
     results, title = Results.read(folder), "All policies on one job: digits on four workers of different speed"
     figures = {"accuracy.svg": _accuracies(results), "batches.svg": _batches(results)}
     return page_of(folder, COMMAND, title, sections(folder), figures)
 
 
 def sections(folder: Path) -> list[Section]:
-    """A table of all policies on the example, and one of its variations where there are some."""
+    """Return a table of all policies on the example, and one of its variations if there are recorded runs."""
     varied = {each.title: Results.of_variation(folder, each.name) for each in VARIATIONS}
     rows = [line for title, results in varied.items() for line in _varied(title, results)]
     return [_policies(Results.read(folder)), *([_variations(rows)] if rows else [])]
@@ -129,13 +133,13 @@ def _variations(rows: Sequence[Sequence[object]]) -> Section:
 
 
 def _varied(title: str, results: Results) -> list[list[object]]:
-    """A line for each policy, the static batch first."""
+    """Return a row for each policy, the static batch first."""
     names = [name for name in (STATIC, PROPORTIONAL, LEARNED) if name in results.by_variant]
     return [[title if name == names[0] else "", name, *_figures(results, name, STATIC, VARIED_TARGET)] for name in names]
 
 
 def _figures(results: Results, name: str, beside: str | None, target: float = TARGET) -> list[object]:
-    """Those of COLUMNS."""
+    """Return the cells of COLUMNS."""
     times = sorted(time_to_accuracy(track, target) for track in results.by_variant[name].values())
     saved = results.saved(name, beside, target) if beside is not None and beside in results.by_variant and name != beside else []
     return [
@@ -156,7 +160,7 @@ def _reached_s(track: Track) -> float:
 
 
 def _last_accuracy(track: Track) -> float:
-    """Of the last five looks, in the mean: one is of few samples."""
+    """Return the mean of the last five evaluations, because one evaluation has few samples."""
     return float(track.held_out["accuracy"].iloc[-5:].mean())
 
 

@@ -1,4 +1,4 @@
-"""The runs: digits on four workers of different speed, under each policy, with each seed."""
+"""Train digits on four workers of different speed, under each policy and with each seed."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,25 +9,25 @@ from oppa.table import Table
 
 JOB = Path("examples", "digits.toml")
 BATCHES = (32, 64, 128, 256)
-"""Of the table, and of what is static."""
+"""Global batches of the table and of static runs."""
 FIRST = 32
-"""That adaptive policies begin with, but for the learned one."""
+"""Initial batch of adaptive policies, except the learned one."""
 LEARNED_FIRST = 64
-"""That the learned policy's actions are made for: the job's own."""
+"""Initial batch of the learned policy, which its actions are scaled to: that of the job."""
 STATIC, PROPORTIONAL, LEARNED = "static", "proportional", "rl"
 ADAPTIVE = ("stagewise", "critical-batch", "norm-test", "goodput")
 WEIGHTS = "rl.safetensors"
-"""In the record's folder."""
+"""File of the learned weights in the record's folder."""
 EXPLORED = {f"explored-{number}": 1000 + number for number in range(4)}
-"""Runs by which the learned policy is checked, and their seeds."""
+"""Runs that check the learned policy, and their seeds."""
 EPISODES, WINDOW, EXPLORED_SAMPLES = 500, 5, 40_000
 
 
 def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
-    """Do all runs that are not in `folder` yet, seed by seed; ledgers are made in `work`.
+    """Train all runs that are not in `folder` yet, seed by seed; `work` receives the ledgers.
 
     Raises:
-        EnvironmentLackingError: if a run fails.
+        EnvironmentLackingError: a run fails.
     """
     recorder = Recorder(job=JOB, folder=folder, work=work, tell=tell)
     table = recorder.table(BATCHES)
@@ -42,12 +42,12 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
         learned += ["--recorded", recorder.typed(place)]
     every = [*((each, ("--policy", each.policy)) for each in schemes(table)), (Scheme(LEARNED, LEARNED, begins), tuple(learned))]
     for seed in seeds:
-        turned = seed % len(every)  # whatever drifts meets all alike
+        turned = seed % len(every)  # so that drift affects all schemes equally
         for scheme, said in every[turned:] + every[:turned]:
             recorder.train(scheme.name, seed, scheme.begins, *said)
 
 
 def schemes(table: Table) -> list[Scheme]:
-    """What needs nothing learned."""
+    """Return the schemes that need no learned policy."""
     sized = [Scheme(f"{policy}-{batch}", policy, fastest_at(table, batch)) for policy in (STATIC, PROPORTIONAL) for batch in BATCHES]
     return [*sized, *(Scheme(name, name, fastest_at(table, FIRST)) for name in ADAPTIVE)]

@@ -1,8 +1,8 @@
-"""DYNAMIX at 8, 16 and 32 simulated workers (its Table I), how its rewards grow (Figure 3), and how its batches spread (Figure 5).
+"""Simulate DYNAMIX with 8, 16 and 32 workers (its Table I), the growth of its rewards (Figure 3), and the spread of its batches (Figure 5).
 
-Every cluster has a policy of its own, learned on workers of other speeds than those that it is judged on. All clusters begin with the same
-global batch. Runs are paired: each policy meets the same workers, links and noise. Accuracy follows from progress alone in this simulator,
-so the table compares seconds until a run reaches it, not the accuracy in the end.
+Each number of workers has its own policy, which is evaluated on workers of speeds that it was not trained on. All runs begin with the same
+global batch. Runs are paired: each policy has the same workers, links and noise. Accuracy follows from progress alone in this simulator,
+so the table compares the seconds to reach it, not the final accuracy.
 """
 
 import dataclasses
@@ -33,26 +33,26 @@ from oppa.simulator.learning_curve import LearningCurve
 
 CURVE = "digits"
 PARAMETERS = 127_000
-"""Weights of the model whose learning curve this is."""
+"""Weights of the model to which the learning curve belongs."""
 CLUSTERS = tuple(map(int, DYNAMIX))
-"""Workers (Table I)."""
+"""Numbers of workers (Table I)."""
 GLOBAL_BATCH = 512
-"""Samples of a step in the beginning, in every cluster."""
+"""Initial samples per step, for every number of workers."""
 WINDOW = 5
 """Steps between two decisions."""
 EPISODES: Mapping[str, int] = {"ppo": 10, "paper": 2}
-"""Training episodes for each judged run, by algorithm: ten runs have the paper's 20 (section VI-C)."""
+"""Training episodes per evaluation run, by algorithm; for ten runs, `paper` has the paper's 20 (section VI-C)."""
 UNSEEN = 1_000_000
-"""Seeds of the judged runs begin here: no policy is learned on them."""
+"""First seed of the evaluation runs; no policy is trained on these seeds."""
 FORMS: Mapping[str, str] = {"ppo": "goodput", "paper": "paper"}
-"""The reward that each algorithm learns from: ours, and the paper's as it is written."""
+"""Reward of each algorithm: ours, and the paper's as written."""
 LABELS: Mapping[str, str] = {"ppo": "learned by PPO", "paper": "learned as written"}
 CONFIDENCE = 0.95
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Learned:
-    """A policy, and the rewards of its training."""
+    """Holds a policy and the rewards of its training."""
 
     task: Task
     weights: Weights
@@ -62,21 +62,24 @@ class Learned:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Scale:
-    """One cluster: the seconds of every policy in the same runs."""
+    """Holds the seconds of every policy in the same runs, for one number of workers."""
 
     workers: int
     seconds: Mapping[str, tuple[float | None, ...]]
-    """None where a run never reached the accuracy."""
+    """Seconds of each run by policy; None if the run never reached the accuracy."""
     best_static: str
     best_shared: str
 
     def median(self, policy: str) -> float | None:
-        """The median seconds over runs, or None where most runs never arrived."""
+        """Return the median seconds over runs, or None if it is infinite because runs never reached the accuracy."""
         found = statistics.median(float("inf") if each is None else each for each in self.seconds[policy])
         return found if found < float("inf") else None
 
     def saved(self, policy: str, beside: str) -> tuple[float, float, float] | None:
-        """The median share of time that a policy saves beside another, run by run, with its 95% bootstrap interval: (low, middle, high)."""
+        """Return the median share of time that a policy saves over another, run by run, and its 95% bootstrap interval.
+
+        The result is (low, median, high), or None with fewer than two runs. Runs in which either never reached the accuracy are left out.
+        """
         pairs = zip(self.seconds[policy], self.seconds[beside], strict=True)
         shares = np.array([1 - ours / theirs for ours, theirs in pairs if ours is not None and theirs is not None])
         if len(shares) < 2:
@@ -86,7 +89,7 @@ class Scale:
 
 
 def task_of(workers: int, form: str) -> Task:
-    """The job at this number of workers, rewarded in this form."""
+    """Return the job with this number of workers and this form of the reward."""
     local_batch = GLOBAL_BATCH // workers
     return Task(
         curve=LearningCurve.load(CURVE),
@@ -101,7 +104,7 @@ def task_of(workers: int, form: str) -> Task:
 
 @functools.cache
 def trained(workers: int, algorithm: str, episodes: int) -> Learned:
-    """A policy for this number of workers; trained once in a process."""
+    """Train a policy for this number of workers; a cache keeps it within the process."""
     task, rewards = task_of(workers, FORMS[algorithm]), list[NDArray[np.float64]]()
 
     def ended(_number: int, of_windows: NDArray[np.float64]) -> None:
@@ -113,7 +116,7 @@ def trained(workers: int, algorithm: str, episodes: int) -> Learned:
 
 @functools.cache
 def scale(workers: int, runs: int) -> Scale:
-    """All policies at this number of workers, in so many runs."""
+    """Evaluate all policies with this number of workers, in `runs` runs."""
     task = task_of(workers, FORMS["ppo"])
     found = dict[str, list[Judged]]()
     for size in sizes(task.actions):
@@ -128,12 +131,12 @@ def scale(workers: int, runs: int) -> Scale:
 
 
 def sections(runs: int, clusters: Sequence[int] = CLUSTERS) -> list[Section]:
-    """Return Table I, the course of the rewards, and the spread of the batches, at these numbers of workers."""
+    """Return Table I, the rewards during training, and the spread of the batches, for these numbers of workers."""
     return [_scales(runs, clusters), _rewards(runs, clusters), _spread(runs, clusters)]
 
 
 def figures(runs: int) -> dict[str, str]:
-    """File name -> SVG: Figures 3 and 5."""
+    """Return SVG by file name, for Figures 3 and 5."""
     return {"rewards.svg": standalone(_reward_figure(runs)), "batches.svg": standalone(_batch_figure(runs))}
 
 
@@ -167,7 +170,7 @@ def _fastest(seconds: Mapping[str, Sequence[float | None]], kind: str) -> str:
 
 
 def _shown(found: Scale) -> list[str]:
-    """The best static batch first, then everything that is held against it."""
+    """Return the best static batch, followed by the policies that are compared with it."""
     return [found.best_static, found.best_shared, *(LABELS[algorithm] for algorithm in ALGORITHMS)]
 
 
@@ -230,7 +233,7 @@ def _spread(runs: int, clusters: Sequence[int]) -> Section:
 
 @functools.cache
 def _course(workers: int, runs: int) -> Sequence[NDArray[np.float64]]:
-    """Local batches of the first judged run under the policy learned by PPO, window by window; each of shape (workers,)."""
+    """Return the local batches of the first evaluation run under the policy trained by PPO, window by window; each of shape (workers,)."""
     found = _policy(workers, "ppo", runs)
     policy, target = LearnedPolicy(weights=found.weights), SHARE * found.task.curve.accuracy[-1]
     episode = Episode(found.task, found.task.hosts(UNSEEN, unseen=True), seed=UNSEEN)

@@ -1,4 +1,4 @@
-"""The paper's other experiments at our size (DYNAMIX, section VI): another optimizer, other workers, and a policy that is carried over."""
+"""Run the paper's other experiments at our size (DYNAMIX, section VI): another optimizer, other workers, and a transferred policy."""
 
 import dataclasses
 import shutil
@@ -14,28 +14,28 @@ from oppa.report.record import write_texts
 CPUS = "cpus_per_device = [0.5, 0.5, 0.25, 0.125]"
 DEVICES = "devices_per_host = 4"
 OF = "."
-"""Between a variation and a policy, in the name of a record."""
+"""Separator between a variation and a policy in the name of a record."""
 EXPLORED = (1000, 1001, 1002, 1003)
-"""Seeds of the runs by which a policy is checked."""
+"""Seeds of the runs that check a learned policy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variation:
-    """The example's job with some lines changed."""
+    """Describes a job: the example's with some lines changed."""
 
     name: str
     title: str
-    """For people."""
+    """Title in tables."""
     lines: Mapping[str, str]
-    """Of the job file, and what they become."""
+    """Lines of the job file and their replacements."""
     workers: int = 4
     hosts: tuple[str, ...] = ()
-    """The words of `oppa netlab` that it runs under; none: on this machine as it is."""
+    """Arguments of `oppa netlab`; if empty, the job runs directly on this machine."""
     learned: bool = True
-    """On this job; else what was learned on the example is carried over."""
+    """The policy is trained on this job; otherwise that of the example is transferred."""
 
     def job(self, text: str) -> str:
-        """The job file, from the example's."""
+        """Return the job file's text, made from the example's."""
         for line, changed in self.lines.items():
             assert text.count(f"\n{line}\n") == 1, line
             text = text.replace(f"\n{line}\n", f"\n{changed}\n")
@@ -63,10 +63,10 @@ VARIATIONS = (
 
 
 def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
-    """Do all runs that are not in `folder` yet, behind those of `real`, whose policy one of them takes.
+    """Train all runs that are not in `folder` yet; those of `real` must be there, because one variation uses their policy.
 
     Raises:
-        EnvironmentLackingError: if a run fails.
+        EnvironmentLackingError: a run fails.
     """
     for variation in VARIATIONS:
         recorder = Recorder(job=_written(variation, work / "jobs"), folder=folder, work=work, hosts=variation.hosts, tell=tell)
@@ -86,11 +86,11 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
                 except EnvironmentLackingError as error:
                     if policy != LEARNED:
                         raise
-                    tell(f"{variation.name}: no {LEARNED}: {error.message}")  # what was explored does not speak for it
+                    tell(f"{variation.name}: no {LEARNED}: {error.message}")  # the exploring runs do not support the policy
 
 
 def _written(variation: Variation, place: Path) -> Path:
-    """The job file and its model; where it is, from the checkout."""
+    """Write the job file and its model, and return the job file's path, relative to the checkout."""
     example = catalog.root() / JOB
     path = place / f"{variation.name}.toml"
     write_texts(place, {path.name: variation.job(example.read_text())})
@@ -99,7 +99,7 @@ def _written(variation: Variation, place: Path) -> Path:
 
 
 def _weights(variation: Variation, recorder: Recorder) -> Path:
-    """Learned on this job, or carried over."""
+    """Return the weights of the policy: trained on this job, or transferred."""
     if not variation.learned:
         return recorder.folder / WEIGHTS
     path = recorder.folder / f"{variation.name}.safetensors"

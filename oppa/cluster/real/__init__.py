@@ -1,1 +1,1 @@
-"""Elastic jobs on a real cluster: kept in a spool, trained by `oppa train`, grown and shrunk by the scaling controller."""
+"""Run elastic jobs on Slurm: a spool stores them, `oppa train` trains them, and the scaling controller changes their size."""

@@ -1,4 +1,4 @@
-"""Who has come to the queue lately, kept in the spool: a controller that takes over goes on counting."""
+"""Count recent arrivals in Slurm's queue. The counts are stored in the spool, so that a controller that takes over continues them."""
 
 import json
 import time
@@ -13,13 +13,13 @@ from oppa.trials.wire import write_json
 
 
 class Comers:
-    """Jobs of others. Those that were there before anybody looked have not come.
+    """Counts jobs that other users submit. Jobs queued before start-up are not arrivals.
 
     Args:
-        spool: Where they are kept.
-        window_s: They count for so long.
-        counted: Of at least so many hosts.
-        keep: Whether to write them down.
+        spool: Folder that stores the counts.
+        window_s: Seconds for which an arrival counts.
+        counted: Minimum hosts of a job that counts.
+        keep: True to store the counts.
     """
 
     def __init__(self, spool: Path, window_s: float, counted: int, *, keep: bool) -> None:
@@ -30,7 +30,7 @@ class Comers:
         self._remember()
 
     def count(self, view: View) -> None:
-        """Those who have come since the last look."""
+        """Count the jobs that have arrived since the last call."""
         now = time.time()
         came = view.others(self._known or ())
         if self._known is not None:
@@ -44,11 +44,11 @@ class Comers:
             write_json(self._path, {"since": self._since, "known": sorted(present), "came": self._times})
 
     def rate(self) -> float:
-        """Of large ones, a second."""
+        """Return the arrivals of large jobs per second."""
         return self._arrivals.rate(time.time())
 
     def _remember(self) -> None:
-        """What another controller saw; nothing, where that makes no sense, or the clock has gone back since."""
+        """Restore the counts of an earlier controller, unless the file is invalid or the clock went back since."""
         try:
             values: dict[str, Any] = json.loads(self._path.read_text())
             since, known = float(values["since"]), {str(number) for number in values["known"]}

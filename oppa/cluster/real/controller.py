@@ -1,8 +1,8 @@
-"""The scaling controller on a real cluster: looks, decides, and acts, over and over (FlexTrain, section 5).
+"""Scaling controller on Slurm: a loop that reads the state, decides, and acts (FlexTrain, section 5).
 
-It keeps nothing that is not on disk: what each job shall have is written before anything is done about it, a run is asked to stop by a
-file, and who trains a job is told by a lock. So it may be killed at any moment, and another one goes on. A change is a checkpoint and a
-restart: the run stops behind a step, its hosts go back to Slurm, and it is started again on as many as it shall have.
+All its state is on disk: it writes the desired hosts of each job before it acts, stops a run through a file, and detects by a lock
+which process trains a job. It may therefore be killed at any time, and another controller continues. A change of size is a checkpoint and
+a restart: the run stops after a step, its hosts return to Slurm, and it starts again on the desired number of hosts.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ from oppa.errors import EnvironmentLackingError, OppaError
 from oppa.places.slurm import ask
 
 LAUNCH_S = 30.0
-"""In which a supervisor that another controller has launched says that it has begun."""
+"""Seconds in which a supervisor that another controller launched must report its start."""
 PATIENCE_S = 10.0
-"""A job that grew waits this long for hosts that were idle when it was decided."""
+"""Seconds that a job that scales up waits for hosts that were idle at the decision."""
 
 
 class Controller:
-    """Of one spool.
+    """The controller of one spool.
 
     Args:
-        words: For `oppa train`, such as `--launcher slurm --sbatch --partition=gpu`.
-        partition: Whose nodes are shared; all unless given.
-        tell: Hears what is decided and done.
-        act: Whether to do it, or only to say it.
+        words: Options for `oppa train`, such as `--launcher slurm --sbatch --partition=gpu`.
+        partition: Partition whose nodes the jobs share; all partitions if empty.
+        tell: Receives a message for each decision and action.
+        act: True to carry out decisions; False only reports them.
     """
 
     def __init__(
@@ -54,19 +54,19 @@ class Controller:
         self._answered = False
         self._told: dict[str, str] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        """Supervisors that it has launched, by job."""
+        """Supervisors that this controller has launched, by name of the job."""
         self.damaged: list[str] = []
-        """Jobs that could not be read at the last look, by name."""
+        """Names of the jobs that could not be read in the last step."""
 
     def step(self) -> list[Status]:
-        """Look once, and do what is to be done; the jobs as they were found."""
+        """Run one iteration: read the state, decide and act; return the status of each job as it was read."""
         for child in self._children.values():
             child.poll()
         found = self._found()
         try:
             view = look(self._partition)
         except EnvironmentLackingError as error:
-            if not self._answered:  # it never did
+            if not self._answered:  # Slurm has never answered
                 raise
             self._say(f"nothing is decided: {error.message}")
             return found
@@ -84,14 +84,14 @@ class Controller:
 
     @contextlib.contextmanager
     def _going_on(self, about: str) -> Iterator[None]:
-        """A disk that is full, or a job that is damaged meanwhile, ends no controller: it is tried again at the next look."""
+        """Report an error and continue, so that a full disk or a damaged job does not end the controller. The next step tries again."""
         try:
             yield
         except (OppaError, OSError) as error:
             self._say(f"{about}: {error}", about)
 
     def _found(self) -> list[Status]:
-        """Of all jobs that can be read; the others keep nobody waiting."""
+        """Return the status of all readable jobs. Damaged jobs do not delay the others."""
         found, self.damaged = list[Status](), []
         for folder in folders(self._spool):
             try:
@@ -102,7 +102,7 @@ class Controller:
         return found
 
     def _keep(self, status: Status) -> None:
-        """See to it that a job is trained, and on as many hosts as it shall have."""
+        """Start a job that should be trained, and stop one that is cancelled or on another number of hosts than desired."""
         job = status.job
         if job.cancelled() or (status.hosts and status.hosts != status.wanted):
             if self._act and status.hosts:
@@ -111,7 +111,7 @@ class Controller:
             self._start(job)
 
     def _launching(self, job: Elastic) -> bool:
-        """Somebody was told to train it, perhaps by another controller, and has not said yet that it has begun."""
+        """Return True while a launch, perhaps by another controller, has not begun, ended or timed out."""
         if (child := self._children.get(job.name)) is not None:
             return child.poll() is None
         return job.begun() is None and 0 <= time.time() - job.wanted().launched_at < LAUNCH_S
@@ -140,7 +140,12 @@ class Controller:
         self._children[job.name] = child
 
     def _learn(self, job: Elastic) -> None:
-        """From its last launch, which has ended: without a step it was in vain, unless Slurm took its hosts away."""
+        """Record the result of the last launch, which has ended.
+
+        A launch that came to a step resets the failed starts on its number of hosts, and updates the cost of a start. A launch without a
+        step counts as a failed start, unless Slurm revoked its hosts or it was excused. After a failed scale-up the job returns to its
+        requested hosts.
+        """
         begun, wanted = job.begun(), job.wanted()
         if begun is None and not wanted.launches:
             return
@@ -154,7 +159,10 @@ class Controller:
                 job.want(hosts=job.hosts)
 
     def _make_do(self, status: Status, view: View) -> None:
-        """A job that grew waits neither for hosts that others were given meanwhile, or that died, nor for those beyond a limit."""
+        """Shrink a scale-up whose hosts Slurm cannot grant: other jobs took them, they failed, or a limit applies.
+
+        The job then gets the fastest size that idle hosts allow, at least its requested one. The request of a cancelled job is cancelled.
+        """
         job, held, start = status.job, view.pending(status.job.token), status.job.start()
         if held is None or start is None:
             return
@@ -176,7 +184,7 @@ class Controller:
             ask("scancel", held.id, lenient=True)
 
     def _decide(self, found: Sequence[Status], view: View) -> list[Scaling]:
-        """Who gives back for the first that waits; else who grows. While a job is on its way to another size, nobody does."""
+        """Return reclaim decisions for the first waiting job, or else a scale-up; none while a job is changing its size."""
         running = [_running(status) for status in found if status.settled]
         if view.waiting:
             if any(status.changing for status in found):
@@ -204,13 +212,13 @@ class Controller:
 
 
 def _barred(status: Status, view: View) -> bool:
-    """It waits for something else than nodes."""
+    """Return True if the job waits for something other than nodes."""
     held = view.pending(status.job.token)
     return held is not None and not held.for_nodes
 
 
 def _running(status: Status) -> Running:
-    """As decisions know it, in hosts; of the sizes that were not tried in vain too often."""
+    """Return a job as input for the decisions, in hosts, without the sizes that failed to start too often."""
     job, wanted = status.job, status.job.wanted()
     kept = (status.hosts, job.hosts)
     table = ScaleTable(tuple(size for size in job.table.sizes if size.gpus in kept or not wanted.hopeless(size.gpus)))

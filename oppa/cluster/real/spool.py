@@ -1,17 +1,18 @@
-"""Elastic jobs as folders of a spool, seen by all hosts: what each is, how many hosts it shall have, and how it ended.
+"""Elastic jobs as folders of a spool on a shared file system.
 
-    NAME/job.toml            as it was submitted
-    NAME/elastic.json        its sizes: the configuration on each number of hosts, and how fast it is; whose table that was, by SHA-256
-    NAME/orders/             searched orders for these sizes, where the table had some; a start takes them into the run
-    NAME/wanted.json         how many hosts it shall have, written before anything is done about it; starts that were in vain
-    NAME/started.json        who trains it now, or did last: a process, on how many hosts, from which byte of the ledger on
+    NAME/job.toml            the job file as submitted
+    NAME/elastic.json        its sizes: configuration and speed-up on each number of hosts, and the SHA-256 of the source scale table
+    NAME/orders/             searched schedules for these sizes, if the table had any; a start copies them into the run
+    NAME/wanted.json         the desired number of hosts, written before any action, and the failed starts
+    NAME/started.json        the process that trains it or did so last, on how many hosts, and from which byte of the ledger on
     NAME/run/                the run (`oppa train`)
-    NAME/ending.json         what `oppa train` said last
-    NAME/cancelled           made by `oppa cluster cancel`: it shall not be trained
-    decisions.jsonl          what the controller has decided, and why
-    arrivals.json            jobs of others that have come lately
+    NAME/ending.json         the last output of `oppa train`
+    NAME/cancelled           created by `oppa cluster cancel`: the job must not be trained
+    decisions.jsonl          the controller's decisions and their reasons
+    arrivals.json            recent arrivals of other jobs
 
-A file is written whole or not at all. Whoever trains a job holds `NAME/.supervised`, so that nobody else does; the kernel lets go of it.
+Files are written atomically. The process that trains a job holds a lock on `NAME/.supervised`, so that no other one does. The kernel
+releases the lock when that process ends.
 """
 
 import dataclasses
@@ -40,42 +41,42 @@ ENDING, CANCELLED, HELD, LOG = "ending.json", "cancelled", ".supervised", "super
 DECISIONS, ARRIVALS = "decisions.jsonl", "arrivals.json"
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}"
 FRUITLESS = 3
-"""Starts in a row, on so many hosts, that may come to no step."""
+"""Consecutive starts without a step after which a number of hosts is given up."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a job shall have, and what was learned of what it cannot have."""
+    """The desired state of a job, and the result of its starts so far."""
 
     hosts: int
-    """From its next start on."""
+    """Number of hosts from the next start on."""
     vain: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    """Starts in a row that have come to no step, by the hosts that they were on."""
+    """Consecutive starts without a step, by number of hosts."""
     start_s: float | None = None
-    """What a start has cost at least."""
+    """Smallest observed cost of a start, in seconds; None if unknown."""
     launches: int = 0
-    """So often was somebody told to train it."""
+    """Number of launches of a supervisor."""
     launched_at: float = 0.0
-    """When somebody was last."""
+    """Unix time of the last launch."""
 
     def hopeless(self, hosts: int) -> bool:
-        """Whether it was tried often enough."""
+        """Return True if too many starts on this number of hosts have failed."""
         return self.vain.get(hosts, 0) >= FRUITLESS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Start:
-    """Somebody trains a job, or did."""
+    """The last start of a job."""
 
     hosts: int
     at: float
-    """By the clock of who began it."""
+    """Unix time, by the clock of the host that began it."""
     size: int
-    """Of the ledger before, in bytes."""
+    """Size of the ledger before the start, in bytes."""
     launch: int
-    """Of all launches, whose start it is."""
+    """Number of the launch that led to this start."""
     excused: bool = False
-    """It does not count, whatever comes of it."""
+    """True if the start does not count as failed, whatever its result."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,33 +85,33 @@ class Elastic:
 
     folder: Path
     hosts: int
-    """That it asks for."""
+    """Requested number of hosts."""
     sizes: Mapping[int, Configuration]
-    """By hosts."""
+    """Configuration by number of hosts."""
     table: ScaleTable
-    """In hosts."""
+    """Scale table; its sizes are numbers of hosts."""
     source: Path
-    """The table's folder."""
+    """Folder of the source scale table."""
     digest: str
-    """Of what it said."""
+    """SHA-256 of the source scale table's rows at submission."""
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Return the name of the job, which is that of its folder."""
         return self.folder.name
 
     @property
     def token(self) -> str:
-        """What it is called among the jobs of all spools."""
+        """Return an identifier that is unique among the jobs of all spools."""
         return f"{self.name}@{zlib.crc32(str(self.folder.absolute()).encode()):08x}"
 
     @property
     def run(self) -> Path:
-        """The folder of its run."""
+        """Return the folder of the run."""
         return self.folder / RUN
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the job as a JSON object."""
         return {
             "hosts": self.hosts,
             "sizes": {str(hosts): configuration.to_dict() for hosts, configuration in self.sizes.items()},
@@ -121,7 +122,7 @@ class Elastic:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Of a spool; raises RunError where it is damaged."""
+        """Read a job from its folder; raises RunError if it is damaged."""
         try:
             values = json.loads((folder / ELASTIC).read_text())
             sizes = {int(hosts): Configuration.from_dict(each) for hosts, each in values["sizes"].items()}
@@ -132,7 +133,7 @@ class Elastic:
             raise RunError(f"`{folder / ELASTIC}` is damaged: {error!r}", hint="submit the job again, under another name") from None
 
     def require_unchanged_table(self) -> None:
-        """Refuse a scale table that is not what it was; raises TableError."""
+        """Refuse a source scale table that has changed since submission; raises TableError."""
         if (now := _digest(self.source)) != self.digest:
             raise TableError(
                 f"the scale table `{self.source}` of `{self.name}` is another now: SHA-256 {now[:12] or 'none'}, not {self.digest[:12]}",
@@ -140,7 +141,7 @@ class Elastic:
             )
 
     def wanted(self) -> Wanted:
-        """How many hosts it shall have; as many as it asks for, until something else was decided."""
+        """Return the desired state; the requested number of hosts until another one was decided."""
         try:
             values = json.loads((self.folder / WANTED).read_text())
             vain = {int(hosts): int(starts) for hosts, starts in values["vain"].items()}
@@ -151,11 +152,11 @@ class Elastic:
         return found if found.hosts in self.sizes else dataclasses.replace(found, hosts=self.hosts)
 
     def want(self, **changes: Any) -> None:
-        """Decide other fields of `Wanted`."""
+        """Change fields of the desired state."""
         write_json(self.folder / WANTED, dataclasses.asdict(dataclasses.replace(self.wanted(), **changes)))
 
     def start(self) -> Start | None:
-        """Its last; None: it has not been started, or is in this moment."""
+        """Return the last start; None if there was none, or while one is being written."""
         try:
             values = json.loads((self.folder / STARTED).read_text())
             return Start(int(values["hosts"]), float(values["at"]), int(values["size"]), int(values["launch"]), bool(values.get("excused")))
@@ -163,22 +164,22 @@ class Elastic:
             return None
 
     def begun(self) -> Start | None:
-        """The start that its last launch has come to; None: that has not begun yet, or has ended before."""
+        """Return the start of the last launch; None if that launch has not begun, or ended before it did."""
         last = self.start()
         return last if last is not None and last.launch == self.wanted().launches else None
 
     def excuse(self) -> None:
-        """Its last start was not in vain for its own fault."""
+        """Exempt the last start from the count of failed ones."""
         write_json(self.folder / STARTED, {**json.loads((self.folder / STARTED).read_text()), "excused": True})
 
     def supervised(self) -> bool:
-        """Whether somebody trains it; those may ask who can only read."""
+        """Return True if a process trains the job; read permission is enough."""
         try:
             descriptor = os.open(self.folder / HELD, os.O_RDONLY)
-        except FileNotFoundError:  # nobody ever has
+        except FileNotFoundError:  # it was never trained
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # others may look, too
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that several readers can test it
         except BlockingIOError:
             return True
         finally:
@@ -186,31 +187,31 @@ class Elastic:
         return False
 
     def ending(self) -> str:
-        """What its last start came to: `finished`, `failed`, `stopped` or `revoked`; empty: nobody knows."""
+        """Return the result of the last start: `finished`, `failed`, `stopped` or `revoked`; empty if unknown."""
         try:
             return str(json.loads((self.folder / ENDING).read_text())["ending"])
         except (OSError, ValueError, KeyError, TypeError):
             return ""
 
     def cancelled(self) -> bool:
-        """Whether it shall not be trained."""
+        """Return True if the job must not be trained."""
         return (self.folder / CANCELLED).exists()
 
     def cancel(self) -> None:
-        """It shall not be trained any more; whoever trains it saves it and stops."""
+        """Cancel the job. The process that trains it saves a checkpoint and stops."""
         (self.folder / CANCELLED).touch()
         self.ask_to_stop()
 
     def ask_to_stop(self) -> None:
-        """Whoever trains it saves it and stops."""
+        """Ask the process that trains the job to save a checkpoint and stop."""
         if self.run.is_dir():
             (self.run / STOP).touch()
 
     def retry(self) -> None:
-        """Train it again, from where it was, though it was cancelled, has failed, or was given up.
+        """Train the job again from its last checkpoint, even if it was cancelled, has failed, or was given up.
 
         Raises:
-            RunError: it is trained, or has all that it was to be trained on.
+            RunError: the job is being trained, or has been trained on all of its samples.
         """
         if self.supervised():
             raise RunError(f"`{self.name}` is being trained", hint="`oppa cluster status` says how far it is")
@@ -222,15 +223,15 @@ class Elastic:
 
 
 def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, name: str = "") -> Elastic:
-    """Put a job into a spool.
+    """Add a job to a spool.
 
     Args:
-        table: Of `oppa scale-table`, at the job's global batch.
-        hosts: That it asks for; the fewest of the table unless given.
+        table: Scale table of `oppa scale-table`, at the job's global batch.
+        hosts: Requested hosts; the fewest in the table unless given.
 
     Raises:
-        InputError: a name that is none or is taken, a table without a size that fits the job's hosts.
-        TableError: no such table, or it was altered, or is of another model.
+        InputError: the name is invalid or taken, or the table has no size of whole hosts.
+        TableError: there is no such table, or it was altered, or belongs to another model.
     """
     problem = load_job(job)
     each, known = problem.cluster.devices_per_host, Table.read(table)
@@ -262,7 +263,7 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
 
 
 def _write(found: Elastic, job: Path) -> None:
-    """The folder appears with all that belongs into it."""
+    """Create the folder of a job atomically, with all of its files."""
     draft = found.folder.parent / f".{found.name}.{os.getpid()}"
     try:
         draft.mkdir(parents=True)
@@ -278,14 +279,14 @@ def _write(found: Elastic, job: Path) -> None:
 
 
 def folders(spool: Path) -> list[Path]:
-    """Of all jobs of a spool, by name; raises InputError where it is none."""
+    """Return the folders of all jobs of a spool, sorted by name; raises InputError if the spool does not exist."""
     if not spool.is_dir():
         raise InputError(f"`{spool}` is no spool", hint="`oppa cluster submit SPOOL JOB --table FOLDER` makes one")
     return sorted(path for path in spool.iterdir() if (path / ELASTIC).is_file() and not path.name.startswith("."))
 
 
 def job_of(spool: Path, name: str) -> Elastic:
-    """One of a spool; raises InputError where it is not there, RunError where it is damaged."""
+    """Read one job of a spool; raises InputError if it does not exist, RunError if it is damaged."""
     names = [folder.name for folder in folders(spool)]
     if name not in names:
         raise InputError(f"`{spool}` has no job called `{name}`", hint=nearest(name, names) if names else "it has none")
@@ -293,7 +294,7 @@ def job_of(spool: Path, name: str) -> Elastic:
 
 
 def _digest(table: Path) -> str:
-    """What the table's facts say of its rows."""
+    """Return the SHA-256 of the table's rows as recorded in the table's metadata; empty if unreadable."""
     try:
         return str(json.loads((table / META).read_text())["table"]["csv_sha256"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""How an elastic job stands: who trains it, on how many hosts, how far it is, and what a start costs it."""
+"""Status of an elastic job: whether it is trained, on how many hosts, its progress, and the cost of a start."""
 
 import dataclasses
 import math
@@ -9,54 +9,55 @@ from oppa.training import ledger
 from oppa.training.run_folder import STOP, RunSpec
 
 UNKNOWN_START_S = 60.0
-"""What a start is taken to cost before there was one."""
+"""Assumed cost of a start in seconds, until one was observed."""
 RECENT = 10
-"""Its pace is that of so many steps."""
+"""Number of last steps from which the pace is computed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Of one job, in one moment."""
+    """The status of one job at one moment."""
 
     job: Elastic
     hosts: int
-    """That it is trained on; 0: nobody trains it."""
+    """Number of hosts that it is trained on; 0 if it is not trained."""
     wanted: int
-    """That it shall have."""
+    """Desired number of hosts."""
     training: bool
-    """It has come to a step since it was started."""
+    """True if it has taken a step since its last start."""
     stopping: bool
-    """It was asked to."""
+    """True if it was asked to stop."""
     ending: str
-    """`finished`, `failed`, `cancelled` or `given up`; empty: it is to be trained."""
+    """`finished`, `failed`, `cancelled` or `given up`; empty if it should be trained."""
     steps: int
+    """Number of steps so far."""
     loss: float | None
-    """Of the last step."""
+    """Loss of the last step; None before the first."""
     start_s: float
-    """A start takes."""
+    """Cost of a start in seconds."""
     left_s: float
-    """Until it is done, as it runs now."""
+    """Seconds until it ends, at its present pace; infinite if unknown."""
 
     @property
     def changing(self) -> bool:
-        """It is on its way to another size, or to its end."""
+        """Return True if the job is changing its size or stopping."""
         return self.hosts > 0 and (self.hosts != self.wanted or self.stopping)
 
     @property
     def settled(self) -> bool:
-        """It trains, on as many hosts as it shall have."""
+        """Return True if the job trains on the desired number of hosts."""
         return self.training and not self.changing
 
     @property
     def state(self) -> str:
-        """In words."""
+        """Return the state in words."""
         if not self.hosts:
             return self.ending or "not trained"
         return "stopping" if self.stopping else "training" if self.training else "starting"
 
 
 def status_of(job: Elastic) -> Status:
-    """As its folder says; raises OppaError where that is damaged."""
+    """Read the status of a job from its folder; raises OppaError if that is damaged."""
     supervised, start, wanted = job.supervised(), job.start(), job.wanted()
     steps = ledger.latest_steps(job.run, 1)
     said, given_up = job.ending(), "given up" if wanted.hopeless(job.hosts) else ""
@@ -77,16 +78,16 @@ def status_of(job: Elastic) -> Status:
 
 
 def came_to_a_step(job: Elastic) -> bool:
-    """Whether its last start did."""
+    """Return True if the last start has taken a step."""
     start = job.start()
     return start is not None and ledger.first_step(job.run, start.size) is not None
 
 
 def cost_of_start(job: Elastic) -> float | None:
-    """What a start costs this job where nothing is waited for, in seconds: the least of what was seen; None: nothing was.
+    """Return the smallest observed cost of a start in seconds, without waiting for hosts; None if none was observed.
 
-    Of the last one: to its first step, from its beginning and from the last step before. Clocks of two hosts may not agree; what would be
-    no time at all is not believed.
+    The last start adds two values: the time to its first step, from its beginning and from the last step before it. Values that are not
+    positive are ignored, as the clocks of two hosts may differ.
     """
     costs, start = [cost for cost in (job.wanted().start_s,) if cost is not None], job.start()
     first = ledger.first_step(job.run, start.size) if start is not None else None
@@ -97,7 +98,7 @@ def cost_of_start(job: Elastic) -> float | None:
 
 
 def _left_s(job: Elastic, recent: Sequence[ledger.Line]) -> float:
-    """As long as the samples that are left take, at the pace of the last steps."""
+    """Return the seconds that the remaining samples take, at the pace of the last steps; infinite if unknown."""
     if len(recent) < 2:
         return math.inf
     total = RunSpec.read(job.run).problem.recipe.samples

@@ -1,7 +1,7 @@
-"""Trains an elastic job on so many hosts: `python -P -m oppa.cluster.real.supervisor FOLDER HOSTS [WORD...]` becomes `oppa train`.
+"""Train an elastic job on a number of hosts: `python -P -m oppa.cluster.real.supervisor FOLDER HOSTS [WORD...]` becomes `oppa train`.
 
-It holds the job first, says who it is, and keeps what it holds when it becomes `oppa train`: whoever looks knows that the job is trained,
-and by which process, whatever became of those who started it. Where the job is held already, it ends at once.
+It locks the job, records its process, and keeps the lock when it becomes `oppa train`. Other processes can thus detect that the job is
+trained, and by which process, even if its launcher has ended. If the job is locked already, it exits at once.
 """
 
 import fcntl
@@ -17,11 +17,11 @@ from oppa.trials.processes import this_process
 from oppa.trials.wire import write_json
 
 LOOKS = 20
-"""Tries to hold a job that somebody may be looking at."""
+"""Number of retries for the lock, which a process that tests it may hold for a moment."""
 
 
 def main(folder: Path, hosts: int, words: list[str]) -> None:
-    """Hold the job, and become `oppa train`."""
+    """Lock the job, and become `oppa train`."""
     job = Elastic.read(folder)
     descriptor = os.open(folder / HELD, os.O_RDWR | os.O_CREAT, 0o644)
     for left in range(LOOKS, -1, -1):
@@ -31,7 +31,7 @@ def main(folder: Path, hosts: int, words: list[str]) -> None:
         except BlockingIOError:
             if not left:
                 sys.exit(0)
-            time.sleep(0.05)  # perhaps somebody only looks
+            time.sleep(0.05)  # perhaps another process tests the lock
     os.set_inheritable(descriptor, True)
     stored_orders.copy(folder, job.run)
     configuration = folder / f"on-{hosts}.json"

@@ -1,4 +1,4 @@
-"""What Slurm says of a partition: nodes that are idle, jobs that wait for nodes, and who has come. Asked by `squeue` and `sinfo`."""
+"""Read the state of a Slurm partition with `squeue` and `sinfo`: idle nodes, queued jobs, and new submissions."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -7,68 +7,69 @@ from oppa.errors import EnvironmentLackingError
 from oppa.places.slurm import ask
 
 OWN = "oppa-elastic:"
-"""Begins the comment of jobs that hold hosts for an elastic one; its token follows."""
+"""Prefix of the comment of Slurm jobs that hold hosts for an elastic job; the token of that job follows."""
 FOR_NODES = ("Resources", "Priority", "None")
-"""Reasons for which a job waits that more idle nodes could end."""
+"""Reasons of pending jobs that more idle nodes could resolve."""
 LIMITS = ("Limit", "Max")
-"""Are part of the reasons that a limit of an account, a user or a partition gives."""
+"""Substrings of the reasons that name a limit of an account, a user or a partition."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """A job of Slurm's."""
+    """A job in Slurm's queue."""
 
     id: str
     state: str
     nodes: int
     reason: str
     elastic: str
-    """Whose hosts it holds, by token; empty: nobody's."""
+    """Token of the elastic job whose hosts it holds; empty for other jobs."""
 
     @property
     def submission(self) -> str:
-        """Its number, or that of the array that it belongs to."""
+        """Return the id of the job, or of the job array that it belongs to."""
         return self.id.partition("_")[0]
 
     @property
     def for_nodes(self) -> bool:
-        """It waits, and more idle nodes could end that."""
+        """Return True if it is pending, and could start with more idle nodes."""
         return self.state == "PENDING" and self.reason in FOR_NODES
 
     @property
     def limited(self) -> bool:
-        """It waits, and idle nodes will not do."""
+        """Return True if it is pending because of a limit, which idle nodes do not resolve."""
         return self.state == "PENDING" and any(word in self.reason for word in LIMITS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Of one moment."""
+    """Idle nodes and queued jobs at one moment."""
 
     idle: int
+    """Number of idle nodes."""
     jobs: Sequence[Queued]
-    """In the order in which Slurm would start them."""
+    """Jobs in the order in which Slurm would start them."""
 
     @property
     def waiting(self) -> list[Queued]:
-        """Jobs that could start if more nodes were idle."""
+        """Return the jobs that could start if more nodes were idle."""
         return [job for job in self.jobs if job.for_nodes]
 
     def pending(self, token: str) -> Queued | None:
-        """The job that would hold an elastic one's hosts, if it waits."""
+        """Return the pending Slurm job that requests hosts for this elastic job, if any."""
         return next((job for job in self.jobs if job.elastic == token and job.state == "PENDING"), None)
 
     def others(self, known: Collection[str]) -> list[Queued]:
-        """One of each submission that was not known, and holds no elastic job's hosts."""
+        """Return one job of each submission that is not in `known` and holds no elastic job's hosts."""
         found = {job.submission: job for job in self.jobs if not job.elastic and job.submission not in known}
         return list(found.values())
 
 
 def look(partition: str = "") -> View:
-    """Now; raises EnvironmentLackingError where Slurm does not answer."""
+    """Query Slurm; raises EnvironmentLackingError if it does not answer."""
     words = [f"--partition={partition}"] if partition else []
     listed = ask("squeue", "--noheader", "--sort=-p,i", "--format=%i|%T|%D|%r", *words)
-    # Comments are free text, of our own jobs alone: what other users write into theirs is never read.
+    # Comments are free text, so only those of our own jobs are read, never those of other users.
     comments = (line.partition("|") for line in ask("squeue", "--me", "--noheader", "--format=%i|%k", *words).splitlines())
     tokens = {number.strip(): comment.removeprefix(OWN) for number, _, comment in comments if comment.startswith(OWN)}
     states = ask("sinfo", "--noheader", "--Node", "--format=%N|%t", *words)

@@ -1,1 +1,1 @@
-"""A batch for each worker by a policy that was learned (DYNAMIX): what it sees, what it may do, how it is rewarded, and how it learns."""
+"""Set each worker's batch by a policy trained with reinforcement learning (DYNAMIX): observations, actions, reward and training."""

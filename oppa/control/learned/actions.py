@@ -1,4 +1,4 @@
-"""What a learned policy may do with a worker's batch (DYNAMIX, section IV-C)."""
+"""Define the actions of a learned policy on a worker's batch (DYNAMIX, section IV-C)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 from oppa.errors import InputError
 
 STEPS = (-100, -25, 0, 25, 100)
-"""Samples, as the paper has them, in batches from 32 to 1,024."""
+"""Changes of a local batch in the paper, in samples."""
 LEAST, MOST = 32, 1024
+"""Bounds of a local batch in the paper, in samples."""
 TYPICAL = 256
-"""A local batch for which these are made; others scale them."""
+"""Local batch that these values suit, in samples; `Actions.scaled` scales them for others."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """Steps of a local batch, and its bounds, in samples."""
+    """Possible changes of a local batch and its bounds, in samples. An action is the number of a step."""
 
     steps: tuple[int, ...] = STEPS
     least: int = LEAST
@@ -31,21 +32,22 @@ class Actions:
 
     @classmethod
     def scaled(cls, local_batch: int) -> Self:
-        """For jobs that begin with another local batch than the paper's; both bounds and steps as multiples of it."""
+        """Scale the paper's steps and bounds to a job's initial local batch."""
         share = local_batch / TYPICAL
         steps = tuple(int(np.sign(step)) * max(1, round(abs(step) * share)) if step else 0 for step in STEPS)
         return cls(steps=steps, least=max(1, round(LEAST * share)), most=max(2, round(MOST * share)))
 
     def after(self, local_batches: Sequence[int], chosen: Sequence[int]) -> tuple[int, ...]:
-        """The next local batches (Algorithm 1, line 25).
+        """Return the next local batches (Algorithm 1, line 25).
 
         Args:
-            chosen: For each worker, the number of a step.
+            local_batches: Samples of each worker.
+            chosen: Number of a step for each worker.
         """
         return tuple(self._bounded(batch + self.steps[number]) for batch, number in zip(local_batches, chosen, strict=True))
 
     def chosen(self, before: Sequence[int], after: Sequence[int]) -> list[int]:
-        """The steps that come closest to leading from one to the other; of those that bounds make equal, the smallest."""
+        """Return each worker's step that leads closest from `before` to `after`; the smallest one wins a tie."""
         found = []
         for early, late in zip(before, after, strict=True):
             results = self._results(early)
@@ -53,26 +55,26 @@ class Actions:
         return found
 
     def alike(self, local_batch: int, number: int) -> int:
-        """How many steps lead from a batch to where this one does."""
+        """Return the number of steps that lead to the same batch as step `number`; bounds can make several equal."""
         results = self._results(local_batch)
         return results.count(results[number])
 
     def _results(self, local_batch: int) -> list[int]:
-        """Where each step leads to."""
+        """Return the resulting local batch of each step."""
         return [self._bounded(local_batch + step) for step in self.steps]
 
     def _bounded(self, size: int) -> int:
         return min(max(size, self.least), self.most)
 
     def size(self, local_batches: Sequence[int]) -> NDArray[np.float64]:
-        """Where between the bounds, from 0 to 1, in doublings."""
+        """Return the position of each batch between the bounds, from 0 to 1 on a logarithmic scale, shape (n,)."""
         return np.asarray(np.log2(np.asarray(local_batches) / self.least) / np.log2(self.most / self.least))
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a JSON-serialisable dict."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+        """Invert `to_dict`."""
         return cls(**{**values, "steps": tuple(values["steps"])})

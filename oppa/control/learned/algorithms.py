@@ -1,4 +1,4 @@
-"""How a policy is learned on simulated runs: by PPO with clipping and advantages, or as the paper simplifies it."""
+"""Train a policy on simulated runs, by PPO with clipping and advantages or by the paper's simplification."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,28 +21,32 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Told = Callable[[int, Array], None]
-"""Receives each episode: its number, and the rewards of its windows, shape (windows, runs * workers)."""
+"""Callback after each episode: receives its number and its rewards, shape (windows, runs * workers)."""
 
 ALGORITHMS = ("ppo", "paper")
 WINDOWS = 60
-"""Of an episode."""
+"""Windows of an episode."""
 CLIPPING, TRADE_OFF, ENTROPY, EPOCHS = 0.2, 0.95, 0.01, 10
-"""Of PPO: epsilon (eq. 1), the lambda of its advantages, how much it likes to try things, and how often it goes over an episode."""
+"""PPO settings: clipping epsilon (eq. 1), lambda of the advantage estimate, entropy coefficient, and epochs per episode."""
 RATE = 1e-3
-"""Of PPO's optimizer in the beginning; it falls in a straight line."""
+"""Initial learning rate of PPO's optimizer; it decays linearly to 0."""
 RUNS = 8
-"""Simulated runs, each with workers of its own, that an episode has side by side."""
+"""Parallel simulated runs of an episode, each with workers of its own."""
 
 
 def learned(task: Task, algorithm: str, *, episodes: int, seed: int, provenance: dict[str, Any], told: Told = lambda *_: None) -> Weights:
-    """A policy, from so many episodes.
+    """Train a policy and return its weights.
 
     Args:
+        task: Simulated job.
         algorithm: One of ALGORITHMS.
-        provenance: What else is to be kept of where it comes from.
+        episodes: Number of episodes.
+        seed: Seed of hosts, runs and actions.
+        provenance: Further entries for the provenance of the weights.
+        told: Callback after each episode.
 
     Raises:
-        EnvironmentLackingError: without gymnasium and stable-baselines3, for `ppo`.
+        EnvironmentLackingError: for `ppo` without gymnasium and stable-baselines3.
     """
     mean, deviation = normalisation(_tried(task, seed))
     course = _Course(task, mean=mean, deviation=deviation, seed=seed)
@@ -59,7 +63,7 @@ def learned(task: Task, algorithm: str, *, episodes: int, seed: int, provenance:
 
 
 def _tried(task: Task, seed: int) -> list[Array]:
-    """What workers say in runs in which actions are drawn by lot: what observations look like."""
+    """Return observations from runs with uniformly random actions, from which the normalisation is computed."""
     random, found = stream(seed, "tried"), []
     for run in range(RUNS):
         episode = Episode(task, task.hosts(_seed(seed, 0, run)), seed=run)
@@ -72,7 +76,7 @@ def _tried(task: Task, seed: int) -> list[Array]:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class _Runs:
-    """Runs side by side; a row for each worker of each."""
+    """Parallel runs; arrays have one row for each worker of each run, n rows in all."""
 
     task: Task
     episodes: Sequence[Episode]
@@ -80,12 +84,12 @@ class _Runs:
     deviation: Array
 
     def seen(self) -> Array:
-        """Normalised observations, shape (n, d)."""
+        """Return the normalised observations, shape (n, d)."""
         rows = np.concatenate([observations(each.situation, self.task.actions) for each in self.episodes])
         return np.clip((rows - self.mean) / self.deviation, -CLIP, CLIP)
 
     def step(self, chosen: Sequence[int]) -> Array:
-        """Rewards, shape (n,)."""
+        """Run the next window with the chosen actions; return the rewards, shape (n,)."""
         rewards, count = list[float](), self.task.workers
         for index, each in enumerate(self.episodes):
             own = chosen[index * count : (index + 1) * count]
@@ -94,14 +98,14 @@ class _Runs:
 
 
 class _Course:
-    """Episode after episode, each with hosts that were not there before."""
+    """A sequence of episodes, each on newly drawn hosts."""
 
     def __init__(self, task: Task, *, mean: Array, deviation: Array, seed: int) -> None:
         self.task, self._mean, self._deviation, self.seed = task, mean, deviation, seed
         self.number = 0
 
     def next(self) -> _Runs:
-        """The next episode's runs."""
+        """Begin the next episode, and return its runs."""
         self.number += 1
         seeds = [_seed(self.seed, self.number, run) for run in range(RUNS)]
         return _Runs(
@@ -117,7 +121,7 @@ def _seed(seed: int, episode: int, run: int) -> int:
 
 
 def _as_written(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array, Array], ...]:
-    """The cumulative reward, without clipping or advantages (section IV-A)."""
+    """Train on the cumulative reward, without clipping or advantages (section IV-A)."""
     torch.manual_seed(course.seed)
     learner = Learner(network(len(NAMES), len(course.task.actions.steps)))
     random = stream(course.seed, "actions")
@@ -134,12 +138,12 @@ def _as_written(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array
 
 
 def drawn(probabilities: Array, random: np.random.Generator) -> NDArray[np.intp]:
-    """The number of an action for each row, by its probabilities (n, actions)."""
+    """Draw the number of an action for each row, by probabilities of shape (n, actions)."""
     return np.asarray((probabilities.cumsum(1) > random.random((len(probabilities), 1))).argmax(1))
 
 
 def _by_ppo(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array, Array], ...]:
-    """PPO of stable-baselines3, with one policy for all workers: each is an environment of its own to it."""
+    """Train by PPO of stable-baselines3, with one policy for all workers; each worker is a separate environment."""
     try:
         from stable_baselines3 import PPO
         from stable_baselines3.common.callbacks import BaseCallback
@@ -149,7 +153,7 @@ def _by_ppo(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array, Ar
         raise EnvironmentLackingError("PPO is stable-baselines3's, which is not installed", hint=hint) from None
 
     class Listener(BaseCallback):
-        """Tells of each episode."""
+        """Calls `told` after each episode."""
 
         def _on_step(self) -> bool:
             return True
@@ -174,19 +178,19 @@ def _by_ppo(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array, Ar
         seed=course.seed,
         device="cpu",
     )
-    model.set_logger(Logger(None, []))  # else it makes a folder of its own among the machine's temporary files
+    model.set_logger(Logger(None, []))  # the default logger creates a temporary folder
     model.learn(episodes * rows, callback=Listener())
     policy = torch.nn.Sequential(*model.policy.mlp_extractor.policy_net, model.policy.action_net)
     return layers_of(policy)
 
 
 def _environment(course: _Course) -> "VecEnv":
-    """All workers of an episode's runs, as stable-baselines3 has environments; the next episode follows by itself."""
+    """Build a stable-baselines3 environment of all workers of an episode's runs; after an episode the next one begins."""
     from gymnasium import spaces
     from stable_baselines3.common.vec_env import VecEnv
 
     class Workers(VecEnv):
-        """One row for each."""
+        """Vector environment with one row for each worker."""
 
         def __init__(self) -> None:
             count, actions = course.task.workers * RUNS, len(course.task.actions.steps)
@@ -194,16 +198,16 @@ def _environment(course: _Course) -> "VecEnv":
             self._chosen: list[int] = []
 
         def reset(self) -> Any:
-            """An episode begins."""
+            """Begin an episode, and return its first observations."""
             self._runs, self._windows = course.next(), 0
             return self._runs.seen().astype(np.float32)
 
         def step_async(self, actions: Any) -> None:
-            """What workers do next."""
+            """Store the next actions of the workers."""
             self._chosen = [int(each) for each in actions]
 
         def step_wait(self) -> Any:
-            """What came of it."""
+            """Run a window with the stored actions, and return its result."""
             rewards = self._runs.step(self._chosen)
             self._windows += 1
             over = self._windows >= WINDOWS
@@ -212,22 +216,22 @@ def _environment(course: _Course) -> "VecEnv":
             return self.reset() if over else last, rewards.astype(np.float32), np.full(self.num_envs, over), told
 
         def close(self) -> None:
-            """Nothing is open."""
+            """Do nothing, because there are no resources to close."""
 
         def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-            """The same of all."""
+            """Return an attribute, which is common to all environments."""
             return [getattr(self, attr_name, None)] * self.num_envs
 
         def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-            """Nothing can be set."""
+            """Raise AttributeError, because no attribute can be set."""
             raise AttributeError(attr_name)
 
         def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-            """There are no methods of single ones."""
+            """Raise AttributeError, because single environments have no methods."""
             raise AttributeError(method_name)
 
         def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-            """None is."""
+            """Return False for all environments, because none is wrapped."""
             return [False] * self.num_envs
 
     return Workers()

@@ -1,19 +1,20 @@
-"""Whether a learned policy would have done worse than the one in force, by runs that were recorded under neither (off-policy).
+"""Test if a learned policy would be worse than the baseline policy, on runs recorded under neither (off-policy evaluation).
 
-The runs are those of an exploring policy, which draws each worker's step by lot. Of each window and worker the run then knows one step and
-what it was worth; what another would have been worth is estimated doubly robustly (Dudik, Langford and Li 2011):
+The runs are those of an exploring policy, which draws each worker's step uniformly at random. For each window and worker, such a run has
+one step and its reward. The reward of another step is estimated doubly robustly (Dudik, Langford and Li 2011):
 
     V(pi)  =  mean over windows of  q(s, pi(s))  +  sum over workers of 1[a = pi(s)] / mu(a)  (r - q(s, a))
 
 Notation (N windows):
-    s, a       what a worker said and what its window was worth, the step that was drawn for it
-    r          the reward of the window behind it, in the mean over workers: all of them wait for the slowest, and share the batch
-    mu         the probability of the step: 1 / (number of steps), and more where bounds make several alike
-    q          a linear model of r, of windows that are not looked at (cross-fitted, in blocks)
+    s, a       a worker's observation and the reward of its window; the step that was drawn for it
+    r          the reward of the following window, averaged over workers: all of them wait for the slowest, and share the batch
+    mu         the probability of the step: 1 / (number of steps), and more where bounds make several steps equal
+    q          a linear model of r, fitted to other windows (cross-fitted, in blocks)
 
-What the workers' steps do to the reward is taken as additive: each is valued while the others' are drawn by lot, and what these add is the
-same under both policies. Both are valued on the same windows, so the interval of their difference (a bootstrap over blocks of windows)
-knows what they share. It looks one window ahead: what a step does to later windows it does not see.
+The effects of the workers' steps on the reward are assumed to be additive. Each step is evaluated while the steps of the other workers are
+random, and their contribution is the same under both policies. Both policies are evaluated on the same windows, so that the interval of
+their difference (a bootstrap over blocks of windows) excludes common variation. The estimate covers one window ahead, and ignores effects
+of a step on later windows.
 """
 
 import dataclasses
@@ -42,74 +43,82 @@ from oppa.training.ledger import Line
 Array = NDArray[np.float64]
 
 LEAST_WINDOWS = 30
-"""Fewer say nothing."""
+"""Minimum number of windows for a verdict."""
 MARGIN = 0.1
-"""Standard deviations of a worker's reward that a window may be worth less, and a policy still count as not worse."""
+"""Tolerated loss of reward per window, in standard deviations of a worker's reward; up to it a policy counts as not worse."""
 LEVEL = 0.05
+"""Tail probability on either side of the interval."""
 FOLDS, RIDGE, RESAMPLES = 5, 10.0, 2000
+"""Folds of the cross-fit, ridge penalty, and bootstrap resamples."""
 BLOCK = 5
-"""Windows that follow each other are alike: they are resampled together."""
+"""Windows of a bootstrap block: consecutive windows are correlated, so they are resampled together."""
 CARRIED_OUT = 0.5
-"""Windows, at least, that must have gone as was drawn."""
+"""Minimum share of windows whose drawn steps must have been carried out."""
 
 Drawn = Callable[[Situation], Sequence[int]]
-"""The steps that a policy has drawn in a situation, by their numbers."""
+"""Function that returns the numbers of the steps that a policy drew in a situation."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A window of a run, what was drawn behind it, and what that was worth."""
+    """A window of a run, the steps drawn after it, and their rewards."""
 
     situation: Situation
     drawn: tuple[int, ...]
-    """The number of a step for each worker."""
+    """Number of the drawn step for each worker."""
     chosen: tuple[int, ...]
-    """Of those that bounds make like it, the smallest."""
+    """The same, but the smallest of the steps that bounds make equal to the drawn one."""
     probabilities: tuple[float, ...]
-    """Of these."""
+    """Probability of each chosen step."""
     rewards: tuple[float, ...]
-    """Of each worker, in the window behind it; at the noise that was known when the step was drawn, which no step changes."""
+    """Reward of each worker in the following window, at the gradient noise known when the step was drawn; no step changes that."""
     before: tuple[float, ...]
-    """The same of the window that the situation tells of: most of what the next one will be."""
+    """Reward of each worker in the window of `situation`; it predicts most of the next one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What recorded runs say of a policy against another."""
+    """Result of comparing a policy with another on recorded runs."""
 
     gain: float
-    """By how much a window is worth more under it, in the mean over workers."""
+    """Estimated gain in the reward of a window, averaged over workers."""
     low: float
     high: float
-    """The interval of that, of 90%."""
+    """Bounds `low` and `high` of the 90% interval of `gain`."""
     margin: float
-    """What it may be worth less."""
+    """Tolerated loss of reward per window."""
     windows: int
     agreeing: int
-    """Windows of single workers in which the drawn step was the policy's own."""
+    """Number of pairs of window and worker in which the drawn step equals the policy's own."""
 
     @property
     def passed(self) -> bool:
-        """Whether it is not worse."""
+        """Return True if the policy is not worse, within the margin."""
         return self.low >= -self.margin
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Return a human-readable summary."""
         interval = f"{self.gain:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
         seen = f"{self.windows} windows, in which {self.agreeing} workers drew the step that it would have taken"
         return f"a window is worth {interval} more, and may be worth {self.margin:.3f} less ({seen})"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a JSON-serialisable dict."""
         return {**dataclasses.asdict(self), "passed": self.passed}
 
 
 def recorded(lines: Iterable[Line], actions: Actions, reward: Reward, drawn: Drawn) -> list[Recorded]:
-    """What a run's ledger tells of the steps that were drawn, where they were carried out before the next window began.
+    """Return the windows of a run whose drawn steps were carried out before the next window began.
+
+    Args:
+        lines: Ledger of the run.
+        actions: Actions that were drawn from.
+        reward: Reward function.
+        drawn: Function that repeats the draw for a situation.
 
     Raises:
-        InputError: most were not: it is a run of other weights, or its changes were refused or came late.
+        InputError: if most steps were not carried out: the run used other weights, or its changes were refused or late.
     """
     situations = list(_situations(lines))
     if not situations:
@@ -117,7 +126,7 @@ def recorded(lines: Iterable[Line], actions: Actions, reward: Reward, drawn: Dra
     first_s = sample_s(situations[0])
     found, looked_at = list[Recorded](), 0
     for before, behind in itertools.pairwise(situations):
-        if len(before.workers) != len(behind.workers):  # another attempt, with other ranks
+        if len(before.workers) != len(behind.workers):  # the run restarted with another number of ranks
             continue
         sizes = [tuple(worker.local_batch for worker in each.workers) for each in (before, behind)]
         numbers, looked_at = tuple(drawn(before)), looked_at + 1
@@ -137,7 +146,12 @@ def recorded(lines: Iterable[Line], actions: Actions, reward: Reward, drawn: Dra
 
 
 def verdict(runs: Sequence[Sequence[Recorded]], weights: Weights, in_force: Policy) -> Verdict:
-    """A learned policy against the one in force.
+    """Compare a learned policy with the baseline policy `in_force`.
+
+    Args:
+        runs: Recorded windows of each run.
+        weights: Weights of the learned policy.
+        in_force: Baseline policy.
 
     Raises:
         InputError: for fewer than LEAST_WINDOWS windows.
@@ -168,7 +182,7 @@ def verdict(runs: Sequence[Sequence[Recorded]], weights: Weights, in_force: Poli
 def _values(
     rows: Sequence[Array], windows: Sequence[Recorded], policies: tuple[Sequence[Sequence[int]], ...], steps: int
 ) -> tuple[list[float], ...]:
-    """Of each window under each policy; what does not depend on the policy is left in."""
+    """Return the estimated reward of each window under each policy, including terms common to all policies."""
     found: tuple[list[float], ...] = tuple([0.0] * len(windows) for _ in policies)
     rewards = np.array([np.mean(each.rewards) for each in windows])
     seen = np.array([_features(row, each.chosen, steps) for row, each in zip(rows, windows, strict=True)])
@@ -185,27 +199,30 @@ def _values(
 
 
 def _features(rows: Array, chosen: Sequence[int], steps: int) -> Array:
-    """What a reward is linear in: what workers say, in the mean, and for each step what those say, in the sum, who take it."""
+    """Return the features of the linear reward model.
+
+    They are an intercept, the mean of the workers' rows, and two terms per step: the number and the sum of the rows that take it.
+    """
     own = np.zeros((steps, rows.shape[1] + 1))
     np.add.at(own, list(chosen), np.column_stack((np.ones(len(rows)), rows)))
     return np.concatenate(([1.0], rows.mean(0), own.ravel()))
 
 
 def ridge(seen: Array, wanted: Array) -> Array:
-    """Coefficients (d,) of a ridge regression of values (n,) on features (n, d), the first of which is the intercept, left free."""
+    """Return the coefficients (d,) of a ridge regression of values (n,) on features (n, d); the first is an unpenalised intercept."""
     penalties = np.full(seen.shape[1], RIDGE)
     penalties[0] = 0.0
     return np.asarray(np.linalg.solve(seen.T @ seen + np.diag(penalties), seen.T @ wanted))
 
 
 def _steps(policy: Policy, situation: Situation, actions: Actions) -> list[int]:
-    """The numbers of the steps that come closest to what a policy wants."""
+    """Return the numbers of the steps that come closest to a policy's decision."""
     before = [worker.local_batch for worker in situation.workers]
     return actions.chosen(before, policy.decide(situation).local_batches or before)
 
 
 def _situations(lines: Iterable[Line]) -> Iterable[Situation]:
-    """The windows of a run."""
+    """Yield the situation at the end of each window of a run."""
     losses, accuracy, ratio = deque[float](maxlen=RECENT), None, None
     for line in lines:
         if line["event"] == ledger.VALIDATED:

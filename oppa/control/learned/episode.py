@@ -1,4 +1,4 @@
-"""A simulated training run, window by window, as a policy meets it: what it learns on, and what it is judged on."""
+"""Simulate a training run window by window, for training and evaluating a policy."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,33 +14,33 @@ from oppa.simulator.workers import Hosts, UnevenWorkers
 from oppa.streams import stream
 
 SEEN, UNSEEN = (1.0, 0.5, 0.25), (0.85, 0.6, 0.35, 0.15)
-"""Speeds of workers against a whole core's: what a policy learns on, and what it is judged on."""
+"""Speeds of workers relative to a whole core: for training a policy, and for evaluating it."""
 FAST, SLOW = (3e2, 3e3), (1e8, 1e9)
-"""Between which a whole core's samples per second lie, and bytes per second of a link."""
+"""Ranges of the samples per second of a whole core, and of the bytes per second of a link."""
 OVERHEAD = (4.0, 32.0)
-"""Between which a step's overhead lies, in samples. The digits example: about 20."""
+"""Range of a step's overhead, in equivalent samples. The digits example has about 20."""
 CONTENTION = 0.02
 TRAFFIC, RETRANSMISSIONS = (0.5, 20.0), (1e-2, 30.0)
 MEMORY, SAMPLE_MEMORY = (2e-3, 0.3), (1e-6, 1e-3)
-"""What counters show beside, from run to run: nothing that a policy should go by."""
+"""Ranges of counters that differ between runs and carry no information for a policy (traffic, retransmissions, memory)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a simulated job is about."""
+    """Specification of a simulated job."""
 
     curve: LearningCurve
     actions: Actions
     reward: Reward
     workers: int
     local_batch: int
-    """Of each worker in the beginning, in samples."""
+    """Initial batch of each worker, in samples."""
     window: int
     """Steps between two decisions."""
     gradient_bytes: float
 
     def hosts(self, seed: int, *, unseen: bool = False) -> Hosts:
-        """Drawn anew for each seed; `unseen`: of speeds that nothing is learned on."""
+        """Draw the hosts for a seed; `unseen` uses speeds that do not occur in training."""
         random = stream(seed, "hosts, unseen" if unseen else "hosts")
 
         def drawn(bounds: tuple[float, float]) -> float:
@@ -62,7 +62,7 @@ class Task:
 
 
 class Episode:
-    """One run from its beginning on."""
+    """One simulated run, from its start."""
 
     def __init__(self, task: Task, hosts: Hosts, *, seed: int, local_batches: Sequence[int] = ()) -> None:
         self._task, self._world = task, UnevenWorkers(hosts, task.curve, seed=seed)
@@ -72,16 +72,16 @@ class Episode:
 
     @property
     def seconds(self) -> float:
-        """On the run's clock, so far."""
+        """Return the elapsed seconds on the simulated clock."""
         return self._world.seconds
 
     @property
     def accuracy(self) -> float:
-        """Of held-out samples, now."""
+        """Return the present accuracy on held-out samples."""
         return self._world.accuracy
 
     def step(self, local_batches: Sequence[int]) -> list[float]:
-        """The next window with these; what it was worth to each worker."""
+        """Run the next window with these local batches; return the reward of each worker."""
         self.local_batches = tuple(local_batches)
         self.situation = self._window()
         return self._task.reward.of(self.situation, least=self._task.actions.least, first_sample_s=self._first_sample_s)
@@ -105,21 +105,26 @@ class Episode:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """How a policy has done in a run."""
+    """Result of a run under a policy."""
 
     seconds: float | None
-    """Until the accuracy was reached; None where it was not."""
+    """Seconds until the target accuracy was reached; None if it was not."""
     windows: int
     local_batches: tuple[int, ...]
-    """In the end."""
+    """Local batches at the end of the run."""
 
 
 def judged(task: Task, policy: Policy, hosts: Hosts, *, target: float, seed: int, local_batch: int, most_windows: int = 5000) -> Judged:
-    """A run under a policy until held-out samples are hit so often.
+    """Run a policy until the accuracy on held-out samples reaches a target.
 
     Args:
-        target: Accuracy.
-        local_batch: Of each worker in the beginning, in samples.
+        task: Specification of the job.
+        policy: Policy to evaluate.
+        hosts: Hosts of the workers.
+        target: Accuracy on held-out samples, from 0 to 1.
+        seed: Seed of the simulation.
+        local_batch: Initial batch of each worker, in samples.
+        most_windows: Number of windows after which the run ends without reaching the target.
     """
     episode = Episode(task, hosts, seed=seed, local_batches=(local_batch,) * task.workers)
     for window in range(most_windows):

@@ -1,7 +1,7 @@
-"""What real runs teach a policy: an update behind each of them (DYNAMIX, Algorithm 1).
+"""Continue training a policy on real runs, with one update after each run (DYNAMIX, Algorithm 1).
 
-Steps are drawn by the policy's own probabilities while a run trains; its ledger then tells what each was worth. Of the cumulative reward G
-of every window a linear baseline of what the worker said is subtracted, as one run is too few to tell luck from skill by.
+During a run, steps are drawn by the policy's own probabilities; the ledger of the run then gives their rewards. A linear baseline, fitted
+to the workers' observations, is subtracted from the cumulative reward G of every window. One run alone cannot separate luck from skill.
 """
 
 import dataclasses
@@ -21,15 +21,18 @@ from oppa.streams import stream
 from oppa.training.ledger import Line
 
 LEAST_WINDOWS = 5
+"""Minimum number of windows for an update."""
 RATE = 1e-3
+"""Learning rate of the optimizer."""
 
 
 class DrawingPolicy(Policy):
-    """Draws steps by the probabilities that weights give them.
+    """Draws steps by the probabilities of a learned policy.
 
     Args:
-        offers: Not looked at.
-        seed: Of what is drawn; the same situation is answered alike.
+        offers: Unused.
+        weights: Weights of the learned policy.
+        seed: Seed of the draws; the same situation always gives the same steps.
     """
 
     def __init__(self, offers: Offers | None = None, *, weights: Weights, seed: int = 0) -> None:
@@ -37,35 +40,39 @@ class DrawingPolicy(Policy):
         self.window = self.interval = weights.window
 
     def decide(self, situation: Situation) -> Decision:
-        """Other batches for some."""
+        """Return a decision with the next batch of each worker."""
         if not situation.workers:
             return silent(situation)
         return taken(situation, self._weights.actions, self.drawn(situation), "the policy that learns")
 
     def drawn(self, situation: Situation) -> list[int]:
-        """The number of a step for each worker."""
+        """Draw the number of a step for each worker."""
         likely = self._weights.probabilities(observations(situation, self._weights.actions))
         lot = stream(self._seed, f"actions at {situation.samples}").random((len(likely), 1))
         return [int(number) for number in (likely.cumsum(1) > lot).argmax(1)]
 
 
 class RunLearner:
-    """Goes on from weights, run by run."""
+    """Updates weights after each run."""
 
     def __init__(self, weights: Weights) -> None:
         self._begun, self._learner, self._runs = weights, Learner(module_of(weights.layers), rate=RATE), 0
 
     @property
     def weights(self) -> Weights:
-        """As they are by now."""
+        """Return the present weights; their provenance counts the runs."""
         learned = {"runs": self._begun.provenance.get("runs", 0) + self._runs}
         return dataclasses.replace(self._begun, layers=layers_of(self._learner.module), provenance={**self._begun.provenance, **learned})
 
     def taught(self, lines: Iterable[Line], drawn: Drawn) -> float:
-        """Take in a run whose steps were `drawn` by a `DrawingPolicy`; what a worker's window was worth, in the mean.
+        """Update the weights from a run whose steps were drawn by a `DrawingPolicy`, and return its mean reward.
+
+        Args:
+            lines: Ledger of the run.
+            drawn: Function that repeats the draw for a situation.
 
         Raises:
-            InputError: if it has fewer windows than LEAST_WINDOWS, or most did not go as was drawn.
+            InputError: if the run has fewer than LEAST_WINDOWS windows, or most of its drawn steps were not carried out.
         """
         windows = recorded(lines, self._begun.actions, self._begun.reward, drawn)
         if len(windows) < LEAST_WINDOWS:

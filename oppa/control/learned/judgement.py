@@ -1,4 +1,4 @@
-"""How a learned policy does on workers, links and seeds that its learning never saw, against static sizes and shares by speed."""
+"""Evaluate a learned policy on unseen workers, links and seeds, against static batches and batches in proportion to speed."""
 
 import dataclasses
 import statistics
@@ -13,25 +13,30 @@ from oppa.control.proportional import ProportionalPolicy
 from oppa.control.static import StaticPolicy
 
 SHARE = 0.98
-"""Of the curve's last accuracy: where a run has arrived."""
+"""Target accuracy of a run, as a share of the learning curve's final accuracy."""
 RUNS = 20
+"""Simulated runs of each policy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A policy over all runs."""
+    """Result of a policy over all runs."""
 
     name: str
     seconds: float | None
-    """Median; None where most runs did not arrive."""
+    """Median seconds until the target; None if at least half of the runs missed it."""
     of_static: float | None
-    """Median of its seconds, run by run, as a share of the best static size's."""
+    """Median ratio of its seconds to those of the best static size, over runs that both finished; None without any."""
     failed: int
-    """Runs that did not arrive."""
+    """Number of runs that missed the target."""
 
 
 def scores(task: Task, weights: Weights, *, seed: int, runs: int = RUNS) -> list[Score]:
-    """The best static size, shares of it by speed, and the learned policy, from the local batch that it was learned with."""
+    """Evaluate the best static size, the proportional policy and the learned policy.
+
+    The proportional policy starts from the best static size, and from its own best size. The learned policy starts from the local batch of
+    its training.
+    """
     statics = {size: _judged(task, StaticPolicy(), size, seed=seed, runs=runs) for size in sizes(task.actions)}
     best = min(statics, key=lambda size: _median(statics[size]) or float("inf"))
     shared = {size: _judged(task, ProportionalPolicy(window=task.window), size, seed=seed, runs=runs) for size in statics}
@@ -46,7 +51,7 @@ def scores(task: Task, weights: Weights, *, seed: int, runs: int = RUNS) -> list
 
 
 def sizes(actions: Actions) -> list[int]:
-    """Static local batches: doublings within the bounds."""
+    """Return the static local batches to compare: doublings of the smallest one, within the bounds."""
     found, size = list[int](), actions.least
     while size <= actions.most:
         found.append(size)

@@ -1,11 +1,11 @@
-"""The network while it learns: its gradient steps, and their result as weights.
+"""Train the policy network by gradient steps, and convert it from and to weights.
 
 The paper's simplification of PPO uses the cumulative reward of an episode directly, without clipping or advantages (DYNAMIX, section IV-A):
 
     theta  +=  rate * mean of G grad log pi(a | s)        G = sum over windows u >= t of gamma^(u - t) r_u
 
-Whoever calls `update` may subtract a baseline from each G first, so that actions are told apart by what they add, not by how well the run
-goes anyway; the paper does not.
+The caller of `update` may subtract a baseline from each G first. Actions are then compared by their own contribution, not by how well the
+run goes anyway. The paper subtracts none.
 """
 
 import itertools
@@ -19,12 +19,15 @@ from torch import nn
 Array = NDArray[np.float64]
 
 HIDDEN = (64, 64)
+"""Widths of the hidden layers."""
 RATE = 3e-3
+"""Default learning rate."""
 GAMMA = 0.9
+"""Discount factor per window."""
 
 
 def network(observed: int, actions: int) -> nn.Sequential:
-    """From normalised observations (n, observed) to preferences (n, actions)."""
+    """Build a network from normalised observations (n, observed) to logits (n, actions)."""
     sizes = (observed, *HIDDEN)
     layers: list[nn.Module] = []
     for into, out in itertools.pairwise(sizes):
@@ -33,13 +36,13 @@ def network(observed: int, actions: int) -> nn.Sequential:
 
 
 def layers_of(module: nn.Sequential) -> tuple[tuple[Array, Array], ...]:
-    """Weight and bias of each layer."""
+    """Return copies of the weight and bias of each linear layer."""
     linear = [layer for layer in module if isinstance(layer, nn.Linear)]
     return tuple((layer.weight.detach().double().numpy().copy(), layer.bias.detach().double().numpy().copy()) for layer in linear)
 
 
 def module_of(layers: Sequence[tuple[Array, Array]]) -> nn.Sequential:
-    """The inverse of `layers_of`."""
+    """Build a network from the weight and bias of each layer; the inverse of `layers_of`."""
     made = network(layers[0][0].shape[1], layers[-1][0].shape[0])
     linear = [layer for layer in made if isinstance(layer, nn.Linear)]
     with torch.no_grad():
@@ -50,24 +53,24 @@ def module_of(layers: Sequence[tuple[Array, Array]]) -> nn.Sequential:
 
 
 class Learner:
-    """A network with its optimizer."""
+    """A network with its Adam optimizer."""
 
     def __init__(self, module: nn.Sequential, *, rate: float = RATE) -> None:
         self.module = module
         self._optimizer = torch.optim.Adam(module.parameters(), lr=rate)
 
     def probabilities(self, observations: Array) -> Array:
-        """Of each action, shape (n, actions)."""
+        """Return the probability of each action, shape (n, actions)."""
         with torch.no_grad():
             return np.asarray(torch.softmax(self.module(torch.from_numpy(observations)), 1).numpy())
 
     def update(self, observations: Array, chosen: Sequence[int], worth: Array) -> None:
-        """One step towards what was worth more.
+        """Take one gradient step towards actions of higher worth.
 
         Args:
-            observations: Normalised, shape (n, d).
-            chosen: The number of an action for each, shape (n,).
-            worth: What each was worth, shape (n,).
+            observations: Normalised observations, shape (n, d).
+            chosen: Number of the action of each row, shape (n,).
+            worth: Cumulative reward of each row, less a baseline if any, shape (n,).
         """
         likely = torch.log_softmax(self.module(torch.from_numpy(observations)), 1)
         own = likely.gather(1, torch.tensor(chosen).unsqueeze(1)).squeeze(1)
@@ -78,7 +81,7 @@ class Learner:
 
 
 def cumulative(rewards: Array, gamma: float = GAMMA) -> Array:
-    """G of each window, shape (windows, n) as the rewards."""
+    """Return the discounted cumulative reward G of each window, shape (windows, n) like the rewards."""
     found, following = np.zeros_like(rewards), np.zeros(rewards.shape[1])
     for window in reversed(range(len(rewards))):
         found[window] = following = rewards[window] + gamma * following

@@ -1,7 +1,7 @@
-"""What a learned policy sees: of each worker what it says of itself, and what all of them share (DYNAMIX, section IV-B).
+"""Compute the observation of a learned policy: each worker's own metrics and metrics common to all (DYNAMIX, section IV-B).
 
-The paper's metrics, and two of our own: under synchronous training all workers' steps take as long, so each sees its own time, and its own
-speed, against the mean of all. Times and sizes are logarithms and shares, so that one policy fits fast clusters and slow ones.
+They are the paper's metrics and two more: each worker's own compute time and speed relative to the mean of all workers. Under synchronous
+training, all workers' steps take equally long. Times and sizes are logarithms or ratios, so that one policy fits fast and slow clusters.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ _SAID = (
     *("throughput_bytes_per_s", "retransmissions", "cpu_ratio", "memory_share", "wait_s", "step_s"),
     *("accuracy", "accuracy_deviation", "accuracy_gain"),
 )
-"""What of a worker's own account is taken as it stands, or nearly so."""
+"""Attributes of WorkerState that are used unchanged or after a simple transform."""
 
 
 def observations(situation: Situation, actions: Actions) -> Array:
-    """Of each worker, shape (n, len(NAMES)); what is not known is 0."""
+    """Return the observation of each worker, shape (n, len(NAMES)); unknown values are 0."""
     workers = situation.workers
     batches = [worker.local_batch for worker in workers]
     compute = np.array([max(worker.compute_s, 1e-9) for worker in workers])
@@ -73,6 +73,6 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _trend(losses: Sequence[float]) -> float:
-    """By how much the second half of a window is above the first, as a share of their mean."""
+    """Return the mean loss of the window's second half less that of the first, relative to the mean of the window."""
     half = len(losses) // 2
     return (_mean(losses[half:]) - _mean(losses[:half])) / mean if half and (mean := _mean(losses)) else 0.0

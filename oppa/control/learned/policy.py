@@ -1,4 +1,4 @@
-"""A learned policy as the control service asks it: behind each window, a batch for each worker."""
+"""Adapt learned weights to the policy interface: after each window, choose a batch for each worker."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ from oppa.streams import stream
 Array = NDArray[np.float64]
 
 ONLINE_RATE = 3e-4
-"""A tenth of that in learning: one run says little."""
+"""Learning rate for online learning, a tenth of the default, because one run carries little information."""
 USUAL = 0.9
-"""How much of the usual reward stays from window to window."""
+"""Decay per window of the running mean of the reward."""
 
 
 class LearnedPolicy(Policy):
-    """Does what its weights prefer.
+    """Chooses the most likely step of its weights for each worker.
 
     Args:
-        offers: Not looked at.
-        weights: What was learned.
-        online: Not 0: draw steps by their probabilities, and go on learning from what they bring. Then it has a memory.
-        seed: Of what is drawn.
+        offers: Unused.
+        weights: Weights of the learned policy.
+        online: If not 0, draw steps by their probabilities, and continue learning from their rewards. The policy then keeps state.
+        seed: Seed of the draws.
     """
 
     def __init__(self, offers: Offers | None = None, *, weights: Weights, online: int = 0, seed: int = 0) -> None:
@@ -37,7 +37,7 @@ class LearnedPolicy(Policy):
         self.window = self.interval = weights.window
 
     def decide(self, situation: Situation) -> Decision:
-        """Other batches for some."""
+        """Return a decision with the next batch of each worker."""
         if not situation.workers:
             return silent(situation)
         actions = self._weights.actions
@@ -47,10 +47,13 @@ class LearnedPolicy(Policy):
 
 
 class _Online:
-    """Learns from each window once it has ended (DYNAMIX, Algorithm 1, lines 27 to 30); an advantage is what is above the usual reward."""
+    """Learns from each window after it has ended (DYNAMIX, Algorithm 1, lines 27 to 30).
+
+    The advantage is the reward less its running mean.
+    """
 
     def __init__(self, weights: Weights, seed: int) -> None:
-        from oppa.control.learned.learner import Learner, module_of  # torch, which nothing else of a policy needs
+        from oppa.control.learned.learner import Learner, module_of  # imports torch, which other policies do not need
 
         self._weights, self._seed = weights, seed
         self._learner = Learner(module_of(weights.layers), rate=ONLINE_RATE)
@@ -58,7 +61,7 @@ class _Online:
         self._first_sample_s = self._usual = 0.0
 
     def chosen(self, situation: Situation, seen: Array) -> list[int]:
-        """The number of a step for each worker."""
+        """Learn from the window that has ended, then draw the number of a step for each worker."""
         weights = self._weights
         self._first_sample_s = self._first_sample_s or sample_s(situation)
         rewards = weights.reward.of(situation, least=weights.actions.least, first_sample_s=self._first_sample_s)
@@ -75,12 +78,12 @@ class _Online:
 
 
 class ExploringPolicy(Policy):
-    """Draws actions by lot, all alike: a run under it tells what others would have done (`oppa.control.learned.check`).
+    """Draws actions uniformly at random; its runs serve to evaluate other policies (`oppa.control.learned.check`).
 
     Args:
-        offers: Not looked at.
-        weights: Whose actions and window these are.
-        seed: Of what is drawn; the same situation is answered alike.
+        offers: Unused.
+        weights: Weights from which the actions and the window are taken.
+        seed: Seed of the draws; the same situation always gives the same actions.
     """
 
     def __init__(self, offers: Offers | None = None, *, weights: Weights, seed: int = 0) -> None:
@@ -88,19 +91,26 @@ class ExploringPolicy(Policy):
         self.window = self.interval = weights.window
 
     def decide(self, situation: Situation) -> Decision:
-        """Other batches for some."""
+        """Return a decision with the next batch of each worker."""
         if not situation.workers:
             return silent(situation)
         return taken(situation, self._actions, self.drawn(situation), "the lot")
 
     def drawn(self, situation: Situation) -> list[int]:
-        """The number of a step for each worker."""
+        """Draw the number of a step for each worker."""
         random = stream(self._seed, f"actions at {situation.samples}")
         return [int(number) for number in random.integers(len(self._actions.steps), size=len(situation.workers))]
 
 
 def taken(situation: Situation, actions: Actions, chosen: Sequence[int], who: str) -> Decision:
-    """What it means that somebody chose so, for each worker the number of a step."""
+    """Return the decision that follows from the number of a step for each worker.
+
+    Args:
+        situation: State of the job.
+        actions: Actions that the numbers refer to.
+        chosen: Number of a step for each worker.
+        who: Name of the policy, for the reason.
+    """
     before = tuple(worker.local_batch for worker in situation.workers)
     after = actions.after(before, chosen)
     if after == before:
@@ -111,5 +121,5 @@ def taken(situation: Situation, actions: Actions, chosen: Sequence[int], who: st
 
 
 def silent(situation: Situation) -> Decision:
-    """No-Op, where workers say nothing."""
+    """Return a No-Op, because workers report no metrics."""
     return stay(situation, "workers do not say how they do: only pure data parallelism has batches of their own", Limit.UNKNOWN)

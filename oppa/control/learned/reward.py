@@ -1,21 +1,21 @@
-"""What a window was worth to each worker (DYNAMIX, section IV-D).
+"""Compute the reward of a window for each worker (DYNAMIX, section IV-D).
 
     paper         r = A + alpha max(0, dA) - beta T - eta (s^2 + s) - delta (log2(b) - 5)
     per-sample    r = A + alpha max(0, dA) - beta T / B / t0 - eta (s^2 + s) - delta log2(b / b_min)
     goodput       r = A + alpha max(0, dA) - beta ln(T / B / t0) - delta ln(1 + B / phi)
 
-Notation (of one worker's window):
+Notation (one worker's window):
     A, dA    mean accuracy of its batches, and its gain
     T        seconds of a step
     b, B     local and global batch, in samples
     t0       seconds of a step for each sample of the global batch, in the run's first window
-    s        standard deviation of the step's gradient, as a share of its length; counted where the optimizer adapts to it, as Adam does
-    phi      noise scale, in samples; until it can be believed, s^2 B
+    s        standard deviation of the step's gradient relative to its norm; counted only if the optimizer adapts to it, as Adam does
+    phi      noise scale, in samples; s^2 B until the noise scale is reliable
 
-As the paper writes it, seconds of a step make tiny batches look fast, and a batch below 32 is paid for its size; `per-sample` mends both.
-Still it does not say what a sample in a large batch is worth, so the size that it likes hangs on delta alone. `goodput`, the default,
-counts a size by what it costs: ln(1 + B / phi) is how many more samples the same progress takes (COPUS eq. 6), and with beta and delta of 1
-the two terms are the logarithm of the time that it takes.
+In the paper's form, seconds of a step make tiny batches seem fast, and a batch below 32 is rewarded for its size. `per-sample` corrects
+both. But it ignores the value of a sample in a large batch, so that its preferred size depends on delta alone. `goodput`, the default,
+counts the cost of a size: ln(1 + B / phi) measures how many more samples the same progress takes (COPUS eq. 6). With beta and delta of 1,
+the two terms are the logarithm of the time for that progress.
 """
 
 import dataclasses
@@ -33,12 +33,12 @@ DEFAULTS: Mapping[Form, Mapping[str, float]] = {
     "per-sample": {"alpha": 0.1, "beta": 1.0, "delta": 0.05, "eta": 0.05},
     "paper": {"alpha": 0.1, "beta": 1.0, "delta": 0.05, "eta": 0.05},
 }
-"""The paper gives no constants."""
+"""Default constants of each form; the paper gives none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
-    """A form and its constants."""
+    """A reward function: its form and its constants."""
 
     form: Form = "goodput"
     alpha: float = DEFAULTS["goodput"]["alpha"]
@@ -46,7 +46,7 @@ class Reward:
     delta: float = DEFAULTS["goodput"]["delta"]
     eta: float = DEFAULTS["goodput"]["eta"]
     adaptive: bool = True
-    """Whether the optimizer adapts its steps to gradients, as AdamW does; with SGD, noise does not count."""
+    """True if the optimizer adapts its steps to gradients, as AdamW does; with SGD the noise term is 0."""
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
@@ -56,15 +56,16 @@ class Reward:
 
     @classmethod
     def usual(cls, form: Form, **constants: float) -> Self:
-        """With the form's own constants, but for those that are given; raises InputError for an unknown form."""
+        """Build a reward with the form's default constants, except those given; raise InputError for an unknown form."""
         return cls(form=form, **{**DEFAULTS.get(form, {}), **constants})  # type: ignore[arg-type]
 
     def of(self, situation: Situation, *, least: int, first_sample_s: float) -> list[float]:
-        """Of each worker for a window that has ended.
+        """Return the reward of each worker for a window that has ended.
 
         Args:
-            least: The smallest local batch, in samples.
-            first_sample_s: t0.
+            situation: State of the job at the end of the window.
+            least: Smallest local batch b_min, in samples.
+            first_sample_s: t0, in seconds per sample.
         """
         found = []
         for worker in situation.workers:
@@ -85,15 +86,15 @@ class Reward:
         return self.beta * share + noise + self.delta * math.log2(local_batch / least)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a JSON-serialisable dict."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+        """Invert `to_dict`."""
         return cls(**values)
 
 
 def sample_s(situation: Situation) -> float:
-    """Seconds of a step for each sample of the global batch, in a window."""
+    """Return the seconds of a step per sample of the global batch, in a window."""
     return max(worker.step_s for worker in situation.workers) / sum(worker.local_batch for worker in situation.workers)

@@ -1,4 +1,4 @@
-"""A learned policy as a file: a small network in safetensors, with what it was made for and where it comes from."""
+"""Store a learned policy as a file: a small network in safetensors, with its actions, reward, window and provenance."""
 
 import dataclasses
 import itertools
@@ -21,31 +21,31 @@ from oppa.errors import InputError
 Array = NDArray[np.float64]
 VERSION = 1
 CLIP = 5.0
-"""Standard deviations that an observation may lie off; what lies further was never seen in learning."""
+"""Limit of normalised observations, in standard deviations; larger ones did not occur in training."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Weights:
-    """A network from one worker's observation to a preference for each action: tanh between its layers."""
+    """A network from one worker's observation to a logit for each action, with tanh between its layers."""
 
     layers: tuple[tuple[Array, Array], ...]
-    """Of each: weight (out, in) and bias (out,)."""
+    """Weight (out, in) and bias (out,) of each layer."""
     mean: Array
     deviation: Array
-    """Of observations in learning, shape (d,)."""
+    """Mean and standard deviation of observations in training, shape (d,) each."""
     actions: Actions
     reward: Reward
     window: int
     """Steps between two decisions."""
     provenance: dict[str, Any]
-    """How it was learned: command, version, seed, episodes, algorithm, curve."""
+    """Origin of the weights: command, version, seed, episodes, algorithm, curve."""
 
     def normalised(self, observations: Array) -> Array:
-        """As the network takes them."""
+        """Return observations normalised for the network, shape (n, d)."""
         return np.asarray(np.clip((observations - self.mean) / self.deviation, -CLIP, CLIP))
 
     def preferences(self, observations: Array) -> Array:
-        """Logits of each worker's actions, shape (n, actions)."""
+        """Return the logits of each worker's actions, shape (n, actions)."""
         x = self.normalised(observations)
         for weight, bias in self.layers[:-1]:
             x = np.tanh(x @ weight.T + bias)
@@ -53,20 +53,20 @@ class Weights:
         return np.asarray(x @ weight.T + bias)
 
     def probabilities(self, observations: Array) -> Array:
-        """Of each worker's actions, shape (n, actions)."""
+        """Return the probabilities of each worker's actions, shape (n, actions)."""
         logits = self.preferences(observations)
         powers = np.exp(logits - logits.max(1, keepdims=True))
         return np.asarray(powers / powers.sum(1, keepdims=True))
 
     def best(self, observations: Array) -> list[int]:
-        """The most likely action of each worker."""
+        """Return the number of the most likely action of each worker."""
         return [int(number) for number in self.preferences(observations).argmax(1)]
 
     def save(self, path: Path) -> None:
-        """Write it; a file that is there is replaced as a whole.
+        """Write the weights to a file; an existing file is replaced atomically.
 
         Raises:
-            InputError: it cannot be written.
+            InputError: if the file cannot be written.
         """
         arrays = {"observation.mean": self.mean, "observation.deviation": self.deviation}
         for number, (weight, bias) in enumerate(self.layers):
@@ -89,7 +89,7 @@ class Weights:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read it; raises InputError for a file that is missing, damaged, or of another make."""
+        """Read weights from a file; raise InputError if it is missing, damaged or of another version."""
         again = "make one: `oppa learn JOB`"
         try:
             with safe_open(path, "numpy") as file:
@@ -116,7 +116,7 @@ class Weights:
         return found
 
     def _require_whole(self) -> None:
-        """Raise ValueError if shapes do not fit together, or a number is none."""
+        """Raise ValueError if shapes do not match or a number is not finite."""
         sizes = [len(NAMES), *(weight.shape[0] for weight, _ in self.layers)]
         shapes = [(weight.shape, bias.shape) for weight, bias in self.layers]
         if sizes[-1] != len(self.actions.steps) or shapes != [((out, into), (out,)) for into, out in itertools.pairwise(sizes)]:
@@ -128,7 +128,7 @@ class Weights:
 
 
 def require_writable(path: Path) -> None:
-    """Raise InputError where a policy could not be written, before hours are spent on it; its folder is made."""
+    """Raise InputError if a policy cannot be written to `path`, before hours of training; create its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         writable = not path.is_dir() and os.access(path.parent, os.W_OK)
@@ -139,7 +139,7 @@ def require_writable(path: Path) -> None:
 
 
 def normalisation(seen: Sequence[Array]) -> tuple[Array, Array]:
-    """Mean and standard deviation of observations, (n, d) each; a deviation of 1 where all are alike."""
+    """Return the mean and standard deviation of observations of shape (n, d); the deviation of a constant column is 1."""
     rows = np.concatenate(seen)
     deviation = rows.std(0)
     return rows.mean(0), np.where(deviation > 1e-6, deviation, 1.0)

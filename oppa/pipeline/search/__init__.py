@@ -1,1 +1,1 @@
-"""The search for an order: the least of longest spans, given what each node takes and how much each rank may hold."""
+"""Search for the schedule whose longest span is shortest, given the times of nodes and the memory limits of ranks."""

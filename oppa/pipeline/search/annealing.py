@@ -1,6 +1,6 @@
-"""An order made better by small moves: a node goes a few places up or down its rank's list (Kirkpatrick et al. 1983).
+"""Improve a schedule by simulated annealing: a node moves a few places up or down its rank's list (Kirkpatrick et al. 1983).
 
-What gets longer is kept with a probability that falls with how much longer, and with time. Lists that overstep a limit are not looked at.
+A longer schedule is accepted with a probability that falls with the increase, and with time. Lists that exceed a limit are skipped.
 """
 
 import math
@@ -11,20 +11,20 @@ from oppa.pipeline.search.lists import ENDLESS, Length, length
 from oppa.pipeline.search.task import Lists, Task
 
 HOPS = (1, 1, 1, 2, 3, 5, 8)
-"""How far a node moves; each as likely."""
+"""Distances that a node moves, each equally likely."""
 TIES = 1e-3
-"""What the sum of all spans counts beside the longest: a path through orders that are equally long."""
+"""Weight of the sum of all spans against the longest span; it guides the search among schedules of equal length."""
 
 
 def anneal(task: Task, lists: Lists, *, moves: int, heat: float, draws: np.random.Generator) -> tuple[Length, list[list[int]]]:
-    """The best lists found within so many moves, and their length.
+    """Return the length of the best lists found, and these lists.
 
     Args:
-        task: What is asked.
-        lists: Where to begin: lists that keep the limits.
-        moves: How many to try.
-        heat: At the beginning, what is longer by this share is taken one time in e.
-        draws: Where chance comes from.
+        task: Times, memory and limits.
+        lists: Lists of codes to begin with, which keep the limits.
+        moves: Number of moves to try.
+        heat: Relative increase in length that is accepted with probability 1/e at the beginning.
+        draws: Random generator.
     """
     best_length = now_length = length(task, lists)
     best = now = [list(codes) for codes in lists]
@@ -46,7 +46,7 @@ def anneal(task: Task, lists: Lists, *, moves: int, heat: float, draws: np.rando
 
 
 def _moved(lists: list[list[int]], draws: np.random.Generator) -> tuple[int, list[int]]:
-    """A rank, and its list with one node elsewhere."""
+    """Return a random rank, and its list with one node moved."""
     rank = int(draws.integers(len(lists)))
     codes = list(lists[rank])
     here = int(draws.integers(len(codes)))

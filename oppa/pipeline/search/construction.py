@@ -1,13 +1,13 @@
-"""An order made node by node in the order of time, by rules that each rank follows.
+"""Build a schedule node by node in the order of time, by rules that each rank follows.
 
-At a moment when a rank is free it takes, in this order:
+A free rank takes the first of these that is possible:
     1. a backward pass that has arrived
-    2. a forward pass that has arrived, if so many may be in flight and there is room; no room: weights' gradients, which free some
+    2. a forward pass that has arrived, if one more may be in flight; if its memory does not fit, weights' gradients, which free memory
     3. weights' gradients, if the gap until the next arrival is long enough, or if the rank has been idle for too long
     4. nothing, until something arrives
 
-After the heuristic of Qi et al. 2024, section 3.1, for any number of chunks and uneven stages. No order that it makes is a deadlock: a rank
-begins nothing that would leave too little room for what it has begun (Dijkstra's banker).
+This is the heuristic of Qi et al. 2024, section 3.1, extended to any number of chunks and to uneven stages. It never builds a deadlock:
+a rank begins nothing that would leave too little memory to finish what it has begun (Dijkstra's banker's algorithm).
 """
 
 import collections
@@ -19,20 +19,20 @@ from oppa.pipeline.search.task import TOLERANCE, Task
 
 
 class Rules(NamedTuple):
-    """What ranks decide by, shape (p,) each."""
+    """Holds the rules of all ranks; tuples have shape (p,)."""
 
     ahead: tuple[float, ...]
-    """The most forward passes in flight."""
+    """Largest number of forward passes in flight."""
     patience: tuple[float, ...]
-    """The shortest gap that weights' gradients are worth, as a share of what they take."""
+    """Shortest gap that weights' gradients fill, as a share of the time that they take."""
     idle_s: tuple[float, ...]
-    """How long a rank may be idle before it fills whatever gap there is."""
+    """Total idle seconds after which a rank fills any gap."""
     deep: bool = True
-    """Of several chunks the later one goes first; else the one that is fewer micro-batches along."""
+    """A later chunk goes first; otherwise the chunk with fewer micro-batches done goes first."""
 
 
 def construct(task: Task, rules: Rules) -> list[list[int]]:
-    """The lists of codes that the rules lead to."""
+    """Return the lists of codes that the rules lead to."""
     return _Construction(task, rules).lists
 
 
@@ -79,7 +79,7 @@ class _Construction:
         )
 
     def _next_backward(self, rank: int) -> tuple[float, int]:
-        """When the next backward pass arrives, and its code."""
+        """Return the time at which the next backward pass arrives, and its code."""
         best, stages = (math.inf, -1), self.task.shape.stages
         for stage in self.task.stages_of[rank]:
             code = stages + stage
@@ -89,7 +89,7 @@ class _Construction:
         return best
 
     def _next_forward(self, now: float, rank: int) -> tuple[float, int, bool]:
-        """When the next forward pass arrives that may be in flight, its code, and whether there is room for it."""
+        """Return when the next forward pass that may be in flight arrives, its code, and whether its memory fits."""
         stages, done = self.task.stages_of[rank], self._done
         oldest = done[self.task.shape.stages + stages[0]]
         free = self._flying[rank] < self.rules.ahead[rank]
@@ -106,7 +106,7 @@ class _Construction:
         return best
 
     def _fits(self, rank: int, stage: int, oldest: int) -> bool:
-        """Whether there is room for a forward pass, and behind it for all that has begun to end, the oldest micro-batch first."""
+        """Return whether memory suffices for a forward pass, and then to finish all that has begun, the oldest micro-batch first."""
         held, done = self.task.held, self._done
         stages, backward = self.task.stages_of[rank], self.task.shape.stages
         left = self._room[rank] - self._holds[rank] - held[stage]
@@ -140,7 +140,10 @@ class _Construction:
 
 
 def in_flight(task: Task, share: float, more: float) -> tuple[float, ...]:
-    """How many forward passes are in flight on each rank: `share` of its round trip, counted in passes of its own, and `more`."""
+    """Return the number of forward passes in flight on each rank, rounded, at least 1, shape (p,).
+
+    It is `share` times the rank's round trip, counted in passes of its own, plus `more`.
+    """
     times, shape = task.times, task.shape
     trips: list[float] = []
     for stages in task.stages_of:

@@ -1,7 +1,7 @@
-"""The least of longest spans, proved by constraint programming (OR-Tools' CP-SAT), for graphs of a hundred nodes or so.
+"""Prove the minimum of the longest span by constraint programming (OR-Tools' CP-SAT), for graphs of about a hundred nodes.
 
-A node is an interval; those of a rank do not overlap, and what they hold is a reservoir. The solver wants whole numbers, and small ones:
-times and memory are counted in their greatest common divisor where they have one, else in steps that are small beside the whole.
+A node is an interval. Intervals of one rank do not overlap, and the memory that they hold is a reservoir. The solver requires small whole
+numbers. Times and memory are counted in their greatest common divisor if they have one, else in steps that are small against the total.
 """
 
 import dataclasses
@@ -19,27 +19,31 @@ if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel
 
 STEPS, UNITS = 20_000, 5_000
-"""The most that the busiest rank's work, and the largest limit, are counted as."""
+"""Largest number of time steps in the busiest rank's work, and of memory units in the largest limit."""
 FINEST = 1000
-"""The largest denominator of what is taken for a fraction."""
+"""Largest denominator at which a value counts as an exact fraction."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proof:
-    """What the solver found."""
+    """Holds the result of the solver."""
 
     lists: list[list[int]]
-    """The shortest order it met; the one it began with where it met none."""
+    """Shortest schedule found, as lists of codes; the initial one if the solver found none."""
     least_s: float
-    """No order's longest span is shorter."""
+    """Lower bound of every schedule's longest span, in seconds."""
     proven: bool
-    """There was none left to look at."""
+    """The solver proved its schedule optimal, up to the rounding of times."""
 
 
 def prove(task: Task, lists: Lists, *, seconds: float, workers: int = 1) -> Proof:
-    """Begin with an order, and look for shorter ones until there is none or the time is over.
+    """Search for schedules shorter than the given lists, until there are none or the time is over.
 
-    The solver may have a rank begin later than it could, and so have a span shorter than the same order has when it is executed.
+    The solver may let a rank begin later than it could. Its span can then be shorter than that of the same schedule in `execute`.
+
+    Args:
+        lists: Lists of codes to begin with.
+        seconds: Time limit of the solver.
 
     Raises:
         ImportError: OR-Tools is not installed.
@@ -60,7 +64,7 @@ def prove(task: Task, lists: Lists, *, seconds: float, workers: int = 1) -> Proo
 
 
 class _Program:
-    """A task as a model of CP-SAT."""
+    """Builds the CP-SAT model of a task."""
 
     def __init__(self, task: Task, model: "CpModel") -> None:
         self.task, self.model = task, model
@@ -68,7 +72,7 @@ class _Program:
         self._durations, self._lags = ([round(seconds * self.per_second) for seconds in each] for each in (task.durations_s, task.lags_s))
         every = zip([*task.durations_s, *task.lags_s], [*self._durations, *self._lags], strict=True)
         self.rounding = sum(max(steps - seconds * self.per_second, 0.0) for seconds, steps in every) * task.shape.micro_batches
-        """In steps: by so much an order may be shorter than it is counted, at most."""
+        """Largest number of steps by which rounding can lengthen a schedule."""
         turns = range(task.shape.micro_batches)
         horizon = len(turns) * (sum(self._durations) + sum(self._lags)) + 1
         self._starts = [[model.new_int_var(0, horizon, "") for _ in turns] for _ in self._durations]
@@ -80,13 +84,13 @@ class _Program:
         model.minimize(self._span)
 
     def hint(self, lists: Lists) -> None:
-        """Begin with these lists."""
+        """Give the solver these lists as its initial solution."""
         executed = execute(self.task.order(lists), self.task.times)
         for span in executed.spans():
             self.model.add_hint(self._starts[self.task.code(span.node)][span.node.micro_batch], round(span.start_s * self.per_second))
 
     def lists(self, solver: Any) -> list[list[int]]:
-        """What the solver found."""
+        """Return the lists of codes that the solver found."""
         found: list[list[tuple[int, int, int]]] = [[] for _ in range(self.task.shape.ranks)]
         for code, starts in enumerate(self._starts):
             for turn, start in enumerate(starts):
@@ -140,7 +144,7 @@ class _Program:
 
 
 def _per_one(values: Sequence[float], whole: float, most: int) -> float:
-    """How many steps are one: as few as make all values whole numbers, and no more than `most` in `whole`."""
+    """Return the number of steps per unit: as few as make all values whole numbers, and at most `most` in `whole`."""
     fractions = [Fraction(abs(value)).limit_denominator(FINEST) for value in values if value]
     exact = all(abs(fraction - abs(value)) <= TOLERANCE * whole for fraction, value in zip(fractions, filter(None, values), strict=True))
     if exact and fractions:

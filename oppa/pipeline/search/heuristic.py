@@ -1,6 +1,6 @@
-"""The heuristic search: schedules by name, orders by rules, and the best of them made better.
+"""Search heuristically: try schedules by name and schedules built by rules, then improve the best of them.
 
-All of it is reproducible: what it does is counted in orders looked at, not in seconds, unless a caller ends it.
+The search is reproducible: its effort is counted in schedules, not in seconds, unless a caller ends it.
 """
 
 import bisect
@@ -19,36 +19,39 @@ from oppa.pipeline.search.task import Task, lists_of
 from oppa.streams import stream
 
 SHARES, MORE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
-"""How many passes are in flight (`in_flight`)."""
+"""Arguments of `in_flight` that are tried for the number of passes in flight."""
 PATIENCE, IDLE = (0.25, 0.5, 0.75, 1.0), (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 1.0)
-"""When gaps are filled (`Rules`); how long a rank may be idle, as a share of the busiest one's work."""
+"""Values of `Rules` that are tried: the patience, and the idle time of a rank as a share of the busiest rank's work."""
 HEATS = (0.01, 0.03, 0.06)
 KEPT = 4
-"""Orders that are varied, and made better."""
+"""Number of schedules that are varied and improved."""
 ROUNDS = 8
-"""Of annealing."""
+"""Number of rounds of annealing."""
 NODES = 12_000_000
-"""Nodes that are gone through in all: some seconds."""
+"""Number of nodes that the whole search visits; it takes some seconds."""
 TRIES, MOVES = 2_000, 15_000
-"""Rules that are tried, and moves of a round of annealing: at most, for pipelines of which nodes alone would allow more than helps."""
+"""Largest number of rules that are tried, and of moves in a round of annealing.
+
+They bound the search of small pipelines, whose number of nodes would allow more than helps.
+"""
 
 Enough = Callable[[], bool]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """An order as lists of codes."""
+    """Holds a schedule as lists of codes, with its length."""
 
     length: Length
     lists: list[list[int]]
 
 
 def heuristic(task: Task, *, seed: int = 0, nodes: int = NODES, enough: Enough = lambda: False) -> Candidate:
-    """The best order found.
+    """Return the best schedule found.
 
     Args:
-        nodes: How far to search.
-        enough: Whether to search no more; asked between orders, and between rounds of annealing.
+        nodes: Number of nodes to visit.
+        enough: Returns True to end the search; called between schedules, and between rounds of annealing.
     """
     looks = nodes // task.size
     by_rules = _by_rules(task, tries=min(looks // 8, TRIES), draws=stream(seed, "rules"), enough=enough)
@@ -67,20 +70,24 @@ def _length(candidate: Candidate) -> Length:
 
 
 def _named(task: Task) -> Iterator[Candidate]:
-    """Schedules of the task's shape that keep its limits."""
+    """Yield the schedules by name that have the task's shape and keep its limits."""
     shape = task.shape
     for name in SCHEDULES:
         try:
             found = order(name, ranks=shape.ranks, micro_batches=shape.micro_batches, chunks=shape.chunks)
         except InputError:
-            continue  # not with so many chunks or micro-batches
+            continue  # it does not allow these chunks or micro-batches
         lists = lists_of(found)
         if found.shape == shape and all(task.fits(rank, codes) for rank, codes in enumerate(lists)):
             yield Candidate(length(task, lists), lists)
 
 
 def _by_rules(task: Task, *, tries: int, draws: np.random.Generator, enough: Enough) -> list[Candidate]:
-    """Rules for all ranks alike: first how many passes are in flight, then when gaps are filled; then the best, varied rank by rank."""
+    """Return the best schedules built by rules.
+
+    The rules are first the same for all ranks: the numbers of passes in flight are tried first, then when gaps are filled. The best are
+    then varied rank by rank.
+    """
     ranks, whole_s, made = task.shape.ranks, max(task.busy_s), _Made(task, enough)
     for share, more, idle in itertools.product(SHARES, MORE, (0.003, 0.1)):
         made.add(Rules(in_flight(task, share, more), (0.5,) * ranks, (idle * whole_s,) * ranks))
@@ -96,7 +103,7 @@ def _by_rules(task: Task, *, tries: int, draws: np.random.Generator, enough: Eno
 
 
 class _Made:
-    """What rules have led to."""
+    """Collects the schedules that rules lead to, each built once."""
 
     def __init__(self, task: Task, enough: Enough) -> None:
         self.task, self.candidates, self._enough = task, dict[Rules, Candidate](), enough
@@ -114,7 +121,7 @@ class _Made:
 
 
 def _varied(rules: Rules, whole_s: float, draws: np.random.Generator) -> Rules:
-    """The same but for one or two of the ranks."""
+    """Return the rules with one or two random changes, each of one rank's."""
     ahead, patience, idle_s = list(rules.ahead), list(rules.patience), list(rules.idle_s)
     for _ in range(int(draws.integers(1, 3))):
         rank, what = int(draws.integers(len(ahead))), int(draws.integers(3))

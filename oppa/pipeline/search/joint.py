@@ -1,4 +1,4 @@
-"""The search for an order together with what it is an order of: model chunks, and ranks that compute activations again."""
+"""Search for a schedule together with its model chunks and the ranks that recompute activations."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -14,44 +14,44 @@ from oppa.pipeline.search.lists import length
 from oppa.pipeline.search.task import Task
 
 SMALL = 128
-"""Nodes up to which the best order is looked for by constraint programming, too."""
+"""Largest number of nodes of a graph that constraint programming searches, too."""
 PROVING_S = 10.0
-"""At most, unless told otherwise."""
+"""Default time limit of a proof, in seconds."""
 GLANCE = 8
-"""A glance at a variant visits so many times fewer nodes than the search."""
+"""Factor by which a first, short search of a variant visits fewer nodes than the full search."""
 PROMISING = 1.05
-"""Variants that a glance finds longer than the best by more than this factor are left."""
+"""Variants whose first search is longer than the best by more than this factor are dropped."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variant:
-    """What there is an order of."""
+    """Describes a pipeline that a schedule is searched for."""
 
     shape: Shape
     recomputed: frozenset[int] = frozenset()
-    """Ranks that compute activations again."""
+    """Ranks that recompute activations."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """An order, and what is known of it."""
+    """Holds the best schedule of a variant, its execution, and a bound."""
 
     variant: Variant
     order: Order
     execution: Execution
     peak_memory: list[float]
-    """Of each rank, shape (p,), in what a forward pass leaves there."""
+    """Peak memory of each rank, shape (p,), in units of what a forward pass leaves there."""
     least_s: float
-    """No order of this variant has a shorter span."""
+    """Lower bound of the longest span of this variant's schedules, in seconds."""
 
     @property
     def gap(self) -> float:
-        """By how much the longest span may exceed the shortest possible one, as a share of that."""
+        """Return by how much the longest span exceeds its lower bound, as a share of the bound."""
         return self.execution.longest_span_s / self.least_s - 1
 
 
 def shapes(*, ranks: int, micro_batches: int, chunks: Sequence[int]) -> list[Shape]:
-    """A pipeline cut into each of these numbers of model chunks; into two, both ways: again and again, and as a V."""
+    """Return the shapes of a pipeline with each of these numbers of model chunks; two chunks come interleaved and as a V."""
     ways = [(count, folded) for count in chunks for folded in ((False, True) if count == 2 and ranks > 1 else (False,))]
     return [Shape(ranks=ranks, micro_batches=micro_batches, chunks=count, folded=folded) for count, folded in ways]
 
@@ -66,19 +66,19 @@ def search(
     proving_s: float = PROVING_S,
     seed: int = 0,
 ) -> Found:
-    """The order whose longest span is least, as far as the search finds it.
+    """Return the schedule with the shortest longest span that the search finds.
 
     Args:
-        costs: Of each rank.
-        shapes: What to choose from.
-        limit: What each rank may hold, in what a forward pass leaves on a rank; one for all, or shape (p,).
-        recompute: Ranks may compute activations again, where that is faster than keeping so few of them.
-        nodes: How far to search: nodes visited, by each variant that is looked at closely.
-        proving_s: How long to look for a proof, for small graphs.
-        seed: Of what is left to chance.
+        costs: Times and memory of each rank.
+        shapes: Shapes to choose from.
+        limit: Memory limit of each rank, in units of what a forward pass leaves on a rank; one for all, or shape (p,).
+        recompute: Ranks may recompute activations if that is faster than having fewer in memory.
+        nodes: Number of nodes that the full search of a variant visits.
+        proving_s: Time limit of a proof for small graphs; 0 disables it.
+        seed: Seed of the random choices.
 
     Raises:
-        InputError: no order keeps the limit.
+        InputError: no schedule keeps the limit.
     """
     limits = [float(limit)] * costs.ranks if isinstance(limit, int | float) else list(limit)
     tasks = _tasks(costs, _variants(shapes, limits, recompute=recompute), limits)
@@ -97,7 +97,7 @@ def search(
 
 
 def _variants(shapes: Sequence[Shape], limits: Sequence[float], *, recompute: bool) -> Iterator[Variant]:
-    """Each with activations computed again on the ranks that want for room most: none, one, two, up to all."""
+    """Yield each shape with recomputation on 0, 1, 2, up to all ranks, those that lack memory most first."""
     ranks = len(limits)
     wanting = sorted(range(ranks), key=lambda rank: limits[rank] / (ranks - rank))
     for shape in shapes:
@@ -106,7 +106,7 @@ def _variants(shapes: Sequence[Shape], limits: Sequence[float], *, recompute: bo
 
 
 def _tasks(costs: Costs, variants: Iterator[Variant], limits: Sequence[float]) -> dict[Variant, Task]:
-    """Of the variants that keep the limits at all; raises InputError where none does."""
+    """Return the tasks of the variants that can keep the limits; raises InputError if none can."""
     tasks, refusal = dict[Variant, Task](), InputError("nothing to search", hint="name at least one number of chunks")
     for variant in variants:
         try:
@@ -129,7 +129,7 @@ def _found(variant: Variant, task: Task, candidate: Candidate, proving_s: float)
         try:
             proof = prove(task, lists, seconds=proving_s)
         except ImportError:
-            pass  # the heuristic's order stands, and `least_s` says what is known of it
+            pass  # without OR-Tools, the heuristic's schedule and the bound `least_s` stand
         else:
             lists, least_s = min(lists, proof.lists, key=lambda each: length(task, each)), proof.least_s
     order = task.order(task.tidy(lists))

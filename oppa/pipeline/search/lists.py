@@ -1,4 +1,4 @@
-"""When lists of codes end: the longest span, as fast as plain Python tells it (`oppa.pipeline.execution` tells all the rest)."""
+"""Compute the longest span of lists of codes as fast as plain Python can; `oppa.pipeline.execution` computes everything else."""
 
 import math
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from oppa.pipeline.search.task import Lists, Task
 
 
 class Length(NamedTuple):
-    """How long an order is: compared by its longest span, then by how long all of them are."""
+    """Holds the length of a schedule; it compares by the longest span, then by the sum of all spans."""
 
     span_s: float
     total_s: float
@@ -17,7 +17,7 @@ ENDLESS = Length(math.inf, math.inf)
 
 
 def length(task: Task, lists: Lists) -> Length:
-    """The longest span of any rank, and the sum of all; `ENDLESS` for a deadlock."""
+    """Return the longest span of any rank, and the sum of all spans; `ENDLESS` for a deadlock."""
     needs, lags, durations = task.needs, task.lags_s, task.durations_s
     holder, feeds = task.rank_of, task.feeds
     ranks = len(lists)

@@ -1,4 +1,4 @@
-"""The order for a pipeline that has been profiled: of the schedules by name and the one that is searched for, the fastest that fits."""
+"""Choose the schedule of a profiled pipeline: the fastest that fits, among the schedules by name and searched ones."""
 
 import dataclasses
 import math
@@ -16,11 +16,11 @@ from oppa.pipeline.stage_layout import evenly
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """An order, and what is predicted of a step in it."""
+    """Holds a schedule, and the prediction of a step in it."""
 
     order: Order
     name: str
-    """Of the schedule; `search` for what was searched for."""
+    """Name of the schedule; `search` for a searched one."""
     prediction: Prediction
 
 
@@ -35,16 +35,16 @@ def choose(
     nodes: int = NODES,
     enough: Callable[[], bool] = lambda: False,
 ) -> Chosen:
-    """The order in which a step is predicted to end soonest, of those that fit.
+    """Return the schedule with the shortest predicted step, among those predicted to fit.
 
     Args:
-        limit_bytes: Of a device's memory; None: whatever it takes.
-        stages: The parts of each; shared out evenly unless given.
-        nodes: How far to search.
-        enough: Whether to search no more, and take the best so far.
+        limit_bytes: Memory limit of a device; None means no limit.
+        stages: Parts of each stage; shared evenly by default.
+        nodes: Number of nodes to visit.
+        enough: Returns True to end the search and take the best so far.
 
     Raises:
-        InputError: none is predicted to fit.
+        InputError: no schedule is predicted to fit.
     """
     stages = stages or evenly(profile.chain, shape.stages)
     found = []
@@ -62,7 +62,7 @@ def _named(shape: Shape) -> Iterator[tuple[str, Order]]:
         if least <= shape.chunks <= (most or shape.chunks) and shape.folded == (name in schedules.FOLDED):
             try:
                 yield name, schedules.order(name, ranks=shape.ranks, micro_batches=shape.micro_batches, chunks=shape.chunks)
-            except InputError:  # not with so many micro-batches
+            except InputError:  # it does not allow this number of micro-batches
                 continue
 
 
@@ -76,9 +76,9 @@ def _searched(
     nodes: int,
     enough: Callable[[], bool],
 ) -> Iterator[tuple[str, Order]]:
-    """What the heuristic finds in the memory that state leaves, with whole backward passes and with split ones.
+    """Yield the schedules that the heuristic finds in the memory that state leaves, with whole and with split backward passes.
 
-    Nothing, where that memory is not enough for one micro-batch.
+    A variant is skipped if that memory does not suffice for one micro-batch.
     """
     fixed = static_bytes(profile, shape, stages, dp=dp, zero_stage=zero_stage)
     for split in (False, True):

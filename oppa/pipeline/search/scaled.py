@@ -1,4 +1,7 @@
-"""Searched orders on other numbers of devices, for a scale table (FlexTrain, section 4.1): of the pipelines that could be fastest."""
+"""Search for schedules on other numbers of devices, for a scale table (FlexTrain, section 4.1).
+
+Only pipelines that could be the fastest are searched.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -12,22 +15,23 @@ from oppa.pipeline.search.profiled import choose
 from oppa.pipeline.stage_layout import Stages
 
 NODES = 1_000_000
-"""Nodes that the search for one order visits: seconds."""
+"""Number of nodes that the search for one schedule visits; it takes seconds."""
 CLOSEST = 4
-"""Pipelines on one number of devices whose order is searched for."""
+"""Largest number of pipelines that are searched on one number of devices."""
 
 
 def searched(
     job: Job, devices: int, *, replicas: Sequence[int] | None, nodes: int = NODES, enough: Callable[[], bool] = lambda: False
 ) -> Iterator[Candidate]:
-    """Yield ways to run a job on so many devices in an order that is searched for, each within the limit of memory.
+    """Yield ways to run a job on this number of devices with a searched schedule, each within the memory limit.
 
-    Pipelines are tried in the order of what their busiest rank computes for, which no order can beat, until none left could be faster.
+    Pipelines are tried in ascending order of their busiest rank's compute time, which no schedule can beat. The search ends when no
+    pipeline that is left could be faster.
 
     Args:
-        replicas: What dp may be; None: anything.
-        nodes: How far to search for each.
-        enough: Whether to search no more: what is left of the first pipeline that fits is then the fastest schedule by name.
+        replicas: Allowed values of dp; None allows any.
+        nodes: Number of nodes to visit for each pipeline.
+        enough: Returns True to end the search. The first pipeline that fits is yielded even then, with its fastest schedule so far.
     """
     best_s, tried = float("inf"), 0
     for bound_s, dp, shape, layout, stages in sorted(_pipelines(job, devices, replicas), key=lambda each: each[0]):
@@ -51,7 +55,7 @@ def searched(
 
 
 def _pipelines(job: Job, devices: int, replicas: Sequence[int] | None) -> Iterator[tuple[float, int, Shape, str, Stages]]:
-    """Every pipeline of at least two ranks, with the seconds that its busiest rank computes for."""
+    """Yield every pipeline of at least two ranks, with the compute seconds of its busiest rank first."""
     costs = list(itertools.accumulate(job.profile.costs, initial=0.0))
     for dp, pp, micro_batches in pipelines(job, devices, replicas) if job.zero_stage <= 2 else ():
         for chunks in range(1, -(-job.profile.divisions // pp) + 1) if pp > 1 else ():

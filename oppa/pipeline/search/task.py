@@ -1,11 +1,11 @@
-"""What is asked of a search: times and memory of every node, and how much each rank may hold.
+"""Define the input of a search: times and memory of every node, and the memory limit of each rank.
 
 Notation:
-    code    kind S + stage, as in `oppa.pipeline.graph`; shape (3 S,) of what is by code
+    code    kind S + stage, as in `oppa.pipeline.graph`; a value for each code has shape (3 S,)
     lists   for each rank the codes of its nodes, in its order
 
-Nodes of one code take the micro-batches in turn, so a list of codes is an order: micro-batches are alike, and whichever comes first may as
-well be the first (exchange two, and nothing ends later).
+Nodes of one code take the micro-batches in turn, so lists of codes describe a schedule. No better schedule is lost: micro-batches are
+alike, so two that are out of turn can be exchanged, and nothing ends later.
 """
 
 import collections
@@ -20,22 +20,22 @@ from oppa.pipeline.memory import Footprint
 
 Lists = Sequence[Sequence[int]]
 TOLERANCE = 1e-9
-"""Of a limit: sums of fractions are not exact."""
+"""Slack of a memory limit, because sums of fractions are not exact."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A graph whose weights' gradients are apart, and what its ranks may hold.
+    """Describes a graph with split backward passes, and the memory limits of its ranks.
 
     Raises:
-        InputError: a limit that not even one micro-batch at a time keeps.
+        InputError: a limit is too small even for one micro-batch at a time.
     """
 
     shape: Shape
     times: Times
     footprint: Footprint
     limits: Sequence[float]
-    """What each rank may hold, shape (p,), in the footprint's unit."""
+    """Memory limit of each rank, shape (p,), in the footprint's unit."""
 
     def __post_init__(self) -> None:
         assert len(self.times.weight_s) == self.shape.stages
@@ -46,28 +46,28 @@ class Task:
 
     @functools.cached_property
     def stages_of(self) -> list[list[int]]:
-        """The stages of each rank, the first ones first."""
+        """Return the stages of each rank, in ascending order."""
         return [[stage for stage in range(self.shape.stages) if self.shape.rank_of(stage) == rank] for rank in range(self.shape.ranks)]
 
     @functools.cached_property
     def rank_of(self) -> list[int]:
-        """By code."""
+        """Return the rank of each code, shape (3 S,)."""
         return [self.shape.rank_of(stage) for stage in range(self.shape.stages)] * len(KINDS)
 
     @functools.cached_property
     def durations_s(self) -> list[float]:
-        """By code."""
+        """Return the seconds of a node of each code, shape (3 S,)."""
         return [*self.times.forward_s, *self.times.backward_s, *self.times.weight_s]
 
     @functools.cached_property
     def needs(self) -> list[int]:
-        """The code whose result each code works on, or -1."""
+        """Return the code whose result each code needs, or -1, shape (3 S,)."""
         needed = [self.shape.need_of(Node(kind, stage, 0)) for kind in KINDS for stage in range(self.shape.stages)]
         return [-1 if node is None else self.code(node) for node in needed]
 
     @functools.cached_property
     def feeds(self) -> list[int]:
-        """The forward or backward pass that works on the result of each code, or -1."""
+        """Return the code of the forward or backward pass that needs the result of each code, or -1, shape (3 S,)."""
         feeds = [-1] * (3 * self.shape.stages)
         for code, need in enumerate(self.needs[: 2 * self.shape.stages]):
             if need >= 0:
@@ -76,7 +76,7 @@ class Task:
 
     @functools.cached_property
     def lags_s(self) -> list[float]:
-        """From the end of what each code works on until it has arrived, by code."""
+        """Return the seconds from the end of the node that each code needs to the arrival of its result, shape (3 S,)."""
         stages = self.shape.stages
         between = list(self.times.transfer_s) or [0.0] * (stages - 1)
         moved = [between[i] if self.rank_of[i] != self.rank_of[i + 1] else 0.0 for i in range(stages - 1)]
@@ -84,38 +84,38 @@ class Task:
 
     @functools.cached_property
     def held(self) -> list[float]:
-        """By stage."""
+        """Return the memory that a forward pass of each stage leaves for its backward pass, shape (S,)."""
         return list(self.footprint.held)
 
     @functools.cached_property
     def changes(self) -> list[float]:
-        """What a node of each code adds to what its rank holds."""
+        """Return the change of its rank's memory by a node of each code, shape (3 S,)."""
         kept = list(self.footprint.for_weights) or [0.0] * self.shape.stages
         return [*self.held, *(left - held for left, held in zip(kept, self.held, strict=True)), *(-left for left in kept)]
 
     @functools.cached_property
     def working(self) -> list[float]:
-        """The most that a backward pass of each rank needs besides, while it runs."""
+        """Return the largest extra memory of a backward pass on each rank while it runs, shape (p,)."""
         working = list(self.footprint.working) or [0.0] * self.shape.stages
         return [max(working[stage] for stage in stages) for stages in self.stages_of]
 
     @functools.cached_property
     def busy_s(self) -> list[float]:
-        """What each rank computes for: no order's span is shorter than the longest."""
+        """Return the seconds that each rank computes, shape (p,); no schedule's longest span is shorter than the largest."""
         m = self.shape.micro_batches
         return [m * sum(self.durations_s[k * self.shape.stages + i] for k in KINDS for i in stages) for stages in self.stages_of]
 
     @property
     def size(self) -> int:
-        """All nodes."""
+        """Return the number of nodes."""
         return 3 * self.shape.stages * self.shape.micro_batches
 
     def code(self, node: Node) -> int:
-        """The code of a node."""
+        """Return the code of a node."""
         return node.kind * self.shape.stages + node.stage
 
     def fits(self, rank: int, codes: Sequence[int]) -> bool:
-        """Whether a rank stays within its limit."""
+        """Return whether a rank keeps its memory limit with this list of codes."""
         room, first, last = self.limits[rank] + TOLERANCE, self.shape.stages, 2 * self.shape.stages
         changes, working, holds = self.changes, self.working[rank], 0.0
         for code in codes:
@@ -127,11 +127,11 @@ class Task:
         return True
 
     def order(self, lists: Lists) -> Order:
-        """The order that lists of codes are."""
+        """Return the schedule that lists of codes describe."""
         return Order(shape=self.shape, split=True, ranks=tuple(tuple(self._nodes(codes)) for codes in lists))
 
     def tidy(self, lists: Lists) -> list[list[int]]:
-        """The same with weights' gradients that take no time right behind their backward passes, which compute them."""
+        """Return the lists with weights' gradients that take no time moved right after their backward passes, which compute them."""
         stages, weights = self.shape.stages, self.durations_s[2 * self.shape.stages :]
         at_once = {stage for stage in range(stages) if not weights[stage]}
         tidied = []
@@ -152,7 +152,7 @@ class Task:
 
 
 def lists_of(order: Order) -> list[list[int]]:
-    """An order of three kinds as lists of codes; each backward pass of an order that does not split them with its weights' gradients."""
+    """Return a schedule as lists of codes; if it does not split backward passes, weights' gradients follow each directly."""
     stages = order.shape.stages
     if order.split:
         return [[int(code) for code in codes] for codes in order.codes]

@@ -1,4 +1,4 @@
-"""The designers that `oppa tune --designer` knows, by name."""
+"""Makes the designers that `oppa tune --designer` accepts, by name."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError, nearest
 
-if TYPE_CHECKING:  # the help names the default, and must not wait for numpy
+if TYPE_CHECKING:  # the help prints DEFAULT, and must not wait for numpy
     from oppa.cost.coefficients import Belief
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the help names the default, and must not wait for numpy
 
 DEFAULT = "oppa"
 STOPPING = {"oppa": "sure", "oppa-no-prior": "sure", "oppa-paper": "paper"}
-"""How these end trials early unless told otherwise; the others never do."""
+"""Default stopping rule of these designers; the others never end a trial early."""
 
 
 def _oppa(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
@@ -99,7 +99,7 @@ def _exhaustive(problem: "Problem", candidates: "Candidates", seed: int) -> "Des
 DESIGNERS: "Mapping[str, Callable[[Problem, Candidates, int], Designer]]" = {
     "oppa": _oppa,
     "oppa-no-prior": _without_prior,
-    "oppa-no-early-stop": _oppa,  # `never` is its rule
+    "oppa-no-early-stop": _oppa,  # its stopping rule is `never`
     "oppa-paper": _oppa_paper,
     "vanilla-bo": _vanilla_bo,
     "tpe": _tpe,
@@ -114,7 +114,7 @@ DESIGNERS: "Mapping[str, Callable[[Problem, Candidates, int], Designer]]" = {
 
 
 def require_designer(name: str) -> None:
-    """Raises InputError for a name that no designer has."""
+    """Raise InputError for a name that no designer has."""
     if name not in DESIGNERS:
         raise InputError(f"`{name}` is no designer", hint=nearest(name, DESIGNERS))
 
@@ -122,14 +122,14 @@ def require_designer(name: str) -> None:
 def make_designer(
     name: str, problem: "Problem", candidates: "Candidates", *, seed: int, beliefs: "Mapping[str, Belief] | None" = None
 ) -> "Designer":
-    """The designer of that name; torch is loaded only for those that need it.
+    """Return the designer of that name; torch is loaded only for those that need it.
 
     Args:
-        beliefs: Coefficients learned elsewhere; `oppa` alone has any.
+        beliefs: Coefficients learned elsewhere; only `oppa` takes them.
 
     Raises:
         InputError: for an unknown name, or beliefs for a designer without coefficients.
-        EnvironmentLackingError: the designer is another library's, which is not installed.
+        EnvironmentLackingError: the designer needs another library, which is not installed.
     """
     require_designer(name)
     if beliefs is None:

@@ -1,10 +1,12 @@
-"""Active profiling: of all (S, B_g, B_m), only those are measured whose throughput could change what a controller chooses.
+"""Active profiling: measures only those (S, B_g, B_m) whose throughput could change what a controller chooses.
 
-One surrogate over all batch sizes, that of `oppa`. The value of a trial is by how much it is expected to lower the expected loss of
-goodput, over the seconds that it is expected to take: a step of a small batch teaches cheaply what its strategy costs per step and per
-sequence. What was measured counts as known, as an exhaustive profile would know no more of it: nothing is measured twice. The end is where
-the expected loss is within the bound at every noise scale, as a training may stay at any of them, and all that would be chosen was
-measured.
+One surrogate, that of `oppa`, covers all batch sizes. The value of a trial is the expected decrease of the expected loss of goodput, over
+the seconds that the trial is expected to take. A step of a small batch is cheap, and still shows what its strategy costs per step and per
+sequence.
+
+A measured candidate counts as known and is never measured again, since an exhaustive profile would not be more precise about it. The
+profile ends when every choice was measured and the expected loss is within the bound. The bound holds at every noise scale, as a training
+may stay at any of them.
 """
 
 import dataclasses
@@ -27,18 +29,18 @@ from oppa.tuning.designers.uniform import Uniform
 from oppa.tuning.surrogate.belief import Joint, Normal
 
 SAFE = 0.99
-"""A configuration that never ran is chosen only if it fits with this probability."""
+"""Probability of fitting from which a configuration that never ran may be chosen."""
 CONTENDERS, WEIGHED = 384, 192
-"""How many candidates' beliefs are taken together, and how many trials are weighed; what lies beyond promises next to nothing."""
+"""Number of candidates in a joint posterior, and number of trials that are valued. All others promise next to nothing."""
 ODD, ODD_STDDEV = 0.01, 0.2
-"""One configuration in a hundred runs as no model explains; how far that lies from what is believed, in log units."""
+"""Probability that a configuration is an outlier that no model explains, and the standard deviation of its log throughput then."""
 SETUP_S, STEPS, GUESSES = 15.0, 10, 2
-"""Seconds of a trial beside its steps, and its steps until it is known well enough, before trials tell; worth so many of them."""
+"""Guesses before the first trials: seconds of a trial outside its steps, and steps until it is precise. Each weighs as GUESSES trials."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """The expected loss of goodput, as a share of the best: over all noise scales, and at the worst of them."""
+    """The expected loss of goodput, as a share of the best: the mean over all noise scales, and the worst of them."""
 
     mean: float
     worst: float
@@ -46,18 +48,18 @@ class Loss:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _View:
-    """What is believed at one moment of all N candidates, and what a controller would choose at k noise scales."""
+    """A snapshot of the posterior at all N candidates, and of a controller's choices at k noise scales."""
 
     rate: Normal
     fits: Tensor
     allowed: Tensor
     chosen: Tensor
     promises: Tensor
-    """By what share each alone is expected to be better than the choice, shape (k, N)."""
+    """Share by which each candidate alone is expected to exceed the choice, shape (k, N)."""
 
     @property
     def contenders(self) -> Tensor:
-        """What may be better than the choice, and the choices, by number, ascending."""
+        """Return the numbers of the candidates that may be better than the choice, and of the choices, ascending."""
         return torch.as_tensor(torch.cat([_largest(self.promises.mean(dim=0), CONTENDERS), self.chosen]).unique())
 
 
@@ -65,7 +67,11 @@ class Active:
     """The designer of active profiling."""
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int, bound: float) -> None:
-        """`bound`: of the expected loss of goodput, as a share; once it is met, there is nothing more to suggest."""
+        """Prepare a profile.
+
+        Args:
+            bound: Largest accepted expected loss of goodput, as a share.
+        """
         self._surrogate = Oppa(problem, candidates, seed=seed)
         self._bound = bound
         self._chance = Uniform(candidates, seed=seed)
@@ -75,31 +81,31 @@ class Active:
         self._q_max = problem.limits.q_max
         self._seen: list[Observation] = []
         self.loss: Loss | None = None
-        """As it was when it was last assessed; None before anything was measured."""
+        """The loss as last assessed; None before anything was measured."""
 
     @property
     def pruned(self) -> int:
-        """Candidates that are ruled out by one that ran out of memory, without a trial of their own."""
+        """Return the number of candidates without a trial that are ruled out by one that ran out of memory."""
         ruled_out = self._surrogate.hopeless.clone()
         ruled_out[[seen.candidate for seen in self._seen]] = False
         return int(ruled_out.sum())
 
     @property
     def satisfied(self) -> bool:
-        """The expected loss was within the bound at every noise scale when it was last assessed."""
+        """Return whether the expected loss, as last assessed, is within the bound at every noise scale."""
         return self.loss is not None and self.loss.worst <= self._bound
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Learn how trials ended."""
+        """Learn from trials that ended."""
         self._seen += observations
         self._surrogate.update(observations)
 
     def predict(self, candidate: int) -> Prediction:
-        """The belief in what a trial of the candidate would measure."""
+        """Return the prediction for a trial of the candidate."""
         return self._surrogate.predict(candidate)
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The trial that is worth most per second; None where the expected loss is within the bound, or nothing is left."""
+        """Return the candidate whose trial is worth most per second; None if the profile is complete, or nothing is left."""
         rows = torch.from_numpy(free(len(self._batches), taken))
         rows = rows[~self._surrogate.hopeless[rows]]
         measured = self._measured()
@@ -114,12 +120,12 @@ class Active:
         return self._worth_most(view, losses > self._bound, rows)
 
     def assess(self) -> None:
-        """Look at the expected loss as it is now, once something was measured."""
+        """Assess the expected loss as it is now, once something was measured."""
         if self._measured():
             self._assessed()
 
     def _assessed(self) -> tuple[_View, Tensor]:
-        """What is believed now, and the expected loss at each noise scale, shape (k,)."""
+        """Assess the present expected loss; return the snapshot, and the loss at each noise scale, shape (k,)."""
         view = self._view()
         contenders = view.contenders
         generator = torch.Generator().manual_seed(1)
@@ -136,7 +142,7 @@ class Active:
         return view, losses
 
     def known(self) -> list[Known]:
-        """What a table has: all that ran, and of each strategy at each batch the fastest that fits safely, tried or not."""
+        """Return the entries of a table: all candidates that ran, and per strategy and batch the fastest that fits safely, tried or not."""
         measured = self._measured()
         if not measured:
             return []
@@ -149,7 +155,7 @@ class Active:
         return [self._row(each, rate, float(needed[each]), each in measured) for each in sorted(fastest | measured.keys())]
 
     def seconds_of_all(self) -> float:
-        """That trials of all candidates, each with all its steps, would take: what ran out of memory has its start alone."""
+        """Return the seconds that full trials of all candidates would take. The steps of each count with its probability of fitting."""
         rate, fits = self._belief()
         return float((self._setup_s() + fits * self._q_max * (-rate.mean).exp()).sum())
 
@@ -164,11 +170,11 @@ class Active:
         )
 
     def _measured(self) -> dict[int, list[Observation]]:
-        """The candidates that ran, with their trials; none that failed, or ran out of memory, in one of them."""
+        """Return the measured candidates with their trials, without those of which a trial failed or ran out of memory."""
         return {candidate: seen for candidate, seen in by_candidate(self._seen).items() if all(each.measured for each in seen)}
 
     def _belief(self) -> tuple[Normal, Tensor]:
-        """The throughput of each candidate, quirks included, and with what probability it fits; shapes (N,)."""
+        """Return the throughput of each candidate, nuggets included, and its probability of fitting, shapes (N,)."""
         process = self._surrogate.log_rate
         rate, known = process.of_candidates(slice(None)), process.of_observed()
         mean, stddev = rate.mean.clone(), rate.stddev.clone()
@@ -181,7 +187,10 @@ class Active:
         return expected_loss.knowing(widened, torch.isin(rows, torch.tensor(list(self._measured()))))
 
     def _fits(self) -> Tensor:
-        """The probability of each candidate to fit: 1 for what ran, 0 for what did not or is hopeless; others may be odd."""
+        """Return each candidate's probability of fitting, shape (N,).
+
+        It is 1 for candidates that ran, and 0 for those that did not or are ruled out. The others may be outliers.
+        """
         slack = self._surrogate.log_slack.of_candidates(slice(None))
         doubted = (slack.stddev.square() + DOUBTED_STDDEV**2).sqrt()
         fits = (1 - DOUBT) * torch.special.ndtr(-slack.mean / slack.stddev) + DOUBT * torch.special.ndtr(-slack.mean / doubted)
@@ -191,7 +200,7 @@ class Active:
         return torch.as_tensor(fits)
 
     def _odd_variance(self) -> Tensor:
-        """Of what never ran, should it be odd, shape (N,)."""
+        """Return the variance of an outlier for candidates that never ran, and 0 for the others, shape (N,)."""
         variance = torch.full_like(self._batches, ODD_STDDEV**2)
         variance[[seen.candidate for seen in self._seen]] = 0.0
         return variance
@@ -206,13 +215,15 @@ class Active:
         return _View(rate=rate, fits=fits, allowed=allowed, chosen=chosen, promises=(1 - ODD) * promises[0] + ODD * promises[1])
 
     def _first(self, rows: Tensor) -> int:
-        """Before anything was measured: what is believed to be fastest at the smallest batch that is left."""
+        """Return the first candidate to measure: the most promising one at the smallest batch that is left."""
         return self._surrogate.most_promising(rows[self._batches[rows] == self._batches[rows].min()])
 
     def _worth_most(self, view: _View, pressing: Tensor, able: Tensor) -> int | None:
-        """Of candidates that may be tried, the one whose trial is worth most per second; None where nothing can be better.
+        """Return the candidate whose trial is worth most per second; None if nothing can be better.
 
-        Worth at noise scales that are `pressing`, shape (k,): where the bound is not met yet.
+        Args:
+            pressing: Mask of the noise scales at which the bound is not met yet, shape (k,). Only these count.
+            able: Numbers of the candidates that may be tried.
         """
         seconds, weights = self._seconds(view.rate), self._weights[pressing]
         rows = self._worth_weighing(view, view.promises[pressing].mean(dim=0), seconds, able)
@@ -226,12 +237,15 @@ class Active:
             for own in (torch.zeros_like(noise), self._odd_variance()[rows])
         )
         values = (1 - ODD) * plain + ODD * odd
-        if not (values > 0).any():  # no single trial would change a choice: begin with what promises most
+        if not (values > 0).any():  # no single trial would change a choice: take the largest promise
             values = view.promises[pressing].mean(dim=0)[rows]
         return int(rows[(values / seconds[rows]).argmax()])
 
     def _worth_weighing(self, view: _View, promises: Tensor, seconds: Tensor, able: Tensor) -> Tensor:
-        """What promises most per second itself, and what is cheap of the strategies that promise most, by number."""
+        """Return the numbers of the candidates whose trials are valued.
+
+        These are the most promising per second, and the cheapest of the most promising strategies.
+        """
         promised = torch.zeros_like(promises)
         promised[able] = promises[able] * (view.fits[able] > 0)
         best = torch.zeros(int(self._strategies.max()) + 1, dtype=torch.float64)
@@ -241,7 +255,7 @@ class Active:
         return torch.as_tensor(torch.cat([_largest(each / seconds, WEIGHED // 2) for each in (promised, kin)]).unique())
 
     def _seconds(self, rate: Normal) -> Tensor:
-        """That a trial of each is expected to take, shape (N,)."""
+        """Return the seconds that a trial of each candidate is expected to take, shape (N,)."""
         steps = _mean((len(seen.step_times_s) for seen in self._seen if seen.measured), min(STEPS, self._q_max))
         return self._setup_s() + steps * (-rate.mean).exp()
 
@@ -250,11 +264,11 @@ class Active:
 
 
 def _mean(seen: Iterable[float], guess: float) -> float:
-    """What was seen, and a guess that is worth GUESSES of it."""
+    """Return the mean of what was seen and of a guess that weighs as GUESSES observations."""
     return statistics.fmean([guess] * GUESSES + list(seen))
 
 
 def _largest(values: Tensor, count: int) -> Tensor:
-    """The numbers of the largest positive values."""
+    """Return the numbers of the largest positive values, at most `count`."""
     found = values.topk(min(count, len(values))).indices
     return found[values[found] > 0]

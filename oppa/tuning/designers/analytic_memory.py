@@ -1,10 +1,13 @@
-"""Bytes on the first pipeline stage as planners add them up on paper, for `grid` and `planner`: nothing measured, nothing learned.
+"""Estimates the memory of the first pipeline stage in bytes, as analytic planners do, for `grid` and `planner`. Nothing is measured.
 
-    memory = parameters held * bytes per parameter + activations of the micro-batches in flight + logits, where there is one stage
+    memory  = parameters held * bytes per parameter
+            + activations of the micro-batches in flight
+            + logits, if there is one stage
 
-States are sharded as in ZeRO (Rajbhandari et al. 2020, section 3.1), with gradients added up in fp32: 18 bytes per parameter in mixed
-precision. Activations are those of Korthikanti et al. (2022, equation 4), with attention scores not kept. What a framework's buffers, the
-allocator's fragments and the device's context take is left out, so it errs on the small side: little that fits is put off.
+States are sharded as in ZeRO (Rajbhandari et al. 2020, section 3.1), and gradients are accumulated in fp32. That makes 18 bytes per
+parameter in mixed precision. Activations are those of Korthikanti et al. (2022, equation 4), without stored attention scores. Framework
+buffers, the allocator's fragments and the device's context are left out. So the estimate errs on the small side: little that fits is
+put off.
 
 Notation (n candidates): all arrays (n,)
 """
@@ -18,18 +21,18 @@ from oppa.problem.problem import Problem
 Column = NDArray[np.float64]
 
 LAYER_BYTES = {"none": 34, "selective": 34, "full": 2}
-"""That a layer keeps per token and hidden unit in 16-bit formats, by recomputation (Korthikanti et al. 2022, table 2)."""
+"""Bytes that a layer keeps per token and hidden unit in 16-bit formats, by recomputation (Korthikanti et al. 2022, table 2)."""
 FP32_LOGITS = 2
-"""The loss takes logits in fp32, and has a gradient for them."""
+"""Number of fp32 copies of the logits: the loss takes them in fp32, and has a gradient for them."""
 
 
 def element_bytes(problem: Problem) -> int:
-    """Of a weight, a gradient or an activation."""
+    """Return the bytes of a weight, a gradient or an activation."""
     return 4 if problem.training.precision == "fp32" else 2
 
 
 def memory_bytes(problem: Problem, candidates: Candidates) -> Column:
-    """The estimate for every candidate."""
+    """Return the estimate for every candidate."""
     model = problem.model
     dp, tp, pp, stage = (candidates.column(name) for name in ("dp", "tp", "pp", "zero_stage"))
     ends = model.embedding_parameter_count + np.where(pp == 1, model.head_parameter_count, 0)
@@ -43,13 +46,13 @@ def memory_bytes(problem: Problem, candidates: Candidates) -> Column:
 
 
 def in_flight(candidates: Candidates) -> NDArray[np.int64]:
-    """Micro-batches whose activations the first stage keeps at once: as many as there are stages, under GPipe all."""
+    """Return the number of micro-batches whose activations the first stage keeps at once: at most one per stage; all under GPipe."""
     count = candidates.column("num_microbatches")
     return np.where(candidates.column("schedule") == "gpipe", count, np.minimum(count, candidates.column("pp")))
 
 
 def _activations(problem: Problem, candidates: Candidates) -> Column:
-    """Bytes per token that the layers of a stage keep."""
+    """Return the bytes per token that the layers of a stage keep."""
     recompute = candidates.column("recompute")
     kept = np.select([recompute == name for name in LAYER_BYTES], list(LAYER_BYTES.values())) * element_bytes(problem) / 2
     return np.asarray(kept * problem.model.hidden * problem.model.layers / (candidates.column("pp") * candidates.column("tp")))

@@ -1,7 +1,8 @@
-"""Exhaustive profiling, as COPUS does it (appendix D): every candidate once, but for those that cannot fit.
+"""Profiles exhaustively, as COPUS does (appendix D): every candidate once, except those that cannot fit.
 
-At each batch the fastest that the cost model believes to fit comes first, batch by batch in turn, so that a table that is cut short has the
-best of all batches. What is not believed to fit comes last, the least memory first: its first out-of-memory rules out the rest.
+Candidates that are predicted to fit come first: the fastest of each batch, then the second fastest of each, and so on. So a table that is
+cut short has the best of all batches. Candidates that are predicted not to fit come last, the least memory first. The first one that runs
+out of memory rules out the rest.
 """
 
 import math
@@ -30,25 +31,25 @@ class Complete:
 
     @property
     def pruned(self) -> int:
-        """Candidates that are ruled out by one that ran out of memory, without a trial of their own."""
+        """Return the number of candidates without a trial that are ruled out by one that ran out of memory."""
         ruled_out = self._pruning.hopeless.clone()
         ruled_out[[seen.candidate for seen in self._seen]] = False
         return int(ruled_out.sum())
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The next in order that is not ruled out."""
+        """Return the next candidate in order that is not ruled out; None if there is none."""
         return first_free(self._order[~self._pruning.hopeless.numpy()[self._order]], taken)
 
     def predict(self, candidate: int) -> None:
-        """Nothing is expected of what is measured whatever it is."""
+        """Return None, as every candidate is measured whatever is expected of it."""
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Keep how trials ended, and rule out what cannot fit."""
+        """Store how trials ended, and rule out candidates that cannot fit."""
         self._seen += observations
         self._pruning.learn(observations)
 
     def known(self) -> list[Known]:
-        """What a table has: all that ran."""
+        """Return the entries of a table: all candidates that ran."""
         between = trial_variance(self._seen)
         rows = []
         for candidate, seen in sorted(by_candidate(self._seen).items()):
@@ -69,7 +70,7 @@ class Complete:
 
 
 def _order(surrogate: Oppa, candidates: Candidates) -> NDArray[np.intp]:
-    """All candidates, by number."""
+    """Return the numbers of all candidates, in the order of their trials."""
     everything = torch.arange(len(candidates))
     rate, slack = surrogate.log_rate.at(everything).mean.numpy(), surrogate.log_slack.at(everything).mean.numpy()
     fits, batches = slack <= 0, candidates.column("global_batch")

@@ -1,7 +1,7 @@
-"""One shot by a cost model (OPPA App. H.2): the paper's own (Appendix D), its coefficients fitted to a few random trials.
+"""Chooses in one shot by the paper's cost model (OPPA App. H.2 and D), with coefficients fitted to a few random trials.
 
-The first choice after these is the fastest that is predicted to fit; a search that goes on takes the next fastest, without learning. More
-coefficients than trials leave some undecided: these stay near where the fit starts, which the residual's last entries are for.
+The first choice after the random trials is the fastest that is predicted to fit. A search that goes on takes the next fastest, without
+learning. If there are more coefficients than trials, some are not determined. The residual's last entries hold these near their start.
 """
 
 import math
@@ -26,7 +26,7 @@ from oppa.tuning.surrogate.paper import start_of
 
 RANDOM_TRIALS = 5
 HOLD = 0.1
-"""How strongly a coefficient stays where its fit starts, per unit of its logarithm, against errors of log throughput or log memory."""
+"""Weight that holds a coefficient at its start, per unit of its logarithm, against errors of log throughput or log memory."""
 
 
 class FittedCostModel:
@@ -41,7 +41,7 @@ class FittedCostModel:
         self._order: list[int] = []
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Rank all candidates as soon as enough trials have ended; what comes later changes nothing."""
+        """Rank all candidates as soon as enough trials have ended; later trials change nothing."""
         for seen in observations:
             if self._order:
                 return
@@ -50,14 +50,14 @@ class FittedCostModel:
                 self._order = self._ranked()
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """Chance at first, then the next of the ranking."""
+        """Return a random candidate at first, then the next of the ranking."""
         return first_free(self._order, taken) if self._order else self._chance.suggest(taken)
 
     def predict(self, candidate: int) -> None:
-        """A least-squares fit says nothing of its error."""
+        """Return None, as a least-squares fit has no estimate of its error."""
 
     def _ranked(self) -> list[int]:
-        """By predicted throughput; what is predicted not to fit comes last."""
+        """Return all candidates by predicted throughput; those that are predicted not to fit come last."""
         rate, memory = paper.throughput(self._work, self._fit_rate()), paper.memory(self._work, self._fit_memory(), math.inf)
         return [int(index) for index in np.lexsort((-rate.numpy(), (memory > self._limit).numpy()))]
 
@@ -67,14 +67,14 @@ class FittedCostModel:
         return fitted(lambda c: paper.throughput(work, c), seen.target, start_of(work, math.exp(-float(seen.target.median()))))
 
     def _fit_memory(self) -> Coefficients:
-        """What ran out of memory stands for the limit, where the formula is cut off (eq. 21)."""
+        """Fit memory. A trial that ran out of it counts as the limit, at which the formula is cut off (eq. 21)."""
         seen = slacks(self._seen, math.log(self._limit))
         work, start = self._work.take(seen.rows), dict.fromkeys(paper.MEMORY, self._limit / len(paper.MEMORY))
         return fitted(lambda c: paper.memory(work, c, self._limit), seen.target + math.log(self._limit), start)
 
 
 def fitted(formula: Callable[[Coefficients], Tensor], target: Tensor, start: Mapping[str, float]) -> Coefficients:
-    """Positive coefficients by least squares between the formula's logarithm and the target, from where they start."""
+    """Fit positive coefficients by least squares between the formula's logarithm and the target, from their start."""
 
     def coefficients(shift: NDArray[np.float64]) -> Coefficients:
         return dict(zip(start, column(list(start.values())) * torch.from_numpy(shift).exp(), strict=True))

@@ -1,4 +1,4 @@
-"""What trials tell the two processes of `oppa`: log throughput, and log(memory / limit)."""
+"""Converts trials to observations of the two processes of `oppa`: log throughput, and log(memory / limit)."""
 
 import math
 import statistics
@@ -12,11 +12,11 @@ from oppa.tuning.surrogate.belief import column
 from oppa.tuning.surrogate.process import Data
 
 EXPECTED_WEIGHT = 4.0
-"""Repeats that TRIAL_STDDEV is worth, until a study has repeats of its own."""
+"""Weight of TRIAL_STDDEV against a study's own repeats, as a number of repeats."""
 
 
 def rates(observations: Sequence[Observation]) -> Data:
-    """The throughputs that were measured, as logarithms: of each candidate the mean of its trials, and the variance of that."""
+    """Return the measured log throughputs: the mean over each candidate's trials, and the variance of that mean."""
     measured = by_candidate(seen for seen in observations if seen.measured)
     between = trial_variance(observations)
     return Data(
@@ -30,7 +30,7 @@ def rates(observations: Sequence[Observation]) -> Data:
 
 
 def trial_variance(observations: Sequence[Observation]) -> float:
-    """How much trials of one candidate differ, as the variance of a logarithm: what is expected, and what repeats have shown."""
+    """Return the variance of log throughput between trials of one candidate, from a prior value and the repeats so far."""
     repeated = by_candidate(seen for seen in observations if seen.measured).values()
     spread = sum(statistics.pvariance([seen.log_steps_per_s or 0.0 for seen in trials]) * len(trials) for trials in repeated)
     freedom = sum(len(trials) - 1 for trials in repeated)
@@ -38,7 +38,7 @@ def trial_variance(observations: Sequence[Observation]) -> float:
 
 
 def slacks(observations: Sequence[Observation], log_limit: float) -> Data:
-    """log(memory / limit) of each candidate's last trial that tells: at least 0 where it ran out of memory."""
+    """Return log(memory / limit) of each candidate's last trial with memory data: at least 0 where it ran out of memory."""
     seen = [trials[-1] for trials in by_candidate(filter(tells_memory, observations)).values()]
     over = [o.outcome == "out_of_memory" for o in seen]
     known = [0.0 if out else math.log(o.memory_bytes or 1) - log_limit for o, out in zip(seen, over, strict=True)]
@@ -51,5 +51,5 @@ def slacks(observations: Sequence[Observation], log_limit: float) -> Data:
 
 
 def tells_memory(observation: Observation) -> bool:
-    """It ran out of memory, or was measured: a failure of another cause may have reported a peak before it had one."""
+    """Return whether the trial ran out of memory or was measured. Other failures may have reported a peak before the real one."""
     return observation.outcome == "out_of_memory" or bool(observation.memory_bytes and observation.measured)

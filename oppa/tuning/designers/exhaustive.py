@@ -1,4 +1,4 @@
-"""Exhaustive search: every candidate, in the order of the space."""
+"""Searches exhaustively: every candidate, in the order of the space."""
 
 from collections.abc import Sequence, Set
 
@@ -13,11 +13,11 @@ class Exhaustive:
         self._size = len(candidates)
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The first candidate that is free."""
+        """Return the first free candidate; None if there is none."""
         return first_free(range(self._size), taken)
 
     def predict(self, candidate: int) -> None:
-        """An order expects nothing."""
+        """Return None, as a fixed order predicts nothing."""
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """An order learns nothing."""
+        """Ignore the observations, as the order is fixed."""

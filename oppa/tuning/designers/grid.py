@@ -1,7 +1,8 @@
-"""Grid search as vendors' tuners do it (NeMo's auto-configurator, the fast mode of DeepSpeed's autotuner): a fixed order, pruned by memory.
+"""Searches a grid as vendors' tuners do (NeMo's auto-configurator, the fast mode of DeepSpeed's autotuner): fixed order, memory pruning.
 
-Little model parallelism first, for each layout the largest micro-batch first. What an estimate says cannot fit is put off, and so is, after
-an out-of-memory, whatever has no smaller a micro-batch in the same layout. What was put off comes last, as an estimate may be wrong.
+Little model parallelism comes first, and in each layout the largest micro-batch. Candidates that a memory estimate rules out are put off.
+After an out-of-memory, so is every candidate of the same layout whose micro-batch is not smaller. Candidates that were put off come last,
+as an estimate may be wrong.
 """
 
 from collections.abc import Sequence, Set
@@ -14,7 +15,7 @@ from oppa.tuning.designer import Observation, first_free, groups
 from oppa.tuning.designers.analytic_memory import memory_bytes
 
 LAYOUT = ("dp", "tp", "pp", "ep", "zero_stage", "model_chunks", "schedule", "recompute")
-"""What decides memory beside the micro-batch; buckets and overlaps do not."""
+"""Parameters that decide memory, apart from the micro-batch; buckets and overlaps do not."""
 
 
 class Grid:
@@ -27,15 +28,15 @@ class Grid:
         self._put_off = memory_bytes(problem, candidates) > problem.cluster.usable_bytes
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The first free candidate that may fit; when none is left, the first that was put off."""
+        """Return the first free candidate that may fit; if none is left, the first that was put off."""
         late = self._put_off[self._order]
         return first_free(np.concatenate([self._order[~late], self._order[late]]).tolist(), taken)
 
     def predict(self, candidate: int) -> None:
-        """An order expects nothing."""
+        """Return None, as a fixed order predicts nothing."""
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Put off what needs at least as much as what ran out of memory."""
+        """Put off candidates that need at least as much memory as one that ran out of it."""
         for seen in observations:
             if seen.outcome == "out_of_memory":
                 same = self._layout == self._layout[seen.candidate]

@@ -1,7 +1,8 @@
-"""OPPA: Bayesian optimisation that starts from what is known of parallel training (paper, sections 4.1 and 4.2).
+"""Implements OPPA: Bayesian optimisation whose prior is a cost model of parallel training (paper, sections 4.1 and 4.2).
 
-Two Gaussian processes, on log throughput and on log memory, around the cost model; the constrained expected improvement (or, as in the
-paper, upper confidence bound) over every candidate that was not tried. The first trial is the best that the cost model believes to fit.
+Two Gaussian processes around the cost model describe log throughput and log memory. The acquisition is the constrained expected
+improvement (or the paper's upper confidence bound) over every candidate that was not tried. The first trial is the best candidate that
+the cost model predicts to fit.
 """
 
 import math
@@ -33,42 +34,44 @@ from oppa.tuning.surrogate.process import Process
 from oppa.tuning.surrogate.two_parts import TwoParts, doubled, varies, without_batch
 
 LAYOUT = ("dp", "tp", "pp", "ep", "zero_stage")
-"""What decides who talks to whom: where the cost model is wrong about one configuration, it is about all with these values."""
+"""Parameters that decide which ranks communicate. If the cost model is wrong about one configuration, it is about all with these values."""
 RATE_LAYOUT, MEMORY_LAYOUT = 0.15, 0.07
 RATE_RESIDUAL, MEMORY_RESIDUAL = 0.13, 0.07
-"""How far the cost model is expected to be off before it has learned anything of a job, as standard deviations of logarithms: for a whole
-layout, and as the other parameters vary."""
+"""Expected errors of the cost model before it has learned anything of a job, as standard deviations of logarithms: for a whole layout, and
+as the other parameters vary.
+"""
 RATE_APART, MEMORY_APART = 0.05, 0.05
-"""How far a configuration is expected to lie from what all others tell of it, likewise. Quirks of throughput add up over hosts, each of
-which may be the slow one: the variance is so much for each."""
+"""Expected nuggets, as standard deviations of logarithms: the distance of a configuration from what all others predict. Nuggets of
+throughput add up over hosts, each of which may be the slow one: the variance is this for each host.
+"""
 MEMORY_AGAIN = 0.005
-"""How far the memory of another trial lies from what was measured of a configuration, likewise."""
+"""Standard deviation of log memory between trials of one configuration."""
 DOUBT, DOUBTED_STDDEV = 0.1, 0.15
-"""One configuration in ten needs memory that no model explains; how far that lies from what is believed, likewise."""
+"""Probability that no model explains a configuration's memory, and the standard deviation of its log memory then."""
 WORTH_A_REPEAT = 1e-3
-"""No trial is repeated for less than this share of throughput: a search without a budget ends."""
+"""Smallest gain, as a share of throughput, for which a trial is repeated. It makes a search without a budget end."""
 FAILURES_IN_A_ROW = 6
-"""After so many trials without a measurement, physics has failed and chance takes over until something is measured (App. E.1)."""
+"""Trials in a row without a measurement after which choices are random until something is measured (App. E.1)."""
 
 
 def encoded(candidates: Candidates) -> Tensor:
-    """The candidates in [0, 1]^p, p >= 1: a space of one candidate has a column that does not vary."""
+    """Return the candidates in [0, 1]^p, p >= 1. A space of one candidate gets a column that does not vary."""
     points = torch.from_numpy(encode(candidates))
     return points if points.shape[1] else torch.zeros((len(points), 1), dtype=torch.float64)
 
 
 def fitted(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> "Oppa":
-    """The designer as it is after a study's trials."""
+    """Return the designer as it is after a study's trials."""
     designer = Oppa(problem, candidates, seed=0)
     designer.update([Observation.of(trial, candidates) for trial in trials if trial.counts and trial.purpose != VERIFICATION])
     return designer
 
 
 def most_valuable(rows: Tensor, log_rate: Process, log_slack: Process, seen: Sequence[Observation], strategy: Strategy) -> int:
-    """The candidate whose trial is worth most: one of `rows`, which were never tried, or one that ran, to measure it again.
+    """Return the candidate whose trial is worth most: one of the untried `rows`, or a measured one to repeat.
 
-    Its worth is how much faster the choice after it is expected to be than the choice now; with `acquisition = "ucb"`, and before
-    anything ran to its end, the paper's bound is.
+    The value is by how much a trial is expected to speed up the choice after it, compared with the choice now. With `acquisition = "ucb"`,
+    and before anything ran to its end, it is the paper's bound.
     """
     rate, slack, returnable = log_rate.of_candidates(rows), log_slack.of_candidates(rows), standings(seen)
     if strategy.acquisition == "ucb" or not returnable:
@@ -85,7 +88,7 @@ def most_valuable(rows: Tensor, log_rate: Process, log_slack: Process, seen: Seq
 
 
 def value_of_new(rate: Normal, slack: Normal, noise: float, *, incumbent: float) -> Tensor:
-    """By how much a trial of candidates that were never tried is expected to improve on the incumbent, as a share of it, shape (n,)."""
+    """Return by how much a trial of each untried candidate is expected to improve on the incumbent, as a share, shape (n,)."""
     doubted = Normal(slack.mean, (slack.stddev.square() + DOUBTED_STDDEV**2).sqrt())
     believed, otherwise = (constrained_improvement(learned(rate, noise), each, incumbent=incumbent) for each in (slack, doubted))
     return (1 - DOUBT) * believed + DOUBT * otherwise
@@ -103,7 +106,12 @@ class Oppa:
         beliefs: Mapping[str, Belief] | None = None,
         formula: Formula = step_time,
     ) -> None:
-        """`beliefs`: coefficients learned elsewhere, in place of those that are known of the device; `formula`: of a step's seconds."""
+        """Build the surrogates of a problem.
+
+        Args:
+            beliefs: Coefficients learned elsewhere, which replace those that are known of the device.
+            formula: Computes the seconds of a step.
+        """
         hardware = hardware_of(problem.cluster)
         work, points = workload_of(problem, candidates), encoded(candidates)
         known = {**hardware.coefficients, **(beliefs or {})}
@@ -134,18 +142,18 @@ class Oppa:
 
     @property
     def hopeless(self) -> Tensor:
-        """Which candidates need at least as much memory as one that ran out of it, shape (N,)."""
+        """Return the mask of candidates that need at least as much memory as one that ran out of it, shape (N,)."""
         return self.pruning.hopeless
 
     @property
     def widening(self) -> float:
-        """By how much intervals must be wider than the model has them to hold what they should."""
+        """Return the factor by which intervals are widened, so that they hold the measured values as often as they should."""
         return widening(
             [o.prediction.covers(math.exp(o.log_steps_per_s)) for o in self._seen if o.prediction and o.log_steps_per_s is not None]
         )
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Learn what was measured, and which candidates need at least as much as one that ran out of memory."""
+        """Learn from what was measured, and rule out candidates that need at least as much as one that ran out of memory."""
         self._seen += observations
         self.pruning.learn(observations)
         if any(seen.measured for seen in observations):
@@ -154,10 +162,10 @@ class Oppa:
             self.log_slack.learn(slacks(self._seen, math.log(self.limit_bytes)))
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """What is worth most, tried or not; at first, the largest expected throughput; None when every candidate was tried."""
+        """Return the most valuable candidate, tried or not; None if none is left. The first has the largest expected throughput."""
         rows = torch.from_numpy(free(len(self.hopeless), taken))
         rows = rows[~self.hopeless[rows]]
-        rows = rows[self._deviations[rows].argsort(stable=True)]  # of equals, the first is taken: what frameworks do by default
+        rows = rows[self._deviations[rows].argsort(stable=True)]  # ties go to what frameworks do by default
         if not len(rows) or failing(self._seen, FAILURES_IN_A_ROW):
             return self._chance.suggest(taken | set(self.hopeless.nonzero()[:, 0].tolist()))
         if not self._seen:
@@ -168,7 +176,7 @@ class Oppa:
         """Return the candidate with the largest expected throughput: its rate times the probability that it fits.
 
         The probability is the safety margin. A limit on the mean of memory would let a candidate win that fails every other time.
-        Where none is expected to fit, it is the candidate that needs the least memory, not the one whose memory is known least.
+        If none is expected to fit, the candidate that needs the least memory is returned, not the one whose memory is known least.
         """
         rate, slack = self.log_rate.at(rows), self.log_slack.at(rows)
         if not (slack.mean <= 0).any():
@@ -176,15 +184,15 @@ class Oppa:
         return int(rows[(rate.mean + torch.special.log_ndtr(-slack.mean / slack.stddev)).argmax()])
 
     def fitting(self) -> Tensor:
-        """Which candidates are believed to fit, shape (N,); none that needs at least as much as one that ran out of memory."""
+        """Return the mask of candidates that are predicted to fit and are not ruled out, shape (N,)."""
         return (self.log_slack.at(slice(None)).mean <= 0) & ~self.hopeless
 
     def needed_bytes(self) -> Tensor:
-        """The memory that each candidate is believed to need at its peak, shape (N,)."""
+        """Return the predicted peak memory of each candidate in bytes, shape (N,)."""
         return self.limit_bytes * self.log_slack.at(slice(None)).mean.exp()
 
     def predict(self, candidate: int) -> Prediction:
-        """The belief in what a trial of the candidate would measure."""
+        """Return the prediction for a trial of the candidate."""
         rows = torch.tensor([candidate])
         rate, slack = self.log_rate.of_candidate(candidate), self.log_slack.of_candidates(rows)
         needed, needed_stddev = round(self.limit_bytes * math.exp(slack.mean)), float(slack.stddev)

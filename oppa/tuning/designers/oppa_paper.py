@@ -1,8 +1,10 @@
-"""OPPA as the paper writes it, kept for comparison: Appendices D to G (Algorithm 3).
+"""Implements OPPA as the paper describes it, for comparison: Appendices D to G (Algorithm 3).
 
-Throughput and memory on linear scales, the prior means of equations 10 to 21 with coefficients by marginal likelihood, random first
-trials, and an out-of-memory trial as an observation of exactly the limit. What the paper leaves open: the first trials are five less
-the one that Algorithm 3's `i < N_random` drops, and the sigmoid's unit is 5% of the limit.
+Throughput and memory are modelled on linear scales, with the prior means of equations 10 to 21. Their coefficients are found by marginal
+likelihood. The first trials are random. An out-of-memory trial is an observation of exactly the limit.
+
+Two details follow our reading of the paper. There are four random trials: five, less the one that Algorithm 3's `i < N_random` drops. The
+unit of the sigmoid is 5% of the limit.
 """
 
 import math
@@ -29,9 +31,9 @@ RANDOM = 5
 FAILURES_IN_A_ROW = 4
 UNIT = 0.05
 VAGUE = 10.0
-"""The widest prediction, in log units: a linear process may expect next to nothing."""
+"""Largest predicted standard deviation, in log units: a linear process may expect a throughput of almost 0."""
 JITTER = 1e-4
-"""lambda in equations 26 and 27, in units of the limit squared."""
+"""The value of lambda in equations 26 and 27, in units of the limit squared."""
 
 
 class OppaPaper:
@@ -49,16 +51,16 @@ class OppaPaper:
         self._scale = 1.0
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Learn how trials ended; the models are fitted anew."""
+        """Learn from trials that ended; the models are fitted anew."""
         self._seen += observations
         if not self._at_random():
             try:
                 self._rate, self._memory = self._fit_rate(), self._fit_memory()
-            except ModelFittingError:  # no model today is no reason to end the study
+            except ModelFittingError:  # a failed fit must not end the study
                 self._rate = None
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """Chance at first and after too many failures, then the free candidate with the largest bound."""
+        """Return a random candidate at first and after too many failures, else the free one with the largest bound."""
         rows = torch.from_numpy(free(len(self._points), taken))
         if self._at_random() or self._rate is None or not len(rows):
             return self._chance.suggest(taken)
@@ -67,7 +69,7 @@ class OppaPaper:
         return int(rows[value.argmax()])
 
     def predict(self, candidate: int) -> Prediction | None:
-        """What the process expects; nothing while choices are random, or where it expects no throughput at all."""
+        """Return the process's prediction; None while choices are random, without a fit, or if it predicts no positive throughput."""
         if self._at_random() or self._rate is None:
             return None
         belief = self._rate.at(torch.tensor([candidate]))
@@ -82,12 +84,12 @@ class OppaPaper:
         rows = torch.tensor([candidate for candidate, _ in seen])
         rate = column([each.steps_per_s for _, each in seen])
         self._scale = float(rate.max())
-        variance = (column([each.variance for _, each in seen]) / self._scale**2).clamp_min(1e-6)  # gpytorch warns of less
+        variance = (column([each.variance for _, each in seen]) / self._scale**2).clamp_min(1e-6)  # gpytorch warns about less
         starts = start_of(self._work.take(rows), float(1 / rate.median()))
         return PaperProcess(self._points, PriorMean(paper.throughput, self._work, starts, self._scale), rows, rate / self._scale, variance)
 
     def _slack_at(self, rows: Tensor) -> Normal:
-        """(memory - limit) / limit."""
+        """Return (memory - limit) / limit at candidates, by number."""
         if self._memory is None:
             return roomy(len(rows))
         memory = self._memory.at(rows)

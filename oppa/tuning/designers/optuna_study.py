@@ -1,15 +1,15 @@
-"""Optuna's samplers as designers, asked and told one trial at a time: TPE and Gaussian processes, at the library's own settings.
+"""Wraps Optuna's samplers as designers, one trial at a time: TPE and Gaussian processes, at the library's own settings.
 
-Optuna sees the position of each parameter's value among those that occur, as an integer where values have an order and as a category
-where they have none. `dp` is left out where the others decide it. What it suggests may be no candidate, or taken: then the nearest free
-candidate runs, by the encoding that all models share, and chance chooses among equally near ones. Optuna is told what ran.
+Optuna gets the index of each parameter's value among those that occur: an integer if the values have an order, else a category. `dp` is
+left out if the other parameters determine it. A suggestion may be no candidate, or taken. Then the nearest free candidate runs, by the
+encoding that all models share; ties are broken at random. The candidate that ran is reported to Optuna.
 
-A trial that did not run is a complete trial with the worst throughput seen and a violated constraint, as Optuna's documentation asks of
-constrained problems (`Trial.set_constraint`; a pruned trial would not reach GPSampler at all). The constraint is log(memory / limit)
+A failed trial is reported as complete, with the worst throughput seen and a violated constraint. Optuna's documentation asks for this in
+constrained problems (`Trial.set_constraint`); a pruned trial would not reach GPSampler at all. The constraint is log(memory / limit)
 where memory was measured.
 
-Every suggestion comes from a fresh sampler with a seed of its own and a study of all that was told, so a resumed search goes on as if
-never stopped.
+Every suggestion comes from a fresh sampler with a seed of its own, and a study of all trials so far. So a resumed search goes on as if it
+had never stopped.
 """
 
 import math
@@ -28,9 +28,9 @@ from oppa.tuning.designer import Observation, free, groups
 from oppa.tuning.designers.uniform import Uniform
 
 RANDOM_TRIALS = 5
-"""Drawn as the other peers draw theirs; Optuna's own would be ten, uniform over values of which most combinations are no candidate."""
+"""Random first trials, drawn like the other peers'. Optuna's own would be ten, uniform over values that rarely combine to a candidate."""
 VIOLATION = 0.2
-"""Log memory above the limit that a failure stands for: all we know is that it is more than zero."""
+"""Assumed log memory above the limit after a failure, of which only the sign is known."""
 SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: TPESampler(seed=seed, n_startup_trials=0),
     "optuna-gp": lambda seed: GPSampler(seed=seed, n_startup_trials=0),
@@ -49,11 +49,11 @@ class OptunaStudy:
         self._seen: list[Observation] = []
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Keep how trials ended."""
+        """Store how trials ended."""
         self._seen += observations
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """Chance at first, then the free candidate nearest to what Optuna suggests."""
+        """Return a random candidate at first, then the free one nearest to Optuna's suggestion; None if none is free."""
         rows = free(len(self.space), taken)
         if not len(rows):
             return None
@@ -67,7 +67,7 @@ class OptunaStudy:
         return int(rng.choice(rows[distances <= distances.min() + 1e-9]))
 
     def predict(self, candidate: int) -> None:
-        """Optuna keeps what it expects to itself."""
+        """Return None, as Optuna does not publish its predictions."""
 
     def _told(self, seen: Observation, worst: float) -> optuna.trial.FrozenTrial:
         slack = min(0.0, math.log(seen.memory_bytes) - self._log_limit) if seen.memory_bytes else -1.0  # it ran, so it fits
@@ -80,11 +80,11 @@ class OptunaStudy:
 
 
 class Space:
-    """The candidates as Optuna sees them.
+    """Converts between candidates and Optuna's parameters.
 
     Notation (n candidates, k parameters, p encoded columns):
-        positions    of each parameter's value among those that occur    (n, k)
-        points       encoded                                             (n, p)
+        positions    index of each parameter's value among those that occur    (n, k)
+        points       encoded candidates                                        (n, p)
     """
 
     def __init__(self, candidates: Candidates) -> None:
@@ -101,11 +101,11 @@ class Space:
         return len(self._points)
 
     def parameters(self, candidate: int) -> dict[str, int]:
-        """What Optuna calls a candidate."""
+        """Return a candidate in Optuna's parameters."""
         return dict(zip(self.distributions, self._positions[candidate].tolist(), strict=True))
 
     def distances(self, parameters: Mapping[str, int], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """From what Optuna suggests to candidates, by number, squared, shape (m,)."""
+        """Return the squared distances between Optuna's suggestion and candidates, by number, shape (m,)."""
         apart = np.zeros(len(rows))
         for name, position in parameters.items():
             columns, like = self._columns[name], self._first[name][position]
@@ -114,7 +114,7 @@ class Space:
 
 
 def _names(candidates: Candidates) -> list[str]:
-    """The parameters that vary; without `dp` where the others tell all candidates apart."""
+    """Return the parameters that vary, without `dp` if the others distinguish all candidates."""
     names = [name for name in candidates.space.names if len(np.unique(candidates.codes[name])) > 1]
     others = [name for name in names if name != "dp"]
     return others if groups(candidates, others).max() + 1 == len(candidates) else names

@@ -1,14 +1,15 @@
-"""A planner: candidates in the order of a step time worked out on paper, in the manner of AMP (Li et al. 2022, section 4).
+"""Ranks candidates by a step time worked out on paper, in the manner of AMP (Li et al. 2022, section 4).
 
     step = (num_microbatches - 1) * stage + pp * stage + 2 (pp - 1) * transfer + exchange
 
-which is AMP's sum: the slowest stage for every micro-batch but the first, all stages and the transfers between them once, and the
-replicas' exchange of gradients. With equal stages the fill and drain are (pp - 1) * stage, divided by the model chunks of an interleaved
-pipeline (Narayanan et al. 2021). Communication costs alpha + beta * bytes on the slowest link that a group spans.
+This is AMP's sum: the slowest stage for every micro-batch but the first, all stages and the transfers between them once, and the
+replicas' exchange of gradients. With equal stages, fill and drain take (pp - 1) * stage. An interleaved pipeline divides this by its
+model chunks (Narayanan et al. 2021). Communication costs alpha + beta * bytes on the slowest link that a group spans.
 
-It takes stages as equal, while AMP cuts them by dynamic programming; it takes computation from the device's peak, while AMP times layers;
-tensor, data, then pipeline parallel ranks are neighbours, while AMP also searches placements. It leaves out overlap, the optimizer, launch
-latencies and kernels' efficiency at small sizes, and learns nothing: a planner runs its own first choice.
+It differs from AMP in three respects. Stages are equal, while AMP cuts them by dynamic programming. Computation follows from the
+device's peak, while AMP times layers. Tensor, data, then pipeline parallel ranks are neighbours, while AMP also searches placements.
+Overlap, the optimizer, launch latencies and the efficiency of small kernels are left out. A planner learns nothing: it runs its own
+first choice.
 
 Notation (n candidates): all arrays (n,)
 """
@@ -25,11 +26,11 @@ from oppa.tuning.designer import Observation, first_free
 from oppa.tuning.designers.analytic_memory import Column, element_bytes, memory_bytes
 
 UTILISATION = 0.5
-"""Of the peak, in matrix products: what well-tuned training of large models reaches (Narayanan et al. 2021, table 1: 44 to 52%)."""
+"""Share of the peak that well-tuned training of large models reaches in matrix products (Narayanan et al. 2021, table 1: 44 to 52%)."""
 ALL_REDUCES = 4
-"""Per layer and micro-batch under tensor parallelism: two forward, two backward (Shoeybi et al. 2019, section 3)."""
+"""All-reduces per layer and micro-batch under tensor parallelism: two forward, two backward (Shoeybi et al. 2019, section 3)."""
 ZERO_3_TRAFFIC = 1.5
-"""Of what replicas exchange without it (Rajbhandari et al. 2020, section 7.2)."""
+"""Traffic between replicas under ZeRO 3, relative to that without it (Rajbhandari et al. 2020, section 7.2)."""
 
 
 class Planner:
@@ -38,22 +39,22 @@ class Planner:
     def __init__(self, problem: Problem, candidates: Candidates) -> None:
         memory = memory_bytes(problem, candidates)
         too_much = memory > problem.cluster.usable_bytes
-        # What cannot fit comes last; of equally fast ones the one that needs less memory comes first.
+        # Candidates that cannot fit come last; among equally fast ones, less memory comes first.
         self._order = np.lexsort((memory, step_time_s(problem, candidates), too_much)).tolist()
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The next of its ranking."""
+        """Return the next candidate of the ranking; None if none is left."""
         return first_free(self._order, taken)
 
     def predict(self, candidate: int) -> None:
-        """The estimate ranks, and says nothing of its error."""
+        """Return None, as the error of the estimate is unknown."""
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """A planner learns nothing."""
+        """Ignore the observations, as a planner learns nothing."""
 
 
 def step_time_s(problem: Problem, candidates: Candidates) -> Column:
-    """Seconds per optimizer step of every candidate."""
+    """Return the seconds per optimizer step of every candidate."""
     hardware, model = hardware_of(problem.cluster), problem.model
     dp, tp, pp = (candidates.column(name) for name in ("dp", "tp", "pp"))
     count, stage = candidates.column("num_microbatches"), _stage_s(problem, candidates, hardware)
@@ -68,7 +69,7 @@ def step_time_s(problem: Problem, candidates: Candidates) -> Column:
 
 
 def _stage_s(problem: Problem, candidates: Candidates, hardware: Hardware) -> Column:
-    """Forward and backward pass of one micro-batch through one stage, with its tensor parallel all-reduces."""
+    """Return the seconds of one micro-batch's forward and backward pass through one stage, tensor-parallel all-reduces included."""
     model, micro_batch = problem.model, candidates.column("micro_batch")
     tp, pp = candidates.column("tp"), candidates.column("pp")
     passes = np.where(candidates.column("recompute") == "full", 4, 3)
@@ -79,13 +80,18 @@ def _stage_s(problem: Problem, candidates: Candidates, hardware: Hardware) -> Co
 
 
 def _all_reduce_s(hardware: Hardware, members: NDArray[np.int64], size: Column, *, spanned: NDArray[np.int64]) -> Column:
-    """A ring of `members` within `spanned` neighbouring devices: 2 (D - 1) alpha + 2 (D - 1) / D * bytes * beta."""
+    """Return the seconds of a ring all-reduce among D = `members` ranks: 2 (D - 1) alpha + 2 (D - 1) / D * bytes * beta.
+
+    Args:
+        size: Bytes to reduce.
+        spanned: Number of neighbouring devices that the ranks lie within.
+    """
     latency, bandwidth = _link(hardware, spanned)
     return np.asarray(2 * (members - 1) * latency + 2 * (members - 1) / members * size / bandwidth)
 
 
 def _link(hardware: Hardware, spanned: NDArray[np.int64]) -> tuple[Column, Column]:
-    """Latency and bandwidth of the slowest link among so many neighbouring devices."""
+    """Return latency and bandwidth of the slowest link among `spanned` neighbouring devices, in seconds and bytes per second."""
     inside = spanned <= hardware.devices_per_host
     latency = np.where(inside, hardware.intra_host.latency_s, hardware.inter_host.latency_s)
     return latency, np.where(inside, hardware.intra_host.bandwidth_bytes_per_s, hardware.inter_host.bandwidth_bytes_per_s)

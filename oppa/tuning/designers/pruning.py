@@ -1,4 +1,4 @@
-"""What cannot fit, since something that needs no more ran out of memory."""
+"""Rules out candidates that cannot fit, as another that needs no more memory ran out of it."""
 
 from collections.abc import Iterable
 
@@ -13,20 +13,21 @@ EXACT = 1e-9
 
 
 class Pruning:
-    """Candidates each of whose parts of memory is at least as large as that of one that ran out of it.
+    """Finds candidates whose parts of memory are each at least as large as those of one that ran out of memory.
 
-    Where a step has one micro-batch, gradients come as activations go; where it has several, the last one's activations lie beside the
-    gradients of all before. So one without accumulation needs no less than one with it only if its activations are larger by these.
+    With one micro-batch, gradients appear while activations are freed. With several, the activations of the last one coexist with the
+    gradients of all before. So a candidate without accumulation surely needs as much as one with it only if its activations are larger by
+    these gradients.
     """
 
     def __init__(self, work: Workload) -> None:
         self._parts = parts(work)
         self._accumulates = work.layout.num_microbatches > 1
         self.hopeless: Tensor = torch.zeros(len(work), dtype=torch.bool)
-        """Shape (n,); those that ran out of memory are among them."""
+        """Mask of the candidates that are ruled out, shape (n,), those that ran out of memory included."""
 
     def learn(self, observations: Iterable[Observation]) -> None:
-        """Rule out what needs no less."""
+        """Rule out candidates that need at least as much as one that ran out of memory."""
         for seen in observations:
             if seen.outcome == "out_of_memory":
                 self.hopeless = self.hopeless | self._needs_no_less(seen.candidate)
@@ -40,5 +41,5 @@ class Pruning:
 
 
 def _column(part: str, parts: Tensor) -> Tensor:
-    """One of PARTS, of the first and of the last stage, shape (..., 2)."""
+    """Return one of PARTS for the first and the last stage, shape (..., 2)."""
     return torch.as_tensor(parts.unflatten(-1, (2, len(PARTS))).select(-1, PARTS.index(part)))

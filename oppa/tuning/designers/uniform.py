@@ -1,4 +1,4 @@
-"""Random search as OPPA does it (App. E.1): every (dp, tp, pp) triple is equally likely, then every configuration within it."""
+"""Searches at random, as OPPA does (App. E.1): every (dp, tp, pp) triple is equally likely, then every configuration within it."""
 
 from collections.abc import Sequence, Set
 
@@ -10,14 +10,14 @@ from oppa.tuning.designer import Observation, free
 
 
 class Uniform:
-    """The designer `random`. The n-th choice depends on the seed and on n alone, so a resumed study goes on as if never stopped."""
+    """The designer `random`. The n-th choice depends on the seed and on n alone, so a resumed study goes on as if it had never stopped."""
 
     def __init__(self, candidates: Candidates, *, seed: int) -> None:
         self._triples = candidates.triples()
         self._seed = seed
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """A free candidate of a triple drawn uniformly from those that have any."""
+        """Return a free candidate of a triple drawn uniformly from those that have any; None if none is free."""
         rows = free(len(self._triples), taken)
         if not len(rows):
             return None
@@ -25,7 +25,7 @@ class Uniform:
         return int(rng.choice(rows[triples == rng.choice(np.unique(triples))]))
 
     def predict(self, candidate: int) -> None:
-        """Chance expects nothing."""
+        """Return None, as random search has no model."""
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Chance learns nothing."""
+        """Ignore the observations, as random search has no model."""

@@ -1,7 +1,7 @@
-"""VANILLA-BO (OPPA App. H.2): Bayesian optimisation that knows nothing of parallelism, by BoTorch.
+"""Implements VANILLA-BO (OPPA App. H.2): Bayesian optimisation without knowledge of parallelism, by BoTorch.
 
-Two Gaussian processes with constant mean and Matern-5/2, on log throughput and on log memory, and the constrained upper confidence
-bound (eq. 4). The first trials are random, and so is every choice after too many failures in a row (App. E.1).
+Two Gaussian processes with constant mean and Matern-5/2 model log throughput and log memory. The acquisition is the constrained upper
+confidence bound (eq. 4). The first trials are random, and so is every choice after too many failures in a row (App. E.1).
 """
 
 import math
@@ -22,7 +22,7 @@ from oppa.tuning.surrogate.constant import ConstantMeanGP
 RANDOM_TRIALS = 5
 FAILURES_IN_A_ROW = 4
 OVER_LIMIT = 0.2
-"""Log memory above the limit that an out-of-memory trial stands for: all we know is that it is more than zero."""
+"""Assumed log memory above the limit after an out-of-memory, of which only the sign is known."""
 
 
 class VanillaBO:
@@ -37,23 +37,26 @@ class VanillaBO:
         self._rate: ConstantMeanGP | None = None
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Keep what was observed; the models are fitted when a suggestion is asked for."""
+        """Store what was observed; the models are fitted when a suggestion is requested."""
         self._observations += observations
         self._rate = None
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The free candidate with the largest constrained upper confidence bound."""
+        """Return the free candidate with the largest constrained upper confidence bound.
+
+        It is a random one while choices are random, or if a fit fails.
+        """
         rows = torch.from_numpy(free(len(self._x), taken))
         if self._at_random() or not len(rows):
             return self._chance.suggest(taken)
         try:
             rate, slack = self._log_rate().posterior(self._x[rows]), self._slack_at(rows)
-        except ModelFittingError:  # no model today is no reason to end the study
+        except ModelFittingError:  # a failed fit must not end the study
             return self._chance.suggest(taken)
         return int(rows[constrained_ucb(rate, slack, beta=self._beta).argmax()])
 
     def predict(self, candidate: int) -> Prediction | None:
-        """What the process expects; nothing while choices are random, or where it cannot be fitted."""
+        """Return the process's prediction; None while choices are random, or if the fit fails."""
         if self._at_random():
             return None
         try:
@@ -72,7 +75,7 @@ class VanillaBO:
         return self._rate
 
     def _slack_at(self, rows: torch.Tensor) -> Normal:
-        """log(memory / limit)."""
+        """Return the posterior of log(memory / limit) at candidates, by number."""
         over = [(o.candidate, OVER_LIMIT, 0.0) for o in self._observations if o.outcome == "out_of_memory"]
         fitting = [o for o in self._observations if o.outcome != "out_of_memory"]
         seen = over + [(o.candidate, math.log(o.memory_bytes) - self._log_limit, 0.0) for o in fitting if o.memory_bytes]

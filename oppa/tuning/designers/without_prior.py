@@ -1,7 +1,8 @@
-"""`oppa` without its prior, an ablation: a constant in the cost model's place, and no physics of what fits.
+"""Implements `oppa` without its prior, an ablation: a constant replaces the cost model, and nothing is known of what fits.
 
-The same processes, acquisition and beta as `oppa`. The constant is uncertain by many orders of magnitude, and the residual is as wide as
-throughputs and memories of one job are apart, as nothing else explains them. Chance chooses at first and after too many failures in a row.
+The processes, the acquisition and beta are those of `oppa`. The constant is uncertain by many orders of magnitude. As nothing else
+explains them, the residual is as wide as the throughputs and memories of one job differ. Choices are random at first and after too many
+failures in a row.
 """
 
 import math
@@ -32,7 +33,7 @@ from oppa.tuning.surrogate.cost_model import CostModel
 from oppa.tuning.surrogate.process import Process
 
 RESIDUAL = 0.7
-"""How far candidates are apart, as a standard deviation of logarithms."""
+"""Expected distance between candidates, as a standard deviation of logarithms."""
 CONSTANT = {"constant": Belief(median=1.0, spread=10.0, source="nothing is known of it")}
 
 
@@ -51,7 +52,7 @@ class WithoutPrior:
         self._seen: list[Observation] = []
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Learn what was measured."""
+        """Learn from what was measured."""
         self._seen += observations
         if any(seen.measured for seen in observations):
             self._log_rate.learn(rates(self._seen))
@@ -59,14 +60,14 @@ class WithoutPrior:
             self._log_slack.learn(slacks(self._seen, math.log(self._limit_bytes)))
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """Chance at first, then as `oppa`."""
+        """Return a random candidate at first, then the most valuable one, as `oppa` does."""
         rows = torch.from_numpy(free(len(self._log_rate.points), taken))
         if not len(rows) or self._at_random():
             return self._chance.suggest(taken)
         return most_valuable(rows, self._log_rate, self._log_slack, self._seen, self._strategy)
 
     def predict(self, candidate: int) -> Prediction | None:
-        """What the process expects; nothing while choices are random."""
+        """Return the process's prediction; None while choices are random."""
         if self._at_random():
             return None
         belief = self._log_rate.of_candidate(candidate)

@@ -1,8 +1,9 @@
-"""Search by gradient-boosted trees, as DeepSpeed's autotuner does it (model_based_tuner.py and cost_model.py; OPPA App. H.2).
+"""Searches by gradient-boosted trees, as DeepSpeed's autotuner does (model_based_tuner.py and cost_model.py; OPPA App. H.2).
 
-After the first, random trials, trees are fitted to rank what was tried, failures as a throughput of zero, and the candidate that is ranked
-highest is tried next; one in five is random, as in DeepSpeed. After few trials the trees tell few candidates apart: chance chooses among
-equals. DeepSpeed gives its trees the numbers of a configuration file; here they get the encoded candidates, as every model does.
+After the first, random trials, trees are fitted to rank what was tried; a failure counts as a throughput of zero. The candidate with the
+highest rank is tried next, but one in five choices is random, as in DeepSpeed. After few trials the trees rank many candidates equally;
+ties are broken at random. DeepSpeed gives its trees the numbers of a configuration file. Here they get the encoded candidates, like every
+model.
 """
 
 from collections.abc import Sequence, Set
@@ -17,7 +18,7 @@ from oppa.tuning.designer import Observation, at_random, free
 from oppa.tuning.designers.uniform import Uniform
 
 RANDOM_TRIALS = 5
-"""As the other peers; DeepSpeed has 2."""
+"""Number of random first trials, as for the other peers; DeepSpeed has 2."""
 EXPLORATION = 0.2
 ROUNDS = 10
 PARAMETERS = {
@@ -32,7 +33,7 @@ PARAMETERS = {
     "verbosity": 0,
     "nthread": 1,
 }
-"""DeepSpeed's, but for the threads."""
+"""The parameters of DeepSpeed, except for the number of threads."""
 
 
 class XGBoostRanking:
@@ -45,11 +46,11 @@ class XGBoostRanking:
         self._seen: list[Observation] = []
 
     def update(self, observations: Sequence[Observation]) -> None:
-        """Keep how trials ended; the trees are grown when a suggestion is asked for."""
+        """Store how trials ended; the trees are grown when a suggestion is requested."""
         self._seen += observations
 
     def suggest(self, taken: Set[int]) -> int | None:
-        """The free candidate that is ranked highest; at times any."""
+        """Return the free candidate with the highest rank; sometimes a random one."""
         rows, rng = free(len(self._x), taken), stream(self._seed, f"xgboost/{len(taken)}")
         if not len(rows) or at_random(self._seen, first=RANDOM_TRIALS, failures=len(self._seen) + 1) or rng.random() < EXPLORATION:
             return self._chance.suggest(taken)
@@ -57,7 +58,7 @@ class XGBoostRanking:
         return int(rng.choice(rows[ranks == ranks.max()]))
 
     def predict(self, candidate: int) -> None:
-        """A rank is no throughput."""
+        """Return None, as a rank is not a throughput."""
 
     def _grown(self) -> xgboost.Booster:
         rates = np.exp([-np.inf if seen.log_steps_per_s is None else seen.log_steps_per_s for seen in self._seen])

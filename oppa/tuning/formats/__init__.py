@@ -1,4 +1,4 @@
-"""Configurations in the words of frameworks: a module for each format, which writes its files and reads them back."""
+"""Translates configurations to frameworks' own files and back, with a module for each format."""
 
 from oppa.errors import InputError, nearest
 from oppa.problem.configuration import Configuration
@@ -18,14 +18,14 @@ FORMATS: dict[str, Format] = {
 
 
 def format_named(name: str) -> Format:
-    """A format by its name; raises InputError where there is none."""
+    """Return a format by its name; raises InputError if there is none."""
     if name not in FORMATS:
         raise InputError(f"`{name}` is no format", hint=nearest(name, FORMATS))
     return FORMATS[name]
 
 
 def export(name: str, problem: Problem, configuration: Configuration) -> dict[str, str]:
-    """Files that start a job with a configuration, by name.
+    """Return the files that start a job with a configuration, by name.
 
     Raises:
         InputError: for a parameter or a value that the format cannot express. Nothing is ever dropped.
@@ -36,7 +36,7 @@ def export(name: str, problem: Problem, configuration: Configuration) -> dict[st
 
 
 def exports(problem: Problem, configuration: Configuration) -> dict[str, dict[str, str] | InputError]:
-    """The files of every format, or why it cannot express the configuration."""
+    """Return the files of every format, or the error if it cannot express the configuration."""
     found: dict[str, dict[str, str] | InputError] = {}
     for name in FORMATS:
         try:

@@ -1,7 +1,7 @@
-"""Hugging Face accelerate (1.15): `accelerate.yaml` for FSDP2 or DDP, and for DeepSpeed where its search space was searched.
+"""Hugging Face accelerate (1.15): `accelerate.yaml` for FSDP2 or DDP, or for DeepSpeed if the search space is DeepSpeed's.
 
 Keys: accelerate/commands/config/config_args.py (ClusterConfig), the `--fsdp_*` and `--parallelism_config_*` options of
-commands/launch.py, and parallelism_config.py. The micro-batch is the DataLoader's; the accumulation steps are in the environment.
+commands/launch.py, and parallelism_config.py. The DataLoader sets the micro-batch; an environment variable sets the accumulation steps.
 """
 
 import re
@@ -39,7 +39,7 @@ IMMATERIAL = frozenset(
         "tpu_use_sudo",
     ]
 )
-"""Keys that say where and how ranks are started, not how the job is laid out."""
+"""Keys that set where and how ranks are started, not how the job is laid out."""
 _KNOWN = {"distributed_type", "num_machines", "num_processes", "mixed_precision"}
 _FSDP = {"fsdp_version", "fsdp_reshard_after_forward", "fsdp_sharding_strategy", "fsdp_activation_checkpointing"}
 _FSDP_IMMATERIAL = {"fsdp_auto_wrap_policy", "fsdp_state_dict_type", "fsdp_transformer_layer_cls_to_wrap"}
@@ -50,7 +50,7 @@ _STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
-    """The files; raises InputError for pipelines, and for what neither FSDP2 nor DeepSpeed has."""
+    """Return the files; raises InputError for pipelines, and for settings that neither FSDP2 nor DeepSpeed has."""
     import yaml
 
     through_deepspeed = problem.space.name == "deepspeed"
@@ -101,13 +101,13 @@ def _common(problem: Problem, configuration: Configuration) -> dict[str, Any]:
 
 
 def _deepspeed(configuration: Configuration) -> dict[str, Any]:
-    """The precision and the batch are in DeepSpeed's own file: accelerate refuses them in both."""
+    """Return the keys for DeepSpeed. The precision and the batch are in DeepSpeed's own file: accelerate refuses them in both."""
     settings = {"deepspeed_config_file": deepspeed.CONFIG, "zero3_init_flag": configuration.zero_stage == 3}
     return {"distributed_type": "DEEPSPEED", "deepspeed_config": {**settings, "deepspeed_multinode_launcher": "standard"}}
 
 
 def _native(problem: Problem, configuration: Configuration) -> dict[str, Any]:
-    """FSDP2 where something is sharded or split, DDP elsewhere."""
+    """Return the keys for FSDP2 if something is sharded or split, else for DDP."""
     c = configuration
     values: dict[str, Any] = {"mixed_precision": "bf16" if problem.training.precision == "bf16" else "no"}
     if c.zero_stage == 0 and c.tp == 1:
@@ -126,7 +126,7 @@ def _native(problem: Problem, configuration: Configuration) -> dict[str, Any]:
 
 
 def parse(problem: Problem, files: Files) -> Reading:
-    """What accelerate's file says, with DeepSpeed's own where it names one; the micro-batch only where the script beside it tells."""
+    """Read accelerate's file, and DeepSpeed's own if it names one. The micro-batch is known only if the script is among the files."""
     values = values_of(files)
     kind = str(values.get("distributed_type", "NO"))
     if kind == "DEEPSPEED":
@@ -145,7 +145,7 @@ def parse(problem: Problem, files: Files) -> Reading:
 
 
 def values_of(files: Files) -> dict[str, Any]:
-    """Return what accelerate's own file says; raises InputError where it cannot be read."""
+    """Return the contents of accelerate's own file; raises InputError if it cannot be read."""
     return _yaml(only(files, ".yaml", ".yml"))
 
 
@@ -166,7 +166,7 @@ def _parse_deepspeed(problem: Problem, files: Files, values: dict[str, Any]) -> 
 
 
 def _stage(fsdp: dict[str, Any]) -> int:
-    """ZeRO's stage in FSDP's words, of either version."""
+    """Return the ZeRO stage of FSDP's settings, of either version."""
     strategy = str(fsdp.get("fsdp_sharding_strategy", fsdp.get("fsdp_reshard_after_forward", "FULL_SHARD"))).upper()
     stages = {**_STRATEGIES, **{str(number): stage for number, stage in enumerate((3, 2, 0), 1)}, "TRUE": 3, "FALSE": 2}
     if strategy not in stages:

@@ -1,4 +1,4 @@
-"""Adopts a framework's files in a job: chooses what the job leaves open, and compares what both state."""
+"""Adopts a framework's files in a job: fills in what the job leaves open, and compares what both state."""
 
 import dataclasses
 import tomllib
@@ -29,25 +29,25 @@ Edit = tuple[str, str, Value]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A job's text on the way to one that fits a framework's files."""
+    """The text of a job while it is fitted to a framework's files."""
 
     path: Path
-    """The job file; one that is not written yet where there is no job."""
+    """The job file; without a job, one that is not written yet."""
     text: str
     added: str = ""
     """The tables that were appended to the job's own text."""
     command: str = ""
-    """Those of these tables that are a launch line made from the files."""
+    """The part of these tables that is a launch line made from the files."""
     rewritten: bool = False
-    """Lines of the job's own text were changed, or all of it is new."""
+    """True if lines of the job's own text were changed, or all of it is new."""
     notes: tuple[str, ...] = ()
 
     def problem(self) -> Problem:
-        """Return the problem that the text describes; raises JobError where it is wrong."""
+        """Return the problem that the text describes; raises JobError if it is wrong."""
         return load_job(self.path, text=self.text)
 
     def edited(self, *edits: Edit, note: str) -> "Draft":
-        """Return the draft with values set; a table that was not there is appended."""
+        """Return the draft with values set; a missing table is appended."""
         text = self.text
         for table, key, value in edits:
             text = with_value(text, table, key, value)
@@ -57,7 +57,7 @@ class Draft:
         return dataclasses.replace(self, text=text, added=both, rewritten=not kept, notes=(*self.notes, note))
 
     def with_tables(self, tables: str, *, note: str) -> "Draft":
-        """Return the draft with further tables behind it."""
+        """Return the draft with further tables appended."""
         both = "\n\n".join(filter(None, (self.added, tables.strip())))
         text = f"{self.text.rstrip()}\n\n{tables.strip()}\n"
         return dataclasses.replace(self, text=text, added=both, notes=(*self.notes, note))
@@ -67,7 +67,7 @@ class Draft:
         return dataclasses.replace(self.with_tables(tables, note=note), command=tables.strip())
 
     def with_launch_line_of_job(self, facts: JobFacts) -> "Draft":
-        """Return the draft with its launch line written again for what the job states now: layers, model, precision."""
+        """Return the draft with its launch line rewritten for the job's present layers, model and precision."""
         if not self.command or facts.command is None:
             return self
         problem = self.problem()
@@ -78,29 +78,29 @@ class Draft:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Something that the files and the job state differently."""
+    """A value that the files and the job state differently."""
 
     words: str
     file: str
     job: str
     edits: tuple[Edit, ...] = ()
-    """What makes the job state what the files do."""
+    """Edits that make the job state what the files do."""
 
     def __str__(self) -> str:
         return self.words.format(file=self.file, job=self.job)
 
 
 def completed(path: Path, facts: JobFacts, *, origin: str) -> Draft:
-    """Return a job with what it leaves open chosen from the files: model, batch, runner and search space.
+    """Return a job in which the files fill what it leaves open: model, batch, runner and search space.
 
     Raises:
-        JobError: the file cannot be read, or is no TOML.
+        JobError: the file cannot be read, or is not TOML.
     """
     try:
         text = path.read_text()
         declared = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        load_job(path)  # which says what is wrong
+        load_job(path)  # raises the error in words
         raise
     draft = Draft(path=path, text=text)
     if not facts.lacking and "model" not in declared:
@@ -116,10 +116,10 @@ def completed(path: Path, facts: JobFacts, *, origin: str) -> Draft:
 
 
 def new_job(path: Path, facts: JobFacts, *, origin: str, source: str) -> Draft:
-    """Return a job for what files state, on this machine where they state nothing.
+    """Return a new job for the facts in files; this machine provides what they do not state.
 
     Raises:
-        InputError: for a format that names no runner, or files that state a part of the model alone.
+        InputError: for a format that names no runner, or files that state only a part of the model.
     """
     if not facts.runner:
         raise InputError(f"a file of {origin} does not choose a runner", hint="name the job that it configures: `--job job.toml`")
@@ -149,7 +149,7 @@ def new_job(path: Path, facts: JobFacts, *, origin: str, source: str) -> Draft:
 
 
 def _with_space(draft: Draft, declared: Mapping[str, Any], facts: JobFacts, *, origin: str) -> Draft:
-    """Choose the framework's search space for a job that has a launch line of its own and names none."""
+    """Choose the framework's search space for a job that has a launch line of its own and names no space."""
     if not facts.launch_space or "name" in (declared.get("space") or {}):
         return draft
     chosen = draft.edited(("space", "name", facts.launch_space), note=f"chosen for {origin}: the search space `{facts.launch_space}`")
@@ -177,16 +177,16 @@ def _with_runner(draft: Draft, facts: JobFacts, *, origin: str) -> Draft:
 
 
 def _as_stated(facts: JobFacts, command: CommandOf, model: Model) -> str:
-    """Return the tables of the launch line as the files have it, of a model that is the job's where they state nothing."""
+    """Return the tables of the launch line as the files state it; the job's model provides what they leave open."""
     stated: dict[str, Any] = {**facts.model, **facts.kind}
     return command(model=dataclasses.replace(model, **stated), precision=facts.precision)
 
 
 def settled(draft: Draft, facts: JobFacts, reading: Reading, *, origin: str, take: Take | None) -> Draft:
-    """Return the draft with differences from the files settled as `take` says, and with a launch line that states what the job does.
+    """Return the draft with its differences from the files settled by `take`, and with a launch line that states the job's values.
 
     Raises:
-        InputError: for differences that nobody has settled, with both values of each.
+        InputError: there are differences and `take` is None, or one of them cannot be taken from the files. It has both values of each.
     """
     problem = draft.problem()
     found = tuple(differences(problem, facts, reading, origin=origin))
@@ -207,7 +207,7 @@ def settled(draft: Draft, facts: JobFacts, reading: Reading, *, origin: str, tak
 
 
 def differences(problem: Problem, facts: JobFacts, reading: Reading, *, origin: str) -> Iterator[Difference]:
-    """Yield what the files and the job state differently: model, batch, devices, precision, and whose search space it is."""
+    """Yield what the files and the job state differently: search space, model, batch, devices and precision."""
     if not fits(origin, problem.space.name, tuple(catalog.names("search_spaces"))):
         yield _foreign(problem, facts, origin)
     for name, value in {**facts.model, **facts.kind}.items():
@@ -226,7 +226,7 @@ def differences(problem: Problem, facts: JobFacts, reading: Reading, *, origin: 
 
 
 def unnamed_knobs(problem: Problem, reading: Reading) -> dict[str, Value]:
-    """Return the knobs that the job's own launch line does not name, and that stand elsewhere in its trials than in the files."""
+    """Return the knobs that the job's own launch line does not name, and whose value in its trials differs from the files'."""
     if problem.command is None:
         return {}
     space, named = problem.space, {*problem.command.parameters, *DEGREES}
@@ -245,7 +245,7 @@ def _devices(problem: Problem, facts: JobFacts) -> Iterator[Difference]:
 
 
 def _foreign(problem: Problem, facts: JobFacts, origin: str) -> Difference:
-    """The job searches another framework's space, in which the file's parameters mean nothing or something else."""
+    """Return the difference that the job searches another framework's space, where the file's parameters mean nothing or something else."""
     edits: tuple[Edit, ...] = ()
     if facts.runner:
         edits = (("runner", "name", facts.runner), ("space", "name", facts.space or _space_of(facts.runner)))

@@ -1,4 +1,4 @@
-"""ColossalAI (0.5.0): `plugin.py` makes the HybridParallelPlugin; data parallelism is what the other sizes leave of the ranks.
+"""ColossalAI (0.5.0): `plugin.py` makes the HybridParallelPlugin. Its data-parallel size follows from the ranks and the other sizes.
 
 Arguments: `HybridParallelPlugin.__init__` in colossalai/booster/plugin/hybrid_parallel_plugin.py. A million elements are 2^20 there.
 """
@@ -75,7 +75,7 @@ def prepare(model):
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
-    """The files; raises InputError for what the plugin refuses."""
+    """Return the files; raises InputError for values that the plugin refuses."""
     _check(problem, configuration)
     c = configuration
     per_rank = c.global_batch // c.dp
@@ -95,7 +95,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 
 
 def arguments(problem: Problem, configuration: Configuration) -> dict[str, Any]:
-    """The keyword arguments of the plugin: those that matter for the configuration."""
+    """Return the keyword arguments of the plugin that matter for the configuration."""
     c = configuration
     found: dict[str, Any] = {"tp_size": c.tp, "pp_size": c.pp, "precision": problem.training.precision, "zero_stage": c.zero_stage}
     if c.ep > 1:
@@ -114,7 +114,7 @@ def arguments(problem: Problem, configuration: Configuration) -> dict[str, Any]:
 
 
 def parse(problem: Problem, files: Files) -> Reading:
-    """What a plugin's source says."""
+    """Read the source of a plugin."""
     text = only(files, ".py")
     given = source.called(text, MIXTURE) or source.called(text, DENSE)
     if given is None:
@@ -130,7 +130,7 @@ def parse(problem: Problem, files: Files) -> Reading:
 
 
 def _reduces_in_buckets(configuration: Configuration) -> bool:
-    """torch's DistributedDataParallel is at work, whose buckets have a size."""
+    """Return whether torch's DistributedDataParallel runs, whose buckets have a size."""
     return configuration.dp > 1 and configuration.pp == 1 and configuration.zero_stage == 0
 
 

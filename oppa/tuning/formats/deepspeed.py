@@ -1,4 +1,4 @@
-"""DeepSpeed (0.19): `ds_config.json`, and `prepare.py` for what DeepSpeed has no key for: the pipeline's stages and recomputation.
+"""DeepSpeed (0.19): `ds_config.json`, and `prepare.py` for settings without a key: the pipeline's stages and recomputation.
 
 Keys: deepspeed.runtime.config.DeepSpeedConfig and deepspeed.runtime.zero.config.DeepSpeedZeroConfig.
 """
@@ -35,9 +35,9 @@ IMMATERIAL = frozenset(
         "zero_force_ds_cpu_optimizer",
     ]
 )
-"""Keys that change no run's speed or memory, or only how it is watched."""
+"""Keys that change neither the speed nor the memory of a run, or only how it is monitored."""
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
-"""One parameter of ours sets both."""
+"""Keys that are both set by one parameter of oppa."""
 _TOP = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16")
 _NESTED = {
     "zero_optimization": ("stage", "reduce_bucket_size", "overlap_comm"),
@@ -71,7 +71,7 @@ def prepare(model):
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
-    """The files; raises InputError for selective recomputation, and for what does not work inside a PipelineModule."""
+    """Return the files; raises InputError for selective recomputation, and for settings that do not work inside a PipelineModule."""
     _check(problem, configuration)
     text = json.dumps(config(problem, configuration), indent=2) + "\n"
     prepared = _prepare(configuration)
@@ -83,7 +83,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 
 
 def config(problem: Problem, configuration: Configuration) -> dict[str, Any]:
-    """What `ds_config.json` holds."""
+    """Return the contents of `ds_config.json`."""
     c = configuration
     zero: dict[str, Any] = {"stage": c.zero_stage}
     if c.zero_stage:
@@ -103,7 +103,7 @@ def config(problem: Problem, configuration: Configuration) -> dict[str, Any]:
 
 
 def parse(problem: Problem, files: Files) -> Reading:
-    """What a DeepSpeed file says; keys that are "auto" say nothing."""
+    """Read a DeepSpeed file; keys that are "auto" count as missing."""
     values = said(files)
     zero, pipeline = values.get("zero_optimization") or {}, values.get("pipeline") or {}
     stage = zero.get("stage", 0)
@@ -119,7 +119,7 @@ def parse(problem: Problem, files: Files) -> Reading:
 
 
 def said(files: Files) -> dict[str, Any]:
-    """Return what a file says, without what is left to others; raises InputError where it cannot be read."""
+    """Return the contents of a file without values that are "auto"; raises InputError if it cannot be read."""
     return _said(_json(files))
 
 
@@ -136,7 +136,7 @@ def _check(problem: Problem, configuration: Configuration) -> None:
 
 
 def _prepare(configuration: Configuration) -> str:
-    """The Python beside the file; empty where the file says all."""
+    """Return the text of `prepare.py`; empty if the JSON file expresses everything."""
     if configuration.pp == 1:
         return _CHECKPOINTED.format(id=configuration.id) if configuration.recompute == "full" else ""
     interval = {"activation_checkpoint_interval": 1} if configuration.recompute == "full" else {}
@@ -148,7 +148,7 @@ def _recomputes(prepared: str) -> bool:
 
 
 def _batch(values: dict[str, Any], *, devices: int) -> dict[str, Value]:
-    """The batch sizes; DeepSpeed derives the third of two, from the data-parallel ranks."""
+    """Return the batch sizes. DeepSpeed derives the third of its sizes from two, by the data-parallel ranks."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     total, micro, steps = (values.get(name) for name in names)
     if micro is None and total is not None:
@@ -170,7 +170,7 @@ def _json(files: Files) -> dict[str, Any]:
 
 
 def _said(values: dict[str, Any]) -> dict[str, Any]:
-    """Without what is left to others: "auto", which transformers and accelerate fill in."""
+    """Return the values that are not "auto", which transformers and accelerate fill in."""
     return {key: _said(value) if isinstance(value, dict) else value for key, value in values.items() if value != "auto"}
 
 

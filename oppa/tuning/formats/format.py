@@ -1,6 +1,6 @@
-"""What every format has in common: files made from a configuration, files read back, and the refusal to drop a parameter.
+"""Defines what every format has in common: it writes a configuration to files, reads it back, and refuses to drop a parameter.
 
-A format is a module with `NAME`, `FILES` (the names it writes), `EXPRESSES` (the parameters that it has words for), and two pure functions:
+A format is a module with `NAME`, `FILES` (the names it writes), `EXPRESSES` (the parameters that it supports), and two pure functions:
 
     export   (problem, configuration) -> {file name: text}
     parse    (problem, {file name: text}) -> Reading
@@ -20,62 +20,62 @@ from oppa.units import MIB
 Files = Mapping[str, str]
 
 LAYOUT = ("dp", "tp", "global_batch", "micro_batch")
-"""What every format can express."""
+"""Parameters that every format can express."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What files say of a configuration, in our words; what they leave open is not in it."""
+    """The part of a configuration that files state, by oppa's parameters."""
 
     settings: Mapping[str, Value]
     ignored: tuple[str, ...] = ()
-    """What they also say that may matter to a run, and that no parameter stands for: `gradient_clipping = 1.0`."""
+    """Other settings in the files that may matter to a run, and that no parameter covers: `gradient_clipping = 1.0`."""
 
 
 class Format(Protocol):
-    """A module of this package."""
+    """The interface of a module of this package."""
 
     @property
     def NAME(self) -> str:  # noqa: N802 (a module's constant)
-        """What people call the framework."""
+        """Return the usual name of the framework."""
         ...
 
     @property
     def FILES(self) -> Collection[str]:  # noqa: N802
-        """Names of the files that it may write."""
+        """Return the names of the files that it may write."""
         ...
 
     @property
     def EXPRESSES(self) -> Collection[str]:  # noqa: N802
-        """Parameters that it has words for."""
+        """Return the parameters that it supports, in addition to LAYOUT."""
         ...
 
     def export(self, problem: Problem, configuration: Configuration) -> dict[str, str]:
-        """Files that start the job with a configuration; raises InputError for a value that cannot be expressed."""
+        """Return files that start the job with a configuration; raises InputError for a value that cannot be expressed."""
         ...
 
     def parse(self, problem: Problem, files: Files) -> Reading:
-        """What files say; raises InputError for one that cannot be read."""
+        """Return what files state; raises InputError for one that cannot be read."""
         ...
 
 
 def default_of(space: SearchSpace, name: str) -> Value:
-    """Where a parameter stands that no one chose."""
+    """Return the default of a parameter: the search space's, or Configuration's if the space lacks it."""
     return space[name].default if name in space.names else _AT_REST[name]
 
 
 def is_chosen(problem: Problem, configuration: Configuration, name: str) -> bool:
-    """A parameter does not stand where it would without oppa: the framework's own default would not do."""
+    """Return whether a parameter differs from its default, so that the framework's own default would not do."""
     return bool(getattr(configuration, name) != default_of(problem.space, name))
 
 
 def is_knob(problem: Problem, name: str) -> bool:
-    """The search space lets a parameter vary, so that its value was measured, the default's too."""
+    """Return whether the search space lets a parameter vary, so that its value was measured, also if it is the default."""
     return name in problem.space.names and len(problem.space[name].values) > 1
 
 
 def require_expressible(problem: Problem, configuration: Configuration, *, expresses: Collection[str], target: str) -> None:
-    """Raise InputError for a chosen parameter that a format has no words for."""
+    """Raise InputError for a chosen parameter that a format does not support."""
     for name in PARAMETERS:
         if name not in (*LAYOUT, *expresses) and is_chosen(problem, configuration, name):
             usual = spell(default_of(problem.space, name))
@@ -83,34 +83,34 @@ def require_expressible(problem: Problem, configuration: Configuration, *, expre
 
 
 def inexpressible(target: str, configuration: Configuration, name: str, *, hint: str, beside: str = "") -> InputError:
-    """The error for a value that a format cannot express, alone or `beside` another parameter's."""
+    """Return the error for a value that a format cannot express, alone or in combination with the parameter `beside`."""
     other = f" beside `{beside} = {spell(getattr(configuration, beside))}`" if beside else ""
     return InputError(f"{target} cannot express `{name} = {spell(getattr(configuration, name))}`{other}", hint=hint)
 
 
 def require_equal_stages(target: str, problem: Problem, configuration: Configuration) -> None:
-    """Raise InputError for layers that stages cannot have equally many of, in a format that knows no others."""
+    """Raise InputError if stages cannot have equally many layers, for a format that supports nothing else."""
     if problem.model.layers % (configuration.pp * configuration.model_chunks):
         raise inexpressible(target, configuration, "pp", hint=f"stages of {problem.model.layers} layers would not be equally long")
 
 
 def element_bytes(problem: Problem) -> int:
-    """Bytes of a gradient's element as it is communicated."""
+    """Return the bytes of a gradient's element as it is communicated."""
     return {"fp32": 4, "bf16": 2}[problem.training.precision]
 
 
 def elements(mebibytes: float, *, size: int) -> int:
-    """How many elements of `size` bytes a bucket holds."""
+    """Return how many elements of `size` bytes a bucket of so many MiB holds."""
     return round(mebibytes * MIB / size)
 
 
 def mebibytes(count: float, *, size: int) -> float:
-    """The inverse of `elements`."""
+    """Return the MiB of `count` elements of `size` bytes; the inverse of `elements`."""
     return count * size / MIB
 
 
 def only(files: Files, *endings: str) -> str:
-    """The one text whose name ends so; raises InputError where there is none."""
+    """Return the first text whose name has one of the endings; raises InputError if there is none."""
     for name, text in files.items():
         if name.endswith(endings):
             return text

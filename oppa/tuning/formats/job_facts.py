@@ -1,4 +1,4 @@
-"""Reads what a framework's files state about the job itself: its model, batch, devices, and which runner and space are the framework's."""
+"""Reads what a framework's files state about the job: its model, batch and devices, and the framework's runner and search space."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ SPACES = {
 }
 """The catalog's search spaces that have a framework's parameters."""
 ANY = "command"
-"""The search space that knows no framework's rules, and therefore fits all of them."""
+"""The search space that has no framework's rules, and therefore fits all of them."""
 NEEDED = ("layers", "hidden", "heads", "seq_len", "vocab")
 """The dimensions without which a job has no model."""
 
@@ -34,36 +34,36 @@ class CommandOf(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """What files state, in the words of a job file; what they leave open is missing."""
+    """The facts that files state, by the keys of a job file; what they leave open is empty or None."""
 
     model: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Dimensions."""
+    """Dimensions of the model."""
     kind: Mapping[str, Value] = dataclasses.field(default_factory=dict)
-    """Further keys of `[model]`: what kind of model it is."""
+    """Further keys of `[model]`, which describe the kind of model."""
     global_batch: int | None = None
     devices: int | None = None
-    """All of them."""
+    """Total number of devices."""
     hosts: int | None = None
     precision: str = ""
     runner: str = ""
-    """The runner for the framework; empty where there is none."""
+    """The runner for the framework; empty if there is none."""
     space: str = ""
-    """The search space, where it is not the runner's own."""
+    """The search space, if it is not the runner's own."""
     launch_space: str = ""
-    """The search space for a launch line of the user's own; empty where the framework has none."""
+    """The search space for a launch line of the user's own; empty if the framework has none."""
     command: CommandOf | None = None
-    """Writes the launch line, where the runner starts one."""
+    """Writes the launch line, if the runner starts one."""
     unread: tuple[str, ...] = ()
-    """Options that state a fact in a way that cannot be read."""
+    """Options that state a fact in an unreadable way."""
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """The dimensions that a job's model needs and that the files do not state."""
+        """Return the dimensions that a job's model needs and that the files do not state."""
         return tuple(name for name in NEEDED if name not in self.model)
 
     @property
     def model_table(self) -> dict[str, Value]:
-        """`[model]` of a job without one: the dimensions, and of its kind what is not the default."""
+        """Return `[model]` for a job without one: the dimensions, and the keys of its kind that differ from the default."""
         usual = {field.name: field.default for field in dataclasses.fields(Model)}
         return {**self.model, **{name: value for name, value in self.kind.items() if value != usual[name]}}
 
@@ -74,7 +74,7 @@ def facts_of(origin: str, files: Files) -> JobFacts:
 
 
 def fits(origin: str, space: str, known: tuple[str, ...]) -> bool:
-    """Return whether a search space can hold the format's parameters; one outside of the catalog, `known`, is the user's choice."""
+    """Return whether a search space can hold the format's parameters; one outside the catalog (`known`) is the user's own choice."""
     return origin not in SPACES or space not in known or space in (*SPACES[origin], ANY)
 
 
@@ -139,7 +139,7 @@ def _megatron_precision(options: Mapping[str, list[str]], *, usual: str) -> str:
 
 
 def _first(options: Mapping[str, list[str]], *names: str) -> int | None:
-    """Return the number that the first of some options has; None where there is none."""
+    """Return the number that the first given option of `names` has; None if there is none."""
     words = [options[name][0] for name in names if options.get(name)]
     return int(words[0]) if words and words[0].isdigit() else None
 

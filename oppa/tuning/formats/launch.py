@@ -1,4 +1,4 @@
-"""The shell script that starts the ranks: torchrun on one host, and on several with what each host must be told."""
+"""Writes the shell script that starts the ranks by torchrun, on one host or on several."""
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
@@ -28,7 +28,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 
 def script(problem: Problem, configuration: Configuration, *, usage: str, body: str, notes: tuple[str, ...] = ()) -> str:
-    """A script with a head that says what it is, and how it is used."""
+    """Return a script whose header states what it is and how it is used."""
     hosts = problem.cluster.hosts
     said = notes if hosts == 1 else (*notes, *(line.format(hosts=hosts, script=SCRIPT) for line in SEVERAL))
     lines = "".join(f"# {line}\n" for line in said)
@@ -38,7 +38,7 @@ def script(problem: Problem, configuration: Configuration, *, usage: str, body: 
 
 
 def torchrun(problem: Problem) -> str:
-    """torchrun and its options, for a shell."""
+    """Return torchrun and its options, for a shell."""
     cluster = problem.cluster
     ranks = f"--nproc-per-node {cluster.devices_per_host}"
     if cluster.hosts == 1:

@@ -1,6 +1,6 @@
 """Megatron-LM (core 0.16): the options of `pretrain_gpt.py`, in a file that a shell reads.
 
-A bucket is counted in fp32 elements, and there is one alone without the overlap.
+The size of a bucket counts fp32 elements. Without overlap there is a single bucket.
 """
 
 import re
@@ -54,7 +54,7 @@ KNOWN = {
     *["--recompute-granularity", "--recompute-activations", "--recompute-method", "--recompute-num-layers"],
 }
 MATTER = re.compile(r"--(.*parallel.*|.*overlap.*|recompute.*|.*fsdp.*|.*offload.*|fp8.*|fp16|.*batch-size.*|.*data-parallel.*|.*layout.*)")
-"""Options that change the speed or the memory of a run, among those that no parameter stands for."""
+"""Options that change the speed or the memory of a run, among those that no parameter covers."""
 
 _FILE = """\
 # Made by oppa: {name} with {id}. A shell reads it: pretrain_gpt.py $ARGUMENTS
@@ -65,7 +65,7 @@ ARGUMENTS="
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
-    """The files; raises InputError for ZeRO 2 and 3, for other schedules, and for models that pretrain_gpt.py does not know."""
+    """Return the files; raises InputError for ZeRO 2 and 3, other schedules, and models that pretrain_gpt.py does not support."""
     check(problem, configuration)
     options = [*parallel_options(problem, configuration), *model_options(problem.model), *training_options(problem)]
     text = _FILE.format(name=problem.name, id=configuration.id, lines="\n".join(options))
@@ -97,19 +97,19 @@ def check(problem: Problem, configuration: Configuration, *, target: str = NAME)
 
 
 def needs_sequence_parallel(problem: Problem, configuration: Configuration) -> bool:
-    """Megatron-core refuses to train a mixture of experts with tensor parallelism alone (MoELayer.forward)."""
+    """Return whether sequence parallelism is required: Megatron-core refuses experts with tensor parallelism alone (MoELayer.forward)."""
     return problem.model.experts > 1 and configuration.tp > 1
 
 
 def parallel_options(problem: Problem, configuration: Configuration) -> list[str]:
-    """Those that stand for a parameter."""
+    """Return the options that stand for a parameter."""
     c = configuration
     options = [f"{option} {getattr(c, name)}" for option, name in NUMBERS.items() if name not in ("ep", "model_chunks")]
     options += [f"--expert-model-parallel-size {c.ep}"] if c.ep > 1 else []
     options += ["--sequence-parallel"] if needs_sequence_parallel(problem, c) else []
     options += ["--use-distributed-optimizer"] if c.zero_stage else []
     if c.stage_layout != EVEN:
-        options += [f"{STAGES} {letters(stages_of(c, problem.model))}"]  # which says how many there are; a shell would expand `t*3`
+        options += [f"{STAGES} {letters(stages_of(c, problem.model))}"]  # it implies how many there are; a shell would expand `t*3`
     if c.schedule == "interleaved":
         options += [f"--num-virtual-stages-per-pipeline-rank {c.model_chunks}"] if c.stage_layout == EVEN else []
         options += [] if c.overlap_p2p else ["--no-overlap-p2p-communication"]
@@ -123,7 +123,7 @@ def parallel_options(problem: Problem, configuration: Configuration) -> list[str
 
 
 def model_options(model: Model) -> list[str]:
-    """Those that say what the model is; raises InputError for what is no causal language model."""
+    """Return the options that describe the model; raises InputError if it is no causal language model."""
     if not model.causal or model.patch:
         raise InputError(f"Megatron-LM's pretrain_gpt.py cannot train `{model.name}`", hint="it trains causal language models")
     sizes = {"num-layers": model.layers, "hidden-size": model.hidden, "ffn-hidden-size": model.ffn, "num-attention-heads": model.heads}
@@ -141,7 +141,7 @@ def model_options(model: Model) -> list[str]:
 
 
 def training_options(problem: Problem) -> list[str]:
-    """Those that make it a run: precision, learning rate, and mock data; a later option goes before an earlier one."""
+    """Return the options of the run: precision, learning rate, and mock data. A later option overrides an earlier one."""
     training = problem.training
     half = ["--bf16"] if training.precision == "bf16" else []
     vocab = problem.model.vocab - 1  # the tokenizer adds one for the end of a document
@@ -159,7 +159,7 @@ def training_options(problem: Problem) -> list[str]:
 
 
 def parse(problem: Problem, files: Files) -> Reading:
-    """What a shell script or a list of options says of Megatron-LM; its own variables are filled in."""
+    """Read Megatron-LM's options from a shell script or a list; the script's own variables are filled in."""
     options = options_of(files)
     settings: dict[str, Value] = {name: _number(option, options[option]) for option, name in NUMBERS.items() if option in options}
     settings |= {name: option in options for option, name in SWITCHES.items()}
@@ -180,12 +180,12 @@ def parse(problem: Problem, files: Files) -> Reading:
 
 
 def options_of(files: Files) -> dict[str, list[str]]:
-    """Return every option of a shell script or a list of options, with its values; raises InputError where it cannot be read."""
+    """Return every option of a shell script or a list of options, with its values; raises InputError if it cannot be read."""
     return _options(_text(files))
 
 
 def program_of(files: Files) -> str:
-    """Return the program that a script starts: the last word that ends in `.py`; empty where there is none."""
+    """Return the program that a script starts: the last word that ends in `.py`; empty if there is none."""
     return next((word for word in reversed(_words(_text(files))) if word.endswith(".py")), "")
 
 
@@ -199,13 +199,13 @@ def _text(files: Files) -> str:
 
 
 def layout_of(problem: Problem, text: str, pp: int) -> dict[str, Value]:
-    """What a layout of stages sets."""
+    """Return the parameters that a layout of stages sets."""
     stage_layout, chunks = recognised(text, pp, problem.model.part_flops)
     return {"stage_layout": stage_layout, "model_chunks": chunks}
 
 
 def _options(text: str) -> dict[str, list[str]]:
-    """Every option of a script with its values, the shell's variables filled in; a later one goes before an earlier one."""
+    """Return every option of a script with its values, shell variables filled in; a later one overrides an earlier one."""
     words = _words(text)
     variables: dict[str, str] = {}
     for name, _, value in (word.partition("=") for word in words if re.match(r"[A-Za-z_]\w*=[^(]", word)):
@@ -224,7 +224,7 @@ def _options(text: str) -> dict[str, list[str]]:
 
 
 def _words(text: str) -> list[str]:
-    """The words of a shell script; what separates commands is none."""
+    """Return the words of a shell script, without the separators of commands."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split, lexer.commenters = True, "#"
     try:
@@ -234,7 +234,7 @@ def _words(text: str) -> list[str]:
 
 
 def _filled(word: str, variables: Mapping[str, str]) -> str:
-    """A word with the variables that the script sets itself, or gives a default, `${TP:-2}`."""
+    """Return a word with its variables filled in, if the script sets them itself or gives a default, `${TP:-2}`."""
 
     def value(match: re.Match[str]) -> str:
         name, default = match["braced"] or match["plain"], match["default"]

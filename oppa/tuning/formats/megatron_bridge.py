@@ -1,7 +1,7 @@
-"""Megatron-Bridge: `pretrain.py` takes one of its recipes and sets what oppa chose.
+"""Megatron-Bridge: `pretrain.py` takes one of its recipes and sets the values that oppa chose.
 
 Names: megatron/bridge/training/config.py of megatron-bridge 0.3.1, and ModelParallelConfig, TransformerConfig and
-DistributedDataParallelConfig of megatron-core 0.16, which the tests ask.
+DistributedDataParallelConfig of megatron-core 0.16, which the tests check.
 """
 
 from oppa.pipeline.configured import stages_of
@@ -48,7 +48,7 @@ if __name__ == "__main__":
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
-    """The files; raises InputError as Megatron-LM's do."""
+    """Return the files; raises InputError where Megatron-LM's export does."""
     megatron.check(problem, configuration, target=NAME)
     text = _SOURCE.format(name=problem.name, id=configuration.id, assignments=source.assignments(values(problem, configuration)))
     body = (
@@ -59,7 +59,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 
 
 def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
-    """What is set, by path; all that a recipe may have otherwise."""
+    """Return the values to set, by path, also for every setting that a recipe may have changed."""
     c, interleaved = configuration, configuration.schedule == "interleaved"
     found: dict[str, object] = {path: getattr(c, name) for path, name in _NAMES.items()}
     found |= {
@@ -84,7 +84,7 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
 
 
 def parse(problem: Problem, files: Files) -> Reading:
-    """What a program's source assigns."""
+    """Read the assignments in a program's source."""
     given = source.assigned(only(files, ".py"))
     settings: dict[str, Value] = {name: given[path] for path, name in _NAMES.items() if path in given}
     settings["zero_stage"] = int(given.get("ddp.use_distributed_optimizer", False))

@@ -1,7 +1,7 @@
 """Makes a launch line for trials of Megatron-LM from a script's own options, and reads the model that they state.
 
-Options that stand for a parameter become `[command.arguments]`; those of torchrun, and those that say how long a run is and what it
-writes, are replaced by what a trial needs. Options that state another model or precision than the job follow the job. All others are kept.
+Options that stand for a parameter become `[command.arguments]`. The options of torchrun, and those for a run's length and its output, are
+replaced by those that a trial needs. Options that state another model or precision than the job follow the job. All others are kept.
 """
 
 import itertools
@@ -44,7 +44,7 @@ STATED_BY = {
     "experts": ["--num-experts", "--moe-router-topk"],
     "experts_per_token": ["--num-experts", "--moe-router-topk"],
 }
-"""The options that change where the job has another value. Those of other dimensions are placeholders, which follow the job anyway."""
+"""The options that change if the job has another value. Options of other dimensions are placeholders, which follow the job anyway."""
 _IN_A_TRIAL = ["--global-batch-size", "{global_batch}", "--train-iters", "{steps}", "--log-interval", "1", "--eval-iters", "0"]
 _REPLACED = re.compile(
     r"--(nproc[_-]per[_-]node|nnodes|node[_-]rank|master[_-](addr|port)|rdzv[_-].*|standalone|max[_-]restarts|local[_-]ranks[_-]filter"
@@ -52,15 +52,15 @@ _REPLACED = re.compile(
     r"|recompute-.*|rampup-batch-size)"
 )
 _NO_VALUE = re.compile(r"torchrun|python[0-9.]*|srun|exec|export|cd|.*\.py|[A-Za-z_]\w*=.*|.*\[[@*]\].*|[&|;<>].*")
-"""Words of a script that are no value of the option before them."""
+"""Words of a script that are not values of the option before them."""
 BUCKETS_MB = (153, *(2**power for power in range(13)))
-"""The sizes of search_spaces/megatron.toml; Megatron-LM's own needs no word."""
+"""The sizes of search_spaces/megatron.toml, in MiB; the first is Megatron-LM's own and needs no option."""
 
 
 def model_facts(options: Options, program: str = "") -> tuple[dict[str, int], dict[str, Value], tuple[str, ...]]:
     """Return the dimensions that options state, what kind of model they state, and the options that cannot be read.
 
-    What options leave out has the default of megatron/training/arguments.py. Options without layers, width and heads state no kind.
+    Options that are left out have the defaults of megatron/training/arguments.py. Without layers, width and heads, no kind is returned.
     """
     found: dict[str, int] = {}
     unread = []
@@ -83,7 +83,7 @@ def model_facts(options: Options, program: str = "") -> tuple[dict[str, int], di
 
 
 def states_architecture(found: Mapping[str, int]) -> bool:
-    """Return whether dimensions are those of a model, so that options that are left out have their defaults."""
+    """Return whether the dimensions describe a whole model, so that options that are left out have their defaults."""
     return {"layers", "hidden", "heads"} <= set(found)
 
 
@@ -93,7 +93,7 @@ def _tokens_beyond(options: Options) -> int:
 
 
 def _kind(options: Options, found: Mapping[str, int], program: str) -> dict[str, Value]:
-    """Return further keys of `[model]`; none where options state no architecture."""
+    """Return further keys of `[model]`; none if options state no architecture."""
     if not states_architecture(found):
         return {}
     gated, experts = "--swiglu" in options, found.get("experts", 1)
@@ -113,12 +113,12 @@ def _kind(options: Options, found: Mapping[str, int], program: str) -> dict[str,
 
 
 def _usual_ffn(hidden: int, *, gated: bool) -> int:
-    """Return the width of the feed-forward network without `--ffn-hidden-size`."""
+    """Return the default width of the feed-forward network, without `--ffn-hidden-size`."""
     return int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
 
 
 def _positions(options: Options, found: Mapping[str, int]) -> dict[str, Value]:
-    """Return the rows of a learned position embedding, 0 for a rotary one; nothing where options do not state their number."""
+    """Return the rows of a learned position embedding, 0 for a rotary one; nothing if options do not state their number."""
     rotary = "--use-rotary-position-embeddings" in options
     if rotary or _first(options, "--position-embedding-type") not in ("", "learned_absolute"):
         return {"learned_positions": 0}
@@ -129,12 +129,12 @@ def _positions(options: Options, found: Mapping[str, int]) -> dict[str, Value]:
 
 
 def _first(options: Options, option: str) -> str:
-    """Return the first value of an option; empty where it is not given, or has none."""
+    """Return the first value of an option; empty if it is not given, or has none."""
     return next(iter(options.get(option, ())), "")
 
 
 def _is_open(option: str, words: Sequence[str]) -> bool:
-    """Return whether an option that a launch line keeps has a variable of the shell as its value."""
+    """Return whether an option that a launch line keeps has a shell variable as its value."""
     kept = option not in megatron.KNOWN and not _REPLACED.fullmatch(option)
     return kept and any("$" in word for word in itertools.takewhile(lambda word: not _NO_VALUE.fullmatch(word), words))
 
@@ -152,7 +152,7 @@ def command_table(options: Options, program: str, *, model: Model, precision: st
 
 
 def _with_model(options: Options, program: str, model: Model) -> Options:
-    """Return the options of a model: those that state something else give way to the model's own."""
+    """Return the options for a model: its own options replace those that state something else."""
     dimensions, kind, _ = model_facts(options, program)
     others = [name for name, value in {**dimensions, **kind}.items() if getattr(model, name) != value]
     if not others:
@@ -165,7 +165,7 @@ def _with_model(options: Options, program: str, model: Model) -> Options:
 
 
 def _with_precision(options: Options, precision: str) -> Options:
-    """Return the options in a precision of a job; no job has fp16, so that stays as it is."""
+    """Return the options for the precision of a job. No job has fp16, so that stays as it is."""
     if "--fp16" in options:
         return options
     others = {option: words for option, words in options.items() if option != "--bf16"}
@@ -173,7 +173,7 @@ def _with_precision(options: Options, precision: str) -> Options:
 
 
 def _kept(options: Options) -> Iterable[str]:
-    """Yield the options that no parameter and no trial replaces; dimensions follow the job."""
+    """Yield the options that no parameter and no trial replaces; dimensions are placeholders, which follow the job."""
     for option, words in options.items():
         if option in megatron.KNOWN or _REPLACED.fullmatch(option):
             continue
@@ -188,7 +188,7 @@ def _kept(options: Options) -> Iterable[str]:
 
 
 def _lines(argv: Sequence[str]) -> Iterable[str]:
-    """Yield the words of a launch line, an option with its values a line."""
+    """Yield the words of a launch line, one line per option with its values."""
     line: list[str] = []
     for word in argv:
         if word.startswith("--") and line:

@@ -1,4 +1,4 @@
-"""Python that is written and read back, and never run: assignments to attributes of `config`, keyword arguments of a call."""
+"""Writes and reads Python without running it: assignments to attributes of `config`, and keyword arguments of a call."""
 
 import ast
 from collections.abc import Mapping
@@ -8,17 +8,17 @@ from oppa.errors import InputError
 
 
 def assignments(values: Mapping[str, object]) -> str:
-    """`config.model.x = 2` for each, indented; a text in angle brackets, `<FullAC.Config()>`, is an expression."""
+    """Return `config.model.x = 2` for each value, indented. A text in angle brackets, `<FullAC.Config()>`, is an expression."""
     return "\n".join(f"    config.{path} = {_spelled(value)}" for path, value in values.items())
 
 
 def arguments(values: Mapping[str, object]) -> str:
-    """`x=2,` for each, one a line, indented."""
+    """Return `x=2,` for each value, one per line, indented."""
     return "\n".join(f"        {name}={_spelled(value)}," for name, value in values.items())
 
 
 def assigned(text: str) -> dict[str, Any]:
-    """What a source assigns to the attributes of `config`, by path; an expression that is no literal as its text."""
+    """Return what a source assigns to the attributes of `config`, by path. An expression that is not a literal is returned as text."""
     found = {}
     for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -29,7 +29,7 @@ def assigned(text: str) -> dict[str, Any]:
 
 
 def called(text: str, name: str) -> dict[str, Any] | None:
-    """The keyword arguments of the first call of a function; None where it is not called."""
+    """Return the keyword arguments of the first call of a function; None if it is not called."""
     for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
             return {keyword.arg: _value(keyword.value) for keyword in node.keywords if keyword.arg}
@@ -37,13 +37,13 @@ def called(text: str, name: str) -> dict[str, Any] | None:
 
 
 def constants(text: str) -> dict[str, Any]:
-    """The names that a source assigns literals to, at its top."""
+    """Return the assignments to names at the top level of a source."""
     nodes = [node for node in parsed(text).body if isinstance(node, ast.Assign)]
     return {target.id: _value(node.value) for node in nodes for target in node.targets if isinstance(target, ast.Name)}
 
 
 def parsed(text: str) -> ast.Module:
-    """The tree of a source; raises InputError where it is no Python."""
+    """Return the syntax tree of a source; raises InputError if it is not Python."""
     try:
         return ast.parse(text)
     except SyntaxError as error:

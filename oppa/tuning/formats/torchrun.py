@@ -1,4 +1,4 @@
-"""torchrun and a program that reads `trial.json`: the job's own runner, started as a trial is, without oppa watching.
+"""torchrun and a program that reads `trial.json`: starts the job's own runner as a trial does, without oppa monitoring it.
 
 All parameters are in that file; see `oppa.trials.wire`.
 """
@@ -34,12 +34,12 @@ echo "run: $run"
 export OPPA_TRIAL="$run" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" PYTHONPATH={path}"${{PYTHONPATH:+:$PYTHONPATH}}"
 {exports}exec {command}"""
 _STEPS, _FOLDER = "\0steps", "\0folder"
-"""What the script knows when it runs, in words that it quotes now."""
+"""Placeholders for values that the script has only when it runs; the words around them are quoted now."""
 _NOTE = "Each run gets a folder of its own: one line per step in measurements.jsonl, the end in outcome.json."
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
-    """The files; raises InputError for a runner that is imitated, which has no program."""
+    """Return the files; raises InputError for a simulated runner, which has no program."""
     runner = load_runner(problem.runner)
     if runner.in_process:
         raise InputError(
@@ -58,14 +58,14 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 
 
 def parse(problem: Problem, files: Files) -> Reading:
-    """What a trial's file says."""
+    """Read the file of a trial."""
     return Reading(settings=json.loads(only(files, ".json"))["configuration"])
 
 
 def _exports(runner: Runner, problem: Problem) -> dict[str, str]:
-    """Environment variables of a runner, and of a command that may be torchrun without a number of ranks.
+    """Return the environment variables of a runner, and of a command that may be torchrun without a number of ranks.
 
-    A launch line that leaves programs to PATH gets that of the study, so that it finds the programs that its trials ran on.
+    A launch line that finds programs through PATH gets the study's PATH, so that it finds the programs that its trials used.
     """
     found = {name: shlex.quote(value) for name, value in runner.environment.items()}
     found |= {TORCHRUN_RANKS: str(problem.cluster.devices_per_host)} if runner.command else {}
@@ -74,7 +74,7 @@ def _exports(runner: Runner, problem: Problem) -> dict[str, str]:
 
 
 def _paths(runner: Runner) -> list[str]:
-    """Where a runner's programs find `report`, and oppa where they run in an environment of their own."""
+    """Return the folders in which a runner's programs find `report`, and oppa if they run in an environment of their own."""
     found = [str(catalog.client())]
     if own := environment(runner.folder):
         found.append(variables(own.python, own.path / "packages")["PYTHONPATH"])
@@ -82,7 +82,7 @@ def _paths(runner: Runner) -> list[str]:
 
 
 def _users_own(problem: Problem, configuration: Configuration) -> str:
-    """The user's launch line as it stands, from the folder in which it was tuned."""
+    """Return the user's launch line unchanged, run from the folder in which it was tuned."""
     command = problem.pinned_command
     assert command is not None
     values = values_of(configuration, problem.model, problem.cluster, problem.training, steps=0, folder=Path(_FOLDER))
@@ -92,7 +92,10 @@ def _users_own(problem: Problem, configuration: Configuration) -> str:
 
 
 def _command(runner: Runner, problem: Problem) -> str:
-    """The runner's own command with the programs of its trials, else torchrun of its Python; `$run` is the run's folder in the script."""
+    """Return the runner's own command with the programs of its trials, else torchrun of its Python.
+
+    In the script, `$run` is the folder of the run.
+    """
     if not runner.command:
         words = launch.torchrun(problem).removeprefix("torchrun ")
         return f"{shlex.quote(str(runner.python))} -P -m torch.distributed.run {words} {shlex.quote(str(runner.program))}"

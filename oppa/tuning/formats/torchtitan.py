@@ -1,9 +1,9 @@
 """torchtitan since 0.3: a Python function that returns the `Trainer.Config`.
 
 Release 0.3.0 counts batches in sequences, and a pipeline cuts a rank's whole share of the batch into micro-batches. Later commits count
-tokens, and each micro-batch of a pipeline by itself. The function asks the configuration which of the two it is.
+tokens, and count each micro-batch of a pipeline by itself. The function detects from the configuration which of the two applies.
 
-Names: release 0.3.0, which the tests ask; torchtitan/config/parallelism.py (commit 15e2431), torchtitan/config/training.py (f204eb6).
+Names: release 0.3.0, which the tests check; torchtitan/config/parallelism.py (commit 15e2431), torchtitan/config/training.py (f204eb6).
 """
 
 import textwrap
@@ -33,7 +33,7 @@ SCHEDULES = {
     "zb-v": "ZBVZeroBubble",
 }
 SEARCHED = {1: "PipelineScheduleSingle", 2: "ZBVZeroBubble"}
-"""What lays the stages as an order that was searched for has them, by model chunks; of any other number: `PipelineScheduleMulti`."""
+"""The schedule that places stages as a searched schedule does, by number of model chunks; `PipelineScheduleMulti` for other numbers."""
 ORDER_PATH = "parallelism.pipeline_parallel_schedule_csv"
 RESHARD = {2: "never", 3: "always"}
 CHECKPOINTING = {"none": None, "selective": "<SelectiveAC.Config()>", "full": "<FullAC.Config()>"}
@@ -62,7 +62,7 @@ def fastest() -> Trainer.Config:
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
-    """The files; raises InputError for ZeRO 1, and for experts beside replicas."""
+    """Return the files; raises InputError for ZeRO 1, and for experts with replicas that are not sharded."""
     c = configuration
     require_equal_stages(NAME, problem, c)
     if c.zero_stage == 1:
@@ -85,7 +85,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
 
 
 def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
-    """What is set, by path, however batches are counted."""
+    """Return the values to set, by path, that do not depend on how batches are counted."""
     c, sharded = configuration, configuration.zero_stage >= 2
     found: dict[str, object] = {
         "parallelism.data_parallel_replicate_degree": 1 if sharded else c.dp,
@@ -98,7 +98,7 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
         "activation_checkpoint": CHECKPOINTING[c.recompute],
     }
     if c.ep > 1:
-        found["training.disable_cuda_graphs"] = True  # most ways to dispatch tokens talk to the CPU, and are refused with them
+        found["training.disable_cuda_graphs"] = True  # most token dispatchers involve the CPU, and are refused with graphs
     if c.pp > 1:
         searched = c.schedule == SEARCH
         found |= {
@@ -114,7 +114,7 @@ def values(problem: Problem, configuration: Configuration) -> dict[str, object]:
 
 
 def in_sequences(problem: Problem, configuration: Configuration) -> dict[str, object]:
-    """The batch for release 0.3.0, whose CUDA graphs know no pipelines."""
+    """Return the batch settings for release 0.3.0, whose CUDA graphs do not support pipelines."""
     c = configuration
     found: dict[str, object] = {
         "training.local_batch_size": c.micro_batch if c.pp == 1 else c.global_batch // c.dp,
@@ -127,7 +127,7 @@ def in_sequences(problem: Problem, configuration: Configuration) -> dict[str, ob
 
 
 def in_tokens(problem: Problem, configuration: Configuration) -> dict[str, object]:
-    """The batch for what came after it."""
+    """Return the batch settings for commits after release 0.3.0."""
     c, tokens = configuration, problem.model.seq_len
     found: dict[str, object] = {
         "training.num_tokens_per_microbatch_per_dp_rank": c.micro_batch * tokens,
@@ -138,7 +138,7 @@ def in_tokens(problem: Problem, configuration: Configuration) -> dict[str, objec
 
 
 def parse(problem: Problem, files: Files) -> Reading:
-    """What a recipe's source assigns."""
+    """Read the assignments in a recipe's source."""
     given = source.assigned(only(files, ".py"))
     degrees = {name: given.get(f"parallelism.{name}", 1) for name in ("data_parallel_shard_degree", "pipeline_parallel_degree")}
     settings: dict[str, Value] = {
@@ -158,7 +158,7 @@ def parse(problem: Problem, files: Files) -> Reading:
 
 
 def _batch(given: Mapping[str, Any], *, tokens: int) -> dict[str, Value]:
-    """What is said of the batch, in sequences or in tokens."""
+    """Return the batch sizes that are stated, in sequences or in tokens."""
     piped = given.get("parallelism.pipeline_parallel_degree", 1) != 1
     local = "parallelism.pipeline_parallel_microbatch_size" if piped else "training.local_batch_size"
     found = {"micro_batch": given.get(local), "global_batch": given.get("training.global_batch_size")}
@@ -169,7 +169,7 @@ def _batch(given: Mapping[str, Any], *, tokens: int) -> dict[str, Value]:
 
 
 def _stage(shards: int, reshard: str) -> int:
-    """FSDP2 that keeps the weights after the forward pass is ZeRO 2; one rank shards nothing."""
+    """Return the ZeRO stage. FSDP2 that keeps the weights after the forward pass is ZeRO 2; one rank shards nothing."""
     return 0 if shards == 1 else 2 if reshard == "never" else 3
 
 

@@ -1,1 +1,1 @@
-"""Surrogates: what is believed of candidates that were not tried, given those that were."""
+"""Surrogates predict the candidates that were not tried from those that were."""

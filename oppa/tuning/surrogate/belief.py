@@ -1,4 +1,4 @@
-"""What a surrogate is told of candidates, and what it believes of them."""
+"""Defines the normal distributions that surrogates return, and prepares the values that they take."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 CHUNK = 256
-"""Candidates per call of BoTorch's posterior: the joint covariance of a chunk is formed on the way."""
+"""Candidates per call of BoTorch's posterior, which forms the joint covariance of a chunk."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Normal:
-    """Independent normal beliefs: mean and stddev, each of shape (n,)."""
+    """Independent normal distributions: mean and stddev, each of shape (n,)."""
 
     mean: Tensor
     stddev: Tensor
@@ -21,34 +21,34 @@ class Normal:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Joint:
-    """A normal belief in several things at once: mean of shape (n,), covariance of shape (n, n)."""
+    """A joint normal distribution: mean of shape (n,), covariance of shape (n, n)."""
 
     mean: Tensor
     covariance: Tensor
 
     @property
     def marginals(self) -> Normal:
-        """Of each alone."""
+        """Return the marginal distribution of each component."""
         return Normal(self.mean, self.covariance.diagonal().clamp_min(1e-12).sqrt())
 
     def take(self, rows: Tensor) -> "Joint":
-        """Of some of them."""
+        """Return the joint distribution of some components, by number."""
         return Joint(self.mean[rows], self.covariance[rows][:, rows])
 
 
 @torch.no_grad()
 def belief_of(model: Any, inputs: Tensor) -> Normal:
-    """A BoTorch model's belief at each of its inputs, which have shape (n, p)."""
+    """Return a BoTorch model's posterior at each of its inputs, which have shape (n, p)."""
     beliefs = [model.posterior(chunk) for chunk in inputs.split(CHUNK)]
     mean = torch.cat([belief.mean[:, 0] for belief in beliefs])
     return Normal(mean, torch.cat([belief.variance[:, 0].clamp_min(0).sqrt() for belief in beliefs]))
 
 
 def roomy(n: int) -> Normal:
-    """The slack of n candidates of a runner that reports no memory: nothing is known to be too large."""
+    """Return a log slack for n candidates that surely fit, for a runner that reports no memory."""
     return Normal(torch.full((n,), -1.0, dtype=torch.float64), torch.full((n,), 0.1, dtype=torch.float64))
 
 
 def column(values: Sequence[float]) -> Tensor:
-    """Observed values, as the surrogates take them, shape (n,)."""
+    """Return observed values in the form that surrogates take, float64, shape (n,)."""
     return torch.tensor(values, dtype=torch.float64)

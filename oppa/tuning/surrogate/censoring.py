@@ -1,11 +1,12 @@
-"""Observations that only say "at least so much", as Gaussian ones: expectation propagation.
+"""Replaces censored observations ("at least so much") by Gaussian ones, by expectation propagation.
 
-An out-of-memory trial tells that its memory is at least the limit, not how much it is. Its likelihood, Phi((f - bound) / softness), is
-replaced by the Gaussian that changes the posterior alike (Minka 2001; Rasmussen & Williams 2006, section 3.6 and eq. 3.82).
+An out-of-memory trial shows that its memory is at least the limit, not how much it is. Its likelihood is Phi((f - bound) / softness).
+It is replaced by the Gaussian that changes the posterior in the same way (Minka 2001; Rasmussen & Williams 2006, section 3.6 and
+eq. 3.82). This Gaussian is called the observation's stand-in.
 
 Notation (n observations, c of them censored):
-    mean, cov        the prior's at all observations                     (n,), (n, n)
-    target, noise    observed values and their variances; the Gaussian
+    mean, cov        prior mean and covariance at all observations       (n,), (n, n)
+    target, noise    observed values and their variances; those of the
                      stand-ins where censored                            (n,), (n,)
 """
 
@@ -18,20 +19,20 @@ from oppa.tuning.surrogate.map_fit import cholesky
 
 SWEEPS = 60
 TOLERANCE = 1e-5
-"""Sweeps end when no stand-in's precision moves by more than this share of what is known there; each sweep halves the rest."""
+"""Sweeps end when no stand-in's precision changes by more than this share of the posterior precision. Each sweep halves the rest."""
 VAGUE = 1e6
-"""Variance of a stand-in that says nothing."""
+"""Variance of an uninformative stand-in."""
 
 
 def propagate(mean: Tensor, cov: Tensor, target: Tensor, noise: Tensor, censored: Tensor, *, softness: float) -> tuple[Tensor, Tensor]:
-    """Targets and noise in which each censored observation is its Gaussian stand-in.
+    """Return targets and noise in which each censored observation is its Gaussian stand-in.
 
     Args:
         mean: Prior mean, shape (n,).
         cov: Prior covariance without noise, shape (n, n).
         target: Observed values; the bound where censored, shape (n,).
         noise: Variances; ignored where censored, shape (n,).
-        censored: Which observations are bounds, shape (n,), bool.
+        censored: Mask of the observations that are bounds, shape (n,), bool.
         softness: Standard deviation of the bound itself.
     """
     if not censored.any():
@@ -51,7 +52,7 @@ def propagate(mean: Tensor, cov: Tensor, target: Tensor, noise: Tensor, censored
 
 
 def _marginals(cov: Tensor, precision: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Posterior variances and means of the residuals."""
+    """Return the posterior variances and means of the residuals f - mean, each of shape (n,)."""
     root = precision.sqrt()
     factor = cholesky(torch.eye(len(cov), dtype=cov.dtype) + root[:, None] * cov * root)
     half = torch.linalg.solve_triangular(factor, root[:, None] * cov, upper=False)
@@ -60,7 +61,10 @@ def _marginals(cov: Tensor, precision: Tensor, shift: Tensor) -> tuple[Tensor, T
 
 
 def _stand_in(variance: Tensor, centre: Tensor, precision: Tensor, shift: Tensor, bound: Tensor, softness: float) -> tuple[Tensor, Tensor]:
-    """New precision and shift of each stand-in: match the moments of cavity times likelihood, half-way to keep sweeps stable."""
+    """Return the new precision and shift of each stand-in, shape (c,) each.
+
+    They match the moments of cavity times likelihood. They move only half-way there, which keeps the sweeps stable.
+    """
     cavity_precision = (1 / variance - precision).clamp_min(1e-12)
     cavity_variance = 1 / cavity_precision
     cavity_mean = cavity_variance * (centre / variance - shift)

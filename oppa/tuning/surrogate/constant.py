@@ -1,9 +1,9 @@
-"""Plain Gaussian processes over encoded configurations, by BoTorch: constant mean, Matern-5/2, one length scale per parameter.
+"""Fits plain Gaussian processes over encoded configurations, by BoTorch: constant mean, Matern-5/2, one length scale per parameter.
 
 Notation (n observations, m candidates, p encoded parameters):
     x          encoded configurations in [0, 1]     (n, p)
     y          log throughput, or log memory        (n,)
-    variance   of y                                 (n,)
+    variance   variance of y                        (n,)
 """
 
 import torch
@@ -18,11 +18,11 @@ from torch import Tensor
 from oppa.tuning.surrogate.belief import Normal, belief_of
 
 VARIANCE_FLOOR = 1e-4
-"""Trials of one configuration differ by about 1%, however exact each is in itself."""
+"""Least variance of an observation: trials of one configuration differ by about 1%, however exact each one is."""
 
 
 class ConstantMeanGP:
-    """A fitted process; VANILLA-BO's in OPPA's experiments (App. H.2)."""
+    """A fitted process, like that of VANILLA-BO in OPPA's experiments (App. H.2)."""
 
     def __init__(self, x: Tensor, y: Tensor, variance: Tensor) -> None:
         torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine
@@ -35,5 +35,5 @@ class ConstantMeanGP:
         fit_gpytorch_mll(ExactMarginalLogLikelihood(self._model.likelihood, self._model))
 
     def posterior(self, x: Tensor) -> Normal:
-        """The belief at each candidate, x of shape (m, p)."""
+        """Return the posterior at each candidate, x of shape (m, p)."""
         return belief_of(self._model, x)

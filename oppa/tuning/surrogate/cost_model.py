@@ -1,8 +1,8 @@
-"""The cost model as a surrogate sees it: the logarithm of a formula, in the uncertain coefficients' own units.
+"""Presents the cost model to a surrogate: the logarithm of a formula, as a function of standardised coefficients.
 
 Notation (N candidates, k coefficients):
-    shift    (log coefficient - log median) / spread: standard normal before anything is measured    (k,)
-    slopes   d log formula / d shift                                                                 (n, k)
+    shift    (log coefficient - log median) / spread; its prior is standard normal    (k,)
+    slopes   d log formula / d shift                                                  (n, k)
 """
 
 import math
@@ -17,32 +17,32 @@ from oppa.cost.workload import Workload
 
 Formula = Callable[[Workload, Coefficients], Tensor]
 CHUNK = 16384
-"""Candidates at a time: their columns stay in the cache."""
+"""Candidates per chunk: their columns stay in the cache."""
 STEP = 1e-4
-"""Of the forward differences, in shifts: errors of 1e-4 of a slope are far below the coefficients' own uncertainty."""
+"""Step of the forward differences, in shifts. Its errors of 1e-4 of a slope are far below the coefficients' own uncertainty."""
 
 
 class Physics(Protocol):
-    """What a process is built around: a `CostModel`, or one with more to it."""
+    """The prior mean of a process: a `CostModel`, or an extension of it."""
 
     names: tuple[str, ...]
     beliefs: Mapping[str, Belief]
 
     def coefficients(self, shift: Tensor) -> dict[str, float]:
-        """The values that a shift stands for."""
+        """Return the values of the coefficients at a shift, by name."""
         ...
 
     def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        """Its value at candidates, by number, shape (n,)."""
+        """Return the value at candidates, by number, shape (n,)."""
         ...
 
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """Its value and its slopes at candidates, shapes (n,) and (n, k)."""
+        """Return the value and the slopes at candidates, by number, shapes (n,) and (n, k)."""
         ...
 
 
 class CostModel:
-    """sign * log(formula) - offset over all candidates of a problem."""
+    """Evaluates sign * log(formula) - offset over all candidates of a problem."""
 
     def __init__(self, formula: Formula, work: Workload, beliefs: Mapping[str, Belief], *, sign: float = 1.0, offset: float = 0.0) -> None:
         self.names = tuple(beliefs)
@@ -55,15 +55,15 @@ class CostModel:
         return len(self._work)
 
     def coefficients(self, shift: Tensor) -> dict[str, float]:
-        """The values that a shift stands for."""
+        """Return the values of the coefficients at a shift, by name."""
         return dict(zip(self.names, (self._medians + shift * self._spreads).exp().tolist(), strict=True))
 
     def at(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        """Its value at candidates, by number, shape (n,)."""
+        """Return the value at candidates, by number, shape (n,)."""
         return torch.cat([self._values(shift[None], part)[0] for part in self._parts(rows, CHUNK)])
 
     def linearised(self, shift: Tensor, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """Its value and its slopes at candidates, shapes (n,) and (n, k)."""
+        """Return the value and the slopes at candidates, by number, shapes (n,) and (n, k)."""
         moved = shift + STEP * torch.cat([torch.zeros_like(shift)[None], torch.eye(len(shift), dtype=shift.dtype)])
         values = torch.cat([self._values(moved, part) for part in self._parts(rows, CHUNK // len(moved))], dim=1)
         return values[0], ((values[1:] - values[0]) / STEP).T
@@ -73,7 +73,10 @@ class CostModel:
         return [work.take(slice(start, start + size)) for start in range(0, len(work), size)]
 
     def _values(self, shifts: Tensor, work: Workload) -> Tensor:
-        """At every candidate (n) for each of m shifts, shape (m, n): in one sweep, as each call costs more than a thousand candidates."""
+        """Return the value at every candidate (n) for each of m shifts, shape (m, n).
+
+        The formula is called once for all, as each call costs more than a thousand candidates.
+        """
         m, n = len(shifts), len(work)
         columns = (self._medians + shifts * self._spreads).exp().repeat_interleave(n, dim=0).unbind(dim=1)
         swept = work.take(torch.arange(n).repeat(m)) if m > 1 else work

@@ -1,7 +1,7 @@
-"""Hyper-parameters by maximum a posteriori: the marginal likelihood with all priors, maximised by L-BFGS.
+"""Fits hyper-parameters by maximum a posteriori: L-BFGS maximises the marginal likelihood with all priors.
 
-The model is BoTorch's; its likelihood is evaluated densely, on as many points as there are trials, five to ten times faster than through
-lazy tensors, to the same optimum.
+The model is BoTorch's, but its likelihood is evaluated with dense matrices. On as many points as there are trials, this is five to ten
+times faster than lazy tensors, and reaches the same optimum.
 """
 
 import math
@@ -22,7 +22,7 @@ _LIBRARIES = ThreadpoolController()
 
 
 def fit(model: SingleTaskGP) -> None:
-    """Move the model's hyper-parameters to the nearest optimum from where they are."""
+    """Move the model's hyper-parameters from their present values to the nearest optimum."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = torch.nn.utils.parameters_to_vector(parameters).detach().numpy().copy()
     least, best = math.inf, start
@@ -43,13 +43,13 @@ def fit(model: SingleTaskGP) -> None:
     options = {"maxfun": MAX_EVALUATIONS, "ftol": 1e-8, "gtol": 1e-4}
     with _LIBRARIES.limit(limits=1):  # a second thread makes L-BFGS's small products several times slower
         found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-    # The line search comes to NaN where the likelihood has no bound: the mean function meets observations without noise exactly.
+    # The line search returns NaN where the likelihood is unbounded: the mean function fits observations without noise exactly.
     reached = found.x if np.isfinite(found.x).all() else best
     torch.nn.utils.vector_to_parameters(torch.from_numpy(reached), parameters)
 
 
 def negative_log_posterior(model: Any) -> Tensor:
-    """Minus the log marginal likelihood and the log density of all priors (OPPA eq. 23 is the likelihood alone), shape ()."""
+    """Return minus the log marginal likelihood and the log density of all priors (OPPA eq. 23 is the likelihood alone), shape ()."""
     (x,), y = model.train_inputs, model.train_targets
     factor = cholesky(covariance(model))
     residual = torch.linalg.solve_triangular(factor, (y - model.mean_module(x))[:, None], upper=False)
@@ -59,21 +59,24 @@ def negative_log_posterior(model: Any) -> Tensor:
 
 
 def covariance(model: Any) -> Tensor:
-    """Of the observations, noise included, shape (n, n)."""
+    """Return the covariance of the observations, noise included, shape (n, n)."""
     return prior_covariance(model.covar_module, model.train_inputs[0]) + torch.diag(model.likelihood.noise)
 
 
 def prior_covariance(kernel: Any, x: Tensor) -> Tensor:
-    """Of the process at inputs, shape (n, n): kernel by kernel, as a lazy sum with a linear kernel costs a singular value decomposition."""
+    """Return the prior covariance at inputs, shape (n, n).
+
+    It is summed kernel by kernel, since a lazy sum with a linear kernel costs a singular value decomposition.
+    """
     columns = ((part, x[:, part.active_dims]) for part in kernel.kernels)
     return torch.stack([to_dense(part.forward(own, own)) for part, own in columns]).sum(dim=0)
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """The lower factor, with as little jitter as works; raises ArithmeticError when none does."""
+    """Return the lower Cholesky factor, with as little jitter as works; raises ArithmeticError if none does."""
     diagonal = matrix.diagonal().detach()
     eye = torch.eye(len(matrix), dtype=matrix.dtype)
-    for scale in (diagonal.min(), diagonal.median()):  # the least first: a censored observation's stand-in may have a variance of 1e6
+    for scale in (diagonal.min(), diagonal.median()):  # the smallest first: a censored observation's stand-in may have a variance of 1e6
         for jitter in JITTERS:
             factor, failed = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
             if not failed:

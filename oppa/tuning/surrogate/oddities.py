@@ -1,13 +1,13 @@
-"""What lies far from everything else is odd in itself: it must not mislead what is believed of its neighbours.
+"""Inflates the noise of observations more than 3 sigma from their leave-one-out prediction (Huber-like).
 
-A run that stalls is ten times slower than its neighbours, and tells nothing of them. A normal law explains it by a residual that varies
-wildly, and from then on believes nothing that it had learned. So each observation beyond ODD deviations of what all the others tell gets
-variance of its own until it lies there: its pull is bounded, as under Huber's loss.
+A run that stalls is ten times slower than its neighbours, and does not inform about them. A normal likelihood would explain it by a
+residual that varies wildly, and would discard what it had learned. So each observation more than ODD standard deviations from the
+prediction of all others gets extra variance until it lies at that distance. Its influence is bounded, as under Huber's loss.
 
 Notation (n observations):
-    prior     covariance of the process at them      (n, n)
-    centre    mean of the process before             (n,)
-    noise     variance of each without oddities      (n,)
+    prior     prior covariance of the process at the observations    (n, n)
+    centre    prior mean of the process at the observations          (n,)
+    noise     variance of each observation before it is inflated     (n,)
 """
 
 import torch
@@ -15,13 +15,13 @@ from torch import Tensor
 
 ODD = 3.0
 FEWEST = 3
-"""Observations below which nothing can be told from a prior that is off."""
+"""Number of observations below which an outlier cannot be distinguished from a wrong prior."""
 ROUNDS = 5
-"""One oddity hides another: the variances are found in turn."""
+"""Number of iterations: one outlier can hide another, so the variances are found in turn."""
 
 
 def own_variance(prior: Tensor, centre: Tensor, target: Tensor, noise: Tensor) -> Tensor:
-    """What each observation's variance lacks, shape (n,); mostly 0."""
+    """Return the variance to add to each observation, shape (n,); mostly 0."""
     own = torch.zeros_like(noise)
     for _ in range(ROUNDS if len(noise) >= FEWEST else 0):
         precision = torch.linalg.inv(prior + torch.diag(noise + own))

@@ -1,6 +1,6 @@
-"""The paper's surrogate: a process around a prior mean whose coefficients maximise the likelihood with the kernel's (eqs. 22 to 27).
+"""Implements the paper's surrogate: a Gaussian process with a parametric prior mean, all fitted by maximum likelihood (eqs. 22 to 27).
 
-Nothing holds the coefficients but the observations (eq. 23): with few of them it over-fits, which the benchmark shows.
+The coefficients have no prior (eq. 23). With few observations they over-fit, as the benchmark shows.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ Formula = Callable[[Workload, Coefficients], Tensor]
 
 
 class PriorMean(Mean):
-    """A formula with learnable positive coefficients; the last column of an input is a candidate's number."""
+    """A formula with learnable positive coefficients. The last column of an input is a candidate's number."""
 
     def __init__(self, formula: Formula, work: Workload, starts: Mapping[str, float], scale: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -39,17 +39,17 @@ class PriorMean(Mean):
 
     @property
     def coefficients(self) -> Coefficients:
-        """Their present values."""
+        """Return the present values of the coefficients, by name."""
         return {name: start * factor for (name, start), factor in zip(self._starts.items(), self.log_factors.exp(), strict=True)}
 
     def forward(self, x: Tensor) -> Tensor:
-        """The formula in units of `scale`, shape x.shape[:-1]."""
+        """Return the formula in units of `scale`, shape x.shape[:-1]."""
         rows = x[..., -1].long()
         return (self._formula(self._work.take(rows.flatten()), self.coefficients) / self._scale).view(rows.shape)
 
 
 class PaperProcess:
-    """Belief in one quantity, in units of `scale`."""
+    """The posterior of one quantity, in units of the prior mean's `scale`."""
 
     def __init__(self, points: Tensor, mean: PriorMean, rows: Tensor, target: Tensor, variance: Tensor) -> None:
         self._points, p = points, points.shape[1]
@@ -62,19 +62,19 @@ class PaperProcess:
             fit_gpytorch_mll(ExactMarginalLogLikelihood(self._model.likelihood, self._model))
 
     def at(self, rows: Tensor) -> Normal:
-        """The belief at candidates, by number."""
+        """Return the posterior at candidates, by number."""
         with validate_input_scaling(False), _unworried():
             return belief_of(self._model, self._inputs(rows))
 
     @property
     def noise(self) -> Tensor:
-        """Of the observations, shape (n,)."""
+        """Return the noise variance of each observation, shape (n,)."""
         return torch.as_tensor(self._model.likelihood.noise)
 
     @property
     @torch.no_grad()
     def log_determinant(self) -> float:
-        """Of the observations' covariance, noise included."""
+        """Return the log determinant of the observations' covariance, noise included."""
         kernel: Any = self._model.covar_module
         covariance = kernel(self._model.train_inputs[0]).to_dense() + torch.diag(self.noise)
         return 2 * float(cholesky(covariance).diagonal().log().sum())
@@ -84,7 +84,11 @@ class PaperProcess:
 
 
 def start_of(work: Workload, seconds: float) -> dict[str, float]:
-    """Where the likelihood's maximum is looked for: most of the time is computation, and each kind of communication a tenth of it."""
+    """Return the coefficients at which the fit starts: computation takes 70% of the time, and each kind of communication 10%.
+
+    Args:
+        seconds: A typical step time.
+    """
     names = paper.coefficient_names(work)
     starts = {}
     for name in names:
@@ -97,7 +101,10 @@ def start_of(work: Workload, seconds: float) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _unworried() -> Iterator[None]:
-    """Nothing holds the parameters: the kernel may come close to singular and get jitter, and a fit may have to start again."""
+    """Suppress warnings of the fit.
+
+    The parameters have no priors: the kernel may come close to singular and get jitter, and a fit may have to start again.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         warnings.simplefilter("ignore", OptimizationWarning)

@@ -1,11 +1,11 @@
-"""The posterior at many candidates, many times faster than a model's own: factors once, then chunks of plain matrix products.
+"""Computes the posterior at many candidates, many times faster than BoTorch: factorise once, then multiply plain matrices in chunks.
 
 Notation (n observations, m candidates, p parameters, k coefficients):
-    a, b       points divided by length scales         (n, p), (m, p)
-    layouts    the same number for the same layout     (n,)
-    slopes     features of the linear kernel           (n, k)
-    weights    (K + noise)^-1 (y - centre)             (n,)
-    inverse    of the Cholesky factor of K + noise     (n, n)
+    a, b       points divided by length scales                     (n, p), (m, p)
+    layouts    layout numbers, equal for equal layouts             (n,)
+    slopes     features of the linear kernel                       (n, k)
+    weights    (K + noise)^-1 (y - centre)                         (n,)
+    inverse    inverse of the Cholesky factor of K + noise         (n, n)
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ from oppa.tuning.surrogate.belief import Joint, Normal
 from oppa.tuning.surrogate.map_fit import cholesky, covariance
 
 CHUNK = 4096
-"""Candidates at a time: their covariances with all observations stay in the cache."""
+"""Candidates per chunk: their covariances with all observations stay in the cache."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Posterior:
-    """A fitted process, ready to be asked often (OPPA eqs. 24 to 27, the prior mean at the candidate itself)."""
+    """A fitted process, prepared for many queries (OPPA eqs. 24 to 27, with the prior mean at the candidate itself)."""
 
     scaled: Tensor
     layouts: Tensor
@@ -35,13 +35,13 @@ class Posterior:
     weights: Tensor
     inverse: Tensor
     noise: Tensor
-    """Of the observations, shape (n,)."""
+    """Noise variance of each observation, shape (n,)."""
     target: Tensor
 
     @classmethod
     @torch.no_grad()
     def of(cls, model: Any, *, p: int) -> "Posterior":
-        """Factorise once; the model's inputs are points, slopes and centre."""
+        """Factorise a fitted model once. Its inputs are points (p columns), layout, slopes and centre."""
         x, y = model.train_inputs[0], model.train_targets
         residual, offset, _ = model.covar_module.kernels
         scales = residual.base_kernel.lengthscale[0]
@@ -62,7 +62,7 @@ class Posterior:
     @classmethod
     @torch.no_grad()
     def before(cls, kernel: Any, *, p: int, k: int) -> "Posterior":
-        """The prior: what is believed without observations."""
+        """Return the prior, which is the posterior without observations."""
         residual, offset, _ = kernel.kernels
         nothing = torch.zeros(0, dtype=torch.float64)
         return cls(
@@ -80,7 +80,7 @@ class Posterior:
 
     @torch.inference_mode()
     def at(self, points: Tensor, layouts: Tensor, slopes: Tensor, centre: Tensor) -> Normal:
-        """The belief at m candidates: points (m, p), layouts (m,), slopes (m, k), centre (m,)."""
+        """Return the posterior at m candidates: points (m, p), layouts (m,), slopes (m, k), centre (m,)."""
         shifts, variances = [], []
         own = self.scaled.square().sum(dim=1)
         for x, layout, slope in zip(points.split(CHUNK), layouts.split(CHUNK), slopes.split(CHUNK), strict=True):
@@ -95,10 +95,10 @@ class Posterior:
 
     @torch.inference_mode()
     def jointly(self, points: Tensor, layouts: Tensor, slopes: Tensor, centre: Tensor, own: Tensor) -> Joint:
-        """The belief in m candidates at once, what is their own included.
+        """Return the joint posterior at m candidates.
 
         Args:
-            own: Covariance with the observations of what no kernel explains: not 0 where a candidate is one of them, shape (m, n).
+            own: Covariance with the observations that no kernel explains, shape (m, n). It is not 0 where a candidate is an observation.
         """
         x = points / self.scales
         known = self._matern(x, self.scaled, self.scaled.square().sum(dim=1)) + (layouts[:, None] == self.layouts) * self.layout_variance
@@ -108,7 +108,7 @@ class Posterior:
         return Joint(centre + known @ self.weights, prior - half @ half.T)
 
     def of_observed(self, known: Tensor) -> Normal:
-        """The belief in what was observed without the noise that is known of it, shape (n,): all other noise belongs to the thing itself.
+        """Return the posterior of the observed values without their known noise, shape (n,). All other noise belongs to the value itself.
 
         With target = truth + e, Var(e) = known, the mean is target - known (K + noise)^-1 (target - centre).
         """
@@ -118,16 +118,23 @@ class Posterior:
 
     @property
     def log_determinant(self) -> float:
-        """Of the observations' covariance K + noise."""
+        """Return the log determinant of the observations' covariance K + noise."""
         return -2 * float(self.inverse.diagonal().log().sum())
 
     def features(self) -> tuple[Tensor, Tensor]:
-        """The linear kernel's weights, and their covariance, shapes (k,) and (k, k): standard normal before, now what was learned."""
+        """Return the posterior mean and covariance of the linear kernel's weights, shapes (k,) and (k, k).
+
+        Their prior is standard normal.
+        """
         half = self.inverse @ self.slopes
         return self.slopes.T @ self.weights, torch.eye(self.slopes.shape[1], dtype=half.dtype) - half.T @ half
 
     def _matern(self, b: Tensor, a: Tensor, own: Tensor) -> Tensor:
-        """Matern-5/2 of a chunk of points with others, whose squares are `own`, shape (chunk, len(a)); all divided by length scales."""
+        """Return the Matern-5/2 covariance of points `b` with points `a`, both divided by length scales, shape (len(b), len(a)).
+
+        Args:
+            own: Squared norms of `a`, shape (len(a),).
+        """
         squared = torch.addmm(own + b.square().sum(dim=1, keepdim=True), b, a.T, alpha=-2)
         distance = squared.clamp_min_(0).sqrt_().mul_(math.sqrt(5))
         polynomial = distance.square().div_(3).add_(distance).add_(1)

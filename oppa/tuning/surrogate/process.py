@@ -1,22 +1,22 @@
-"""A Gaussian process around the cost model, over all candidates of a problem (OPPA section 4.1, eqs. 2 and 3).
+"""Fits a Gaussian process around the cost model, over all candidates of a problem (OPPA section 4.1, eqs. 2 and 3).
 
     f(x) = cost model(x; coefficients) + offset(layout of x) + residual(x)
 
-Each layout has an offset of its own; the residual has a Matern-5/2 kernel with a length scale per parameter. The coefficients are
-integrated out, linearised around their mode: with standard normal shifts, the slopes of the cost model are features of a linear kernel,
-and the process stays Gaussian. Their mode moves by Gauss-Newton, the kernel's hyper-parameters by MAP, in turn. Beyond f, each candidate
-has a quirk of its own, which no neighbour shares; the variance of quirks is learned, too.
+Each layout has an offset of its own. The residual has a Matern-5/2 kernel with a length scale per parameter. The coefficients are
+integrated out, linearised around their mode. With standard normal shifts, the slopes of the cost model are features of a linear kernel,
+and the process stays Gaussian. Gauss-Newton steps for the mode alternate with MAP fits of the kernel's hyper-parameters. Beyond f, each
+candidate has a nugget: a deviation that no neighbour shares. The variance of nuggets is learned, too.
 
 Notation (N candidates, n observations, p encoded parameters, k coefficients):
     points     encoded candidates in [0, 1]                                 (N, p)
-    layouts    numbers that say which candidates share a layout             (N,)
-    slopes     of the cost model                                            (N, k)
+    layouts    layout numbers, equal for candidates of one layout           (N,)
+    slopes     slopes of the cost model                                     (N, k)
     centre     cost model with all shifts at 0, as linearised at the mode   (N,)
     inputs     points, layout, slopes, centre, side by side                 (n, p + k + 2)
     target     log throughput, or log(memory / limit); a lower bound where censored    (n,)
-    noise      variance of the target, known of each observation            (n,)
+    noise      known variance of each observation's target                  (n,)
 
-Every candidate is observed once: who has measured one several times gives their mean, with its variance.
+Every candidate is observed once: repeated measurements enter as their mean, with its variance.
 """
 
 import dataclasses
@@ -40,22 +40,22 @@ from oppa.tuning.surrogate.map_fit import fit, prior_covariance
 from oppa.tuning.surrogate.posterior import Posterior
 
 SOFTNESS = 0.03
-"""Of the memory limit, as a standard deviation of its logarithm."""
+"""Standard deviation of the logarithm of the memory limit."""
 NOISE_FLOOR = 1e-6
 ROUNDS = 12
 SETTLED = 0.02
 """Rounds end when no shift of a coefficient moves by more than this."""
 NEAR = 0.15
-"""The cost model is linearised anew when a shift is further than this from where it was, which is a small part of what is uncertain."""
+"""Distance of a shift from the point of linearisation at which the cost model is linearised anew, a small part of its uncertainty."""
 APART_SPREAD = 1.5
-"""Standard deviation of the logarithm of the variance of quirks: on some clusters nothing is like its neighbours."""
+"""Prior standard deviation of the log variance of nuggets. It is wide: on some clusters nothing resembles its neighbours."""
 STRIDE = 1.0
-"""The furthest that a shift may move in one round."""
+"""Largest move of a shift in one round."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Data:
-    """What was observed."""
+    """The observations of one quantity: candidate numbers, targets, known variances and censoring flags, each of shape (n,)."""
 
     rows: Tensor
     target: Tensor
@@ -67,10 +67,19 @@ class Data:
 
 
 class Process:
-    """Belief in one quantity at every candidate."""
+    """The posterior of one quantity at every candidate."""
 
     def __init__(self, points: Tensor, layouts: Tensor, cost: Physics, *, layout: float, residual: float, apart: float) -> None:
-        """In log units: how far the cost model may be off for a `layout`, and beyond (`residual`); how far neighbours are `apart`."""
+        """Set up the prior; its widths are standard deviations in log units.
+
+        Args:
+            points: Encoded candidates, shape (N, p).
+            layouts: Layout numbers, shape (N,).
+            cost: The prior mean.
+            layout: Expected error of the cost model for a whole layout.
+            residual: Expected error beyond that.
+            apart: Expected size of nuggets.
+        """
         torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine
         self.points, self.layouts, self.cost = points, layouts.to(points.dtype), cost
         self.shift = torch.zeros(len(cost.names), dtype=torch.float64)
@@ -85,20 +94,23 @@ class Process:
         self.observed = torch.zeros(0, dtype=torch.long)
         """The candidates of the last fit, by number, shape (n,)."""
         self.model: Any = None
-        """BoTorch's, of the last fit."""
+        """The BoTorch model of the last fit."""
 
     @property
     def apart(self) -> float:
-        """How far a candidate lies from what all others tell of it, in log units: a quirk that no neighbour shares."""
+        """Return the standard deviation of nuggets, in log units: how far a candidate lies from what all others predict."""
         return math.exp(self._log_noise / 2)
 
     @property
     def lengthscales(self) -> Tensor:
-        """Of the residual, one per encoded parameter, shape (p,): the longer, the less it explains that the cost model does not."""
+        """Return the length scales of the residual, one per encoded parameter, shape (p,).
+
+        The longer one is, the less its parameter explains beyond the cost model.
+        """
         return torch.as_tensor(self.kernel.kernels[0].base_kernel.lengthscale[0].detach())
 
     def learn(self, data: Data) -> None:
-        """Fit coefficients and kernel to what was observed, from where the last fit ended."""
+        """Fit coefficients and kernel to the observations, starting where the last fit ended."""
         for _ in range(ROUNDS):
             if (self.shift - self._anchor).abs().max() > NEAR:
                 self._anchor = self.shift
@@ -115,7 +127,7 @@ class Process:
 
     @torch.inference_mode()
     def at(self, rows: Tensor | slice) -> Normal:
-        """The belief at candidates, by number."""
+        """Return the posterior at candidates, by number, without nuggets."""
         slopes, centre = (table[rows] for table in self._linearised())
         if self._posterior is None:
             residual, offset, _ = self.kernel.kernels
@@ -123,27 +135,30 @@ class Process:
         return self._posterior.at(self.points[rows], self.layouts[rows], slopes, centre)
 
     def of_candidates(self, rows: Tensor | slice) -> Normal:
-        """The belief in candidates that were never tried, quirks included."""
+        """Return the posterior of candidates that were never tried, nuggets included."""
         belief = self.at(rows)
         return Normal(belief.mean, (belief.stddev.square() + self.apart**2).sqrt())
 
     def of_observed(self) -> Normal:
-        """The belief in the candidates that were observed, quirks included, in the order of the data: between what all tell and its own."""
+        """Return the posterior of the observed candidates, nuggets included, in the order of the data.
+
+        It lies between the prediction from all candidates and the candidate's own measurement.
+        """
         return Normal(self._known, self._known) if self._posterior is None else self._posterior.of_observed(self._known)
 
     @torch.inference_mode()
     def jointly(self, rows: Tensor) -> Joint:
-        """The belief in candidates at once, tried or not, quirks included: its marginals are those of `of_candidate`."""
+        """Return the joint posterior of candidates, tried or not, nuggets included. Its marginals are those of `of_candidate`."""
         slopes, centre = (table[rows] for table in self._linearised())
         posterior = self._posterior or Posterior.before(self.kernel, p=self.points.shape[1], k=slopes.shape[1])
         same = rows[:, None] == self.observed
-        own = same * (posterior.noise - self._known)  # what is odd in an observation is its own, too
+        own = same * (posterior.noise - self._known)  # the inflated noise of an outlier is its own, too
         joint = posterior.jointly(self.points[rows], self.layouts[rows], slopes, centre, own)
         quirks = torch.where(same.any(dim=1), own.sum(dim=1), self.apart**2)
         return Joint(joint.mean, joint.covariance + torch.diag(quirks))
 
     def of_candidate(self, candidate: int) -> Normal:
-        """The belief in one candidate, tried or not, quirks included, shapes (1,)."""
+        """Return the posterior of one candidate, tried or not, nugget included, shapes (1,)."""
         tried = self.observed == candidate
         if not tried.any():
             return self.of_candidates(torch.tensor([candidate]))
@@ -151,32 +166,32 @@ class Process:
         return Normal(known.mean[tried], known.stddev[tried])
 
     def inputs(self, rows: Tensor) -> Tensor:
-        """What `model` takes for candidates, by number, shape (m, p + k + 2)."""
+        """Return the inputs of `model` for candidates, by number, shape (m, p + k + 2)."""
         slopes, centre = self._linearised()
         return self._inputs(rows, slopes[rows], centre[rows])
 
     @property
     def log_determinant(self) -> float:
-        """Of the observations' covariance, noise included; 0 before there are any."""
+        """Return the log determinant of the observations' covariance, noise included; 0 before there are any."""
         return 0.0 if self._posterior is None else self._posterior.log_determinant
 
     @property
     def noise(self) -> Tensor:
-        """Of the observations, shape (n,)."""
+        """Return the noise variance of each observation, shape (n,)."""
         return torch.ones(0, dtype=torch.float64) if self._posterior is None else self._posterior.noise
 
     def _inputs(self, rows: Tensor, slopes: Tensor, centre: Tensor) -> Tensor:
         return torch.cat([self.points[rows], self.layouts[rows, None], slopes, centre[:, None]], dim=1)
 
     def _linearised(self) -> tuple[Tensor, Tensor]:
-        """Slopes and centre of all candidates, linearised where the observations were."""
+        """Return slopes and centre of all candidates, linearised where the observations were."""
         if self._tables is None or self._tables[0] is not self._anchor:
             value, slopes = self.cost.linearised(self._anchor)
             self._tables = self._anchor, slopes, value - slopes @ self._anchor
         return self._tables[1], self._tables[2]
 
     def _move(self, posterior: Posterior) -> float:
-        """Bring the coefficients to their new mode, a stride at a time; how far the furthest went."""
+        """Move the coefficients towards their new mode, each by at most STRIDE; return the largest move."""
         mode, self.shift_covariance = posterior.features()
         step = (mode - self.shift).clamp(-STRIDE, STRIDE)
         self.shift = self.shift + step
@@ -184,7 +199,7 @@ class Process:
 
     @torch.no_grad()
     def _stand_ins(self, inputs: Tensor, data: Data) -> tuple[Tensor, Tensor]:
-        """Targets and variances as a normal law takes them: of what was censored, and of what is odd."""
+        """Return targets and variances for a normal likelihood: stand-ins where censored, and inflated variances for outliers."""
         centre, covariance, quirk = inputs[:, -1], prior_covariance(self.kernel, inputs), math.exp(self._log_noise)
         whole = torch.where(data.censored, 1.0, data.noise + quirk)
         target, stand_in = censoring.propagate(centre, covariance, data.target, whole, data.censored, softness=SOFTNESS)
@@ -193,7 +208,7 @@ class Process:
         return target, noise + torch.where(data.censored, 0.0, odd)
 
     def _model(self, inputs: Tensor, target: Tensor, noise: Tensor) -> Any:
-        with validate_input_scaling(False):  # the slopes and the centre are no coordinates
+        with validate_input_scaling(False):  # the slopes and the centre do not lie in [0, 1]
             return SingleTaskGP(
                 inputs,
                 target[:, None],
@@ -206,14 +221,14 @@ class Process:
 
 
 class _LastColumn(Mean):
-    """The mean at a point is on record in its last column."""
+    """Reads the mean at a point from the point's last column."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x[..., -1]
 
 
 class _Same(Kernel):
-    """1 for two points of one layout, else 0."""
+    """A kernel that is 1 for two points of one layout, else 0."""
 
     has_lengthscale = False
 
@@ -222,8 +237,8 @@ class _Same(Kernel):
 
 
 def _kernel(p: int, k: int, layout: float, residual: float) -> AdditiveKernel:
-    """The residual's kernel, that of the layouts' offsets, and that of k standard normal shifts."""
-    # wider with more parameters, as distances grow (Hvarfner et al. 2024)
+    """Return the sum of the residual's kernel, that of the layouts' offsets, and that of k standard normal shifts."""
+    # longer scales with more parameters, as distances grow (Hvarfner et al. 2024)
     lengths = LogNormalPrior(0.5 * math.log(p), 0.75)
     matern = MaternKernel(nu=2.5, ard_num_dims=p, active_dims=tuple(range(p)), lengthscale_prior=lengths)
     kernel = AdditiveKernel(
@@ -238,7 +253,7 @@ def _kernel(p: int, k: int, layout: float, residual: float) -> AdditiveKernel:
 
 
 def _likelihood(noise: Tensor, expected: float, log_noise: float) -> FixedNoiseGaussianLikelihood:
-    """Noise known of each observation, and the variance of quirks, which is learned."""
+    """Return a likelihood with the known noise of each observation and a learned variance of nuggets."""
     likelihood = FixedNoiseGaussianLikelihood(
         noise=noise.clamp_min(NOISE_FLOOR),
         learn_additional_noise=True,
