@@ -139,3 +139,15 @@ def test_heads_that_predict_further_tokens_may_lie_in_any_stage(trials: Trials) 
         {"dp": 2, "pp": 2, "zero_stage": 2, "stage_layout": "Ett|t*4L"},
     ):
         assert trials(configured(**values), HEADS).losses == pytest.approx(alone, rel=TOLERANCE)
+
+
+DIVIDED = dataclasses.replace(TINY, layers=8, entry_point=f"{ROOT / 'examples'}:multi_token:Divided")
+"""Four layers, and two heads whose logits and losses are parts of their own."""
+
+
+@pytest.mark.slow
+def test_the_losses_of_heads_may_lie_in_any_stage_too(trials: Trials) -> None:
+    alone = trials(configured(micro_batch=8), DIVIDED, steps=16).losses
+    assert min(alone[-4:]) < alone[0] - 0.1
+    for values in ({"pp": 4, "stage_layout": "Et*4|tt|tt|L"}, {"pp": 2, "stage_layout": "Et*5|t*3L"}):
+        assert trials(configured(**values), DIVIDED, steps=16).losses == pytest.approx(alone, rel=TOLERANCE)
