@@ -37,27 +37,30 @@ from oppa.cli import (
 from oppa.cli.failure import exit_code, print_error
 from oppa.errors import OppaError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-before = (init.init, doctor.doctor, space.space, predict.predict, tune.tune, profile.profile)
-after = (
-    show.show,
-    report.report,
-    why.why,
-    export.export,
-    train.train,
-    control.control,
-    plan.plan,
-    schedule.schedule,
-    scale_table.scale_table,
-    learn.learn,
-    netlab.netlab,
+app = typer.Typer(
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
 )
-for command in (*before, *after):
-    app.command()(command)
-app.command("import")(import_.import_)
-app.add_typer(bench.bench, name="bench")
-app.add_typer(cluster.cluster, name="cluster")
-app.add_typer(env.env, name="env")
+BEFORE, DURING, CLUSTER, TOOLS = "Before a run", "During a run", "On a cluster", "Tools"
+"""Panels of the help, by purpose."""
+PANELS = {
+    BEFORE: (
+        *(init.init, doctor.doctor, space.space, predict.predict, tune.tune, profile.profile),
+        *(show.show, report.report, why.why, export.export),
+    ),
+    DURING: (train.train, control.control, plan.plan, learn.learn),
+    CLUSTER: (scale_table.scale_table,),
+    TOOLS: (schedule.schedule, netlab.netlab),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.command("import", rich_help_panel=BEFORE)(import_.import_)
+app.add_typer(cluster.cluster, name="cluster", rich_help_panel=CLUSTER)
+app.add_typer(bench.bench, name="bench", rich_help_panel=TOOLS)
+app.add_typer(env.env, name="env", rich_help_panel=TOOLS)
 
 
 def _version(wanted: bool) -> None:

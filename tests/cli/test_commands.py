@@ -72,3 +72,11 @@ def test_show_writes_a_record(oppa) -> None:
 
 def test_an_unknown_benchmark_is_an_error(oppa) -> None:
     assert "Did you mean 'help'?" in oppa("bench", "halp", code=2).stderr
+
+
+def test_every_command_is_in_a_panel_and_answers_to_h(oppa) -> None:
+    shown = oppa("-h").stdout
+    panels = ["Before a run", "During a run", "On a cluster", "Tools"]
+    assert [panel for panel in panels if panel in shown] == panels and "Commands" not in shown
+    for command in ("tune", "train", "bench"):
+        assert oppa(command, "-h").stdout == oppa(command, "--help").stdout
