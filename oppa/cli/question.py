@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
+    from oppa.table.table import Table
 
 
 def question(
@@ -36,6 +37,36 @@ def question(
         return _of_study(_study_around(source), str(source), batches)
     problem = load_job(source, hosts=hosts)
     return problem, _meant(setting, problem, batches) if setting else problem.baseline
+
+
+def question_with_table(
+    source: Path, setting: str, table: "Table | None", *, hosts: int | None = None
+) -> "tuple[Problem, Configuration | None]":
+    """Return as `question` does. A setting with a global batch means the table's fastest row that has these values, if there is one.
+
+    Raises:
+        InputError: as `question` does.
+    """
+    row = _fastest_row(setting, table) if table else None
+    problem, configuration = question(source, "" if row else setting, batches=table.batches if table else (), hosts=hosts)
+    return problem, row or configuration
+
+
+def _fastest_row(setting: str, table: "Table") -> "Configuration | None":
+    """Return the configuration of a table's fastest row for a setting such as `global_batch=16,dp=2`; measured rows come first.
+
+    Return None if the setting names no batch, or no row matches.
+    """
+    from oppa.problem.batches import GLOBAL_BATCH
+    from oppa.problem.declaration import spell
+    from oppa.problem.setting import worded
+
+    asked = worded(setting)
+    if GLOBAL_BATCH not in asked:
+        return None
+    values = [(row, row.configuration.to_dict()) for row in table.rows]
+    rows = [row for row, have in values if all(name in have and spell(have[name]).strip('"') == value for name, value in asked.items())]
+    return max(rows, key=lambda row: (row.source == "measured", row.steps_per_s)).configuration if rows else None
 
 
 def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Problem, Configuration]":

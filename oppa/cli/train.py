@@ -78,15 +78,13 @@ def train(
     1 training failed, 2 wrong input, 3 environment lacking, 130 stopped.
     """
     from oppa.cli.learned import policy_maker
-    from oppa.cli.question import question
+    from oppa.cli.question import question_with_table
     from oppa.places.engine import Request
     from oppa.table.table import Table
     from oppa.trials.runner import load_runner
 
     profiled = Table.read(table) if table else None
-    begin = _fastest_with(setting, profiled) if profiled else None
-    problem, configuration = question(source, "" if begin else setting, batches=profiled.batches if profiled else (), hosts=hosts)
-    configuration = begin or configuration
+    problem, configuration = question_with_table(source, setting, profiled, hosts=hosts)
     runner = load_runner(problem.runner).for_runs()
     if samples is not None:
         if samples < problem.recipe.warmup_samples:
@@ -358,23 +356,6 @@ def _refine(table: "Table", folder: Path, lines: "Sequence[Line]") -> None:
         better = refined(table, seen)
         better.write(folder / "table")
         print_refined(table, better, seen, folder / "table")
-
-
-def _fastest_with(setting: str, table: "Table") -> "Configuration | None":
-    """Return the configuration of a table's fastest row for a setting such as `global_batch=16,dp=2`; measured rows come first.
-
-    Return None if the setting names no batch, or no row matches.
-    """
-    from oppa.problem.batches import GLOBAL_BATCH
-    from oppa.problem.declaration import spell
-    from oppa.problem.setting import worded
-
-    asked = worded(setting)
-    if GLOBAL_BATCH not in asked:
-        return None
-    values = [(row, row.configuration.to_dict()) for row in table.rows]
-    rows = [row for row, have in values if all(name in have and spell(have[name]).strip('"') == value for name, value in asked.items())]
-    return max(rows, key=lambda row: (row.source == "measured", row.steps_per_s)).configuration if rows else None
 
 
 def _fastest(problem: "Problem", table: "Table | None") -> "Configuration":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from oppa.cli import train_watch
+from oppa.cli.question import question_with_table
 from oppa.cli.watch import Interruption
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
@@ -168,6 +169,14 @@ def test_a_run_begins_with_the_tables_fastest_and_refines_a_copy(oppa, train, ta
     rate = next(row.steps_per_s for row in after.rows if row.configuration.micro_batch == 4)
     trained = len(seen) / sum(seen)
     assert abs(math.log(rate / trained)) <= abs(math.log(20 / trained)), "nearer to what training has seen"
+
+
+@pytest.mark.parametrize(
+    ("setting", "micro_batch"), [("global_batch=8", 4), ("global_batch=8,micro_batch=2", 2), ("micro_batch=1,dp=2", 1)]
+)
+def test_a_batch_means_the_fastest_row_of_the_table_that_fits_the_setting(oppa, table, setting: str, micro_batch: int) -> None:
+    _, configuration = question_with_table(oppa.folder / "job.toml", setting, Table.read(table))
+    assert configuration is not None and configuration.micro_batch == micro_batch
 
 
 def test_a_table_of_another_job_or_one_that_was_edited_trains_nothing(oppa, table) -> None:
