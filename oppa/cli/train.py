@@ -86,13 +86,7 @@ def train(
     profiled = Table.read(table) if table else None
     problem, configuration = question_with_table(source, setting, profiled, hosts=hosts)
     runner = load_runner(problem.runner).for_runs()
-    if samples is not None:
-        if samples < problem.recipe.warmup_samples:
-            message = f"`--samples {samples}` ends within the warm-up of {problem.recipe.warmup_samples} samples"
-            raise InputError(message, hint="train longer, or set a shorter `warmup` in [train]")
-        problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
-    if seed is not None:
-        problem = dataclasses.replace(problem, training=dataclasses.replace(problem.training, seed=seed))
+    problem = _with_options(problem, samples, seed)
     if profiled:
         profiled.require_for(problem)
     if weights and not policy:
@@ -123,6 +117,18 @@ def train(
     if as_json:
         typer.echo(json.dumps(result, indent=1))
     raise typer.Exit(code)
+
+
+def _with_options(problem: "Problem", samples: int | None, seed: int | None) -> "Problem":
+    """Return the problem with the options' samples and seed; raises InputError if training would end within its warm-up."""
+    if samples is not None:
+        if samples < problem.recipe.warmup_samples:
+            message = f"`--samples {samples}` ends within the warm-up of {problem.recipe.warmup_samples} samples"
+            raise InputError(message, hint="train longer, or set a shorter `warmup` in [train]")
+        problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
+    if seed is not None:
+        problem = dataclasses.replace(problem, training=dataclasses.replace(problem.training, seed=seed))
+    return problem
 
 
 def train_under(
