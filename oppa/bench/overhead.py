@@ -25,7 +25,7 @@ from oppa.report.record import Section
 from oppa.tuning.designer import Designer, Observation
 from oppa.tuning.designers import make_designer
 from oppa.tuning.designers.oppa import Oppa
-from oppa.tuning.surrogate.process import Process
+from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 
 OURS = "oppa"
 DESIGNERS = {OURS: "oppa", "vanilla-bo": "BoTorch (`vanilla-bo`)", "tpe": "Optuna's TPE", "optuna-gp": "Optuna's GP"}
@@ -161,7 +161,7 @@ def _largest(repeats: int, size: int) -> list[Section]:
     return [step, _against_stock(designer.log_rate, max(3, repeats // 2))]
 
 
-def _against_stock(process: Process, repeats: int) -> Section:
+def _against_stock(process: GaussianProcess, repeats: int) -> Section:
     rows = torch.arange(len(process.points))
     process.at(rows[:1])  # so that neither path is timed with the linearisation
 

@@ -13,7 +13,7 @@ from oppa.simulator.trial import run_imitated
 from oppa.study import Prediction
 from oppa.trials.trial import TrialResult
 from oppa.tuning.designer import Designer, Observation, incumbent
-from oppa.tuning.stopping import Rule, against
+from oppa.tuning.stopping import StopTest, against
 
 REPEAT = 1_000_003
 """Distance between the seeds of a configuration's trials; far larger than the number of runs."""
@@ -32,7 +32,7 @@ class Played:
     """Wall-clock seconds that the designer took for this trial."""
 
 
-def play(task: Task, designer: Designer, rule: Rule, *, seed: int, trials: int) -> list[Played]:
+def play(task: Task, designer: Designer, rule: StopTest, *, seed: int, trials: int) -> list[Played]:
     """Let a designer search a task until `trials` trials have run, or until it suggests no candidate.
 
     Args:

@@ -20,10 +20,10 @@ from oppa.simulator.task import Task
 from oppa.simulator.trial import run_imitated
 from oppa.table import Row
 from oppa.tuning.designer import Observation
-from oppa.tuning.designers.active import Active
-from oppa.tuning.designers.complete import Complete
+from oppa.tuning.designers.active_profiling import ActiveProfiling
+from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.profile import DEFAULT_LOSS, Profiler, rows
-from oppa.tuning.stopping import Rule, against, never, precise
+from oppa.tuning.stopping import StopTest, against, never, precise
 from oppa.units import format_seconds
 
 USUAL: Mapping[str, object] = {
@@ -84,9 +84,9 @@ def compare(name: str, seed: int) -> Comparison:
     """Compare the profiles of one simulated job with one seed."""
     task = task_of(name)
     problem, candidates = task.problem, task.candidates
-    active = Active(problem, candidates, seed=seed, bound=DEFAULT_LOSS)
+    active = ActiveProfiling(problem, candidates, seed=seed, bound=DEFAULT_LOSS)
     ours = play(task, active, precise(problem.limits), seed=seed)
-    theirs = play(task, Complete(problem, candidates), never(problem.limits), seed=seed)
+    theirs = play(task, ExhaustiveProfiling(problem, candidates), never(problem.limits), seed=seed)
     batches = batches_of(problem.space)
     return Comparison(
         job=name,
@@ -110,7 +110,7 @@ def task_of(name: str) -> Task:
     return Task(name=name, problem=problem, candidates=problem.candidates(), imitator=Simulator.of(problem))
 
 
-def play(task: Task, profiler: Profiler, rule: Rule, *, seed: int) -> Profiled:
+def play(task: Task, profiler: Profiler, rule: StopTest, *, seed: int) -> Profiled:
     """Run a profiler on a task until it suggests no candidate.
 
     The noise of a trial depends only on seed, configuration and repeat.

@@ -27,10 +27,10 @@ from oppa.table import Table
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import TrialResult, run_trial
 from oppa.trials.wire import Measurement
-from oppa.tuning.designers.active import Active
-from oppa.tuning.designers.complete import Complete
+from oppa.tuning.designers.active_profiling import ActiveProfiling
+from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.profile import DEFAULT_LOSS, Keeper, Profiler, profile
-from oppa.tuning.search import Sitting
+from oppa.tuning.search import TrialExecutor
 from oppa.units import format_seconds
 
 JOB, BATCHES = Path("examples", "profile.toml"), "4..64"
@@ -86,10 +86,10 @@ def active_profile(tell: Tell, *, repeats: int = REPEATS) -> RealComparison:
     """
     problem = _problem()
     candidates, batches = problem.candidates(), batches_of(problem.space)
-    active = Active(problem, candidates, seed=0, bound=DEFAULT_LOSS)
+    active = ActiveProfiling(problem, candidates, seed=0, bound=DEFAULT_LOSS)
     with tempfile.TemporaryDirectory(prefix="oppa-profile-") as folder:
         tell(f"exhaustive profile: {len(candidates)} configurations")
-        theirs = _profiled(problem, Complete(problem, candidates), Path(folder, "exhaustive"))
+        theirs = _profiled(problem, ExhaustiveProfiling(problem, candidates), Path(folder, "exhaustive"))
         tell(f"active profile: the exhaustive one took {format_seconds(theirs.origin.spent_s)}")
         ours = _profiled(problem, active, Path(folder, "active"))
         contested = decided(ours.rows, batches) | decided(theirs.rows, batches)
@@ -115,10 +115,10 @@ def _problem() -> Problem:
 
 def _profiled(problem: Problem, profiler: Profiler, folder: Path) -> Table:
     """Return the table of a profile that ran to its end; raises InfeasibleError if no trial could run."""
-    with _sitting(problem, folder) as sitting:
+    with _sitting(problem, folder) as executor:
         candidates = problem.candidates()
-        keeper = Keeper(sitting, candidates, profiler, bound=DEFAULT_LOSS, command="oppa bench", imitated=False)
-        table, why_ended = profile(sitting, candidates, profiler, keeper)
+        keeper = Keeper(executor, candidates, profiler, bound=DEFAULT_LOSS, command="oppa bench", imitated=False)
+        table, why_ended = profile(executor, candidates, profiler, keeper)
     if table is None:
         raise InfeasibleError(f"nothing of `{JOB}` could run: {why_ended}", hint="look at its trials: `oppa profile` with it")
     return table
@@ -130,19 +130,19 @@ def _again(problem: Problem, contested: Collection[Configuration], repeats: int,
     Configurations take turns, in an order that is reversed each round. A configuration that fails in one round is left out.
     """
     order = sorted(contested, key=lambda each: (each.global_batch, each.id))
-    with _sitting(problem, folder) as sitting:
+    with _sitting(problem, folder) as executor:
         for round_ in range(repeats):
             for configuration in order[:: 1 if round_ % 2 == 0 else -1]:
-                lease = sitting.study.claim(configuration, pairing=AGAIN)
+                lease = executor.study.claim(configuration, pairing=AGAIN)
                 assert lease is not None  # no other process works on this study
-                sitting.run(lease)
-        trials = sitting.study.trials()
+                executor.run(lease)
+        trials = executor.study.trials()
     rates = {each: [trial.steps_per_s for trial in trials if trial.configuration == each] for each in order}
     return {each: statistics.geometric_mean(filter(None, own)) for each, own in rates.items() if all(own)}
 
 
 @contextmanager
-def _sitting(problem: Problem, folder: Path) -> Iterator[Sitting]:
+def _sitting(problem: Problem, folder: Path) -> Iterator[TrialExecutor]:
     """Open a session in a folder, whose trials run on this machine."""
     runner, grace_s = load_runner(problem.runner), problem.limits.grace_s
     request = Request(launcher="local").resolve(problem.cluster)
@@ -152,7 +152,7 @@ def _sitting(problem: Problem, folder: Path) -> Iterator[Sitting]:
         engine.launcher(runner, study=study.uuid, grace_s=grace_s) as launcher,
     ):
         launcher.prepare()
-        yield Sitting(study, problem, functools.partial(run_trial, launcher), _Unwatched())
+        yield TrialExecutor(study, problem, functools.partial(run_trial, launcher), _Unwatched())
 
 
 class _Unwatched:

@@ -120,7 +120,7 @@ class Log:
         """Return the inputs of the runs, or None for an older log without them."""
         return logged_inputs(self.protocol)
 
-    def sit_down(self, origin: Mapping[str, str]) -> None:
+    def open_session(self, origin: Mapping[str, str]) -> None:
         """Open a session; first remove a line that an interrupted session left incomplete."""
         whole = self._text().rpartition("\n")[0]
         temporary = self.path.with_suffix(".new")

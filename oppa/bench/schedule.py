@@ -22,8 +22,8 @@ from oppa.pipeline.search.heuristic import heuristic
 from oppa.pipeline.search.joint import search, shapes
 from oppa.pipeline.search.lists import length
 from oppa.pipeline.search.task import Task
+from oppa.random_streams import stream
 from oppa.report.record import Section
-from oppa.streams import stream
 
 SEARCH = "search"
 LIMITS = (1.0, 2.0)

@@ -28,13 +28,13 @@ from torch import Tensor
 
 from oppa.bench.tasks import simulated_tasks
 from oppa.problem.training import Limits
+from oppa.random_streams import stream
 from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.record import Section
 from oppa.simulator.task import Task
-from oppa.streams import stream
 from oppa.trials.throughput import Estimate, estimate, paper_estimate
 from oppa.tuning.stopping import make_rule
-from oppa.tuning.surrogate.belief import belief_of
+from oppa.tuning.surrogate.distributions import belief_of
 
 ROUNDS = 30
 AT_RANDOM = 3

@@ -21,7 +21,7 @@ from oppa.simulator.task import Task
 from oppa.tuning.designer import Designer
 from oppa.tuning.designers import STOPPING, make_designer
 from oppa.tuning.designers.oppa import Oppa
-from oppa.tuning.stopping import Rule, make_rule
+from oppa.tuning.stopping import StopTest, make_rule
 from oppa.tuning.surrogate.cost_model import Formula
 
 PLAIN = ""
@@ -49,7 +49,7 @@ class Variation:
         strategy = dataclasses.replace(strategy, acquisition=self.acquisition or strategy.acquisition)
         return dataclasses.replace(task, problem=dataclasses.replace(task.problem, limits=limits, strategy=strategy))
 
-    def rule(self, designer: str, task: Task) -> Rule:
+    def rule(self, designer: str, task: Task) -> StopTest:
         """Return the rule that ends trials early."""
         return make_rule(self.stopping or STOPPING.get(designer, "never"), task.problem.limits)
 

@@ -74,7 +74,7 @@ def _log(comparison: "Comparison", tasks: "Sequence[Task]", out: Path | None, en
         return None
     log = Log(path=out / "runs.jsonl", protocol=comparison.protocol(tasks))
     log.read()  # refuses a log of another comparison before anything is written to it
-    log.sit_down(environment)
+    log.open_session(environment)
     return log
 
 

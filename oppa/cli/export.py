@@ -25,8 +25,8 @@ def export(
     from oppa.cli.question import question
     from oppa.cli.summary import file_name
     from oppa.errors import InputError
+    from oppa.tuning.export_best import write_files
     from oppa.tuning.formats import export as exported
-    from oppa.tuning.hand_over import write_files
 
     problem, configuration = question(source, setting)
     if configuration is None:

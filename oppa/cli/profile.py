@@ -54,7 +54,7 @@ def profile(
     problem = over(load_job(job, argv=command or ()), parse_batches(global_batch))
     limits = dataclasses.replace(problem.limits, trials=trials, wall_time_s=None if time is None else parse_seconds(time))
     wishes = _Wishes(table=table, exhaustive=exhaustive, loss=loss, seed=seed)
-    result, error = _sitting(dataclasses.replace(problem, limits=limits), wishes)
+    result, error = _in_session(dataclasses.replace(problem, limits=limits), wishes)
     if as_json:
         import json
 
@@ -74,13 +74,17 @@ class _Wishes:
 
     def profiler(self, problem: "Problem", candidates: "Candidates") -> "Profiler":
         """Return the profiler, ready to work."""
-        from oppa.tuning.designers.active import Active
-        from oppa.tuning.designers.complete import Complete
+        from oppa.tuning.designers.active_profiling import ActiveProfiling
+        from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 
-        return Complete(problem, candidates) if self.exhaustive else Active(problem, candidates, seed=self.seed, bound=self.loss)
+        return (
+            ExhaustiveProfiling(problem, candidates)
+            if self.exhaustive
+            else ActiveProfiling(problem, candidates, seed=self.seed, bound=self.loss)
+        )
 
 
-def _sitting(problem: "Problem", wishes: _Wishes) -> tuple[dict[str, Any], OppaError | None]:
+def _in_session(problem: "Problem", wishes: _Wishes) -> tuple[dict[str, Any], OppaError | None]:
     """Work on the table until it is done; return the result, and the error if nothing is feasible or trials fail repeatedly."""
     from oppa.cli.job import open_study, with_software
     from oppa.cli.summary import nothing_feasible, print_problem
@@ -96,7 +100,7 @@ def _sitting(problem: "Problem", wishes: _Wishes) -> tuple[dict[str, Any], OppaE
     with open_study(problem, wishes.table, option="--table") as study, interruption.caught():
         sweep(study.uuid)
         designer = "complete" if wishes.exhaustive else "active"
-        study.sit_down({**provenance(problem.software), "designer": designer, "seed": str(wishes.seed)})
+        study.open_session({**provenance(problem.software), "designer": designer, "seed": str(wishes.seed)})
         print_problem(problem, candidates, study)
         profiler = wishes.profiler(problem, candidates)
         try:
@@ -122,7 +126,7 @@ def _profiled(
     from oppa.cli.sitting import again_with, going_on, running_trials
     from oppa.places.engine import Request
     from oppa.tuning.profile import Keeper, profile
-    from oppa.tuning.search import Sitting
+    from oppa.tuning.search import TrialExecutor
 
     again = again_with("--table", study.folder)
     request = Request(launcher="auto")
@@ -130,10 +134,10 @@ def _profiled(
     trials = running_trials(runner, problem, study, request, interruption, again=again, seed=wishes.seed)
     watching = make_profile_watcher(study, interruption, problem, profiler, bound=wishes.loss)
     with going_on(again), trials as run_trial, watching as watcher:
-        sitting = Sitting(study, problem, run_trial, watcher, imitated=runner.in_process)
+        executor = TrialExecutor(study, problem, run_trial, watcher, imitated=runner.in_process)
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        keeper = Keeper(sitting, candidates, profiler, bound=wishes.loss, command=command, imitated=runner.in_process)
-        return profile(sitting, candidates, profiler, keeper)
+        keeper = Keeper(executor, candidates, profiler, bound=wishes.loss, command=command, imitated=runner.in_process)
+        return profile(executor, candidates, profiler, keeper)
 
 
 def print_table(table: "Table", profiler: "Profiler", why_ended: str) -> None:
@@ -159,7 +163,7 @@ def fastest(table: "Table") -> "list[Row]":
 
 
 def _facts(table: "Table", profiler: "Profiler") -> list[str]:
-    from oppa.tuning.designers.active import Active
+    from oppa.tuning.designers.active_profiling import ActiveProfiling
     from oppa.units import format_seconds
 
     origin = table.origin
@@ -168,7 +172,7 @@ def _facts(table: "Table", profiler: "Profiler") -> list[str]:
         f"[bold]trials[/]  {origin.trials} of {origin.candidates} configurations, {format_seconds(origin.spent_s)}{loss}",
         f"[bold]pruned[/]  {origin.pruned} need at least as much memory as one that ran out of it",
     ]
-    if isinstance(profiler, Active):
+    if isinstance(profiler, ActiveProfiling):
         lines.append(f"[bold]saved[/]   all of them would take about {format_seconds(profiler.seconds_of_all())}")
     return lines
 

@@ -80,11 +80,11 @@ def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Prob
         problem = Problem.from_dict(study.meta["problem"])
         if setting:
             return problem, _meant(setting, problem, batches)
-        finding = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
-    if finding is None:
+        result = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
+    if result is None:
         hint = f"`oppa tune` with it finds one, or say a setting: `{folder} dp=2`"
         raise InputError(f"the study `{folder}` has no winner yet", hint=hint)
-    return problem, finding.best.configuration
+    return problem, result.best.configuration
 
 
 def is_json(source: Path) -> bool:

@@ -11,9 +11,9 @@ import typer
 if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.study import Study
-    from oppa.tuning.interpretation import Interpretation
+    from oppa.tuning.surrogate_summary import SurrogateSummary
 
-    Learned = Mapping[str, Interpretation]
+    Learned = Mapping[str, SurrogateSummary]
 
 SURROGATE = "Show instead what the trials taught the model: coefficients, and which parameters they do not explain."
 
@@ -56,20 +56,20 @@ def _learned(study: "Study", problem: "Problem") -> "Learned":
     """
     from oppa.errors import InputError
     from oppa.tuning.designers.oppa import fitted
-    from oppa.tuning.interpretation import interpretations
+    from oppa.tuning.surrogate_summary import surrogate_summaries
 
     candidates, trials = problem.candidates(), study.trials()
     if not any(trial.steps_per_s for trial in trials):
         raise InputError(f"the study `{study.folder}` has measured nothing yet", hint="`oppa tune` with this study runs trials")
-    return interpretations(fitted(problem, candidates, trials), candidates)
+    return surrogate_summaries(fitted(problem, candidates, trials), candidates)
 
 
 def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import current, to_json
 
-    finding = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
-    result = to_json(study, finding, None, equivalence(study, finding, problem))
+    found = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
+    result = to_json(study, found, None, equivalence(study, found, problem))
     if learned:
         result["surrogate"] = {quantity: dataclasses.asdict(each) for quantity, each in learned.items()}
     typer.echo(json.dumps(result, indent=1))
@@ -93,7 +93,7 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     from rich.markup import escape
 
     from oppa.cli import style
-    from oppa.cli.summary import print_finding
+    from oppa.cli.summary import print_result
     from oppa.report.study import facts, failures, ranked
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import current
@@ -113,8 +113,8 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     style.out().print(summary, table)
     if failed := failures(trials):
         style.out().print("\n".join(f"[bold]failed[/]   {escape(line)}" for line in failed))
-    if finding := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
-        print_finding(finding, equivalence(study, finding, problem), console=style.out())
+    if result := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
+        print_result(result, equivalence(study, result, problem), console=style.out())
 
 
 def _print_learned(learned: "Learned") -> None:

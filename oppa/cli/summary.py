@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from oppa.study import Study, Trial
     from oppa.trials.wire import Outcome
     from oppa.tuning.equivalence import Equivalence
-    from oppa.tuning.hand_over import HandOver
-    from oppa.tuning.result import Finding
-    from oppa.tuning.verification import Gain, Interval
+    from oppa.tuning.export_best import ExportedBest
+    from oppa.tuning.result import SearchResult
+    from oppa.tuning.verification import Interval, SpeedUp
 
 
 def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") -> None:
@@ -56,29 +56,29 @@ def job_line(problem: "Problem") -> str:
     return f"[bold]job[/]    {escape(problem.name)}: {job(problem)}"
 
 
-def print_finding(
-    finding: "Finding",
+def print_result(
+    result: "SearchResult",
     learned: "Equivalence | None",
     *,
     why_ended: str = "",
-    handed: "HandOver | None" = None,
+    exported: "ExportedBest | None" = None,
     console: "Console | None" = None,
 ) -> None:
     """Print the winner, its comparisons, whether it learns the same, and the script that runs it; to stderr unless `console` is given."""
     from oppa.report.words import equivalent
 
-    lines = [f"\n{why_ended}" if why_ended else "", *_contenders(finding), *_comparisons(finding)]
-    lines += [f"[bold]learns[/]   {equivalent(learned, finding)}"] if learned else []
-    lines += _handed(handed) if handed else []
+    lines = [f"\n{why_ended}" if why_ended else "", *_contenders(result), *_comparisons(result)]
+    lines += [f"[bold]learns[/]   {equivalent(learned, result)}"] if learned else []
+    lines += _exported(exported) if exported else []
     (console or style.err()).print("\n".join(lines))
 
 
-def _handed(handed: "HandOver") -> list[str]:
+def _exported(exported: "ExportedBest") -> list[str]:
     """Return lines with the script that runs the winner, and with the formats that it was exported to."""
-    run = [f"[bold]run it[/]   {escape(str(handed.script))}"] if handed.script else []
-    readme = escape(str(handed.folder / "README.md"))
-    others = f"; not {', '.join(handed.refused)}: {readme} says why" if handed.refused else f": {readme}"
-    return [*run, f"[bold]export[/]   {', '.join(handed.exported) or 'nothing'}{others}"]
+    run = [f"[bold]run it[/]   {escape(str(exported.script))}"] if exported.script else []
+    readme = escape(str(exported.folder / "README.md"))
+    others = f"; not {', '.join(exported.refused)}: {readme} says why" if exported.refused else f": {readme}"
+    return [*run, f"[bold]export[/]   {', '.join(exported.exported) or 'nothing'}{others}"]
 
 
 def nothing_feasible(study: "Study", problem: "Problem") -> OppaError:
@@ -128,17 +128,17 @@ def new_folder(name: str, among: str = "studies") -> Path:
                 number += 1
 
 
-def _contenders(finding: "Finding") -> list[str]:
+def _contenders(result: "SearchResult") -> list[str]:
     """Return a line in columns for each of the winner, the second and the default or baseline."""
-    best, second, default = finding.best, _second(finding), finding.default
-    gain, lead = finding.gain, finding.lead
-    compared = gain or lead
+    best, second, default = result.best, _second(result), result.default
+    speed_up, margin = result.speed_up, result.margin
+    compared = speed_up or margin
     rows = [("winner", best, compared.winner if compared else None)]
     if second is not None:
-        rows += [("second", second, lead.other if lead else None)]
+        rows += [("second", second, margin.other if margin else None)]
     if default is not None and default.configuration != best.configuration:
-        rows += [(finding.usual, default, gain.other if gain else None)]
-    cells = [(trial.configuration.id, *_speed(trial, finding, interval), style.memory(trial.memory_bytes)) for _, trial, interval in rows]
+        rows += [(result.usual, default, speed_up.other if speed_up else None)]
+    cells = [(trial.configuration.id, *_speed(trial, result, interval), style.memory(trial.memory_bytes)) for _, trial, interval in rows]
     id_, value, spread, _ = (max(map(len, column)) for column in zip(*cells, strict=True))
     return [
         f"[bold]{name:<8}[/] [cyan]{cell[0]:<{id_}}[/]   {cell[1]:>{value}} steps/s{cell[2]:<{spread}}   peak {cell[3]}"
@@ -146,43 +146,43 @@ def _contenders(finding: "Finding") -> list[str]:
     ]
 
 
-def _comparisons(finding: "Finding") -> list[str]:
+def _comparisons(result: "SearchResult") -> list[str]:
     """Return the winner's margin over the second, and its speed-up over the default or the baseline."""
-    lead = [_compared("lead", finding, finding.lead)] if finding.lead and _second(finding) else []
-    said = [*_failure(finding), *lead]
-    if finding.default is None:
-        return [*said, "[bold]gain[/]     unknown: no default configuration fits"]
-    if finding.default.configuration == finding.best.configuration:
-        return [*said, f"[bold]gain[/]     none: nothing that was tried is faster than {finding.usual_in_words}"]
-    return [*said, _compared("gain", finding, finding.gain)]
+    margin = [_compared("margin", result, result.margin)] if result.margin and _second(result) else []
+    said = [*_failure(result), *margin]
+    if result.default is None:
+        return [*said, "[bold]speed-up[/] unknown: no default configuration fits"]
+    if result.default.configuration == result.best.configuration:
+        return [*said, f"[bold]speed-up[/] none: nothing that was tried is faster than {result.usual_in_words}"]
+    return [*said, _compared("speed-up", result, result.speed_up)]
 
 
-def _failure(finding: "Finding") -> list[str]:
+def _failure(result: "SearchResult") -> list[str]:
     """Return how the baseline failed, and that the default replaces it; empty if it did not fail."""
-    failed = finding.failure
+    failed = result.failure
     if failed is None:
         return []
     ended = f"{style.outcome(failed.outcome)} in trial {failed.id}"
     return [f"[bold]baseline[/] [cyan]{failed.configuration.id}[/]   {ended}; the default stands in for it"]
 
 
-def _second(finding: "Finding") -> "Trial | None":
+def _second(result: "SearchResult") -> "Trial | None":
     """Return the runner-up; None if it is the default, or there is none."""
-    second, default = finding.runner_up, finding.default
+    second, default = result.runner_up, result.default
     return None if second and default and second.configuration == default.configuration else second
 
 
-def _compared(name: str, finding: "Finding", gain: "Gain | None") -> str:
-    if gain is None:
-        return f"[bold]{name:<7}[/]  not verified yet: `oppa tune` with this study runs the repeats"
-    verdict = "[yellow]tied[/]: the 95% intervals overlap" if gain.tied else "the 95% intervals do not overlap"
-    ratio = f"[green]{gain.ratio.value:.2f}x[/] [{gain.ratio.low:.2f} - {gain.ratio.high:.2f}]"
-    return f"[bold]{name:<7}[/]  {ratio}, {len(finding.repeats_of(finding.best))} repeats each, in turn; {verdict}"
+def _compared(name: str, result: "SearchResult", speed_up: "SpeedUp | None") -> str:
+    if speed_up is None:
+        return f"[bold]{name:<8}[/] not verified yet: `oppa tune` with this study runs the repeats"
+    verdict = "[yellow]tied[/]: the 95% intervals overlap" if speed_up.tied else "the 95% intervals do not overlap"
+    ratio = f"[green]{speed_up.ratio.value:.2f}x[/] [{speed_up.ratio.low:.2f} - {speed_up.ratio.high:.2f}]"
+    return f"[bold]{name:<8}[/] {ratio}, {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"
 
 
-def _speed(trial: "Trial", finding: "Finding", interval: "Interval | None") -> tuple[str, str]:
+def _speed(trial: "Trial", result: "SearchResult", interval: "Interval | None") -> tuple[str, str]:
     """Return the steps per second of the repeats, and their interval; without repeats, those of the trial."""
     if interval:
         return style.number(interval.value), f" [{style.number(interval.low)} - {style.number(interval.high)}]"
-    rates = [repeat.steps_per_s for repeat in finding.repeats_of(trial) if repeat.steps_per_s]
+    rates = [repeat.steps_per_s for repeat in result.repeats_of(trial) if repeat.steps_per_s]
     return style.number(statistics.geometric_mean(rates) if rates else trial.steps_per_s), ""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oppa.study import Study
     from oppa.trials.runner import Runner
     from oppa.tuning.designer import Designer
-    from oppa.tuning.result import Finding
+    from oppa.tuning.result import SearchResult
 
 STUDY = "The study's folder: an existing one is resumed. A new one below studies/ unless given."
 TRIALS = "Search trials of the whole study, instead of the job file's."
@@ -76,7 +76,7 @@ def tune(
     problem = dataclasses.replace(problem, limits=limits)
     request = Request(launcher=launcher, parallel=parallel, options=tuple(sbatch or ()))
     wishes = _Wishes(designer=designer, seed=seed, transfer=transfer, request=request, imitator=imitator)
-    result, error = _sitting(problem, study, wishes)
+    result, error = _in_session(problem, study, wishes)
     if as_json:
         import json
 
@@ -123,16 +123,16 @@ def _question(file: Path, name: str | None, table: Path | None) -> "tuple[Proble
     return tasks[name].problem, tasks[name].imitator
 
 
-def _sitting(problem: "Problem", named: Path | None, wishes: _Wishes) -> tuple[dict[str, Any], OppaError | None]:
+def _in_session(problem: "Problem", named: Path | None, wishes: _Wishes) -> tuple[dict[str, Any], OppaError | None]:
     """Work on a study until it is done; return the result, and the error if nothing is feasible or trials fail repeatedly."""
     from oppa.cli.job import open_study, with_software
-    from oppa.cli.summary import new_folder, nothing_feasible, print_finding, print_problem
+    from oppa.cli.summary import new_folder, nothing_feasible, print_problem, print_result
     from oppa.cli.watch import Interruption
     from oppa.report.record import provenance
     from oppa.trials.runner import load_runner
     from oppa.trials.sweep import sweep
     from oppa.tuning.equivalence import equivalence
-    from oppa.tuning.hand_over import write_best
+    from oppa.tuning.export_best import write_best
     from oppa.tuning.repeated_failures import RepeatedFailureError
     from oppa.tuning.result import to_json
 
@@ -148,26 +148,26 @@ def _sitting(problem: "Problem", named: Path | None, wishes: _Wishes) -> tuple[d
     interruption = Interruption()
     with open_study(problem, folder) as study, interruption.caught():
         sweep(study.uuid)
-        study.sit_down({**provenance(problem.software), "designer": wishes.designer, "seed": str(wishes.seed)})
+        study.open_session({**provenance(problem.software), "designer": wishes.designer, "seed": str(wishes.seed)})
         print_problem(problem, candidates, study)
         try:
-            finding, why_ended = _search_and_verify(study, problem, candidates, runner, wishes, interruption)
+            result, why_ended = _search_and_verify(study, problem, candidates, runner, wishes, interruption)
         except RepeatedFailureError as error:
             return to_json(study, None, error.message), error
-        if finding is None:
+        if result is None:
             return to_json(study, None, why_ended), nothing_feasible(study, problem)
-        learned = equivalence(study, finding, problem)
-        print_finding(finding, learned, why_ended=why_ended, handed=write_best(study, problem, finding.best))
-        return to_json(study, finding, why_ended, learned), None
+        learned = equivalence(study, result, problem)
+        print_result(result, learned, why_ended=why_ended, exported=write_best(study, problem, result.best))
+        return to_json(study, result, why_ended, learned), None
 
 
 def _search_and_verify(
     study: "Study", problem: "Problem", candidates: "Candidates", runner: "Runner", wishes: _Wishes, interruption: "Interruption"
-) -> "tuple[Finding | None, str]":
+) -> "tuple[SearchResult | None, str]":
     from oppa.cli.sitting import again_with, going_on, running_trials
     from oppa.cli.watch import make_watcher
     from oppa.tuning.result import find_winner
-    from oppa.tuning.search import Sitting, search
+    from oppa.tuning.search import TrialExecutor, search
     from oppa.tuning.stopping import make_rule
 
     again = again_with("--study", study.folder)
@@ -176,6 +176,6 @@ def _search_and_verify(
         designer = wishes.make_designer(problem, candidates)
         rule = make_rule(problem.strategy.stopping or designers.STOPPING.get(wishes.designer, "never"), problem.limits)
         with make_watcher(study, interruption, problem) as watcher:
-            sitting = Sitting(study, problem, run_trial, watcher, imitated=runner.in_process)
-            why_ended = search(sitting, candidates, designer, rule)
-            return find_winner(sitting, candidates, designer), why_ended
+            executor = TrialExecutor(study, problem, run_trial, watcher, imitated=runner.in_process)
+            why_ended = search(executor, candidates, designer, rule)
+            return find_winner(executor, candidates, designer), why_ended

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oppa.durable import write_private
+from oppa.atomic_write import write_private
 from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem

@@ -11,7 +11,7 @@ import os
 import secrets
 from pathlib import Path
 
-from oppa.durable import sync, write_private
+from oppa.atomic_write import sync, write_private
 from oppa.errors import EnvironmentLackingError, InputError
 
 SECRET = "secret"

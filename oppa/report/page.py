@@ -33,8 +33,8 @@ from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.runner import load_runner
 from oppa.tuning.designers.oppa import fitted
 from oppa.tuning.equivalence import equivalence
-from oppa.tuning.interpretation import interpretations
-from oppa.tuning.result import Finding, current
+from oppa.tuning.result import SearchResult, current
+from oppa.tuning.surrogate_summary import surrogate_summaries
 from oppa.units import format_bytes, format_number, format_seconds, format_uncertain
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -86,7 +86,7 @@ def render(study: Study, problem: Problem) -> str:
     running = study.running()  # read before the trials, so that a trial that ends in between is in both, not missing from both
     trials, candidates = study.trials(), problem.candidates()
     ended = {trial.id for trial in trials}
-    finding = current(trials, candidates, problem.limits.repeats, problem.baseline)
+    result = current(trials, candidates, problem.limits.repeats, problem.baseline)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     imitated = load_runner(problem.runner).in_process
     facts = {
@@ -102,9 +102,9 @@ def render(study: Study, problem: Problem) -> str:
         "imitated": imitated,
         "spent_s": sum(trial.seconds for trial in trials) if imitated else study.spent_s(),
         "running": [lease for lease in running if lease.trial not in ended],
-        "finding": finding,
-        "verdicts": words.verdicts(finding, trials, equivalence(study, finding, problem)) if finding else [],
-        "differences": differences(finding, problem) if finding else [],
+        "finding": result,
+        "verdicts": words.verdicts(result, trials, equivalence(study, result, problem)) if result else [],
+        "differences": differences(result, problem) if result else [],
         "launch": _launch(study),
         "progress": charts.best_so_far(trials, imitated=imitated),
         "throughput": charts.throughput(trials),
@@ -120,12 +120,12 @@ def style() -> Markup:
     return Markup(colours() + (TEMPLATES / "page.css").read_text(encoding="utf-8"))
 
 
-def differences(finding: Finding, problem: Problem) -> list[tuple[str, object, object]]:
+def differences(result: SearchResult, problem: Problem) -> list[tuple[str, object, object]]:
     """Return every parameter in which the winner differs from the default: its name, the winner's value, the default's.
 
     If no default configuration was measured, the framework's defaults of the single parameters replace it.
     """
-    best, default = finding.best.configuration, finding.default.configuration if finding.default else None
+    best, default = result.best.configuration, result.default.configuration if result.default else None
     values = [
         (known.name, getattr(best, known.name), getattr(default, known.name) if default else known.default)
         for known in problem.space.parameters
@@ -152,7 +152,7 @@ def _learned(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) 
     return Learned(
         trials=len(known),
         sensitivities=sensitivities(designer, candidates),
-        sections=sections(interpretations(designer, candidates)),
+        sections=sections(surrogate_summaries(designer, candidates)),
     )
 
 

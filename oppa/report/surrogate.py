@@ -4,21 +4,21 @@ from collections.abc import Mapping
 
 from oppa.cost.coefficients import Belief
 from oppa.report.record import Section
-from oppa.tuning.interpretation import Interpretation
+from oppa.tuning.surrogate_summary import SurrogateSummary
 from oppa.units import format_bytes, format_seconds
 
 COEFFICIENTS = ("coefficient", "what it is", ">believed", "[90%]", ">learned", "[90%]")
 LENGTHSCALES = ("parameter", ">log length scale")
 
 
-def sections(learned: Mapping[str, Interpretation]) -> list[Section]:
+def sections(learned: Mapping[str, SurrogateSummary]) -> list[Section]:
     """Return two sections for each quantity: its coefficients and its length scales."""
     return [section for quantity, each in learned.items() for section in (_coefficients(quantity, each), _lengthscales(quantity, each))]
 
 
-def _coefficients(quantity: str, learned: Interpretation) -> Section:
-    told = [lesson for lesson in learned.lessons if lesson.identified]
-    others = ", ".join(lesson.name for lesson in learned.lessons if not lesson.identified)
+def _coefficients(quantity: str, learned: SurrogateSummary) -> Section:
+    told = [coefficient for coefficient in learned.coefficients if coefficient.identified]
+    others = ", ".join(coefficient.name for coefficient in learned.coefficients if not coefficient.identified)
     return Section(
         title=f"{quantity.capitalize()}: what the trials told of the cost model's coefficients",
         text=f"Not identified here: {others}." if others else "Every coefficient was identified.",
@@ -27,7 +27,7 @@ def _coefficients(quantity: str, learned: Interpretation) -> Section:
     )
 
 
-def _lengthscales(quantity: str, learned: Interpretation) -> Section:
+def _lengthscales(quantity: str, learned: SurrogateSummary) -> Section:
     return Section(
         title=f"{quantity.capitalize()}: what the cost model does not explain",
         text="The shorter, the more the parameter explains that the cost model does not (OPPA Table 5).",

@@ -9,38 +9,38 @@ from oppa.report.study import each_once, tied
 from oppa.study import Trial
 from oppa.study.records import SEARCH
 from oppa.tuning.equivalence import Equivalence
-from oppa.tuning.result import Finding, rates
-from oppa.tuning.verification import Gain, Interval
+from oppa.tuning.result import SearchResult, rates
+from oppa.tuning.verification import Interval, SpeedUp
 from oppa.units import format_number, format_uncertain
 
 MATTERS = 0.02
 """Relative loss of throughput that is within the variation between trials of one configuration."""
 
 
-def speed(trial: Trial, finding: Finding) -> str:
+def speed(trial: Trial, result: SearchResult) -> str:
     """Return a contender's steps per second as text: the mean of its repeats with their 95% interval.
 
     If there are too few repeats for an interval, it is their mean alone. Without repeats, it is the trial's with its standard deviation.
     """
-    if interval := _intervals(finding).get(trial.configuration):
+    if interval := _intervals(result).get(trial.configuration):
         return f"{format_number(interval.value)} [{format_number(interval.low)} – {format_number(interval.high)}]"
-    if repeats := rates(finding.repeats_of(trial)):
+    if repeats := rates(result.repeats_of(trial)):
         return format_number(statistics.geometric_mean(repeats))
     return format_uncertain(trial.steps_per_s or 0.0, trial.stddev or 0.0)
 
 
-def _intervals(finding: Finding) -> dict[Configuration, Interval]:
+def _intervals(result: SearchResult) -> dict[Configuration, Interval]:
     found = dict[Configuration, Interval]()
-    for other, compared in ((finding.runner_up, finding.lead), (finding.default, finding.gain)):
+    for other, compared in ((result.runner_up, result.margin), (result.default, result.speed_up)):
         if other and compared:
-            found |= {finding.best.configuration: compared.winner, other.configuration: compared.other}
+            found |= {result.best.configuration: compared.winner, other.configuration: compared.other}
     return found
 
 
-def verdicts(finding: Finding, trials: Sequence[Trial], learned: Equivalence | None = None) -> list[str]:
+def verdicts(result: SearchResult, trials: Sequence[Trial], learned: Equivalence | None = None) -> list[str]:
     """Return sentences on the winner: its speed-up, whether it learns as the default or the baseline does, and the ties with it."""
-    said = [_gain(finding), _failure(finding), _lead(finding), _learning(learned, finding) if learned else ""]
-    if finding.missing(2):
+    said = [_gain(result), _failure(result), _lead(result), _learning(learned, result) if learned else ""]
+    if result.missing(2):
         said.append("Not verified yet: these are single trials. Running oppa tune again with this study repeats the contenders in turn.")
     feasible = each_once([trial for trial in trials if trial.purpose == SEARCH])
     if others := len(tied(feasible)) - 1 if feasible else 0:
@@ -49,46 +49,46 @@ def verdicts(finding: Finding, trials: Sequence[Trial], learned: Equivalence | N
     return [sentence for sentence in said if sentence]
 
 
-def equivalent(learned: Equivalence, finding: Finding) -> str:
+def equivalent(learned: Equivalence, result: SearchResult) -> str:
     """Return a phrase on whether the winner's losses equal those of the configuration that it is compared with."""
     tolerance = f"tolerance {learned.tolerance:g}"
     if learned.holds:
-        return f"as {finding.usual_in_words} does: losses of {learned.steps} steps agree to {learned.deviation:.0e} ({tolerance})"
+        return f"as {result.usual_in_words} does: losses of {learned.steps} steps agree to {learned.deviation:.0e} ({tolerance})"
     where = f"by {learned.deviation:.2g} at step {learned.at_step} ({tolerance})"
-    return f"not as {finding.usual_in_words} does: losses differ {where}; look at what your program makes of the configuration"
+    return f"not as {result.usual_in_words} does: losses differ {where}; look at what your program makes of the configuration"
 
 
-def _learning(learned: Equivalence, finding: Finding) -> str:
-    said = equivalent(learned, finding)
+def _learning(learned: Equivalence, result: SearchResult) -> str:
+    said = equivalent(learned, result)
     return f"It learns {said}." if learned.holds else f"Mind what it learns: {said}."
 
 
-def _gain(finding: Finding) -> str:
-    if finding.default is None:
+def _gain(result: SearchResult) -> str:
+    if result.default is None:
         return "The gain over the default configuration is unknown: none that fits was measured."
-    if finding.default.configuration == finding.best.configuration:
-        return f"This is {finding.usual_in_words}: nothing that was tried is faster."
-    return f"Against {finding.usual_in_words}: {_compared(finding.gain, finding)}." if finding.gain else ""
+    if result.default.configuration == result.best.configuration:
+        return f"This is {result.usual_in_words}: nothing that was tried is faster."
+    return f"Against {result.usual_in_words}: {_compared(result.speed_up, result)}." if result.speed_up else ""
 
 
-def _failure(finding: Finding) -> str:
-    if finding.failure is None:
+def _failure(result: SearchResult) -> str:
+    if result.failure is None:
         return ""
-    ended = f"{finding.failure.configuration.id}, ended in trial {finding.failure.id}: {finding.failure.outcome.replace('_', ' ')}"
+    ended = f"{result.failure.configuration.id}, ended in trial {result.failure.id}: {result.failure.outcome.replace('_', ' ')}"
     return f"The baseline, {ended}. The default configuration stands in for it."
 
 
-def _lead(finding: Finding) -> str:
-    second, default = finding.runner_up, finding.default
-    if second is None or finding.lead is None or (default and second.configuration == default.configuration):
+def _lead(result: SearchResult) -> str:
+    second, default = result.runner_up, result.default
+    if second is None or result.margin is None or (default and second.configuration == default.configuration):
         return ""
-    return f"Against the second, {second.configuration.id}: {_compared(finding.lead, finding)}."
+    return f"Against the second, {second.configuration.id}: {_compared(result.margin, result)}."
 
 
-def _compared(gain: Gain, finding: Finding) -> str:
+def _compared(gain: SpeedUp, result: SearchResult) -> str:
     verdict = "tied, the 95% intervals overlap" if gain.tied else "the 95% intervals do not overlap"
     ratio = f"{gain.ratio.value:.2f} times as fast [{gain.ratio.low:.2f} – {gain.ratio.high:.2f}]"
-    return f"{ratio} in {len(finding.repeats_of(finding.best))} repeats each, in turn; {verdict}"
+    return f"{ratio} in {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"
 
 
 def early_termination(trials: Sequence[Trial], *, q_max: int) -> str:

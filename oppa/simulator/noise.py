@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppa.problem.configuration import Configuration
+from oppa.random_streams import stream
 from oppa.simulator.hardware import Noise
-from oppa.streams import stream
 
 FIRST_STEP_FACTOR, SECOND_STEP_FACTOR = 1.5, 1.05
 """Slow-down of the first two steps. Assumed.

@@ -14,6 +14,7 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
+from oppa.random_streams import stream
 from oppa.simulator.framework import framework_of
 from oppa.simulator.hardware import hardware_of
 from oppa.simulator.imitation import Imitation
@@ -22,7 +23,6 @@ from oppa.simulator.memory import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTATI
 from oppa.simulator.noise import noisy_steps
 from oppa.simulator.step import Steps
 from oppa.simulator.topology import Topology
-from oppa.streams import stream
 from oppa.units import format_bytes
 
 INITIALISED_BYTES_PER_S = 1.5e9

@@ -9,12 +9,12 @@ from oppa.problem.training import Limits
 from oppa.simulator.imitation import Imitation, Imitator
 from oppa.trials.throughput import estimate
 from oppa.trials.trial import TrialResult
-from oppa.trials.watch import Judge, writable
+from oppa.trials.watch import StopRule, writable
 from oppa.trials.wire import MEASUREMENTS, Measurement, TrialSpec
 from oppa.units import format_seconds
 
 
-def run_imitated(imitation: Imitation, judge: Judge | None = None) -> TrialResult:
+def run_imitated(imitation: Imitation, judge: StopRule | None = None) -> TrialResult:
     """Return the result of a trial, which stops after the first step at which `judge` returns true.
 
     Without a judge it runs all its steps. The judge gets the times of all steps so far, from the second step on.
@@ -48,7 +48,7 @@ class ImitatedTrials:
         spec: TrialSpec,
         *,
         limits: Limits,
-        judge: Judge | None = None,
+        judge: StopRule | None = None,
         on_step: Callable[[Measurement], None] = lambda _: None,
         on_tick: Callable[[], None] = lambda: None,
     ) -> TrialResult:

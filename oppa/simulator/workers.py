@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppa.protocol.worker import WorkerState, accuracy_gain
+from oppa.random_streams import stream
 from oppa.simulator.learning_curve import LearningCurve
-from oppa.streams import stream
 
 Array = NDArray[np.float64]
 

@@ -71,7 +71,7 @@ class Study:
         """Return the id that every process of this study carries in its environment."""
         return str(self.meta["uuid"])
 
-    def sit_down(self, facts: Mapping[str, str]) -> None:
+    def open_session(self, facts: Mapping[str, str]) -> None:
         """Begin a session of this tuner, and store its facts: command, versions, hardware, and all else that explains the trials later."""
         now = self._clock()
         with self._transaction() as connection:

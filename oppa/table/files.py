@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from oppa.durable import sync
+from oppa.atomic_write import sync
 from oppa.errors import TableError
 from oppa.table.origin import SCHEMA_VERSION, Origin
 from oppa.table.rows import COLUMNS, Row

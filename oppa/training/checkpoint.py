@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from oppa.durable import sync
+from oppa.atomic_write import sync
 from oppa.errors import CheckpointError
 from oppa.problem.model import Model
 from oppa.training.boxes import Box, common, elements, index, rows_of

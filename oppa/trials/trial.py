@@ -12,7 +12,7 @@ from oppa.trials import logs, output, wire
 from oppa.trials.launcher import Exit, Launcher
 from oppa.trials.throughput import Estimate, estimate
 from oppa.trials.verdict import Verdict, kernel_oom_kills, verdict
-from oppa.trials.watch import HANG_S, Judge, Watch, writable
+from oppa.trials.watch import HANG_S, StopRule, Watch, writable
 from oppa.trials.wire import Measurement, Outcome, TrialSpec
 
 POLL_S = 0.015
@@ -50,7 +50,7 @@ def run_trial(
     spec: TrialSpec,
     *,
     limits: Limits,
-    judge: Judge | None = None,
+    judge: StopRule | None = None,
     on_step: Callable[[Measurement], None] = lambda _: None,
     on_tick: Callable[[], None] = lambda: None,
     hang_s: float = HANG_S,

@@ -17,7 +17,7 @@ HANG_S = 10.0
 HANG_STEPS = 20
 """A trial hangs if it reports no step for `HANG_S` seconds, nor for `HANG_STEPS` times its median step time."""
 
-Judge = Callable[[Sequence[float]], bool]
+StopRule = Callable[[Sequence[float]], bool]
 """A function of the seconds of all steps so far, the first included. It returns True if these steps are enough."""
 
 
@@ -31,7 +31,7 @@ class Watch:
         *,
         limit_s: float,
         hang_s: float,
-        judge: Judge | None,
+        judge: StopRule | None,
         on_step: Callable[[Measurement], None],
     ) -> None:
         self._folder = folder

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from oppa.tuning.surrogate.belief import Normal
+from oppa.tuning.surrogate.distributions import Normal
 
 TEMPERATURE = 0.05
 """Width of the step from feasible to infeasible, in log memory: 5% of the limit."""

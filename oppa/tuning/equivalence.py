@@ -18,7 +18,7 @@ from oppa.study import Study
 from oppa.trials.wire import MeasurementReader
 
 if TYPE_CHECKING:
-    from oppa.tuning.result import Finding
+    from oppa.tuning.result import SearchResult
 
 LEARNED = (
     *("global_batch", "precision", "optimizer", "learning_rate", "momentum", "adam_beta2", "gradient_clipping"),
@@ -59,15 +59,15 @@ def compare(ours: Sequence[float], theirs: Sequence[float], *, reference: str, p
     return Equivalence(reference=reference, steps=len(off), deviation=deviation, at_step=worst, tolerance=TOLERANCE[precision])
 
 
-def equivalence(study: Study, finding: "Finding | None", problem: Problem) -> Equivalence | None:
+def equivalence(study: Study, result: "SearchResult | None", problem: Problem) -> Equivalence | None:
     """Compare the winner's losses with those of the default or the baseline, in their last repeats; None if there is nothing to compare."""
-    if finding is None or finding.default is None or finding.default.configuration == finding.best.configuration:
+    if result is None or result.default is None or result.default.configuration == result.best.configuration:
         return None
-    repeats = [finding.repeats[trial.configuration] for trial in (finding.best, finding.default)]
+    repeats = [result.repeats[trial.configuration] for trial in (result.best, result.default)]
     if not all(repeats):
         return None
     ours, theirs = (losses(study.folder / "trials" / own[-1].folder_name) for own in repeats)
-    return compare(ours, theirs, reference=finding.default.configuration.id, precision=problem.training.precision)
+    return compare(ours, theirs, reference=result.default.configuration.id, precision=problem.training.precision)
 
 
 def losses(folder: Path) -> list[float]:

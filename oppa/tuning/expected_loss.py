@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from oppa.table.goodput import goodput
-from oppa.tuning.surrogate.belief import Joint, Normal
+from oppa.tuning.surrogate.distributions import Joint, Normal
 from oppa.tuning.surrogate.map_fit import cholesky
 
 NOISE_SCALES = 24

@@ -16,7 +16,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
 from oppa.tuning.designers.oppa import Oppa
-from oppa.tuning.result import Finding, current, rates
+from oppa.tuning.result import SearchResult, current, rates
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +63,11 @@ class Explanation:
 
 def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate: int, trials: Sequence[Trial]) -> Explanation:
     """Explain a candidate by a fitted designer and the trials that it learned from."""
-    configuration, finding = candidates.configuration(candidate), current(trials, candidates, problem.limits.repeats, problem.baseline)
+    configuration, result = candidates.configuration(candidate), current(trials, candidates, problem.limits.repeats, problem.baseline)
     own = _own(trials, configuration)
     tried = next((trial for trial in reversed(own) if trial.feasible), own[-1] if own else None)
-    repeats = finding.repeats_of(tried) if finding and tried and finding.repeats_of(finding.best) else ()
-    best, best_rate = _best_measured(finding, trials, repeated=bool(repeats)) if finding else _best_predicted(designer, candidates)
+    repeats = result.repeats_of(tried) if result and tried and result.repeats_of(result.best) else ()
+    best, best_rate = _best_measured(result, trials, repeated=bool(repeats)) if result else _best_predicted(designer, candidates)
     measured = rates(repeats) or rates(own)
     return Explanation(
         configuration=configuration,
@@ -79,7 +79,7 @@ def explain(designer: Oppa, problem: Problem, candidates: Candidates, candidate:
         usable_bytes=problem.cluster.usable_bytes,
         best=best,
         best_steps_per_s=best_rate,
-        best_measured=finding is not None,
+        best_measured=result is not None,
         shares=_shares(designer, workload_of(problem, candidates).take(torch.tensor([candidate]))),
     )
 
@@ -89,10 +89,10 @@ def _own(trials: Sequence[Trial], configuration: Configuration) -> list[Trial]:
     return [trial for trial in trials if trial.configuration == configuration and trial.counts and trial.purpose != VERIFICATION]
 
 
-def _best_measured(finding: Finding, trials: Sequence[Trial], *, repeated: bool) -> tuple[Configuration, float]:
+def _best_measured(result: SearchResult, trials: Sequence[Trial], *, repeated: bool) -> tuple[Configuration, float]:
     """Return the winner and its throughput: over its repeats if `repeated`, else over its other trials."""
-    best = finding.best.configuration
-    return best, statistics.geometric_mean(rates(finding.repeats_of(finding.best) if repeated else _own(trials, best)))
+    best = result.best.configuration
+    return best, statistics.geometric_mean(rates(result.repeats_of(result.best) if repeated else _own(trials, best)))
 
 
 def _best_predicted(designer: Oppa, candidates: Candidates) -> tuple[Configuration, float]:

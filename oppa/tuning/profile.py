@@ -14,9 +14,9 @@ from oppa.study import Prediction, Trial
 from oppa.table import Origin, Row, Table
 from oppa.table.origin import Method
 from oppa.tuning.designer import Known, Observation
-from oppa.tuning.designers.active import Active, Loss
-from oppa.tuning.designers.complete import Complete
-from oppa.tuning.search import Sitting, search, searched
+from oppa.tuning.designers.active_profiling import ActiveProfiling, Loss
+from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
+from oppa.tuning.search import TrialExecutor, search, searched
 from oppa.tuning.stopping import never, precise
 
 DEFAULT_LOSS = 0.01
@@ -50,8 +50,10 @@ class Profiler(Protocol):
 class Keeper:
     """Writes the table of a session."""
 
-    def __init__(self, sitting: Sitting, candidates: Candidates, profiler: Profiler, *, bound: float, command: str, imitated: bool) -> None:
-        self._sitting, self._candidates, self._profiler = sitting, candidates, profiler
+    def __init__(
+        self, executor: TrialExecutor, candidates: Candidates, profiler: Profiler, *, bound: float, command: str, imitated: bool
+    ) -> None:
+        self._sitting, self._candidates, self._profiler = executor, candidates, profiler
         self._bound, self._command, self._imitated = bound, command, imitated
 
     def table(self, *, complete: bool) -> Table | None:
@@ -109,16 +111,16 @@ class Kept:
         self._profiler.update(observations)
 
 
-def profile(sitting: Sitting, candidates: Candidates, profiler: Profiler, keeper: Keeper) -> tuple[Table | None, str]:
+def profile(executor: TrialExecutor, candidates: Candidates, profiler: Profiler, keeper: Keeper) -> tuple[Table | None, str]:
     """Run trials until no other is worthwhile or the budget is spent.
 
     Returns:
         The table, None if nothing was measured; and in a few words what ended the profile.
     """
-    rule = (never if isinstance(profiler, Complete) else precise)(sitting.problem.limits)
+    rule = (never if isinstance(profiler, ExhaustiveProfiling) else precise)(executor.problem.limits)
     kept = Kept(profiler, keeper)
-    reason = search(sitting, candidates, kept, rule)
-    if isinstance(profiler, Active):
+    reason = search(executor, candidates, kept, rule)
+    if isinstance(profiler, ActiveProfiling):
         profiler.assess()
         if profiler.satisfied and kept.exhausted:
             reason = "the expected loss of goodput is within its bound at every noise scale"
@@ -145,8 +147,8 @@ def rows(known: Sequence[Known], candidates: Candidates, trials: Sequence[Trial]
 
 def loss_of(profiler: Profiler) -> Loss | None:
     """Return the expected loss as last assessed; None if the profiler assesses none."""
-    return profiler.loss if isinstance(profiler, Active) else None
+    return profiler.loss if isinstance(profiler, ActiveProfiling) else None
 
 
 def _method(profiler: Profiler) -> Method:
-    return "active" if isinstance(profiler, Active) else "exhaustive"
+    return "active" if isinstance(profiler, ActiveProfiling) else "exhaustive"

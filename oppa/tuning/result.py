@@ -15,8 +15,8 @@ from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
 from oppa.tuning.calibration import track_record
 from oppa.tuning.designer import Designer, Observation, standings
 from oppa.tuning.equivalence import Equivalence
-from oppa.tuning.search import Sitting
-from oppa.tuning.verification import Gain, gain
+from oppa.tuning.search import TrialExecutor
+from oppa.tuning.verification import SpeedUp, speed_up
 
 STRIKES = 2
 """Failed trials after which a configuration is dropped; running out of memory once is enough."""
@@ -25,7 +25,7 @@ BASELINES = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class SearchResult:
     """The winner, and what it was compared with: the user's baseline, else the default; None if there is no such configuration."""
 
     best: Trial
@@ -54,12 +54,12 @@ class Finding:
         return {"baseline": "the baseline", "default": "the default configuration"}[self.usual]
 
     @property
-    def gain(self) -> Gain | None:
+    def speed_up(self) -> SpeedUp | None:
         """Return the winner's speed-up over the reference; None if they are the same, or either has fewer than two repeats."""
         return self._over(self.default)
 
     @property
-    def lead(self) -> Gain | None:
+    def margin(self) -> SpeedUp | None:
         """Return the winner's margin over the runner-up, under the same conditions."""
         return self._over(self.runner_up)
 
@@ -73,37 +73,37 @@ class Finding:
         order = list(self.repeats)[:: 1 if done % 2 else -1]
         return None if done >= repeats else next(each for each in order if len(self.repeats[each]) == done)
 
-    def _over(self, other: Trial | None) -> Gain | None:
+    def _over(self, other: Trial | None) -> SpeedUp | None:
         if other is None or other.configuration == self.best.configuration:
             return None
         ours, theirs = rates(self.repeats_of(self.best)), rates(self.repeats_of(other))
-        return gain(ours, theirs) if min(len(ours), len(theirs)) >= 2 else None
+        return speed_up(ours, theirs) if min(len(ours), len(theirs)) >= 2 else None
 
 
-def find_winner(sitting: Sitting, candidates: Candidates, designer: Designer) -> Finding | None:
+def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Designer) -> SearchResult | None:
     """Find a default that fits, then repeat it, the fastest and the second until the winner is verified; None if nothing fits.
 
     Raises:
         RepeatedFailureError: no trial took a step, and the last ones failed alike.
     """
-    study, repeats, baseline = sitting.study, sitting.problem.limits.repeats, sitting.problem.baseline
+    study, repeats, baseline = executor.study, executor.problem.limits.repeats, executor.problem.baseline
     while True:
         study.recover()
         trials, running = study.trials(), study.running()
-        finding = current(trials, candidates, repeats, baseline)
-        sitting.failing_alike(trials)
+        result = current(trials, candidates, repeats, baseline)
+        executor.failing_alike(trials)
         if (default := untried_default(trials, candidates, baseline)) is not None:
             due, purpose, pairing = candidates.configuration(default), BASELINE, None
-        elif finding is None or (repeat := finding.missing(repeats)) is None:
-            return finding
+        elif result is None or (repeat := result.missing(repeats)) is None:
+            return result
         else:
-            due, purpose, pairing = repeat, VERIFICATION, finding.pairing
+            due, purpose, pairing = repeat, VERIFICATION, result.pairing
         if any(lease.purpose == purpose and lease.pairing == pairing for lease in running):
-            sitting.wait()  # another tuner runs it
+            executor.wait()  # another tuner runs it
             continue
         prediction = designer.predict(candidates.index_of(due))
         if (lease := study.claim(due, purpose=purpose, pairing=pairing, prediction=prediction)) is not None:
-            sitting.run(lease)
+            executor.run(lease)
 
 
 def untried_default(trials: Sequence[Trial], candidates: Candidates, baseline: Configuration | None = None) -> int | None:
@@ -123,7 +123,7 @@ def usual_order(candidates: Candidates, baseline: Configuration | None) -> list[
     return [*([candidates.index_of(baseline)] if baseline else []), *map(int, candidates.default_order())]
 
 
-def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, baseline: Configuration | None = None) -> Finding | None:
+def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, baseline: Configuration | None = None) -> SearchResult | None:
     """Return the finding from the trials so far, without running anything.
 
     The contenders are the two fastest and the default, or the baseline if that runs; the last trial of each represents it. Configurations
@@ -138,7 +138,7 @@ def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, basel
     default = next((trial for index in usual for trial in reversed(tried.get(index, ())) if _measured(trial)), None)
     contenders = {trial.configuration: trial for trial in (*([default] if default else []), *fastest[:2])}
     ran = _repeats(trials, contenders)
-    finding = Finding(
+    result = SearchResult(
         best=fastest[0],
         default=default,
         runner_up=fastest[1] if len(fastest) > 1 else None,
@@ -146,7 +146,7 @@ def current(trials: Sequence[Trial], candidates: Candidates, repeats: int, basel
         baseline=baseline,
         failure=_failure(trials, baseline) if default is None or default.configuration != baseline else None,
     )
-    return finding if finding.missing(repeats) else _judged(finding, contenders)
+    return result if result.missing(repeats) else _judged(result, contenders)
 
 
 def _failure(trials: Sequence[Trial], baseline: Configuration | None) -> Trial | None:
@@ -155,11 +155,11 @@ def _failure(trials: Sequence[Trial], baseline: Configuration | None) -> Trial |
     return failed[-1] if failed else None
 
 
-def _judged(finding: Finding, contenders: Mapping[Configuration, Trial]) -> Finding:
+def _judged(result: SearchResult, contenders: Mapping[Configuration, Trial]) -> SearchResult:
     """Return the finding with the fastest in the repeats as the winner, and the second as the runner-up."""
-    ranked = sorted(contenders, key=lambda each: -statistics.geometric_mean(rates(finding.repeats[each])))
+    ranked = sorted(contenders, key=lambda each: -statistics.geometric_mean(rates(result.repeats[each])))
     second = contenders[ranked[1]] if len(ranked) > 1 else None
-    return dataclasses.replace(finding, best=contenders[ranked[0]], runner_up=second)
+    return dataclasses.replace(result, best=contenders[ranked[0]], runner_up=second)
 
 
 def _repeats(trials: Sequence[Trial], contenders: Mapping[Configuration, Trial]) -> dict[Configuration, tuple[Trial, ...]]:
@@ -191,22 +191,22 @@ def _dropped(trials: Sequence[Trial], configuration: Configuration) -> bool:
     return "out_of_memory" in failed or len(failed) >= STRIKES
 
 
-def to_json(study: Study, finding: Finding | None, why_ended: str | None, learned: Equivalence | None = None) -> dict[str, Any]:
+def to_json(study: Study, result: SearchResult | None, why_ended: str | None, learned: Equivalence | None = None) -> dict[str, Any]:
     """Return the result as JSON values, as `oppa tune --json` prints it; null where a value is missing."""
     trials = study.trials()
     listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in (VERIFICATION, BASELINE, SEARCH)}
-    same = finding is not None and finding.default is not None and finding.default.configuration == finding.best.configuration
-    usual = {finding.usual: _summary(finding, finding.default)} if finding and finding.default else {}
-    compared, lead, predicted = finding and finding.gain, finding and finding.lead, track_record(trials)
+    same = result is not None and result.default is not None and result.default.configuration == result.best.configuration
+    usual = {result.usual: _summary(result, result.default)} if result and result.default else {}
+    compared, lead, predicted = result and result.speed_up, result and result.margin, track_record(trials)
     return {
         "study": str(study.folder),
         "software": study.meta["problem"].get("software"),
         "ended": why_ended,
-        "best": finding and _summary(finding, finding.best),
+        "best": result and _summary(result, result.best),
         "default": usual.get("default"),
         "baseline": usual.get("baseline"),
-        "baseline_failure": finding and finding.failure and trial_json(finding.failure),
-        "runner_up": finding and finding.runner_up and _summary(finding, finding.runner_up),
+        "baseline_failure": result and result.failure and trial_json(result.failure),
+        "runner_up": result and result.runner_up and _summary(result, result.runner_up),
         "gain": compared.ratio.value if compared else 1.0 if same else None,
         "gain_interval": [compared.ratio.low, compared.ratio.high] if compared else None,
         "tied": compared.tied if compared else True if same else None,
@@ -244,8 +244,8 @@ def rates(repeats: Sequence[Trial]) -> list[float]:
     return [trial.steps_per_s for trial in repeats if trial.steps_per_s]
 
 
-def _summary(finding: Finding, trial: Trial) -> dict[str, Any]:
-    verified = rates(finding.repeats_of(trial))
+def _summary(result: SearchResult, trial: Trial) -> dict[str, Any]:
+    verified = rates(result.repeats_of(trial))
     return {
         "configuration": trial.configuration.to_dict(),
         "steps_per_s": statistics.geometric_mean(verified) if verified else None,

@@ -17,11 +17,11 @@ from oppa.problem.training import Limits
 from oppa.study import Lease, Study, Trial
 from oppa.study.records import SEARCH, VERIFICATION
 from oppa.trials.trial import TrialResult
-from oppa.trials.watch import Judge
+from oppa.trials.watch import StopRule
 from oppa.trials.wire import Measurement, TrialSpec
 from oppa.tuning import repeated_failures
 from oppa.tuning.designer import Designer, Observation
-from oppa.tuning.stopping import Rule, against
+from oppa.tuning.stopping import StopTest, against
 from oppa.tuning.time_limit import time_limit_s
 from oppa.units import format_seconds
 
@@ -29,7 +29,7 @@ RENEW_EVERY_S = 10.0
 WAIT_S = 0.1
 
 
-class Watcher(Protocol):
+class SearchCallback(Protocol):
     """Receives the events of a search. `tick` is called many times a second, and may raise to interrupt the trial."""
 
     def started(self, lease: Lease) -> None:
@@ -58,7 +58,7 @@ class RunTrial(Protocol):
         spec: TrialSpec,
         *,
         limits: Limits,
-        judge: Judge | None,
+        judge: StopRule | None,
         on_step: Callable[[Measurement], None],
         on_tick: Callable[[], None],
     ) -> TrialResult:
@@ -66,10 +66,10 @@ class RunTrial(Protocol):
         ...
 
 
-class Sitting:
+class TrialExecutor:
     """Runs the trials that this process has leased, and records their outcomes, interruptions included."""
 
-    def __init__(self, study: Study, problem: Problem, run_trial: RunTrial, watcher: Watcher, *, imitated: bool = False) -> None:
+    def __init__(self, study: Study, problem: Problem, run_trial: RunTrial, watcher: SearchCallback, *, imitated: bool = False) -> None:
         """Begin a session of this process on a study.
 
         Args:
@@ -89,7 +89,7 @@ class Sitting:
         """Return the seconds that the search took so far, over all sessions."""
         return sum(trial.seconds for trial in self.study.trials()) if self._imitated else self.study.spent_s()
 
-    def run(self, lease: Lease, *, judge: Judge | None = None, trial_time_s: float | None = None) -> TrialResult | None:
+    def run(self, lease: Lease, *, judge: StopRule | None = None, trial_time_s: float | None = None) -> TrialResult | None:
         """Run a leased trial to its end, or until its judge stops it; None if another tuner took it over meanwhile.
 
         Raises:
@@ -148,38 +148,38 @@ class Sitting:
         return tick
 
 
-def search(sitting: Sitting, candidates: Candidates, designer: Designer, rule: Rule) -> str:
+def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, rule: StopTest) -> str:
     """Run search trials until the budget is spent and no tuner runs one. Return in a few words what ended the search.
 
     Raises:
         RepeatedFailureError: no trial took a step, and the last ones failed alike.
     """
-    study, limits, learned = sitting.study, sitting.problem.limits, set[int]()
+    study, limits, learned = executor.study, executor.problem.limits, set[int]()
     while True:
         study.recover()
         running = [lease for lease in study.running() if lease.purpose == SEARCH]
         every = study.trials()
-        alike = sitting.failing_alike(every)
+        alike = executor.failing_alike(every)
         counted = [trial for trial in every if trial.counts and trial.purpose != VERIFICATION]
-        trials = [trial for trial in counted if trial.id not in sitting.mended]
-        reason = repeated_failures.in_words(alike) if alike else spent(sitting, len(searched(counted)) + len(running))
+        trials = [trial for trial in counted if trial.id not in executor.mended]
+        reason = repeated_failures.in_words(alike) if alike else spent(executor, len(searched(counted)) + len(running))
         seen = [Observation.of(trial, candidates) for trial in trials]
         if new := [observation for trial, observation in zip(trials, seen, strict=True) if trial.id not in learned]:
             designer.update(new)
         learned |= {trial.id for trial in trials}
         taken = {observation.candidate for observation in seen} | {candidates.index_of(lease.configuration) for lease in running}
-        candidate = None if reason else _next(sitting.problem, candidates, designer, taken)
+        candidate = None if reason else _next(executor.problem, candidates, designer, taken)
         if candidate is not None:
             prediction = designer.predict(candidate)
             configuration = candidates.configuration(candidate)
             tried = sum(trial.configuration == configuration for trial in searched(counted))
             lease = study.claim(configuration, tried=tried, prediction=prediction, limit=limits.trials)
             if lease is None:
-                sitting.wait()  # another tuner was faster: choose again, given its trials
+                executor.wait()  # another tuner was faster: choose again, given its trials
             else:
-                sitting.run(lease, judge=against(rule, seen), trial_time_s=time_limit_s(prediction, trials, limits))
+                executor.run(lease, judge=against(rule, seen), trial_time_s=time_limit_s(prediction, trials, limits))
         elif running:  # their tuner may die, and this one must then finish the search
-            sitting.wait()
+            executor.wait()
         else:
             return reason or _exhausted(len(taken), len(candidates))
 
@@ -196,12 +196,12 @@ def searched(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.purpose == SEARCH and trial.counts]
 
 
-def spent(sitting: Sitting, search_trials: int) -> str:
+def spent(executor: TrialExecutor, search_trials: int) -> str:
     """Return in words which budget is spent; empty if none is."""
-    limits = sitting.problem.limits
+    limits = executor.problem.limits
     if limits.trials is not None and search_trials >= limits.trials:
         return f"the budget of {limits.trials} trials is spent"
-    if limits.wall_time_s is not None and sitting.spent_s() >= limits.wall_time_s:
+    if limits.wall_time_s is not None and executor.spent_s() >= limits.wall_time_s:
         return f"the budget of {format_seconds(limits.wall_time_s)} is spent"
     return ""
 

@@ -19,7 +19,7 @@ from scipy.stats import t as student
 from oppa.errors import InputError, nearest
 from oppa.problem.training import Limits
 from oppa.trials.throughput import Estimate, estimate, paper_estimate, warm_up_steps
-from oppa.trials.watch import Judge
+from oppa.trials.watch import StopRule
 from oppa.tuning.designer import Observation, incumbent
 
 Stops = Callable[[Sequence[float], float | None], bool]
@@ -27,7 +27,7 @@ Stops = Callable[[Sequence[float], float | None], bool]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rule:
+class StopTest:
     """A stopping test, and the estimator of throughput that it compares by."""
 
     stops: Stops
@@ -54,7 +54,7 @@ UNLIMITED = 100
 """N if the number of trials is not limited; c_1 grows only with the square root of its logarithm."""
 
 
-def sure(limits: Limits) -> Rule:
+def sure(limits: Limits) -> StopTest:
     """Stop only a trial that is surely slower: the upper end of its throughput's interval lies below the incumbent."""
 
     def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
@@ -65,20 +65,20 @@ def sure(limits: Limits) -> Rule:
         spread = math.hypot(quantile * math.sqrt(seen.variance) / seen.steps_per_s, 2 * math.sqrt(2) * TRIAL_STDDEV)
         return math.log(seen.steps_per_s) + spread < math.log(incumbent)
 
-    return Rule(stops)
+    return StopTest(stops)
 
 
-def paper(limits: Limits) -> Rule:
+def paper(limits: Limits) -> StopTest:
     """Stop below the incumbent plus a constant tau (eq. 5 with App. G). This also stops trials that are better by less than tau."""
 
     def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
         q = len(step_times_s) - 1
         return incumbent is not None and q >= max(limits.q_min, 1) and paper_estimate(step_times_s).steps_per_s < incumbent + TAU
 
-    return Rule(stops, paper_estimate)
+    return StopTest(stops, paper_estimate)
 
 
-def paper_bound(limits: Limits) -> Rule:
+def paper_bound(limits: Limits) -> StopTest:
     """Stop below the incumbent plus tau_q = c_1 s (1 / sqrt(q_min) + 1 / sqrt(q)) (eq. 56), with c_1 of Lemma F.7.
 
     The paper assumes that s is known; here the trial's own standard deviation stands for it. The bound is added to the incumbent, so a
@@ -94,7 +94,7 @@ def paper_bound(limits: Limits) -> Rule:
         tau = c1 * math.sqrt(seen.variance) * (1 / math.sqrt(limits.q_min) + 1 / math.sqrt(q))
         return seen.steps_per_s < incumbent + tau
 
-    return Rule(stops, paper_estimate)
+    return StopTest(stops, paper_estimate)
 
 
 def confidence_factor(limits: Limits, delta: float = DELTA) -> float:
@@ -105,12 +105,12 @@ def confidence_factor(limits: Limits, delta: float = DELTA) -> float:
     return math.sqrt(2 * math.log(2 * (limits.trials or UNLIMITED) * limits.q_max / delta))
 
 
-def never(limits: Limits) -> Rule:
+def never(limits: Limits) -> StopTest:
     """Run every trial to its end."""
-    return Rule(lambda step_times_s, incumbent: False)
+    return StopTest(lambda step_times_s, incumbent: False)
 
 
-def precise(limits: Limits) -> Rule:
+def precise(limits: Limits) -> StopTest:
     """Stop a trial whose throughput is precise enough, however fast it is. Its further steps would inform less than another trial."""
 
     def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
@@ -119,27 +119,27 @@ def precise(limits: Limits) -> Rule:
         seen = estimate(step_times_s)
         return seen.kept >= limits.q_min and math.sqrt(seen.variance) / seen.steps_per_s < TRIAL_STDDEV / 3
 
-    return Rule(stops)
+    return StopTest(stops)
 
 
 RULES = {"sure": sure, "paper": paper, "paper-bound": paper_bound, "never": never}
 
 
-def make_rule(name: str, limits: Limits) -> Rule:
+def make_rule(name: str, limits: Limits) -> StopTest:
     """Return the rule of that name; raises InputError for an unknown one."""
     if name not in RULES:
         raise InputError(f"`stopping = {name}` is unknown", hint=nearest(name, RULES))
     return RULES[name](limits)
 
 
-def against(rule: Rule, observations: Iterable[Observation]) -> Judge:
+def against(rule: StopTest, observations: Iterable[Observation]) -> StopRule:
     """Return the rule applied against the incumbent, whose trials are measured by the rule's own estimator."""
     best = incumbent(_judged_by(rule, observations))
     rate = math.exp(best[1]) if best else None
     return lambda step_times_s: rule(step_times_s, rate)
 
 
-def _judged_by(rule: Rule, observations: Iterable[Observation]) -> list[Observation]:
+def _judged_by(rule: StopTest, observations: Iterable[Observation]) -> list[Observation]:
     """Return the observations with the throughput that the rule's estimator gives them."""
     return [
         dataclasses.replace(seen, log_steps_per_s=math.log(rule.estimate(seen.step_times_s).steps_per_s))

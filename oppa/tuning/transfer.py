@@ -10,8 +10,8 @@ from oppa.problem.devices import identify
 from oppa.problem.problem import Problem
 from oppa.study import Study
 from oppa.tuning.designers.oppa import Oppa, fitted
-from oppa.tuning.interpretation import posterior_beliefs
-from oppa.tuning.surrogate.process import Process
+from oppa.tuning.surrogate.gaussian_process import GaussianProcess
+from oppa.tuning.surrogate_summary import posterior_beliefs
 
 ELSEWHERE = 0.1
 """Standard deviation of another job's coefficient around this one, in log units, however well this one was learned."""
@@ -47,7 +47,7 @@ def learned(designer: Oppa, origin: str) -> dict[str, Belief]:
     return {**_of(designer.log_rate, f"learned in `{origin}`"), **_of(designer.log_slack, f"learned in `{origin}`")}
 
 
-def _of(process: Process, source: str) -> dict[str, Belief]:
+def _of(process: GaussianProcess, source: str) -> dict[str, Belief]:
     return {
         # a measurement never makes a belief wider than its prior
         name: dataclasses.replace(belief, spread=min(math.hypot(belief.spread, ELSEWHERE), process.cost.beliefs[name].spread))

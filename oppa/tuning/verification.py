@@ -17,7 +17,7 @@ class Interval:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
+class SpeedUp:
     """The winner's speed-up over another configuration; `tied` if their own intervals overlap."""
 
     winner: Interval
@@ -26,10 +26,10 @@ class Gain:
     tied: bool
 
 
-def gain(winner: Sequence[float], other: Sequence[float]) -> Gain:
+def speed_up(winner: Sequence[float], other: Sequence[float]) -> SpeedUp:
     """Compare repeated throughputs (steps per second, at least two each) on the log scale, by Student's and Welch's t."""
     ours, theirs = _interval(winner), _interval(other)
-    return Gain(winner=ours, other=theirs, ratio=_ratio(winner, other), tied=ours.low <= theirs.high and theirs.low <= ours.high)
+    return SpeedUp(winner=ours, other=theirs, ratio=_ratio(winner, other), tied=ours.low <= theirs.high and theirs.low <= ours.high)
 
 
 def _interval(rates: Sequence[float]) -> Interval:

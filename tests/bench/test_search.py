@@ -28,7 +28,7 @@ from oppa.problem.training import Limits, Training
 from oppa.simulator.replay import Noise, Record, Replay
 from oppa.simulator.task import Task
 from oppa.trials import processes
-from oppa.tuning.stopping import Rule, make_rule
+from oppa.tuning.stopping import StopTest, make_rule
 from tests.bench.remains import assert_gone, command_of
 
 SPACE = "\n".join(f"[parameters.{name}]\nvalues = {values}" for name, values in (("dp", [1, 2, 4]), ("tp", [1, 2, 4]), ("pp", [1])))
@@ -111,7 +111,7 @@ def test_the_incumbent_is_the_fastest_that_ran_to_its_end() -> None:
 
 def test_a_trial_that_was_stopped_is_no_incumbent() -> None:
     task = small_task()
-    played = play(task, InOrder(), Rule(lambda times, incumbent: incumbent is not None), seed=0, trials=10)
+    played = play(task, InOrder(), StopTest(lambda times, incumbent: incumbent is not None), seed=0, trials=10)
     first = next(i for i, each in enumerate(played) if each.result.outcome == "completed")
     assert {each.result.outcome for each in played[first + 1 :]} <= {"terminated_early", "failed"}
     assert {each.incumbent for each in played[first:]} == {played[first].candidate}
@@ -164,7 +164,7 @@ def test_the_best_peer_is_the_one_that_oppa_saves_least_against() -> None:
 @pytest.fixture
 def log(tmp_path) -> Log:
     made = Log(path=tmp_path / "runs.jsonl", protocol={"suite": "small", "trials": 4, "apart": ["b"]})
-    made.sit_down({"command": "here"})
+    made.open_session({"command": "here"})
     for task in ("a", "b"):
         for designer in ("oppa", "random"):
             for seed in (0, 1):
@@ -182,7 +182,7 @@ def test_a_torn_line_is_lost_alone(log) -> None:
     with log.path.open("a") as file:
         file.write('{"task": "a", "desi')
     assert log.read() == whole
-    log.sit_down({"command": "again"})
+    log.open_session({"command": "again"})
     log.append(run_of((1.0,), (1.0,), seed=7))
     assert log.read() == [*whole, run_of((1.0,), (1.0,), seed=7)]
 
@@ -231,7 +231,7 @@ def test_a_comparison_goes_on_from_its_log(tmp_path) -> None:
     comparison = Comparison(suite="cpu", designers=("random",), seeds=2, trials=3)
     tasks, _ = comparison.tasks()
     log = Log(path=tmp_path / "runs.jsonl", protocol=comparison.protocol(tasks))
-    log.sit_down({})
+    log.open_session({})
     told = []
     first = compare(comparison, tasks, log, lambda run, done, of: told.append((done, of)))
     assert told == [(1, 2), (2, 2)] and log.read() == sorted(first, key=lambda run: log.read().index(run))

@@ -64,41 +64,41 @@ class Sitting:
 
 def assert_whole(folder):
     """A further sitting finishes the study; every trial that was not the victim counts."""
-    sitting = Sitting(folder)
-    code, said = sitting.end()
+    executor = Sitting(folder)
+    code, said = executor.end()
     assert code == 0
     outcomes = [trial["outcome"] for trial in json.loads(said)["trials"]]
     assert outcomes.count("completed") >= TRIALS - 1 and len(outcomes) <= TRIALS + 1
-    assert not sitting.survivors()
+    assert not executor.survivors()
 
 
 @pytest.mark.parametrize(
     ("victim", "number"), [("shim", signal.SIGKILL), ("launcher", signal.SIGKILL), ("rank", signal.SIGKILL), ("rank", signal.SIGSTOP)]
 )
 def test_a_study_goes_on_when_something_below_it_dies(tmp_path, repeat, victim, number):
-    sitting = Sitting(tmp_path)
-    os.kill(sitting.in_trial(2)[victim].pid, number)
-    code, _ = sitting.end()
+    executor = Sitting(tmp_path)
+    os.kill(executor.in_trial(2)[victim].pid, number)
+    code, _ = executor.end()
     assert code == 0
-    outcomes = [trial.outcome for trial in sitting.trials() if trial.purpose == "search"]
+    outcomes = [trial.outcome for trial in executor.trials() if trial.purpose == "search"]
     assert len(outcomes) == TRIALS and outcomes.count("completed") == TRIALS - 1
-    assert not sitting.survivors()
+    assert not executor.survivors()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_study_outlives_its_tuner(tmp_path, repeat, number):
-    sitting = Sitting(tmp_path)
-    os.kill(sitting.in_trial(2)["tuner"].pid, number)
-    assert sitting.end()[0] == (-9 if number == signal.SIGKILL else 130)
-    wait_for(lambda: not sitting.survivors(), timeout_s=GRACE_S + 2)
+    executor = Sitting(tmp_path)
+    os.kill(executor.in_trial(2)["tuner"].pid, number)
+    assert executor.end()[0] == (-9 if number == signal.SIGKILL else 130)
+    wait_for(lambda: not executor.survivors(), timeout_s=GRACE_S + 2)
     assert_whole(tmp_path)
 
 
 def test_tuner_and_shim_killed_together_are_cleared_by_the_next_sitting(tmp_path, repeat):
-    sitting = Sitting(tmp_path)
-    family = sitting.in_trial(2)
+    executor = Sitting(tmp_path)
+    family = executor.in_trial(2)
     for victim in ("tuner", "shim", "launcher"):
         os.kill(family[victim].pid, signal.SIGKILL)
-    sitting.end()
+    executor.end()
     assert_whole(tmp_path)
     assert not any(map(processes.is_living, family.values()))

@@ -11,7 +11,7 @@ from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT
 from oppa.pipeline.memory import Footprint, memory_curves
 from oppa.pipeline.orders import order
 from oppa.pipeline.schedules import FOLDED, SCHEDULES
-from oppa.streams import stream
+from oppa.random_streams import stream
 
 
 def chunks_of(schedule: str) -> int:

@@ -92,7 +92,7 @@ def fill_unpredicted(study) -> None:
 
 
 def fill_hostile(study) -> None:
-    study.sit_down({"command": EVIL, EVIL: EVIL})
+    study.open_session({"command": EVIL, EVIL: EVIL})
     study.finish(study.claim(DEFAULT, prediction=predicted(1.0)), ran(3.0))
     for configuration, outcome in ((SECOND, "failed"), (BEST, "timed_out"), (FULL, "interrupted")):
         study.finish(study.claim(configuration), lost(outcome, EVIL, EVIL, 1))

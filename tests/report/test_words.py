@@ -60,9 +60,9 @@ def test_steps_that_were_not_run_are_counted() -> None:
 
 
 def test_what_was_not_repeated_is_not_called_faster(problem, trials) -> None:
-    finding = current(trials, problem.candidates(), 3)
-    assert finding.best.configuration == BEST and speed(finding.best, finding) == "80.0 ± 0.8"
-    said = " ".join(verdicts(finding, trials))
+    result = current(trials, problem.candidates(), 3)
+    assert result.best.configuration == BEST and speed(result.best, result) == "80.0 ± 0.8"
+    said = " ".join(verdicts(result, trials))
     assert "Not verified yet" in said and "times as fast" not in said
 
 

@@ -123,7 +123,7 @@ def test_a_tuner_that_gives_a_sign_of_life_keeps_its_trial(study, completed, clo
 
 
 def test_time_counts_once_however_many_tuners_work(study, completed, clock) -> None:
-    study.sit_down({"command": "oppa tune"})
+    study.open_session({"command": "oppa tune"})
     lease = study.claim(A)
     clock.now += 10
     study.finish(lease, completed)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oppa.streams import stream
+from oppa.random_streams import stream
 from oppa.training.noise_scale import Estimate, Health, NoiseScale, Norms, Smoothing, estimate_of, paper_estimate
 
 POSITIVE = st.floats(1e-3, 1e3)

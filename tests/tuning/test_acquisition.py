@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from oppa.tuning.acquisition import TEMPERATURE, bound, constrained_ucb, constrained_ucb_sampled, value_of_repeats
-from oppa.tuning.surrogate.belief import Normal
+from oppa.tuning.surrogate.distributions import Normal
 
 ROOMY, DRAWS = -3.0, 200_000
 """A slack far below the limit; draws of the brute force, which then errs by a few tenths of a percent."""

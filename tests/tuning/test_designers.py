@@ -14,7 +14,7 @@ from oppa.errors import InputError
 from oppa.problem.training import Strategy
 from oppa.tuning.designers import DESIGNERS, STOPPING, make_designer
 from oppa.tuning.stopping import RULES
-from oppa.tuning.surrogate.belief import column
+from oppa.tuning.surrogate.distributions import column
 from oppa.tuning.surrogate.paper import PaperProcess
 from tests.tuning.conftest import play
 

@@ -11,7 +11,7 @@ from oppa.study import Study
 from oppa.study.records import VERIFICATION
 from oppa.trials.trial import TrialResult
 from oppa.tuning.equivalence import LEARNED, TOLERANCE, compare, equivalence, losses
-from oppa.tuning.result import Finding
+from oppa.tuning.result import SearchResult
 
 
 def test_equal_losses_are_equivalent():
@@ -62,8 +62,8 @@ def test_the_winner_is_compared_with_what_the_user_runs_by_their_last_repeats(tm
             (folder / "measurements.jsonl").write_text(json.dumps({"step": 0, "step_time_s": 1.0, "loss": 3.5 * off}) + "\n")
             study.finish(lease, TrialResult(outcome="completed", step_times_s=(1.0,), seconds=1.0))
             repeats[configuration] = (study.trials()[-1],)
-        finding = Finding(best=repeats[best][0], default=repeats[usual][0], runner_up=None, repeats=repeats)
-        found = equivalence(study, finding, problem)
+        result = SearchResult(best=repeats[best][0], default=repeats[usual][0], runner_up=None, repeats=repeats)
+        found = equivalence(study, result, problem)
     assert found.holds is holds and found.reference == usual.id
-    words = equivalent(found, finding)
+    words = equivalent(found, result)
     assert words.startswith("as the default configuration does" if holds else "not as the default configuration does")

@@ -8,7 +8,7 @@ import torch
 
 from oppa.table.goodput import goodput
 from oppa.tuning.expected_loss import choices, draw_normal, expected_loss, knowing, log_weights, noise_scales, promise, value_of_trials
-from oppa.tuning.surrogate.belief import Joint, Normal
+from oppa.tuning.surrogate.distributions import Joint, Normal
 
 WEIGHTS = torch.zeros((1, 3), dtype=torch.float64)
 MEAN = torch.tensor([0.0, -0.05, -0.2], dtype=torch.float64)

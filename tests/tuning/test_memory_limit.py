@@ -12,7 +12,7 @@ from oppa.cost.workload import workload_of
 from oppa.problem.cluster import usable_of
 from oppa.problem.problem import Problem
 from oppa.tuning.designers import DESIGNERS, make_designer
-from oppa.tuning.designers.active import Active
+from oppa.tuning.designers.active_profiling import ActiveProfiling
 from oppa.tuning.designers.analytic_memory import memory_bytes
 
 LIMITS = {
@@ -91,7 +91,7 @@ def test_a_search_is_the_same_whether_the_limit_is_stated_or_the_device_s(name, 
     orders = []
     for problem in (stated, unstated):
         candidates = problem.candidates()
-        active = Active(problem, candidates, seed=0, bound=0.01) if name == "active" else None
+        active = ActiveProfiling(problem, candidates, seed=0, bound=0.01) if name == "active" else None
         designer, order = active or make_designer(name, problem, candidates, seed=0), list[int]()
         while len(order) < 10 and (index := designer.suggest(set(order))) is not None:  # a profile may end sooner
             order.append(index)

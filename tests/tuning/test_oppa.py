@@ -9,7 +9,7 @@ from oppa.problem.training import Strategy
 from oppa.study import Prediction
 from oppa.tuning.acquisition import bound
 from oppa.tuning.designers.oppa import DOUBT, FAILURES_IN_A_ROW, Oppa, value_of_new
-from oppa.tuning.surrogate.belief import Normal
+from oppa.tuning.surrogate.distributions import Normal
 from tests.tuning.conftest import failed, measured
 
 ALL = torch.arange(32)

@@ -16,10 +16,10 @@ from oppa.simulator.trial import ImitatedTrials
 from oppa.study import Study
 from oppa.table import Table
 from oppa.tuning.designer import Observation
-from oppa.tuning.designers.active import SAFE, Active
-from oppa.tuning.designers.complete import Complete
+from oppa.tuning.designers.active_profiling import SAFE, ActiveProfiling
+from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.profile import Keeper, profile
-from oppa.tuning.search import Sitting
+from oppa.tuning.search import TrialExecutor
 from oppa.tuning.stopping import never, precise
 
 JOB = """
@@ -54,12 +54,12 @@ def task(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exhaustive(task):
-    return play(task, Complete(task.problem, task.candidates), never(task.problem.limits), seed=0)
+    return play(task, ExhaustiveProfiling(task.problem, task.candidates), never(task.problem.limits), seed=0)
 
 
 @pytest.fixture
 def active(task):
-    return Active(task.problem, task.candidates, seed=0, bound=0.01)
+    return ActiveProfiling(task.problem, task.candidates, seed=0, bound=0.01)
 
 
 class Unmoved:
@@ -88,11 +88,11 @@ def sit(task, tmp_path):
         problem = task.problem
         with Study.create(tmp_path / "T", problem.to_dict(), problem.fingerprint) as study:
             if not study.sittings():  # a process sits down once
-                study.sit_down({})
-            sitting = Sitting(study, problem, ImitatedTrials(task.imitator, seed=0), Unmoved(trials), imitated=True)
-            keeper = Keeper(sitting, task.candidates, profiler, bound=0.01, command="oppa profile", imitated=True)
+                study.open_session({})
+            executor = TrialExecutor(study, problem, ImitatedTrials(task.imitator, seed=0), Unmoved(trials), imitated=True)
+            keeper = Keeper(executor, task.candidates, profiler, bound=0.01, command="oppa profile", imitated=True)
             try:
-                profile(sitting, task.candidates, profiler, keeper)
+                profile(executor, task.candidates, profiler, keeper)
             except KeyboardInterrupt:
                 return None, study.trials()
             return Table.read(tmp_path / "T"), study.trials()
@@ -101,7 +101,7 @@ def sit(task, tmp_path):
 
 
 def test_an_exhaustive_profile_tries_everything_once_but_what_cannot_fit(task, exhaustive) -> None:
-    complete = Complete(task.problem, task.candidates)
+    complete = ExhaustiveProfiling(task.problem, task.candidates)
     again = play(task, complete, never(task.problem.limits), seed=0)
     assert again.trials == exhaustive.trials == len(task.candidates) - complete.pruned
     assert complete.pruned > 0
@@ -111,7 +111,7 @@ def test_an_exhaustive_profile_tries_everything_once_but_what_cannot_fit(task, e
 
 
 def test_the_first_trials_of_an_exhaustive_profile_are_the_best_of_each_batch(task) -> None:
-    complete, taken = Complete(task.problem, task.candidates), set[int]()
+    complete, taken = ExhaustiveProfiling(task.problem, task.candidates), set[int]()
     while len(taken) < len(BATCHES):
         taken.add(complete.suggest(taken))
     assert {task.candidates.configuration(each).global_batch for each in taken} == set(BATCHES)
@@ -168,11 +168,11 @@ def test_what_is_chosen_untried_is_believed_to_fit_safely(task, active) -> None:
 
 @pytest.mark.slow
 def test_a_profile_that_is_broken_off_leaves_a_table_and_goes_on_where_it_was(task, sit, tmp_path) -> None:
-    assert sit(Complete(task.problem, task.candidates), trials=5)[0] is None
+    assert sit(ExhaustiveProfiling(task.problem, task.candidates), trials=5)[0] is None
     part = Table.read(tmp_path / "T")
     part.require_for(task.problem)
     assert not part.origin.complete and len(part.rows) == 5 == part.origin.trials
-    table, trials = sit(Complete(task.problem, task.candidates))
+    table, trials = sit(ExhaustiveProfiling(task.problem, task.candidates))
     assert table.origin.complete and table.origin.method == "exhaustive"
     counted = [trial.configuration for trial in trials if trial.counts]
     assert len(set(counted)) == len(counted) == table.origin.trials
@@ -185,7 +185,7 @@ def test_an_active_profile_says_how_sure_it_is_and_uses_all_trials_there_are(tas
     table, trials = sit(active)
     assert (table.origin.method, table.origin.loss_bound, table.origin.complete) == ("active", 0.01, True)
     assert table.origin.expected_loss <= 0.01
-    again, more = sit(Active(task.problem, task.candidates, seed=0, bound=0.02))  # fitted anew, it is as sure but for a little
+    again, more = sit(ActiveProfiling(task.problem, task.candidates, seed=0, bound=0.02))  # fitted anew, it is as sure but for a little
     assert len(more) == len(trials)
     assert {row.configuration for row in table.rows if row.trials} == {row.configuration for row in again.rows if row.trials}
 
@@ -208,7 +208,7 @@ def test_a_decision_that_does_not_fit_gets_nothing(task, exhaustive) -> None:
 
 
 def test_more_batches_have_one_surrogate_and_one_batch_has_the_plain_one(task) -> None:
-    surrogate = Active(task.problem, task.candidates, seed=0, bound=0.01)._surrogate
+    surrogate = ActiveProfiling(task.problem, task.candidates, seed=0, bound=0.01)._surrogate
     assert any(name.startswith("fixed_") for name in surrogate.log_rate.cost.names)
     assert isinstance(surrogate.log_rate.points, torch.Tensor)
 

@@ -35,7 +35,7 @@ class Record:
             for rate in repeats:
                 self.search(index, rate, outcome, purpose="verification", pairing=pairing)
 
-    def finding(self):
+    def result(self):
         return current(self.trials, self.candidates, REPEATS)
 
     def next_default(self):
@@ -65,10 +65,10 @@ def others(candidates, defaults):
 
 
 def test_nothing_feasible_finds_nothing(record, default, others) -> None:
-    assert record.finding() is None
+    assert record.result() is None
     record.search(default, None, "out_of_memory")
     record.search(others[0], 3.0, "terminated_early")
-    assert record.finding() is None
+    assert record.result() is None
 
 
 def test_the_default_and_the_two_fastest_take_turns(record, default, others, candidates) -> None:
@@ -76,34 +76,34 @@ def test_the_default_and_the_two_fastest_take_turns(record, default, others, can
         record.search(index, rate)
     contenders, order = (default, others[0], others[1]), []
     for _ in range(3 * REPEATS):
-        order.append(candidates.index_of(record.finding().missing(REPEATS)))
+        order.append(candidates.index_of(record.result().missing(REPEATS)))
         record.repeat({index: [2.0] * (index == order[-1]) for index in contenders})
     assert sorted(order[:3]) == sorted(order[3:6]) == sorted(contenders)
     assert order[3:6] == order[:3][::-1] and order[6:] == order[:3]  # reversed every round, so that a drift favours no one
-    assert record.finding().missing(REPEATS) is None
+    assert record.result().missing(REPEATS) is None
 
 
 def test_the_winner_is_the_fastest_in_the_repeats_whatever_the_search_saw(record, default, others) -> None:
     usual, lucky, steady = record.search(default, 1.0), record.search(others[0], 3.0), record.search(others[1], 2.0)
-    assert record.finding().best == lucky
+    assert record.result().best == lucky
     record.repeat({default: [1.0, 1.0, 1.1], others[0]: [1.4, 1.5, 1.6], others[1]: [2.0, 2.0, 2.1]})
-    finding = record.finding()
-    assert (finding.best, finding.runner_up, finding.default) == (steady, lucky, usual)
-    assert finding.gain.ratio.value == pytest.approx((2.0 * 2.0 * 2.1 / 1.1) ** (1 / 3))
-    assert finding.lead.ratio.value == pytest.approx((2.0 * 2.0 * 2.1 / (1.4 * 1.5 * 1.6)) ** (1 / 3))
-    assert finding.lead.winner == finding.gain.winner and not finding.lead.tied
+    result = record.result()
+    assert (result.best, result.runner_up, result.default) == (steady, lucky, usual)
+    assert result.speed_up.ratio.value == pytest.approx((2.0 * 2.0 * 2.1 / 1.1) ** (1 / 3))
+    assert result.margin.ratio.value == pytest.approx((2.0 * 2.0 * 2.1 / (1.4 * 1.5 * 1.6)) ** (1 / 3))
+    assert result.margin.winner == result.speed_up.winner and not result.margin.tied
 
 
 def test_a_baseline_stands_where_the_default_would(record, default, others, candidates) -> None:
     usual, baseline = record.search(default, 1.0), record.search(others[2], 1.2)
     record.search(others[0], 2.0)
     record.search(others[1], 1.5)
-    finding = current(record.trials, candidates, REPEATS, baseline.configuration)
-    assert (finding.default, finding.usual, finding.failure) == (baseline, "baseline", None)
-    assert usual.configuration not in finding.repeats
+    result = current(record.trials, candidates, REPEATS, baseline.configuration)
+    assert (result.default, result.usual, result.failure) == (baseline, "baseline", None)
+    assert usual.configuration not in result.repeats
     assert untried_default(record.trials, candidates, baseline.configuration) is None
     record.repeat({others[0]: [2.0] * 3, others[1]: [1.5] * 3, others[2]: [1.0] * 3})
-    assert current(record.trials, candidates, REPEATS, baseline.configuration).gain.ratio.value == pytest.approx(2.0)
+    assert current(record.trials, candidates, REPEATS, baseline.configuration).speed_up.ratio.value == pytest.approx(2.0)
 
 
 def test_a_baseline_that_was_never_tried_is_looked_for_first(record, others, candidates) -> None:
@@ -115,17 +115,17 @@ def test_the_default_may_win(record, default, others) -> None:
     usual = record.search(default, 1.0)
     second = record.search(others[0], 3.0)
     record.repeat({default: [1.0, 1.0, 1.1], others[0]: [0.8, 0.9, 0.8]})
-    finding = record.finding()
-    assert (finding.best, finding.default, finding.runner_up, finding.gain) == (usual, usual, second, None)
-    assert finding.lead.ratio.value > 1.1
+    result = record.result()
+    assert (result.best, result.default, result.runner_up, result.speed_up) == (usual, usual, second, None)
+    assert result.margin.ratio.value > 1.1
 
 
 def test_one_alone_has_no_one_to_compare_with(record, default, candidates) -> None:
     usual = record.search(default, 1.0)
     record.repeat({default: [1.0] * 3})
-    finding = record.finding()
-    assert (finding.best, finding.runner_up, finding.gain, finding.lead) == (usual, None, None, None)
-    assert finding.missing(REPEATS) is None
+    result = record.result()
+    assert (result.best, result.runner_up, result.speed_up, result.margin) == (usual, None, None, None)
+    assert result.missing(REPEATS) is None
 
 
 def test_one_that_runs_out_of_memory_in_a_repeat_is_dropped(record, default, others, candidates) -> None:
@@ -133,9 +133,9 @@ def test_one_that_runs_out_of_memory_in_a_repeat_is_dropped(record, default, oth
     record.search(others[0], 3.0)
     second, third = record.search(others[1], 2.0), record.search(others[2], 1.5)
     record.repeat({default: [], others[0]: [None], others[1]: []}, outcome="out_of_memory")
-    finding = record.finding()
-    assert (finding.best, finding.runner_up) == (second, third)
-    assert candidates.configuration(others[0]) not in finding.repeats
+    result = record.result()
+    assert (result.best, result.runner_up) == (second, third)
+    assert candidates.configuration(others[0]) not in result.repeats
 
 
 def test_one_stray_failure_is_repeated_and_two_are_not(record, default, others, candidates) -> None:
@@ -143,46 +143,46 @@ def test_one_stray_failure_is_repeated_and_two_are_not(record, default, others, 
     first, contenders = record.search(others[0], 3.0), {default: [], others[0]: [None]}
     record.repeat(contenders, outcome="failed")
     record.repeat({default: [1.0], others[0]: []})
-    assert record.finding().best == first and record.finding().missing(REPEATS) == first.configuration
+    assert record.result().best == first and record.result().missing(REPEATS) == first.configuration
     record.repeat(contenders, outcome="failed")
-    assert record.finding().best.configuration == candidates.configuration(default)
+    assert record.result().best.configuration == candidates.configuration(default)
 
 
 def test_when_all_are_dropped_nothing_is_found(record, default) -> None:
     record.search(default, 1.0)
     record.repeat({default: [None]}, outcome="out_of_memory")
-    assert record.finding() is None
+    assert record.result() is None
 
 
 def test_repeats_among_other_contenders_do_not_count(record, default, others) -> None:
     record.search(default, 1.0)
     record.search(others[0], 2.0)
     record.repeat({default: [1.0] * 3, others[0]: [2.0] * 3})
-    assert record.finding().gain is not None
+    assert record.result().speed_up is not None
     faster = record.search(others[1], 4.0)
-    finding = record.finding()
-    assert finding.best == faster and finding.gain is None and finding.missing(REPEATS) is not None
+    result = record.result()
+    assert result.best == faster and result.speed_up is None and result.missing(REPEATS) is not None
 
 
 def test_without_a_feasible_default_the_winner_stands_alone(record, default, others) -> None:
     record.search(default, None, "out_of_memory")
     best = record.search(others[0], 2.0)
-    finding = record.finding()
-    assert finding.default is None and finding.gain is None and finding.missing(REPEATS) == best.configuration
+    result = record.result()
+    assert result.default is None and result.speed_up is None and result.missing(REPEATS) == best.configuration
 
 
 def test_a_default_that_was_stopped_early_is_one(record, default, others) -> None:
     usual = record.search(default, 0.5, "terminated_early")
     record.search(others[0], 2.0)
-    assert record.finding().default == usual and record.next_default() is None
+    assert record.result().default == usual and record.next_default() is None
     record.repeat({default: [0.5] * 3, others[0]: [2.0] * 3})
-    assert record.finding().gain.ratio.value == pytest.approx(4.0)
+    assert record.result().speed_up.ratio.value == pytest.approx(4.0)
 
 
 def test_interrupted_trials_say_nothing(record, default, others) -> None:
     record.search(default, 1.0)
     record.trials[0] = dataclasses.replace(record.trials[0], outcome="interrupted")
-    assert record.finding() is None and record.next_default() == default
+    assert record.result() is None and record.next_default() == default
 
 
 def test_the_default_that_is_looked_for_is_the_first_that_was_not_tried(record, defaults) -> None:
@@ -191,7 +191,7 @@ def test_the_default_that_is_looked_for_is_the_first_that_was_not_tried(record, 
         (record.search if tried % 2 else record.baseline)(defaults[tried], None, "out_of_memory")
     record.baseline(defaults[4], 1.0)
     assert record.next_default() is None
-    assert record.finding().default.configuration == record.trials[4].configuration
+    assert record.result().default.configuration == record.trials[4].configuration
 
 
 @pytest.mark.parametrize("outcome", ["out_of_memory", "failed", "timed_out"])
@@ -211,7 +211,7 @@ def test_a_default_that_fails_when_run_again_makes_room_for_the_next(record, def
     assert record.next_default() == defaults[1]
     usual = record.baseline(defaults[1], 1.5)
     assert record.next_default() is None
-    assert record.finding().default == usual
+    assert record.result().default == usual
 
 
 def test_search_trials_of_defaults_are_no_spent_looks(record, defaults) -> None:
@@ -224,8 +224,8 @@ def test_what_was_tried_twice_contends_once_with_its_last_trial(record, default,
     record.baseline(default, 5.0)
     again = record.search(default, 4.0)
     second = record.search(others[0], 2.0)
-    finding = record.finding()
-    assert (finding.best, finding.runner_up) == (again, second)
+    result = record.result()
+    assert (result.best, result.runner_up) == (again, second)
 
 
 def test_what_was_searched_twice_ranks_by_its_mean(record, default, others) -> None:
@@ -233,17 +233,17 @@ def test_what_was_searched_twice_ranks_by_its_mean(record, default, others) -> N
     second = record.search(others[1], 3.0)
     again = record.search(others[0], 2.0)  # the mean is 2.83
     third = record.search(others[2], 1.0)
-    finding = record.finding()
-    assert (finding.best, finding.runner_up) == (second, again) and third.configuration not in finding.repeats
+    result = record.result()
+    assert (result.best, result.runner_up) == (second, again) and third.configuration not in result.repeats
     record.search(others[0], 4.0, "terminated_early")
-    assert (record.finding().best, record.finding().runner_up) == (again, second)
+    assert (record.result().best, record.result().runner_up) == (again, second)
 
 
 def test_what_runs_out_of_memory_when_it_is_searched_again_is_dropped(record, others) -> None:
     record.search(others[0], 4.0)
     second = record.search(others[1], 3.0)
     record.search(others[0], None, "out_of_memory")
-    assert record.finding().best == second and record.finding().runner_up is None
+    assert record.result().best == second and record.result().runner_up is None
 
 
 def test_the_json_has_what_was_found(record, default, others, tmp_path, problem) -> None:
@@ -252,7 +252,7 @@ def test_the_json_has_what_was_found(record, default, others, tmp_path, problem)
         record.search(index, rate)
     record.repeat({default: [1.0, 1.01, 0.99], others[0]: [2.0, 2.01, 1.99], others[1]: [1.5, 1.51, 1.49]})
     with Study.create(tmp_path / "study", problem.to_dict(), problem.fingerprint) as study:
-        result = json.loads(json.dumps(to_json(study, record.finding(), "the budget is spent")))
+        result = json.loads(json.dumps(to_json(study, record.result(), "the budget is spent")))
         nothing = to_json(study, None, None)
     assert result["best"]["steps_per_s"] == pytest.approx(2.0, rel=1e-3) and result["best"]["steps_per_s_search"] == 2.0
     assert result["gain"] == pytest.approx(2.0, rel=1e-3) and result["lead"] == pytest.approx(4 / 3, rel=1e-3)

@@ -19,7 +19,7 @@ from oppa.trials.trial import run_trial
 from oppa.tuning.designers import make_designer
 from oppa.tuning.repeated_failures import RepeatedFailureError
 from oppa.tuning.result import find_winner
-from oppa.tuning.search import Sitting, search
+from oppa.tuning.search import TrialExecutor, search
 from oppa.tuning.stopping import make_rule
 
 LIMITS = Limits(trials=8, q_min=5, q_max=12, repeats=3, trial_time_s=20)
@@ -109,7 +109,7 @@ def limited(problem):
 @pytest.fixture
 def study(tmp_path, limited):
     with Study.create(tmp_path / "study", limited.to_dict(), limited.fingerprint) as study:
-        study.sit_down({})
+        study.open_session({})
         yield study
 
 
@@ -121,7 +121,7 @@ def onlooker() -> Onlooker:
 @pytest.fixture
 def sit(study, limited, onlooker):
     """At work on the study, with trials that follow a law."""
-    return lambda law=landscape, limits=LIMITS, baseline=None: Sitting(
+    return lambda law=landscape, limits=LIMITS, baseline=None: TrialExecutor(
         study, dataclasses.replace(limited, limits=limits, baseline=baseline), partial(run_trial, Actors(law)), onlooker
     )
 
@@ -262,21 +262,21 @@ def test_the_wall_time_is_a_budget(run, study) -> None:
 @pytest.mark.slow
 def test_the_winner_is_proved_against_a_default_and_the_second(run, prove, study) -> None:
     run("oppa", limits=dataclasses.replace(LIMITS, trials=4))
-    finding = prove("oppa")
-    assert finding.best.steps_per_s == 2.0
-    assert finding.missing(LIMITS.repeats) is None
-    assert {len(repeats) for repeats in finding.repeats.values()} == {LIMITS.repeats}
-    assert finding.default.configuration in finding.repeats and finding.lead is not None
+    result = prove("oppa")
+    assert result.best.steps_per_s == 2.0
+    assert result.missing(LIMITS.repeats) is None
+    assert {len(repeats) for repeats in result.repeats.values()} == {LIMITS.repeats}
+    assert result.default.configuration in result.repeats and result.margin is not None
     repeats = [trial for trial in study.trials() if trial.purpose == VERIFICATION]
-    assert all(trial.pairing == finding.pairing and trial.prediction is not None for trial in repeats)
+    assert all(trial.pairing == result.pairing and trial.prediction is not None for trial in repeats)
 
 
 def test_what_the_user_runs_is_the_first_trial_whoever_designs(sit, study, candidates, problem) -> None:
     baseline = candidates.configuration(len(candidates) - 1)
-    sitting = sit(baseline=baseline)
+    executor = sit(baseline=baseline)
     for designer in ("random", "grid", "oppa"):
-        sitting.problem = dataclasses.replace(sitting.problem, limits=dataclasses.replace(LIMITS, trials=len(study.trials()) + 2))
-        search(sitting, candidates, make_designer(designer, problem, candidates, seed=0), make_rule("never", LIMITS))
+        executor.problem = dataclasses.replace(executor.problem, limits=dataclasses.replace(LIMITS, trials=len(study.trials()) + 2))
+        search(executor, candidates, make_designer(designer, problem, candidates, seed=0), make_rule("never", LIMITS))
     tried = [trial.configuration for trial in study.trials()]
     assert len(tried) == 6 and tried[0] == baseline and tried.count(baseline) == 1
 
@@ -289,9 +289,9 @@ def test_a_baseline_that_does_not_fit_makes_way_for_the_default(sit, prove, stud
 
     sit(law).run(study.claim(baseline))
     sit(law).run(study.claim(candidates.configuration(3)))
-    finding = prove("random", law=law, baseline=baseline)
-    assert (finding.usual, finding.failure.configuration, finding.failure.outcome) == ("default", baseline, "out_of_memory")
-    assert finding.default.configuration == candidates.configuration(int(candidates.default_order()[0]))
+    result = prove("random", law=law, baseline=baseline)
+    assert (result.usual, result.failure.configuration, result.failure.outcome) == ("default", baseline, "out_of_memory")
+    assert result.default.configuration == candidates.configuration(int(candidates.default_order()[0]))
 
 
 def test_a_default_is_looked_for_until_one_fits(sit, prove, study, candidates) -> None:
@@ -301,8 +301,8 @@ def test_a_default_is_looked_for_until_one_fits(sit, prove, study, candidates) -
         return 1.0, 2 * ROOM if configuration in usual[:2] else 1
 
     sit(law).run(study.claim(next(c for c in candidates if c not in usual)))
-    finding = prove("random", law=law)
+    result = prove("random", law=law)
     looked = [trial for trial in study.trials() if trial.purpose == BASELINE]
     assert [trial.configuration for trial in looked] == usual[:3]
     assert [trial.outcome for trial in looked] == ["out_of_memory", "out_of_memory", "completed"]
-    assert finding.default.configuration == usual[2]
+    assert result.default.configuration == usual[2]

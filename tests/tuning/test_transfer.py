@@ -14,7 +14,7 @@ from oppa.trials.throughput import Estimate
 from oppa.trials.trial import TrialResult
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers.oppa import Oppa, fitted
-from oppa.tuning.interpretation import interpretations, posterior_beliefs
+from oppa.tuning.surrogate_summary import posterior_beliefs, surrogate_summaries
 from oppa.tuning.transfer import ELSEWHERE, beliefs_of, learned
 from tests.tuning.conftest import STEPS
 
@@ -120,7 +120,7 @@ def test_where_there_is_no_study_it_says_so(tmp_path, problem) -> None:
 
 
 def test_it_says_which_coefficients_it_learned(teacher, problem, candidates) -> None:
-    for process, told in zip((teacher.log_rate, teacher.log_slack), interpretations(teacher, candidates).values(), strict=True):
+    for process, told in zip((teacher.log_rate, teacher.log_slack), surrogate_summaries(teacher, candidates).values(), strict=True):
         assert [lesson.name for lesson in told.lessons] == list(process.cost.names)
         shares = process.shift_covariance.diagonal().sqrt().tolist()
         assert [lesson.after.spread / lesson.before.spread for lesson in told.lessons] == pytest.approx(shares)

@@ -34,10 +34,10 @@ from oppa.problem.batches import over, parse_batches
 from oppa.problem.job import load_job
 from oppa.problem.training import Scaling
 from oppa.protocol.messages import Changed, StepTaken
+from oppa.random_streams import stream
 from oppa.report.figures import standalone
 from oppa.report.record import Section
 from oppa.simulator.simulator import Simulator
-from oppa.streams import stream
 from oppa.table import Origin, Row, Table
 from oppa.table.goodput import goodput
 from oppa.table.rows import Strategy

@@ -14,7 +14,7 @@ from oppa.control.learned.learner import GAMMA, Learner, cumulative, layers_of, 
 from oppa.control.learned.observation import NAMES, observations
 from oppa.control.learned.weights import CLIP, Weights, normalisation
 from oppa.errors import EnvironmentLackingError
-from oppa.streams import stream
+from oppa.random_streams import stream
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv

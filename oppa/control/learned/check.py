@@ -36,7 +36,7 @@ from oppa.control.learned.weights import Weights
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.worker import WorkerState
-from oppa.streams import stream
+from oppa.random_streams import stream
 from oppa.training import ledger
 from oppa.training.ledger import Line
 

@@ -9,9 +9,9 @@ from oppa.control.decision import HEALTHY, Policy, Situation
 from oppa.control.learned.actions import Actions
 from oppa.control.learned.reward import Reward, sample_s
 from oppa.problem.configuration import Configuration
+from oppa.random_streams import stream
 from oppa.simulator.learning_curve import LearningCurve
 from oppa.simulator.workers import Hosts, UnevenWorkers
-from oppa.streams import stream
 
 SEEN, UNSEEN = (1.0, 0.5, 0.25), (0.85, 0.6, 0.35, 0.15)
 """Speeds of workers relative to a whole core: for training a policy, and for evaluating it."""

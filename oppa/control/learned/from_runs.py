@@ -17,7 +17,7 @@ from oppa.control.learned.policy import silent, taken
 from oppa.control.learned.weights import Weights
 from oppa.control.offers import Offers
 from oppa.errors import InputError
-from oppa.streams import stream
+from oppa.random_streams import stream
 from oppa.training.ledger import Line
 
 LEAST_WINDOWS = 5

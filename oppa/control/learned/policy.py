@@ -12,7 +12,7 @@ from oppa.control.learned.observation import observations
 from oppa.control.learned.reward import sample_s
 from oppa.control.learned.weights import Weights
 from oppa.control.offers import Offers
-from oppa.streams import stream
+from oppa.random_streams import stream
 
 Array = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from oppa.pipeline.search.annealing import anneal
 from oppa.pipeline.search.construction import Rules, construct, in_flight
 from oppa.pipeline.search.lists import Length, length
 from oppa.pipeline.search.task import Task, lists_of
-from oppa.streams import stream
+from oppa.random_streams import stream
 
 SHARES, MORE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 """Arguments of `in_flight` that are tried for the number of passes in flight."""

@@ -85,9 +85,9 @@ def _grid(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer"
 
 
 def _uniform(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.uniform import Uniform
+    from oppa.tuning.designers.random_search import RandomSearch
 
-    return Uniform(candidates, seed=seed)
+    return RandomSearch(candidates, seed=seed)
 
 
 def _exhaustive(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":

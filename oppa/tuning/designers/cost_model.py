@@ -19,9 +19,9 @@ from oppa.cost.workload import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.tuning.designer import Observation, at_random, first_free
-from oppa.tuning.designers.evidence import rates, slacks
-from oppa.tuning.designers.uniform import Uniform
-from oppa.tuning.surrogate.belief import column
+from oppa.tuning.designers.random_search import RandomSearch
+from oppa.tuning.designers.targets import rates, slacks
+from oppa.tuning.surrogate.distributions import column
 from oppa.tuning.surrogate.paper import start_of
 
 RANDOM_TRIALS = 5
@@ -36,7 +36,7 @@ class FittedCostModel:
         torch.set_num_threads(1)
         self._work = workload_of(problem, candidates)
         self._limit = float(problem.cluster.usable_bytes)
-        self._chance = Uniform(candidates, seed=seed)
+        self._chance = RandomSearch(candidates, seed=seed)
         self._seen: list[Observation] = []
         self._order: list[int] = []
 

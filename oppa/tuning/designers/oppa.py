@@ -25,13 +25,13 @@ from oppa.study.records import VERIFICATION
 from oppa.tuning.acquisition import bound, constrained_improvement, constrained_ucb, learned, value_of_repeats
 from oppa.tuning.calibration import widening
 from oppa.tuning.designer import Observation, failing, free, groups, standings
-from oppa.tuning.designers.evidence import rates, slacks, tells_memory, trial_variance
 from oppa.tuning.designers.pruning import Pruning
-from oppa.tuning.designers.uniform import Uniform
-from oppa.tuning.surrogate.belief import Normal
-from oppa.tuning.surrogate.cost_model import CostModel, Formula, Physics
-from oppa.tuning.surrogate.process import Process
-from oppa.tuning.surrogate.two_parts import TwoParts, doubled, varies, without_batch
+from oppa.tuning.designers.random_search import RandomSearch
+from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
+from oppa.tuning.surrogate.batch_scaling import TwoParts, doubled, varies, without_batch
+from oppa.tuning.surrogate.cost_model import CostModel, Formula, MeanFunction
+from oppa.tuning.surrogate.distributions import Normal
+from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 
 LAYOUT = ("dp", "tp", "pp", "ep", "zero_stage")
 """Parameters that decide which ranks communicate. If the cost model is wrong about one configuration, it is about all with these values."""
@@ -40,7 +40,7 @@ RATE_RESIDUAL, MEMORY_RESIDUAL = 0.13, 0.07
 """Expected errors of the cost model before it has learned anything of a job, as standard deviations of logarithms: for a whole layout, and
 as the other parameters vary.
 """
-RATE_APART, MEMORY_APART = 0.05, 0.05
+RATE_NUGGET, MEMORY_NUGGET = 0.05, 0.05
 """Expected nuggets, as standard deviations of logarithms: the distance of a configuration from what all others predict. Nuggets of
 throughput add up over hosts, each of which may be the slow one: the variance is this for each host.
 """
@@ -67,7 +67,9 @@ def fitted(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) ->
     return designer
 
 
-def most_valuable(rows: Tensor, log_rate: Process, log_slack: Process, seen: Sequence[Observation], strategy: Strategy) -> int:
+def most_valuable(
+    rows: Tensor, log_rate: GaussianProcess, log_slack: GaussianProcess, seen: Sequence[Observation], strategy: Strategy
+) -> int:
     """Return the candidate whose trial is worth most: one of the untried `rows`, or a measured one to repeat.
 
     The value is by how much a trial is expected to speed up the choice after it, compared with the choice now. With `acquisition = "ucb"`,
@@ -119,31 +121,31 @@ class Oppa:
         slack = CostModel(memory, work, load_beliefs("memory", known), offset=math.log(problem.cluster.usable_bytes))
         layouts = torch.from_numpy(groups(candidates, LAYOUT))
         points_of_rate: Tensor = points
-        cost: Physics = rate
+        cost: MeanFunction = rate
         if varies(candidates):
             parts = TwoParts(rate, CostModel(formula, doubled(work), load_beliefs("step_time", known), sign=-1.0), layouts)
             points = without_batch(points, candidates)
             cost, points_of_rate = parts, torch.cat([points, parts.believed_share()[:, None]], dim=1)
-        self.log_rate = Process(
+        self.log_rate = GaussianProcess(
             points_of_rate,
             layouts,
             cost,
             layout=RATE_LAYOUT,
             residual=RATE_RESIDUAL,
-            apart=RATE_APART * math.sqrt(problem.cluster.hosts),
+            nugget=RATE_NUGGET * math.sqrt(problem.cluster.hosts),
         )
-        self.log_slack = Process(points, layouts, slack, layout=MEMORY_LAYOUT, residual=MEMORY_RESIDUAL, apart=MEMORY_APART)
+        self.log_slack = GaussianProcess(points, layouts, slack, layout=MEMORY_LAYOUT, residual=MEMORY_RESIDUAL, nugget=MEMORY_NUGGET)
         self.pruning = Pruning(work)
         self.limit_bytes = problem.cluster.usable_bytes
         self._strategy = problem.strategy
-        self._chance = Uniform(candidates, seed=seed)
+        self._chance = RandomSearch(candidates, seed=seed)
         self._deviations = torch.from_numpy(candidates.deviations())
         self._seen: list[Observation] = []
 
     @property
-    def hopeless(self) -> Tensor:
+    def infeasible(self) -> Tensor:
         """Return the mask of candidates that need at least as much memory as one that ran out of it, shape (N,)."""
-        return self.pruning.hopeless
+        return self.pruning.infeasible
 
     @property
     def widening(self) -> float:
@@ -163,11 +165,11 @@ class Oppa:
 
     def suggest(self, taken: Set[int]) -> int | None:
         """Return the most valuable candidate, tried or not; None if none is left. The first has the largest expected throughput."""
-        rows = torch.from_numpy(free(len(self.hopeless), taken))
-        rows = rows[~self.hopeless[rows]]
+        rows = torch.from_numpy(free(len(self.infeasible), taken))
+        rows = rows[~self.infeasible[rows]]
         rows = rows[self._deviations[rows].argsort(stable=True)]  # ties go to what frameworks do by default
         if not len(rows) or failing(self._seen, FAILURES_IN_A_ROW):
-            return self._chance.suggest(taken | set(self.hopeless.nonzero()[:, 0].tolist()))
+            return self._chance.suggest(taken | set(self.infeasible.nonzero()[:, 0].tolist()))
         if not self._seen:
             return self.most_promising(rows)
         return most_valuable(rows, self.log_rate, self.log_slack, self._seen, self._strategy)
@@ -185,7 +187,7 @@ class Oppa:
 
     def fitting(self) -> Tensor:
         """Return the mask of candidates that are predicted to fit and are not ruled out, shape (N,)."""
-        return (self.log_slack.at(slice(None)).mean <= 0) & ~self.hopeless
+        return (self.log_slack.at(slice(None)).mean <= 0) & ~self.infeasible
 
     def needed_bytes(self) -> Tensor:
         """Return the predicted peak memory of each candidate in bytes, shape (N,)."""

@@ -23,8 +23,8 @@ from oppa.study import Prediction
 from oppa.trials.throughput import paper_estimate
 from oppa.tuning.acquisition import bound, constrained_ucb_sampled
 from oppa.tuning.designer import Observation, at_random, free
-from oppa.tuning.designers.uniform import Uniform
-from oppa.tuning.surrogate.belief import Normal, column, roomy
+from oppa.tuning.designers.random_search import RandomSearch
+from oppa.tuning.surrogate.distributions import Normal, column, roomy
 from oppa.tuning.surrogate.paper import PaperProcess, PriorMean, start_of
 
 RANDOM = 5
@@ -44,7 +44,7 @@ class OppaPaper:
         self._work, self._points = workload_of(problem, candidates), torch.from_numpy(encode(candidates))
         self._limit = float(problem.cluster.usable_bytes)
         self._beta = problem.strategy.beta
-        self._chance = Uniform(candidates, seed=seed)
+        self._chance = RandomSearch(candidates, seed=seed)
         self._seen: list[Observation] = []
         self._rate: PaperProcess | None = None
         self._memory: PaperProcess | None = None

@@ -23,9 +23,9 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import ONE_HOT, column_names, encode
-from oppa.streams import stream
+from oppa.random_streams import stream
 from oppa.tuning.designer import Observation, free, groups
-from oppa.tuning.designers.uniform import Uniform
+from oppa.tuning.designers.random_search import RandomSearch
 
 RANDOM_TRIALS = 5
 """Random first trials, drawn like the other peers'. Optuna's own would be ten, uniform over values that rarely combine to a candidate."""
@@ -45,7 +45,7 @@ class OptunaStudy:
         self._sampler, self._seed = sampler, seed
         self._log_limit = math.log(memory_limit_bytes)
         self.space = Space(candidates)
-        self._chance = Uniform(candidates, seed=seed)
+        self._chance = RandomSearch(candidates, seed=seed)
         self._seen: list[Observation] = []
 
     def update(self, observations: Sequence[Observation]) -> None:

@@ -23,14 +23,14 @@ class Pruning:
     def __init__(self, work: Workload) -> None:
         self._parts = parts(work)
         self._accumulates = work.layout.num_microbatches > 1
-        self.hopeless: Tensor = torch.zeros(len(work), dtype=torch.bool)
+        self.infeasible: Tensor = torch.zeros(len(work), dtype=torch.bool)
         """Mask of the candidates that are ruled out, shape (n,), those that ran out of memory included."""
 
     def learn(self, observations: Iterable[Observation]) -> None:
         """Rule out candidates that need at least as much as one that ran out of memory."""
         for seen in observations:
             if seen.outcome == "out_of_memory":
-                self.hopeless = self.hopeless | self._needs_no_less(seen.candidate)
+                self.infeasible = self.infeasible | self._needs_no_less(seen.candidate)
 
     def _needs_no_less(self, than: int) -> Tensor:
         needed = self._parts[than]

@@ -15,9 +15,9 @@ from oppa.problem.encoding import encode
 from oppa.study import Prediction
 from oppa.tuning.acquisition import constrained_ucb
 from oppa.tuning.designer import Observation, at_random, free
-from oppa.tuning.designers.uniform import Uniform
-from oppa.tuning.surrogate.belief import Normal, column, roomy
+from oppa.tuning.designers.random_search import RandomSearch
 from oppa.tuning.surrogate.constant import ConstantMeanGP
+from oppa.tuning.surrogate.distributions import Normal, column, roomy
 
 RANDOM_TRIALS = 5
 FAILURES_IN_A_ROW = 4
@@ -32,7 +32,7 @@ class VanillaBO:
         self._x = torch.from_numpy(encode(candidates))
         self._log_limit = math.log(memory_limit_bytes)
         self._beta = beta
-        self._chance = Uniform(candidates, seed=seed)
+        self._chance = RandomSearch(candidates, seed=seed)
         self._observations: list[Observation] = []
         self._rate: ConstantMeanGP | None = None
 

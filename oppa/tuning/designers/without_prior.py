@@ -17,20 +17,20 @@ from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning.designer import Observation, at_random, free, groups
-from oppa.tuning.designers.evidence import rates, slacks, tells_memory, trial_variance
 from oppa.tuning.designers.oppa import (
     FAILURES_IN_A_ROW,
     LAYOUT,
-    MEMORY_APART,
     MEMORY_LAYOUT,
-    RATE_APART,
+    MEMORY_NUGGET,
     RATE_LAYOUT,
+    RATE_NUGGET,
     encoded,
     most_valuable,
 )
-from oppa.tuning.designers.uniform import Uniform
+from oppa.tuning.designers.random_search import RandomSearch
+from oppa.tuning.designers.targets import rates, slacks, tells_memory, trial_variance
 from oppa.tuning.surrogate.cost_model import CostModel
-from oppa.tuning.surrogate.process import Process
+from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 
 RESIDUAL = 0.7
 """Expected distance between candidates, as a standard deviation of logarithms."""
@@ -44,11 +44,11 @@ class WithoutPrior:
         work, points = workload_of(problem, candidates), encoded(candidates)
         self._limit_bytes = problem.cluster.usable_bytes
         layouts, constant = torch.from_numpy(groups(candidates, LAYOUT)), CostModel(_constant, work, CONSTANT)
-        rate_apart = RATE_APART * math.sqrt(problem.cluster.hosts)
-        self._log_rate = Process(points, layouts, constant, layout=RATE_LAYOUT, residual=RESIDUAL, apart=rate_apart)
-        self._log_slack = Process(points, layouts, constant, layout=MEMORY_LAYOUT, residual=RESIDUAL, apart=MEMORY_APART)
+        rate_nugget = RATE_NUGGET * math.sqrt(problem.cluster.hosts)
+        self._log_rate = GaussianProcess(points, layouts, constant, layout=RATE_LAYOUT, residual=RESIDUAL, nugget=rate_nugget)
+        self._log_slack = GaussianProcess(points, layouts, constant, layout=MEMORY_LAYOUT, residual=RESIDUAL, nugget=MEMORY_NUGGET)
         self._strategy = problem.strategy
-        self._chance = Uniform(candidates, seed=seed)
+        self._chance = RandomSearch(candidates, seed=seed)
         self._seen: list[Observation] = []
 
     def update(self, observations: Sequence[Observation]) -> None:

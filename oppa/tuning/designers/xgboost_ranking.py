@@ -13,9 +13,9 @@ import xgboost
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
-from oppa.streams import stream
+from oppa.random_streams import stream
 from oppa.tuning.designer import Observation, at_random, free
-from oppa.tuning.designers.uniform import Uniform
+from oppa.tuning.designers.random_search import RandomSearch
 
 RANDOM_TRIALS = 5
 """Number of random first trials, as for the other peers; DeepSpeed has 2."""
@@ -41,7 +41,7 @@ class XGBoostRanking:
 
     def __init__(self, candidates: Candidates, *, seed: int) -> None:
         self._x = encode(candidates)
-        self._chance = Uniform(candidates, seed=seed)
+        self._chance = RandomSearch(candidates, seed=seed)
         self._seed = seed
         self._seen: list[Observation] = []
 

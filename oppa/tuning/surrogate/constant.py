@@ -15,7 +15,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
-from oppa.tuning.surrogate.belief import Normal, belief_of
+from oppa.tuning.surrogate.distributions import Normal, belief_of
 
 VARIANCE_FLOOR = 1e-4
 """Least variance of an observation: trials of one configuration differ by about 1%, however exact each one is."""

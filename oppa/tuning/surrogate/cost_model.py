@@ -22,7 +22,7 @@ STEP = 1e-4
 """Step of the forward differences, in shifts. Its errors of 1e-4 of a slope are far below the coefficients' own uncertainty."""
 
 
-class Physics(Protocol):
+class MeanFunction(Protocol):
     """The prior mean of a process: a `CostModel`, or an extension of it."""
 
     names: tuple[str, ...]

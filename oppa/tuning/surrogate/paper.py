@@ -23,7 +23,7 @@ from torch import Tensor
 from oppa.cost import paper
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.workload import Workload
-from oppa.tuning.surrogate.belief import Normal, belief_of
+from oppa.tuning.surrogate.distributions import Normal, belief_of
 from oppa.tuning.surrogate.map_fit import cholesky
 
 Formula = Callable[[Workload, Coefficients], Tensor]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oppa.tuning.surrogate.belief import Joint, Normal
+from oppa.tuning.surrogate.distributions import Joint, Normal
 from oppa.tuning.surrogate.map_fit import cholesky, covariance
 
 CHUNK = 4096

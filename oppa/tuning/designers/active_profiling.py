@@ -23,10 +23,10 @@ from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning import expected_loss
 from oppa.tuning.designer import Known, Observation, by_candidate, failing, free, groups
-from oppa.tuning.designers.evidence import trial_variance
 from oppa.tuning.designers.oppa import DOUBT, DOUBTED_STDDEV, FAILURES_IN_A_ROW, Oppa
-from oppa.tuning.designers.uniform import Uniform
-from oppa.tuning.surrogate.belief import Joint, Normal
+from oppa.tuning.designers.random_search import RandomSearch
+from oppa.tuning.designers.targets import trial_variance
+from oppa.tuning.surrogate.distributions import Joint, Normal
 
 SAFE = 0.99
 """Probability of fitting from which a configuration that never ran may be chosen."""
@@ -63,7 +63,7 @@ class _View:
         return torch.as_tensor(torch.cat([_largest(self.promises.mean(dim=0), CONTENDERS), self.chosen]).unique())
 
 
-class Active:
+class ActiveProfiling:
     """The designer of active profiling."""
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int, bound: float) -> None:
@@ -74,7 +74,7 @@ class Active:
         """
         self._surrogate = Oppa(problem, candidates, seed=seed)
         self._bound = bound
-        self._chance = Uniform(candidates, seed=seed)
+        self._chance = RandomSearch(candidates, seed=seed)
         self._batches = torch.from_numpy(candidates.column("global_batch").astype("float64"))
         self._weights = expected_loss.log_weights(self._batches, expected_loss.noise_scales(batches_of(candidates.space)))
         self._strategies = torch.from_numpy(groups(candidates, [name for name in candidates.space.names if not name.endswith("_batch")]))
@@ -86,7 +86,7 @@ class Active:
     @property
     def pruned(self) -> int:
         """Return the number of candidates without a trial that are ruled out by one that ran out of memory."""
-        ruled_out = self._surrogate.hopeless.clone()
+        ruled_out = self._surrogate.infeasible.clone()
         ruled_out[[seen.candidate for seen in self._seen]] = False
         return int(ruled_out.sum())
 
@@ -107,10 +107,10 @@ class Active:
     def suggest(self, taken: Set[int]) -> int | None:
         """Return the candidate whose trial is worth most per second; None if the profile is complete, or nothing is left."""
         rows = torch.from_numpy(free(len(self._batches), taken))
-        rows = rows[~self._surrogate.hopeless[rows]]
+        rows = rows[~self._surrogate.infeasible[rows]]
         measured = self._measured()
         if len(rows) and failing(self._seen, FAILURES_IN_A_ROW):
-            return self._chance.suggest(taken | set(self._surrogate.hopeless.nonzero()[:, 0].tolist()))
+            return self._chance.suggest(taken | set(self._surrogate.infeasible.nonzero()[:, 0].tolist()))
         if not measured:
             return self._first(rows) if len(rows) else None
         view, losses = self._assessed()
@@ -194,7 +194,7 @@ class Active:
         slack = self._surrogate.log_slack.of_candidates(slice(None))
         doubted = (slack.stddev.square() + DOUBTED_STDDEV**2).sqrt()
         fits = (1 - DOUBT) * torch.special.ndtr(-slack.mean / slack.stddev) + DOUBT * torch.special.ndtr(-slack.mean / doubted)
-        fits[self._surrogate.hopeless] = 0.0
+        fits[self._surrogate.infeasible] = 0.0
         fits[[seen.candidate for seen in self._seen]] = 0.0
         fits[list(self._measured())] = 1.0
         return torch.as_tensor(fits)

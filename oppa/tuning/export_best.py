@@ -26,7 +26,7 @@ _EXPORTED = "\nIn the words of frameworks, each folder with a `run.sh` that says
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HandOver:
+class ExportedBest:
     """The contents of `best/`."""
 
     folder: Path
@@ -37,7 +37,7 @@ class HandOver:
     """Formats that cannot express the winner, each with the reason."""
 
 
-def write_best(study: Study, problem: Problem, best: Trial) -> HandOver:
+def write_best(study: Study, problem: Problem, best: Trial) -> ExportedBest:
     """Write `best/`: configuration.json, trial.json, run.sh, README.md, and a folder for each format that can express the winner."""
     folder, configuration = study.folder / "best", best.configuration
     TrialSpec.of(problem, configuration, study=study.uuid, trial=best.id, steps=torchrun.STEPS).write(folder)
@@ -48,14 +48,14 @@ def write_best(study: Study, problem: Problem, best: Trial) -> HandOver:
         if not isinstance(found, InputError):
             write_files(folder / name, found)
     refused = {name: f"{found.message}; {found.hint}" for name, found in made.items() if isinstance(found, InputError)}
-    handed = HandOver(
+    exported = ExportedBest(
         folder=folder,
         script=_write_script(folder, problem, configuration),
         exported=tuple(name for name in made if name not in refused),
         refused=refused,
     )
-    (folder / "README.md").write_text(_readme(handed, problem, configuration))
-    return handed
+    (folder / "README.md").write_text(_readme(exported, problem, configuration))
+    return exported
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -88,12 +88,12 @@ def _start(problem: Problem, script: Path) -> str:
     return f"{several}sh {shlex.quote(str(script))}"
 
 
-def _readme(handed: HandOver, problem: Problem, configuration: Configuration) -> str:
-    script = handed.script
+def _readme(exported: ExportedBest, problem: Problem, configuration: Configuration) -> str:
+    script = exported.script
     return _README.format(
         name=problem.name,
         id=configuration.id,
         own=f"`{_start(problem, script)}` starts the job as its trials were.\n" if script else "Its trials were imitated.\n",
-        exported=_EXPORTED + "".join(f"- `{name}/`\n" for name in handed.exported) if handed.exported else "",
-        refused="\nNot these:\n\n" + "".join(f"- {why}\n" for why in handed.refused.values()) if handed.refused else "",
+        exported=_EXPORTED + "".join(f"- `{name}/`\n" for name in exported.exported) if exported.exported else "",
+        refused="\nNot these:\n\n" + "".join(f"- {why}\n" for why in exported.refused.values()) if exported.refused else "",
     )

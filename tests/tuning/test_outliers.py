@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from oppa.tuning.surrogate.oddities import FEWEST, ODD, own_variance
+from oppa.tuning.surrogate.outliers import FEWEST, ODD, own_variance
 
 NOISE = 0.05
 X = torch.linspace(0, 1, 12, dtype=torch.float64)

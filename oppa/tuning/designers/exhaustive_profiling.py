@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
 from oppa.tuning.designer import Known, Observation, by_candidate, first_free
-from oppa.tuning.designers.evidence import trial_variance
 from oppa.tuning.designers.oppa import Oppa
+from oppa.tuning.designers.targets import trial_variance
 
 
-class Complete:
+class ExhaustiveProfiling:
     """The designer of exhaustive profiling."""
 
     def __init__(self, problem: Problem, candidates: Candidates) -> None:
@@ -32,13 +32,13 @@ class Complete:
     @property
     def pruned(self) -> int:
         """Return the number of candidates without a trial that are ruled out by one that ran out of memory."""
-        ruled_out = self._pruning.hopeless.clone()
+        ruled_out = self._pruning.infeasible.clone()
         ruled_out[[seen.candidate for seen in self._seen]] = False
         return int(ruled_out.sum())
 
     def suggest(self, taken: Set[int]) -> int | None:
         """Return the next candidate in order that is not ruled out; None if there is none."""
-        return first_free(self._order[~self._pruning.hopeless.numpy()[self._order]], taken)
+        return first_free(self._order[~self._pruning.infeasible.numpy()[self._order]], taken)
 
     def predict(self, candidate: int) -> None:
         """Return None, as every candidate is measured whatever is expected of it."""

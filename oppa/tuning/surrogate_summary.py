@@ -8,14 +8,14 @@ from oppa.cost.coefficients import Belief
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import column_names
 from oppa.tuning.designers.oppa import Oppa
-from oppa.tuning.surrogate.process import Process
+from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 
 IDENTIFIED = 0.7
 """A coefficient counts as identified if its spread shrinks below this share: half of its variance."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
+class CoefficientSummary:
     """One coefficient of the cost model, before and after the study."""
 
     name: str
@@ -29,10 +29,10 @@ class Lesson:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Interpretation:
+class SurrogateSummary:
     """The summary of one surrogate, of throughput or of memory."""
 
-    lessons: tuple[Lesson, ...]
+    coefficients: tuple[CoefficientSummary, ...]
     log_lengthscales: Mapping[str, float]
     """Log length scales of the residual by encoded parameter (OPPA Table 5), shortest first.
 
@@ -40,13 +40,13 @@ class Interpretation:
     """
 
 
-def interpretations(designer: Oppa, candidates: Candidates) -> dict[str, Interpretation]:
+def surrogate_summaries(designer: Oppa, candidates: Candidates) -> dict[str, SurrogateSummary]:
     """Return the summaries of the surrogates, by `throughput` and `memory`."""
     names = column_names(candidates)
     return {"throughput": _interpretation(designer.log_rate, names), "memory": _interpretation(designer.log_slack, names)}
 
 
-def posterior_beliefs(process: Process, source: str) -> dict[str, Belief]:
+def posterior_beliefs(process: GaussianProcess, source: str) -> dict[str, Belief]:
     """Return the present posterior of each coefficient of a process, by name."""
     values, shares = process.cost.coefficients(process.shift), process.shift_covariance.diagonal().clamp_min(0).sqrt()
     return {
@@ -55,9 +55,9 @@ def posterior_beliefs(process: Process, source: str) -> dict[str, Belief]:
     }
 
 
-def _interpretation(process: Process, names: list[str]) -> Interpretation:
+def _interpretation(process: GaussianProcess, names: list[str]) -> SurrogateSummary:
     after = posterior_beliefs(process, "this study")
-    lessons = [Lesson(name=name, before=belief, after=after[name]) for name, belief in process.cost.beliefs.items()]
+    coefficients = [CoefficientSummary(name=name, before=belief, after=after[name]) for name, belief in process.cost.beliefs.items()]
     # if no parameter varies, there is one length scale and no name
     scales = {name: math.log(scale) for name, scale in zip(names, process.lengthscales.tolist(), strict=False)}
-    return Interpretation(lessons=tuple(lessons), log_lengthscales=dict(sorted(scales.items(), key=lambda entry: entry[1])))
+    return SurrogateSummary(coefficients=tuple(coefficients), log_lengthscales=dict(sorted(scales.items(), key=lambda entry: entry[1])))

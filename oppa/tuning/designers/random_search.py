@@ -5,11 +5,11 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from oppa.problem.candidates import Candidates
-from oppa.streams import stream
+from oppa.random_streams import stream
 from oppa.tuning.designer import Observation, free
 
 
-class Uniform:
+class RandomSearch:
     """The designer `random`. The n-th choice depends on the seed and on n alone, so a resumed study goes on as if it had never stopped."""
 
     def __init__(self, candidates: Candidates, *, seed: int) -> None:

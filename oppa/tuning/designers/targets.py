@@ -8,8 +8,8 @@ import torch
 
 from oppa.tuning.designer import Observation, by_candidate
 from oppa.tuning.stopping import TRIAL_STDDEV
-from oppa.tuning.surrogate.belief import column
-from oppa.tuning.surrogate.process import Data
+from oppa.tuning.surrogate.distributions import column
+from oppa.tuning.surrogate.gaussian_process import Data
 
 EXPECTED_WEIGHT = 4.0
 """Weight of TRIAL_STDDEV against a study's own repeats, as a number of repeats."""

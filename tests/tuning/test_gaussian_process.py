@@ -14,7 +14,7 @@ from oppa.cost.step_time import step_time
 from oppa.cost.workload import workload_of
 from oppa.tuning.acquisition import bound
 from oppa.tuning.designers.oppa import MEMORY_LAYOUT, MEMORY_RESIDUAL, RATE_LAYOUT, RATE_RESIDUAL, Oppa
-from oppa.tuning.surrogate.process import Data
+from oppa.tuning.surrogate.gaussian_process import Data
 
 ALL = torch.arange(32)
 NOISE = 0.01
@@ -129,7 +129,7 @@ def test_it_believes_of_what_it_saw_what_its_model_does_settled_or_not(process, 
     with validate_input_scaling(False), torch.no_grad():
         model = process.model.posterior(process.model.train_inputs[0])
     # Candidates are linearised anew only when the mode has moved by 0.05: a fraction of the noise.
-    assert ((belief.mean - model.mean[:, 0]).abs() < 0.5 * math.hypot(NOISE, process.apart)).all()
+    assert ((belief.mean - model.mean[:, 0]).abs() < 0.5 * math.hypot(NOISE, process.nugget)).all()
     assert ((belief.stddev.square() / model.variance[:, 0]).log().abs() < 0.2).all()
 
 
@@ -149,7 +149,7 @@ def test_what_ran_out_of_memory_does_not_contradict_what_fitted(designer) -> Non
     data = together(seen(fitted, torch.full((4,), -2.0).double()), seen(over, torch.zeros(4).double(), censored=True))
     process.learn(data)
     belief = process.at(ALL)
-    assert ((belief.mean[fitted] + 2.0).abs() < 5 * math.hypot(NOISE, process.apart)).all()
+    assert ((belief.mean[fitted] + 2.0).abs() < 5 * math.hypot(NOISE, process.nugget)).all()
     assert (belief.mean[over] > 0).all()
 
 

@@ -33,9 +33,9 @@ from gpytorch.means import Mean
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
-from oppa.tuning.surrogate import censoring, oddities
-from oppa.tuning.surrogate.belief import Joint, Normal
-from oppa.tuning.surrogate.cost_model import Physics
+from oppa.tuning.surrogate import censoring, outliers
+from oppa.tuning.surrogate.cost_model import MeanFunction
+from oppa.tuning.surrogate.distributions import Joint, Normal
 from oppa.tuning.surrogate.map_fit import fit, prior_covariance
 from oppa.tuning.surrogate.posterior import Posterior
 
@@ -66,10 +66,10 @@ class Data:
         return len(self.rows)
 
 
-class Process:
+class GaussianProcess:
     """The posterior of one quantity at every candidate."""
 
-    def __init__(self, points: Tensor, layouts: Tensor, cost: Physics, *, layout: float, residual: float, apart: float) -> None:
+    def __init__(self, points: Tensor, layouts: Tensor, cost: MeanFunction, *, layout: float, residual: float, nugget: float) -> None:
         """Set up the prior; its widths are standard deviations in log units.
 
         Args:
@@ -86,8 +86,8 @@ class Process:
         self.shift_covariance = torch.eye(len(self.shift), dtype=torch.float64)
         self._anchor = self.shift
         self.kernel: Any = _kernel(points.shape[1], len(self.shift), layout, residual)
-        self._expected_apart = apart
-        self._log_noise = 2 * math.log(apart)
+        self._expected_nugget = nugget
+        self._log_noise = 2 * math.log(nugget)
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None
         self._posterior: Posterior | None = None
         self._known = torch.zeros(0, dtype=torch.float64)
@@ -97,7 +97,7 @@ class Process:
         """The BoTorch model of the last fit."""
 
     @property
-    def apart(self) -> float:
+    def nugget(self) -> float:
         """Return the standard deviation of nuggets, in log units: how far a candidate lies from what all others predict."""
         return math.exp(self._log_noise / 2)
 
@@ -137,7 +137,7 @@ class Process:
     def of_candidates(self, rows: Tensor | slice) -> Normal:
         """Return the posterior of candidates that were never tried, nuggets included."""
         belief = self.at(rows)
-        return Normal(belief.mean, (belief.stddev.square() + self.apart**2).sqrt())
+        return Normal(belief.mean, (belief.stddev.square() + self.nugget**2).sqrt())
 
     def of_observed(self) -> Normal:
         """Return the posterior of the observed candidates, nuggets included, in the order of the data.
@@ -154,8 +154,8 @@ class Process:
         same = rows[:, None] == self.observed
         own = same * (posterior.noise - self._known)  # the inflated noise of an outlier is its own, too
         joint = posterior.jointly(self.points[rows], self.layouts[rows], slopes, centre, own)
-        quirks = torch.where(same.any(dim=1), own.sum(dim=1), self.apart**2)
-        return Joint(joint.mean, joint.covariance + torch.diag(quirks))
+        nuggets = torch.where(same.any(dim=1), own.sum(dim=1), self.nugget**2)
+        return Joint(joint.mean, joint.covariance + torch.diag(nuggets))
 
     def of_candidate(self, candidate: int) -> Normal:
         """Return the posterior of one candidate, tried or not, nugget included, shapes (1,)."""
@@ -200,11 +200,11 @@ class Process:
     @torch.no_grad()
     def _stand_ins(self, inputs: Tensor, data: Data) -> tuple[Tensor, Tensor]:
         """Return targets and variances for a normal likelihood: stand-ins where censored, and inflated variances for outliers."""
-        centre, covariance, quirk = inputs[:, -1], prior_covariance(self.kernel, inputs), math.exp(self._log_noise)
-        whole = torch.where(data.censored, 1.0, data.noise + quirk)
+        centre, covariance, nugget = inputs[:, -1], prior_covariance(self.kernel, inputs), math.exp(self._log_noise)
+        whole = torch.where(data.censored, 1.0, data.noise + nugget)
         target, stand_in = censoring.propagate(centre, covariance, data.target, whole, data.censored, softness=SOFTNESS)
         noise = torch.where(data.censored, stand_in, data.noise)
-        odd = oddities.own_variance(covariance, centre, target, noise + quirk)
+        odd = outliers.own_variance(covariance, centre, target, noise + nugget)
         return target, noise + torch.where(data.censored, 0.0, odd)
 
     def _model(self, inputs: Tensor, target: Tensor, noise: Tensor) -> Any:
@@ -213,7 +213,7 @@ class Process:
                 inputs,
                 target[:, None],
                 train_Yvar=noise[:, None],
-                likelihood=_likelihood(noise, self._expected_apart, self._log_noise),
+                likelihood=_likelihood(noise, self._expected_nugget, self._log_noise),
                 mean_module=_LastColumn(),  # type: ignore[no-untyped-call]
                 covar_module=self.kernel,
                 outcome_transform=None,  # the centre is in the target's own units

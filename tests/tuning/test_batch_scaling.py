@@ -12,8 +12,8 @@ from oppa.cost.workload import workload_of
 from oppa.problem.batches import over
 from oppa.tuning.designer import groups
 from oppa.tuning.designers.oppa import LAYOUT, Oppa
+from oppa.tuning.surrogate.batch_scaling import SPREAD, TwoParts, doubled
 from oppa.tuning.surrogate.cost_model import CostModel
-from oppa.tuning.surrogate.two_parts import SPREAD, TwoParts, doubled
 from tests.tuning.conftest import measured
 
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from oppa.tuning.designer import by_candidate, incumbent, standing, standings
-from oppa.tuning.designers.evidence import EXPECTED_WEIGHT, rates, slacks, trial_variance
+from oppa.tuning.designers.targets import EXPECTED_WEIGHT, rates, slacks, trial_variance
 from oppa.tuning.stopping import TRIAL_STDDEV
 from tests.tuning.conftest import failed, measured
 
