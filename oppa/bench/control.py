@@ -12,7 +12,7 @@ from oppa.bench.profile_real import RealComparison, active_profile
 from oppa.bench.resharding import Speedup, speedups
 from oppa.bench.step_overhead import BATCHES, ON_CPU, STATISTICS, Kind, Overhead, on_cuda, overheads
 from oppa.errors import InputError, nearest
-from oppa.problem.machine import this_machine
+from oppa.problem.detect import this_machine
 from oppa.report.record import Section
 
 PAIRS_PER_REPEAT = 40

@@ -105,7 +105,7 @@ def task_of(name: str) -> Task:
     problem = load_job(catalog.find("runners", "simulated") / "jobs" / f"{name}.toml")
     space = problem.space
     for parameter, values in choices.items():
-        space = space.searching(parameter, *(values if isinstance(values, list) else [values]))
+        space = space.restricted(parameter, *(values if isinstance(values, list) else [values]))
     problem = over(dataclasses.replace(problem, space=space), parse_batches(batches))
     return Task(name=name, problem=problem, candidates=problem.candidates(), imitator=Simulator.of(problem))
 

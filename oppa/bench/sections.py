@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from oppa.bench.runs import Run
 from oppa.bench.scores import OURS, best_after, best_peer, break_even_s, grouped, natural, ratio, summary, trials_to, untuned
-from oppa.problem.configuration import spelled_out
+from oppa.problem.configuration import parse_id
 from oppa.report.record import Section
 from oppa.study.records import QUANTILE
 
@@ -127,7 +127,7 @@ def winner_section(runs: Sequence[Run]) -> Section | None:
     ours = [run for run in runs if run.designer == "oppa" and run.winner]
     names = ("dp", "tp", "pp", "zero_stage", "micro_batch", "model_chunks", "schedule", "recompute")
     for task in sorted({run.task for run in ours}, key=natural):
-        found = [spelled_out(run.winner or "") or {} for run in ours if run.task == task]
+        found = [parse_id(run.winner or "") or {} for run in ours if run.task == task]
         rows.append((task, *(" or ".join(dict.fromkeys(str(each.get(name)) for each in found)) for name in names)))
     text = "What `oppa` returns at the end of each play: several values mean that seeds differ, and that nothing speaks for one of them."
     return Section(title="Winners (Table 4)", text=text, columns=("task", *names), rows=rows) if rows else None

@@ -15,7 +15,7 @@ from scipy.stats import binom
 
 from oppa.bench.training_gang import Order, TrainingGang, words_of
 from oppa.problem.configuration import Configuration
-from oppa.problem.machine import Machine
+from oppa.problem.detect import Machine
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.report.record import Section

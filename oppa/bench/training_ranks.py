@@ -25,7 +25,7 @@ from oppa.bench.stopwatch import Stopwatch
 from oppa.bench.training_gang import BEGIN, Order
 from oppa.pipeline.configured import order_of
 from oppa.problem.configuration import Configuration
-from oppa.problem.training import Recipe
+from oppa.problem.training import RunOptions
 from oppa.training.batches import Batch
 from oppa.training.boxes import inside
 from oppa.training.checkpoint import sha256_of
@@ -53,7 +53,7 @@ Marks = dict[str, float]
 def alternate(order: Order, folder: Path, rank: int) -> list[tuple[float, float]]:
     """Return the seconds of a run's steps with and without gradient statistics, in pairs."""
     spec = order.spec(0)
-    with open_run(spec, Recipe(), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
+    with open_run(spec, RunOptions(), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
         run.step()
         watching, watched_steps = True, 1
 
@@ -82,7 +82,7 @@ def rebatch(order: Order, folder: Path, rank: int) -> list[tuple[float, float]]:
     """Return the seconds of a run's steps with a change of batch sizes before them, change included, and without one, in pairs."""
     spec = order.spec(0)
     small, large = (dataclasses.replace(spec.configuration, global_batch=size * spec.configuration.global_batch) for size in (1, 2))
-    with open_run(spec, Recipe(), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
+    with open_run(spec, RunOptions(), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
         watch = Stopwatch(run.mesh.device)
 
         def timed(change: bool) -> float:
@@ -178,7 +178,7 @@ def pipeline(order: Order, folder: Path, rank: int) -> dict[str, Any]:
 def stretch(order: Order, folder: Path, rank: int) -> dict[str, Any]:
     """Train some steps, from a checkpoint if there is one, and save; return the losses and the end of each phase."""
     spec, marks = order.spec(0), Marks()
-    with open_run(spec, Recipe(profile_steps=0), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
+    with open_run(spec, RunOptions(profile_steps=0), rank=rank, world=order.ranks, rendezvous=f"file://{folder}/rendezvous") as run:
         marks["start"] = time.monotonic()
         if order.checkpoint:
             run.resume(Path(order.checkpoint), spec.configuration)

@@ -45,9 +45,9 @@ class Variation:
         """Return the task with changed limits and a changed acquisition function."""
         changed = {name: value for name, value in (("q_min", self.q_min), ("q_max", self.q_max)) if value is not None}
         limits = dataclasses.replace(task.problem.limits, **changed)
-        strategy = task.problem.strategy
-        strategy = dataclasses.replace(strategy, acquisition=self.acquisition or strategy.acquisition)
-        return dataclasses.replace(task, problem=dataclasses.replace(task.problem, limits=limits, strategy=strategy))
+        options = task.problem.search_options
+        options = dataclasses.replace(options, acquisition=self.acquisition or options.acquisition)
+        return dataclasses.replace(task, problem=dataclasses.replace(task.problem, limits=limits, search_options=options))
 
     def rule(self, designer: str, task: Task) -> StopTest:
         """Return the rule that ends trials early."""

@@ -103,7 +103,7 @@ def _configuration(problem: "Problem", reading: "Reading", setting: str, origin:
     """
     from oppa.errors import InputError
     from oppa.problem.baseline import at_rest, complete, require_legal
-    from oppa.problem.setting import values_of
+    from oppa.problem.selector import values_of
     from oppa.tuning.formats.adoption import unnamed_knobs
 
     chosen = values_of(setting, problem.space) if setting else {}

@@ -39,7 +39,7 @@ def _suggested(preset: str) -> str:
     from oppa.cli import style
     from oppa.places import slurm
     from oppa.problem.allocation import read_allocation, read_netlab
-    from oppa.problem.machine import suggest_job, this_machine
+    from oppa.problem.detect import suggest_job, this_machine
 
     if read_netlab():
         given, machine = read_allocation(on_cuda=False), this_machine()

@@ -142,7 +142,7 @@ def _curve(name: str, runs: Sequence[Path], problem: "Problem") -> "LearningCurv
         return LearningCurve.load(name)
     for each in runs:
         RunSpec.read(each)  # raises an error if the folder is no run
-    return LearningCurve.of([ledger.standing(ledger.read(each)) for each in runs], problem.recipe.scaling)
+    return LearningCurve.of([ledger.standing(ledger.read(each)) for each in runs], problem.run_options.scaling)
 
 
 def _reward(form: str, settings: Sequence[str]) -> "Reward":

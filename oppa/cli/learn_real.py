@@ -39,7 +39,7 @@ def learn_on(
     from oppa.training import ledger
 
     if samples is not None:
-        problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
+        problem = dataclasses.replace(problem, run_options=dataclasses.replace(problem.run_options, samples=samples))
     learner, found = RunLearner(Weights.load(weights)), list[dict[str, object]]()
     _require_teaching(problem, configuration, learner.weights.window)
     require_writable(out)
@@ -65,7 +65,7 @@ def _require_teaching(problem: "Problem", configuration: "Configuration", window
 
     share = configuration.global_batch // configuration.dp
     require_runnable(problem.model, configuration, [share] * configuration.dp)
-    samples, least = problem.recipe.samples, (LEAST_WINDOWS + 1) * window * configuration.global_batch
+    samples, least = problem.run_options.samples, (LEAST_WINDOWS + 1) * window * configuration.global_batch
     if configuration.dp == 1 or (samples is not None and samples < least):
         what = f"`samples = {samples}`" if configuration.dp > 1 else "`dp = 1`"
         hint = f"use several workers, and at least {least} samples in each episode"

@@ -49,11 +49,17 @@ def plan(
     profiled.origin.require_model_of(run.problem)
     lines = [line for line in ledger.standing(ledger.read(noise)) if line["event"] == ledger.STEP]
     begin = fastest_at(profiled, run.configuration.global_batch).configuration
-    recipe = run.problem.recipe
-    total = samples or recipe.samples or (lines[-1]["samples"][1] if lines else 0)
-    offers = Offers(profiled).scaled(recipe.scaling)
+    options = run.problem.run_options
+    total = samples or options.samples or (lines[-1]["samples"][1] if lines else 0)
+    offers = Offers(profiled).scaled(options.scaling)
     stages = planned(
-        policy_of(policy)(offers), profiled, _seen(lines), begin=begin, total=total, warmup=recipe.warmup_samples, reconfiguration_s=cost
+        policy_of(policy)(offers),
+        profiled,
+        _seen(lines),
+        begin=begin,
+        total=total,
+        warmup=options.warmup_samples,
+        reconfiguration_s=cost,
     )
     seq_len = run.problem.model.seq_len
     if as_json:

@@ -59,7 +59,7 @@ def _fastest_row(setting: str, table: "Table") -> "Configuration | None":
     """
     from oppa.problem.batches import GLOBAL_BATCH
     from oppa.problem.declaration import spell
-    from oppa.problem.setting import worded
+    from oppa.problem.selector import worded
 
     asked = worded(setting)
     if GLOBAL_BATCH not in asked:
@@ -118,14 +118,14 @@ def _legal(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configu
 
     from oppa.problem.baseline import complete, loaded, require_legal
     from oppa.problem.batches import GLOBAL_BATCH, over
-    from oppa.problem.setting import find, worded
+    from oppa.problem.selector import find, worded
 
     is_file = setting.endswith(".json")
     if batches and (is_file or GLOBAL_BATCH in setting):
         problem = over(problem, (problem.global_batch, *batches))
     if is_file:
         return loaded(problem.space, Path(setting))
-    problem = dataclasses.replace(problem, space=problem.space.admitting(worded(setting)))
+    problem = dataclasses.replace(problem, space=problem.space.with_value(worded(setting)))
     candidates = problem.candidates()
     asked, matches = find(setting, candidates)
     if len(matches) == 1:

@@ -122,10 +122,10 @@ def train(
 def _with_options(problem: "Problem", samples: int | None, seed: int | None) -> "Problem":
     """Return the problem with the options' samples and seed; raises InputError if training would end within its warm-up."""
     if samples is not None:
-        if samples < problem.recipe.warmup_samples:
-            message = f"`--samples {samples}` ends within the warm-up of {problem.recipe.warmup_samples} samples"
+        if samples < problem.run_options.warmup_samples:
+            message = f"`--samples {samples}` ends within the warm-up of {problem.run_options.warmup_samples} samples"
             raise InputError(message, hint="train longer, or set a shorter `warmup` in [train]")
-        problem = dataclasses.replace(problem, recipe=dataclasses.replace(problem.recipe, samples=samples))
+        problem = dataclasses.replace(problem, run_options=dataclasses.replace(problem.run_options, samples=samples))
     if seed is not None:
         problem = dataclasses.replace(problem, training=dataclasses.replace(problem.training, seed=seed))
     return problem
@@ -159,12 +159,12 @@ def train_under(
 
 def _measured_for(problem: "Problem", policy: "Policy") -> "Problem":
     """Return the problem with a recipe that measures the statistics which a policy needs."""
-    recipe = problem.recipe
+    run_options = problem.run_options
     if policy.interval is not None:
-        recipe = dataclasses.replace(recipe, statistics=policy.measures, statistics_every=policy.interval)
+        run_options = dataclasses.replace(run_options, statistics=policy.measures, statistics_every=policy.interval)
     if policy.window is not None:
-        recipe = dataclasses.replace(recipe, workers_every=policy.window)
-    return dataclasses.replace(problem, recipe=recipe)
+        run_options = dataclasses.replace(run_options, workers_every=policy.window)
+    return dataclasses.replace(problem, run_options=run_options)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,9 +344,9 @@ def _run(folder: Path, problem: "Problem", wishes: _Wishes) -> "RunSpec":
         same_size = run.configuration.devices == problem.cluster.devices
         present = run.configuration if same_size else _default(problem)
         run = dataclasses.replace(run, problem=problem, configuration=wishes.asked or present)
-    reference = problem.recipe.reference_batch or problem.global_batch
-    recipe = dataclasses.replace(problem.recipe, reference_batch=reference)
-    run = dataclasses.replace(run, problem=dataclasses.replace(problem, recipe=recipe), policy=wishes.policy)
+    reference = problem.run_options.reference_batch or problem.global_batch
+    run_options = dataclasses.replace(problem.run_options, reference_batch=reference)
+    run = dataclasses.replace(run, problem=dataclasses.replace(problem, run_options=run_options), policy=wishes.policy)
     run.write(folder)
     return run
 

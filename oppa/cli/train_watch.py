@@ -25,7 +25,7 @@ from oppa.trials.wire import Measurement
 from oppa.units import format_batch, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
-    from oppa.problem.training import Recipe
+    from oppa.problem.training import RunOptions
     from oppa.table.refinement import Observation
     from oppa.table.table import Table
 
@@ -40,7 +40,7 @@ def print_run(run: RunSpec, folder: Path) -> None:
     style.err().print(
         f"{job_line(run.problem)}\n"
         f"[bold]layout[/] {escape(_layout(run.configuration))}\n"
-        f"[bold]recipe[/] {_recipe(run.problem.recipe, run.problem.training.learning_rate)}\n"
+        f"[bold]recipe[/] {_recipe(run.problem.run_options, run.problem.training.learning_rate)}\n"
         f"[bold]run[/]    {escape(str(folder))}{saved}\n"
     )
 
@@ -147,7 +147,7 @@ class PlainWatcher(Listener):
 
     def _facts(self, line: Line) -> list[tuple[str, str]]:
         """Return names and texts that describe the progress of the run after a step."""
-        seen, total = line["samples"][1], self._run.problem.recipe.samples
+        seen, total = line["samples"][1], self._run.problem.run_options.samples
         speed = len(self._times) / sum(self._times)
         per_s = speed * line["global_batch"]
         left = f", {format_seconds(max(0, total - seen) / per_s)} left" if total else ""
@@ -225,9 +225,9 @@ def _layout(configuration: Configuration, local_batches: Sequence[int] = ()) -> 
     return f"{configuration.id}, {format_batch(configuration.global_batch, local_batches)}"
 
 
-def _recipe(recipe: "Recipe", learning_rate: float) -> str:
-    length = f"{recipe.samples:,} samples" if recipe.samples else "one epoch"
-    warmup = f", risen after {recipe.warmup_samples:,}" if recipe.warmup_samples else ""
-    decay = f", {recipe.decay} decay to {recipe.final_share:.0%}" if recipe.decay != "none" else ""
-    scaling = f" ({recipe.scaling} scaling)" if recipe.scaling != "none" else ""
-    return f"{length}, learning rate {learning_rate:g} at batch {recipe.reference_batch}{scaling}{warmup}{decay}"
+def _recipe(run_options: "RunOptions", learning_rate: float) -> str:
+    length = f"{run_options.samples:,} samples" if run_options.samples else "one epoch"
+    warmup = f", risen after {run_options.warmup_samples:,}" if run_options.warmup_samples else ""
+    decay = f", {run_options.decay} decay to {run_options.final_share:.0%}" if run_options.decay != "none" else ""
+    scaling = f" ({run_options.scaling} scaling)" if run_options.scaling != "none" else ""
+    return f"{length}, learning rate {learning_rate:g} at batch {run_options.reference_batch}{scaling}{warmup}{decay}"

@@ -174,7 +174,7 @@ def _search_and_verify(
     trials = running_trials(runner, problem, study, wishes.request, interruption, again=again, seed=wishes.seed, imitator=wishes.imitator)
     with going_on(again), trials as run_trial:
         designer = wishes.make_designer(problem, candidates)
-        rule = make_rule(problem.strategy.stopping or designers.STOPPING.get(wishes.designer, "never"), problem.limits)
+        rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(wishes.designer, "never"), problem.limits)
         with make_watcher(study, interruption, problem) as watcher:
             executor = TrialExecutor(study, problem, run_trial, watcher, imitated=runner.in_process)
             why_ended = search(executor, candidates, designer, rule)

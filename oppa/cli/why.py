@@ -11,7 +11,7 @@ from oppa.cli.job import Command, refuse_command
 if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
-    from oppa.problem.setting import Setting
+    from oppa.problem.selector import Setting
     from oppa.study import Prediction, Trial
     from oppa.tuning.explanation import Explanation
 
@@ -36,7 +36,7 @@ def why(
     Of several configurations that match, it is the best predicted one.
     """
     from oppa.cli.summary import warn_of_unknown_device
-    from oppa.problem.setting import find
+    from oppa.problem.selector import find
 
     problem, folder, trials = _question(job, study, command or ())
     warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
@@ -84,10 +84,10 @@ def _print_obstacles(text: str, asked: "Setting", problem: "Problem", candidates
     from rich.markup import escape
 
     from oppa.cli import style
-    from oppa.problem.setting import alternatives, obstacles
+    from oppa.problem.selector import alternatives, violations
 
     lines = [f"[bold]{escape(text)}[/] is [red]not valid[/]"]
-    for each in obstacles(problem.space, asked):
+    for each in violations(problem.space, asked):
         lines += ["", f"  {escape(each.why)}", f"  [cyan]{escape(each.rule)}[/]   here {escape(each.here)}"]
     others = alternatives(candidates, asked)
     lines += ["", "[bold]valid instead[/]"] if others else ["", "no change of one parameter makes it valid: `oppa space` lists what is"]

@@ -64,9 +64,9 @@ def client_of(folder: Path, configuration: Configuration, problem: Problem) -> "
         hello = Hello(
             job=values["job"],
             configuration=configuration,
-            total_samples=problem.recipe.samples,
-            warmup_samples=problem.recipe.warmup_samples,
-            scaling=problem.recipe.scaling,
+            total_samples=problem.run_options.samples,
+            warmup_samples=problem.run_options.warmup_samples,
+            scaling=problem.run_options.scaling,
             reconfiguration_s=expected_change_s(problem.model.parameter_count, configuration.devices),
         )
         return ControlClient(values["address"], values["token"], hello, through=values["through"])

@@ -18,7 +18,7 @@ from oppa.errors import EnvironmentLackingError
 from oppa.places import network, slurm
 from oppa.places.agents import Agents
 from oppa.problem.cluster import Link
-from oppa.problem.machine import Machine, this_machine
+from oppa.problem.detect import Machine, this_machine
 from oppa.trials import processes
 
 PATIENCE_S = 120.0

@@ -11,8 +11,8 @@ from typing import Any
 from oppa.errors import InputError, nearest
 from oppa.problem.configuration import Configuration
 from oppa.problem.declaration import listing, spell
-from oppa.problem.emptiness import is_empty
-from oppa.problem.setting import obstacles
+from oppa.problem.infeasibility import is_empty
+from oppa.problem.selector import violations
 from oppa.problem.space import DERIVED, Parameter, SearchSpace, Value
 
 ROUNDED = ("dp_bucket_mb", "zero_bucket_mb")
@@ -61,7 +61,7 @@ def require_legal(space: SearchSpace, configuration: Configuration) -> Configura
         if value not in space[name].values:
             raise InputError(f"`{name} = {spell(value)}` is not legal", hint=f"use one of {listing(space[name].values)}")
     if not _is_candidate(space, configuration):
-        reasons = [f"{each.why}\n  {each.rule}   here {each.here}" for each in obstacles(space, setting)]
+        reasons = [f"{each.why}\n  {each.rule}   here {each.here}" for each in violations(space, setting)]
         message = "\n".join([f"`{configuration.id}` is not in the search space", *reasons])
         raise InputError(message, hint="change it, or the choices under [space.parameters]; `oppa why JOB SETTING` tells more")
     return configuration
@@ -74,7 +74,7 @@ def _is_candidate(space: SearchSpace, configuration: Configuration) -> bool:
         return tuple(values.values()) in space.listed
     alone = space
     for name, value in values.items():
-        alone = alone.searching(name, value)
+        alone = alone.restricted(name, value)
     searched = all(value in (*space[name].choices, space[name].default) for name, value in values.items())
     return searched and at_rest(space, configuration) == configuration and not is_empty(alone)
 
@@ -118,7 +118,7 @@ def loaded(space: SearchSpace, path: Path) -> Configuration:
         raise InputError(f"`{path}` is not JSON: {error}", hint='write `{"dp": 2, "micro_batch": 4}`') from None
     if not isinstance(values, dict):
         raise InputError(f"`{path}` holds no configuration", hint='write `{"dp": 2, "micro_batch": 4}`')
-    return declared(space.admitting(values), values, where=path.name)
+    return declared(space.with_value(values), values, where=path.name)
 
 
 def table(space: SearchSpace, configuration: Configuration) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from oppa.errors import InputError, JobError
 from oppa.problem.candidates import enumerate_candidates
 from oppa.problem.declaration import listing
-from oppa.problem.emptiness import why_empty
-from oppa.problem.expressions import Kind, parse
+from oppa.problem.expressions import ValueKind, parse
+from oppa.problem.infeasibility import why_empty
 from oppa.problem.problem import Problem
 from oppa.problem.space import Parameter, SearchSpace, Value, kinds_of
 from oppa.problem.space_file import divisors
@@ -84,7 +84,7 @@ def _widened(parameter: Parameter, space: SearchSpace, batches: Sequence[int]) -
     """
     if GLOBAL_BATCH not in parameter.divides:
         return parameter
-    whole = parse(parameter.divides, kinds_of({}, space.facts), kind=Kind.NUMBER)
+    whole = parse(parameter.divides, kinds_of({}, space.facts), kind=ValueKind.NUMBER)
     values: tuple[Value, ...] = tuple(sorted({each for batch in batches for each in divisors(whole({**space.facts, GLOBAL_BATCH: batch}))}))
     choices = values if parameter.choices == parameter.values else tuple(value for value in parameter.choices if value in values)
     if not choices:

@@ -20,7 +20,7 @@ from oppa.problem.space import DERIVED, Facts, Parameter, SearchSpace, Value
 
 Codes = NDArray[np.uint8] | NDArray[np.uint16]
 
-_AT_REST = Configuration(dp=1, global_batch=1, micro_batch=1)
+DEFAULTS = Configuration(dp=1, global_batch=1, micro_batch=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Candidates:
     def column(self, name: str) -> NDArray[Any]:
         """Return the values of a parameter or of `num_microbatches`, shape (n,); a parameter that the space lacks has its default."""
         columns = _Columns(self.space.facts, self.space, self.codes)
-        return np.broadcast_to(columns[name] if name in columns else getattr(_AT_REST, name), len(self))
+        return np.broadcast_to(columns[name] if name in columns else getattr(DEFAULTS, name), len(self))
 
     def matters(self, parameter: Parameter) -> NDArray[np.bool_]:
         """Return in which candidates the parameter's condition holds, shape (n,); in the others it has its default."""

@@ -97,7 +97,7 @@ class ConfigFile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class StepFormat:
     """Describes how lines of output report steps: a pattern with named groups.
 
     `s` or `ms` is the time of a step; without them it is the time between two lines. `step` is the number of the step that a line reports,
@@ -123,13 +123,13 @@ class Steps:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class LaunchCommand:
     """Describes a launch line as a template."""
 
     argv: tuple[str, ...]
     arguments: tuple[Argument, ...] = ()
     files: tuple[ConfigFile, ...] = ()
-    steps: Steps | None = None
+    steps: StepFormat | None = None
 
     @property
     def parameters(self) -> set[str]:
@@ -236,7 +236,7 @@ class Command:
             argv=tuple(values["argv"]),
             arguments=tuple(arguments),
             files=tuple(ConfigFile(**file) for file in values["files"]),
-            steps=Steps(**values["steps"]) if values["steps"] else None,
+            steps=StepFormat(**values["steps"]) if values["steps"] else None,
         )
 
 

@@ -74,7 +74,7 @@ PARAMETERS = tuple(_DEFAULTS)
 _SHORT = {"dp": "dp", "tp": "tp", "pp": "pp", "ep": "ep", "z": "zero_stage", "mbs": "micro_batch", "mc": "model_chunks"}
 
 
-def spelled_out(id: str) -> dict[str, int | str] | None:
+def parse_id(id: str) -> dict[str, int | str] | None:
     """Return the parameters that an id states, with defaults for those that it omits; None for a text that is not an id.
 
     The values that a hash stands for are not returned.

@@ -14,13 +14,13 @@ from oppa import units
 from oppa.errors import InputError, nearest
 
 
-class Table(BaseModel):
+class DeclaredTable(BaseModel):
     """Validates a table of a TOML file: no unknown keys, no silent conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-T = TypeVar("T", bound=Table)
+T = TypeVar("T", bound=DeclaredTable)
 
 
 def _quantity(parse_text: Callable[[str], float]) -> BeforeValidator:
@@ -88,7 +88,7 @@ _TYPES = {
 }
 
 
-def _explain(kind: type[Table], tables: Mapping[str, Any], detail: ErrorDetails) -> tuple[str, str]:
+def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: ErrorDetails) -> tuple[str, str]:
     """Return the message and the hint for an error that pydantic found."""
     *path, key = place = _place(tables, detail["loc"])
     within, known = _keys(kind, path)
@@ -115,7 +115,7 @@ def _explain(kind: type[Table], tables: Mapping[str, Any], detail: ErrorDetails)
     return f"{at} is not legal", detail["msg"]
 
 
-def _keys(kind: type[Table], path: list[int | str]) -> tuple[str, list[str]]:
+def _keys(kind: type[DeclaredTable], path: list[int | str]) -> tuple[str, list[str]]:
     """Return the name of the table at a path, and the keys that it may have."""
     for step in path:
         field = next((field for name, field in kind.model_fields.items() if step in (name, field.alias)), None)
@@ -124,9 +124,9 @@ def _keys(kind: type[Table], path: list[int | str]) -> tuple[str, list[str]]:
     return f"`[{'.'.join(str(step) for step in path)}]`" if path else "the file", names
 
 
-def _table_in(annotation: Any) -> type[Table] | None:
+def _table_in(annotation: Any) -> type[DeclaredTable] | None:
     """Return the table type inside an annotation such as `dict[str, Table] | None`; None if there is none."""
-    if isinstance(annotation, type) and issubclass(annotation, Table):
+    if isinstance(annotation, type) and issubclass(annotation, DeclaredTable):
         return annotation
     return next(filter(None, map(_table_in, typing.get_args(annotation))), None)
 

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 
 from oppa import catalog
 from oppa.errors import InputError, JobError
-from oppa.problem.declaration import Table, parse, validate
+from oppa.problem.declaration import DeclaredTable, parse, validate
 
 CATALOG = "priors/hardware"
 CPU = "CPU"
@@ -28,12 +28,12 @@ _STATE = 'add `memory_limit = "..."`, what one rank may allocate; `oppa init` wr
 _VENDORS = frozenset(("nvidia", "amd", "gpu"))
 
 
-class _Memory(Table):
+class _Memory(DeclaredTable):
     model_config = ConfigDict(extra="ignore")
     bytes: Annotated[int | float, Field(gt=0)]
 
 
-class _File(Table):
+class _File(DeclaredTable):
     """Validates the keys of a file that identify its device."""
 
     model_config = ConfigDict(extra="ignore")

@@ -18,7 +18,7 @@ LONGEST = 300
 """Largest number of characters of an expression, so that no file can exhaust the parser."""
 
 
-class Kind(enum.StrEnum):
+class ValueKind(enum.StrEnum):
     """Names the kind of value of a name or of a part of an expression."""
 
     NUMBER = "a number"
@@ -26,7 +26,7 @@ class Kind(enum.StrEnum):
     TRUTH = "true or false"
 
     @classmethod
-    def of(cls, value: object) -> "Kind":
+    def of(cls, value: object) -> "ValueKind":
         """Return the kind of a plain value."""
         if isinstance(value, bool):
             return cls.TRUTH
@@ -35,7 +35,7 @@ class Kind(enum.StrEnum):
 
 Values = Mapping[str, Any]
 """Value of each name: a number, a text, a truth value, or a numpy column of them."""
-_Part = tuple[Kind, Callable[[Values], Any]]
+_Part = tuple[ValueKind, Callable[[Values], Any]]
 
 _ARITHMETIC = {
     ast.Add: operator.add,
@@ -59,7 +59,7 @@ class Expression:
     """Holds a checked expression; a call with the values of its names evaluates it."""
 
     text: str
-    kind: Kind
+    kind: ValueKind
     names: frozenset[str]
     _evaluate: Callable[[Values], Any] = dataclasses.field(repr=False, compare=False)
 
@@ -72,7 +72,7 @@ class Expression:
             raise SpaceError(f"`{self.text}` cannot be computed: {error}", hint=hint) from None
 
 
-def parse(text: str, kinds: Mapping[str, Kind], *, kind: Kind = Kind.TRUTH) -> Expression:
+def parse(text: str, kinds: Mapping[str, ValueKind], *, kind: ValueKind = ValueKind.TRUTH) -> Expression:
     """Return the expression of a text, checked to be of `kind`.
 
     Args:
@@ -100,11 +100,11 @@ _GRAMMAR = "an expression has names, integers, texts, + - * // %, comparisons, `
 class _Compiler:
     """Compiles the nodes of one expression into functions of the values, and checks their kinds."""
 
-    def __init__(self, text: str, kinds: Mapping[str, Kind]) -> None:
+    def __init__(self, text: str, kinds: Mapping[str, ValueKind]) -> None:
         self._text = text
         self._kinds = kinds
 
-    def expect(self, node: ast.expr, kind: Kind) -> Callable[[Values], Any]:
+    def expect(self, node: ast.expr, kind: ValueKind) -> Callable[[Values], Any]:
         """Compile a part that must be of one kind; raises SpaceError if it is of another."""
         found, part = self.compile(node)
         if found is not kind:
@@ -119,22 +119,22 @@ class _Compiler:
             case ast.Constant(value=bool()):
                 raise self._error(node, "is not allowed", hint="write the name alone, or `not name`")
             case ast.Constant(value=int() | str() as value):
-                return Kind.of(value), lambda values: value
+                return ValueKind.of(value), lambda values: value
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                number = self.expect(operand, Kind.NUMBER)
-                return Kind.NUMBER, lambda values: -number(values)
+                number = self.expect(operand, ValueKind.NUMBER)
+                return ValueKind.NUMBER, lambda values: -number(values)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                truth = self.expect(operand, Kind.TRUTH)
-                return Kind.TRUTH, lambda values: truth(values) ^ True
+                truth = self.expect(operand, ValueKind.TRUTH)
+                return ValueKind.TRUTH, lambda values: truth(values) ^ True
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                sides = self.expect(left, Kind.NUMBER), self.expect(right, Kind.NUMBER)
-                return Kind.NUMBER, _binary(_ARITHMETIC[type(op)], *sides)
+                sides = self.expect(left, ValueKind.NUMBER), self.expect(right, ValueKind.NUMBER)
+                return ValueKind.NUMBER, _binary(_ARITHMETIC[type(op)], *sides)
             case ast.BoolOp(op=op, values=operands):
-                parts = [self.expect(operand, Kind.TRUTH) for operand in operands]
-                return Kind.TRUTH, _fold(operator.and_ if isinstance(op, ast.And) else operator.or_, parts)
+                parts = [self.expect(operand, ValueKind.TRUTH) for operand in operands]
+                return ValueKind.TRUTH, _fold(operator.and_ if isinstance(op, ast.And) else operator.or_, parts)
             case ast.Compare(left=left, ops=ops, comparators=rights):
                 pairs = zip([left, *rights], ops, rights, strict=False)
-                return Kind.TRUTH, _fold(operator.and_, [self._comparison(*pair) for pair in pairs])
+                return ValueKind.TRUTH, _fold(operator.and_, [self._comparison(*pair) for pair in pairs])
             case _:
                 raise self._error(node, "is not allowed")
 
@@ -150,7 +150,7 @@ class _Compiler:
             return found if isinstance(op, ast.In) else lambda values: found(values) ^ True
         if type(op) not in _COMPARISONS:
             raise self._error(right, "cannot stand here", hint="`in` wants a list of values in brackets; `is` is not allowed")
-        if kind is not Kind.NUMBER and not isinstance(op, ast.Eq | ast.NotEq):
+        if kind is not ValueKind.NUMBER and not isinstance(op, ast.Eq | ast.NotEq):
             raise self._error(left, f"is {kind} and has no order", hint="compare it by == or !=")
         return _binary(_COMPARISONS[type(op)], first, self.expect(right, kind))
 

@@ -8,10 +8,10 @@ from typing import Any
 from oppa import catalog
 from oppa.errors import InputError, JobError, nearest
 from oppa.problem.baseline import declared as declared_baseline
-from oppa.problem.command import Command
+from oppa.problem.command import LaunchCommand
 from oppa.problem.declaration import parse, validate
-from oppa.problem.emptiness import require_some
-from oppa.problem.job_file import CommandTable, JobFile, SpaceTable
+from oppa.problem.infeasibility import require_some
+from oppa.problem.job_file import CommandTable, JobFile, SearchSpaceTable
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.space_file import narrow, read_space
@@ -57,13 +57,13 @@ def load_job(
         training=training,
         space=space,
         limits=job.limits.record(),
-        recipe=job.train.record(training.optimizer),
-        strategy=job.designer.record(),
+        run_options=job.train.record(training.optimizer),
+        search_options=job.designer.record(),
         baseline=declared_baseline(space, job.baseline) if job.baseline is not None and hosts is None else None,
     )
 
 
-def _command(job: JobFile, argv: Sequence[str], folder: Path, runner_name: str | None) -> Command | None:
+def _command(job: JobFile, argv: Sequence[str], folder: Path, runner_name: str | None) -> LaunchCommand | None:
     """Return the user's own launch line, None if there is none."""
     table = job.command or (CommandTable() if argv else None)
     if table is None:
@@ -76,7 +76,7 @@ def _command(job: JobFile, argv: Sequence[str], folder: Path, runner_name: str |
     return table.record(argv, folder)
 
 
-def _space(table: SpaceTable, facts: Facts, *, runner: Path, folder: Path, said: Collection[str] | None) -> SearchSpace:
+def _space(table: SearchSpaceTable, facts: Facts, *, runner: Path, folder: Path, said: Collection[str] | None) -> SearchSpace:
     """Return the search space that the job names, else the runner's.
 
     It is narrowed to the job's choices, and to the parameters that the runner honours or the command uses.

@@ -14,16 +14,16 @@ from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError, JobError, nearest
 from oppa.problem.allocation import ALLOCATION, read_allocation
 from oppa.problem.cluster import Cluster, Link
-from oppa.problem.command import Argument, Command, ConfigFile, Steps
-from oppa.problem.declaration import Bandwidth, Bytes, Count, Latency, Positive, Seconds, Table, listing, parse, spell
+from oppa.problem.command import Argument, ConfigFile, LaunchCommand, StepFormat
+from oppa.problem.declaration import Bandwidth, Bytes, Count, DeclaredTable, Latency, Positive, Seconds, listing, parse, spell
 from oppa.problem.devices import CPU, memory_of
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
-from oppa.problem.training import USUAL_SCALING, Limits, Optimizer, Over, Recipe, Scaling, Strategy, Training
+from oppa.problem.training import USUAL_SCALING, Limits, Optimizer, Over, RunOptions, Scaling, SearchOptions, Training
 
 
-class ModelTable(Table):
+class ModelTable(DeclaredTable):
     """Validates `[model]`: a preset, dimensions, or a preset with some dimensions changed."""
 
     preset: str | None = None
@@ -69,13 +69,13 @@ class ModelTable(Table):
         return model
 
 
-class BatchTable(Table):
+class BatchTable(DeclaredTable):
     """Validates `[batch]`."""
 
     global_batch: Count
 
 
-class LinkTable(Table):
+class LinkTable(DeclaredTable):
     """Validates `[cluster.intra_host]` and `[cluster.inter_host]`."""
 
     bandwidth: Bandwidth
@@ -86,7 +86,7 @@ class LinkTable(Table):
         return Link(bandwidth_bytes_per_s=self.bandwidth, latency_s=self.latency)
 
 
-class ClusterTable(Table):
+class ClusterTable(DeclaredTable):
     """Validates `[cluster]`."""
 
     hosts: Count | Literal["allocation"] = 1
@@ -126,20 +126,20 @@ class ClusterTable(Table):
         )
 
 
-class RunnerTable(Table):
+class RunnerTable(DeclaredTable):
     """Validates `[runner]`."""
 
     name: str = Field(default="torch", min_length=1)
 
 
-class ConfigFileTable(Table):
+class ConfigFileTable(DeclaredTable):
     """Validates `[command.files.NAME]`."""
 
     path: str
     keys: dict[str, str | dict[str, dict[str, Any]]]
 
 
-class StepsTable(Table):
+class StepsTable(DeclaredTable):
     """Validates `[command.steps]`: the name of a known program's output format, or a pattern."""
 
     format: str | None = None
@@ -147,7 +147,7 @@ class StepsTable(Table):
     out_of_memory: str | None = None
     batches_per_step: Count | str | None = None
 
-    def record(self, named: Collection[str] = ()) -> Steps:
+    def record(self, named: Collection[str] = ()) -> StepFormat:
         """Return the description of how steps are reported.
 
         Args:
@@ -165,7 +165,7 @@ class StepsTable(Table):
         batches = str(self.batches_per_step or "1")
         if known.get("counts") == "batches" and self.batches_per_step is None:
             batches = self._accumulation(named)
-        return Steps(pattern=self.pattern or known["pattern"], format=self.format or "", batches_per_step=batches, **given)
+        return StepFormat(pattern=self.pattern or known["pattern"], format=self.format or "", batches_per_step=batches, **given)
 
     def _accumulation(self, named: Collection[str]) -> str:
         """Return the template for the batches per step of a program that gets its gradient accumulation as a placeholder.
@@ -182,7 +182,7 @@ class StepsTable(Table):
         )
 
 
-class CommandTable(Table):
+class CommandTable(DeclaredTable):
     """Validates `[command]`: the user's own launch line."""
 
     argv: list[str] = Field(default_factory=list)
@@ -190,7 +190,7 @@ class CommandTable(Table):
     files: dict[str, ConfigFileTable] = Field(default_factory=dict)
     steps: StepsTable | None = None
 
-    def record(self, argv: Sequence[str], folder: Path) -> Command:
+    def record(self, argv: Sequence[str], folder: Path) -> LaunchCommand:
         """Return the command.
 
         Args:
@@ -203,7 +203,7 @@ class CommandTable(Table):
         """
         if not (argv or self.argv):
             raise JobError("`[command]` has no words to start", hint="add `argv = [...]`, or give them behind `--`")
-        command = Command(
+        command = LaunchCommand(
             argv=tuple(argv or self.argv),
             arguments=tuple(_argument(parameter, words) for parameter, words in self.arguments.items()),
             files=tuple(_config_file(name, file, folder) for name, file in self.files.items()),
@@ -248,14 +248,14 @@ def formats() -> dict[str, dict[str, str]]:
     return parse(file.read_text(), source=file.name, error=InputError)
 
 
-class SpaceTable(Table):
+class SearchSpaceTable(DeclaredTable):
     """Validates `[space]`; without a name, the runner's own space is used."""
 
     name: str | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
-class TrainingTable(Table):
+class TrainingTable(DeclaredTable):
     """Validates `[training]`."""
 
     precision: Literal["fp32", "bf16"] | None = None
@@ -289,7 +289,7 @@ class TrainingTable(Table):
         return Training(**given)
 
 
-class LimitsTable(Table):
+class LimitsTable(DeclaredTable):
     """Validates `[limits]`."""
 
     trials: Count | None = None
@@ -310,7 +310,7 @@ class LimitsTable(Table):
         return limits
 
 
-class TrainTable(Table):
+class TrainTable(DeclaredTable):
     """Validates `[train]`: the options of `oppa train`."""
 
     samples: Count | None = None
@@ -329,33 +329,35 @@ class TrainTable(Table):
     checkpoint_every: Seconds | None = None
     keep: Count | None = None
 
-    def record(self, optimizer: Optimizer) -> Recipe:
-        """Return the recipe; raises JobError if the warm-up is longer than the training."""
+    def record(self, optimizer: Optimizer) -> RunOptions:
+        """Return the run options; raises JobError if the warm-up is longer than the training."""
         names = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
-        usual = Recipe(scaling=USUAL_SCALING[optimizer])
-        recipe = dataclasses.replace(usual, **{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()})
-        if recipe.samples is not None and recipe.warmup_samples > recipe.samples:
-            message = f"`warmup = {recipe.warmup_samples}` samples are more than all `samples = {recipe.samples}`"
-            raise JobError(message, hint=f"use at most {recipe.samples}")
-        return recipe
+        usual = RunOptions(scaling=USUAL_SCALING[optimizer])
+        run_options = dataclasses.replace(
+            usual, **{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()}
+        )
+        if run_options.samples is not None and run_options.warmup_samples > run_options.samples:
+            message = f"`warmup = {run_options.warmup_samples}` samples are more than all `samples = {run_options.samples}`"
+            raise JobError(message, hint=f"use at most {run_options.samples}")
+        return run_options
 
 
-class DesignerTable(Table):
+class DesignerTable(DeclaredTable):
     """Validates `[designer]`."""
 
     stopping: Literal["sure", "paper", "paper-bound", "never"] | None = None
     acquisition: Literal["improvement", "ucb"] | None = None
     beta: Positive | Literal["bound"] | None = None
 
-    def record(self) -> Strategy:
+    def record(self) -> SearchOptions:
         """Return the strategy; `beta` implies `ucb`. Raises JobError if `beta` is given with another acquisition."""
         if self.beta is not None and self.acquisition == "improvement":
             raise JobError(f"`beta = {spell(self.beta)}` means nothing to `improvement`", hint='use `acquisition = "ucb"`')
         given = {**({"acquisition": "ucb"} if self.beta is not None else {}), **self.model_dump(exclude_none=True)}
-        return Strategy(**{**given, **({"beta": None} if self.beta == "bound" else {})})
+        return SearchOptions(**{**given, **({"beta": None} if self.beta == "bound" else {})})
 
 
-class JobFile(Table):
+class JobFile(DeclaredTable):
     """Validates a whole `job.toml`."""
 
     name: str | None = Field(default=None, pattern=r"^\w[\w.-]*$")
@@ -364,7 +366,7 @@ class JobFile(Table):
     cluster: ClusterTable
     runner: RunnerTable = RunnerTable()
     command: CommandTable | None = None
-    space: SpaceTable = SpaceTable()
+    space: SearchSpaceTable = SearchSpaceTable()
     training: TrainingTable = TrainingTable()
     limits: LimitsTable = LimitsTable()
     train: TrainTable = TrainTable()

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from oppa import catalog
 from oppa.problem.cluster import Cluster
-from oppa.problem.command import Command
+from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.software import Software
 from oppa.problem.space import Facts, SearchSpace
-from oppa.problem.training import Limits, Recipe, Strategy, Training
+from oppa.problem.training import Limits, RunOptions, SearchOptions, Training
 
 if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates candidates
     from oppa.problem.candidates import Candidates
@@ -30,13 +30,13 @@ class Problem:
     cluster: Cluster
     runner: Path
     """Folder of the runner."""
-    command: Command | None = None
+    command: LaunchCommand | None = None
     """Launch line of the user's own program, if the runner starts one."""
     training: Training
     space: SearchSpace
     limits: Limits
-    strategy: Strategy = dataclasses.field(default_factory=Strategy)
-    recipe: Recipe = dataclasses.field(default_factory=Recipe)
+    search_options: SearchOptions = dataclasses.field(default_factory=SearchOptions)
+    run_options: RunOptions = dataclasses.field(default_factory=RunOptions)
     baseline: Configuration | None = None
     """Configuration that the user runs at present.
 
@@ -52,7 +52,7 @@ class Problem:
         return enumerate_candidates(self.space)
 
     @property
-    def pinned_command(self) -> Command | None:
+    def pinned_command(self) -> LaunchCommand | None:
         """Return the launch line as trials start it, with the programs that PATH resolved when the study began."""
         return self.command.pinned(self.software.programs) if self.command and self.software else self.command
 
@@ -81,8 +81,8 @@ class Problem:
             "training": self.training.to_dict(),
             "space": self.space.to_dict(),
             "limits": dataclasses.asdict(self.limits),
-            "strategy": dataclasses.asdict(self.strategy),
-            "recipe": dataclasses.asdict(self.recipe),
+            "strategy": dataclasses.asdict(self.search_options),
+            "recipe": dataclasses.asdict(self.run_options),
             **({"baseline": self.baseline.to_dict()} if self.baseline else {}),
             **({"software": self.software.to_dict()} if self.software else {}),
         }
@@ -98,12 +98,12 @@ class Problem:
             global_batch=values["global_batch"],
             cluster=cluster,
             runner=catalog.find("runners", values["runner"]),
-            command=Command.from_dict(values["command"]) if values.get("command") else None,
+            command=LaunchCommand.from_dict(values["command"]) if values.get("command") else None,
             training=training,
             space=SearchSpace.from_dict(values["space"], facts),
             limits=Limits(**values["limits"]),
-            strategy=Strategy(**values["strategy"]),
-            recipe=Recipe(**values.get("recipe", {})),
+            search_options=SearchOptions(**values["strategy"]),
+            run_options=RunOptions(**values.get("recipe", {})),
             baseline=Configuration.from_dict(values["baseline"]) if values.get("baseline") else None,
             software=Software.from_dict(values["software"]) if values.get("software") else None,
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from oppa.errors import SpaceError
-from oppa.problem.expressions import Expression, Kind, parse
+from oppa.problem.expressions import Expression, ValueKind, parse
 
 Value = bool | int | float | str
 Facts = Mapping[str, int | str]
@@ -98,12 +98,12 @@ class SearchSpace:
     def _known_after(self, expression: Expression) -> int:
         return max((self.names.index(name) + 1 for name in needs(expression) if name in self.names), default=0)
 
-    def searching(self, name: str, *choices: Value) -> Self:
+    def restricted(self, name: str, *choices: Value) -> Self:
         """Return the same space with other choices of one parameter."""
         changed = [dataclasses.replace(known, choices=choices) if known.name == name else known for known in self.parameters]
         return dataclasses.replace(self, parameters=tuple(changed))
 
-    def admitting(self, given: Mapping[str, object]) -> Self:
+    def with_value(self, given: Mapping[str, object]) -> Self:
         """Return the same space in which the given values of open parameters are among their values and choices."""
 
         def admit(parameter: Parameter) -> Parameter:
@@ -121,7 +121,7 @@ class SearchSpace:
         """Return the same space without one constraint."""
         return dataclasses.replace(self, constraints=tuple(other for other in self.constraints if other is not constraint))
 
-    def listing(self, columns: Mapping[str, Iterable[Value]]) -> Self:
+    def from_rows(self, columns: Mapping[str, Iterable[Value]]) -> Self:
         """Return the space of the configurations that a table lists, to which constraints do not apply.
 
         Args:
@@ -180,6 +180,6 @@ def needs(expression: Expression) -> frozenset[str]:
     return expression.names | {"dp", "micro_batch"} if DERIVED in expression.names else expression.names
 
 
-def kinds_of(defaults: Mapping[str, Value], facts: Facts) -> dict[str, Kind]:
+def kinds_of(defaults: Mapping[str, Value], facts: Facts) -> dict[str, ValueKind]:
     """Return the names that expressions may use, with the kind of each."""
-    return {DERIVED: Kind.NUMBER} | {name: Kind.of(value) for name, value in {**facts, **defaults}.items()}
+    return {DERIVED: ValueKind.NUMBER} | {name: ValueKind.of(value) for name, value in {**facts, **defaults}.items()}

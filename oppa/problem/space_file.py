@@ -14,12 +14,12 @@ from pydantic import Field
 from oppa import catalog
 from oppa.errors import JobError, SpaceError, nearest
 from oppa.problem.configuration import PARAMETERS, Configuration
-from oppa.problem.declaration import Count, Table, listing, parse, spell, validate
-from oppa.problem.expressions import Expression, Kind
+from oppa.problem.declaration import Count, DeclaredTable, listing, parse, spell, validate
+from oppa.problem.expressions import Expression, ValueKind
 from oppa.problem.expressions import parse as parse_expression
 from oppa.problem.space import Constraint, Facts, Parameter, SearchSpace, Value, kinds_of, needs
 
-EVERYWHERE = (
+UNIVERSAL_CONSTRAINTS = (
     ("dp * tp * pp == devices", "every device runs one rank"),
     ("global_batch % (dp * micro_batch) == 0", "every data-parallel rank takes whole micro-batches of the global batch"),
 )
@@ -28,7 +28,7 @@ EVERYWHERE = (
 INDISPENSABLE = ("dp", "tp", "pp", "micro_batch")
 
 
-class ParameterTable(Table):
+class ParameterTable(DeclaredTable):
     """Validates a table `[parameters.NAME]`; without a default, the smallest or first value is the default."""
 
     values: list[Any] | None = None
@@ -42,14 +42,14 @@ class ParameterTable(Table):
     """Further values that a job may give, though they are not searched otherwise: True for any, or these."""
 
 
-class ConstraintTable(Table):
+class ConstraintTable(DeclaredTable):
     """Validates one `[[constraint]]`."""
 
     expression: str
     why: str
 
 
-class SpaceTable(Table):
+class SpaceTable(DeclaredTable):
     """Validates a whole search space file."""
 
     description: str = ""
@@ -83,7 +83,7 @@ def _read_space(text: str, name: str, facts: Facts) -> SearchSpace:
     domains = {key: _domain(key, entry, facts) for key, entry in table.parameters.items()}
     kinds = kinds_of({key: values[0] for key, values in domains.items()}, facts)
     parameters = tuple(_parameter(key, table.parameters[key], values, kinds) for key, values in domains.items())
-    stated = [*EVERYWHERE, *((entry.expression, entry.why) for entry in table.constraint)]
+    stated = [*UNIVERSAL_CONSTRAINTS, *((entry.expression, entry.why) for entry in table.constraint)]
     constraints = tuple(Constraint(expression=parse_expression(expression, kinds), why=why) for expression, why in stated)
     space = SearchSpace(name=name, parameters=parameters, constraints=constraints, facts=facts, balanced_stages=table.balanced_stages)
     _check_order(space)
@@ -107,15 +107,15 @@ def narrow(space: SearchSpace, given: Mapping[str, object], *, honoured: Collect
     """
     for name, values in given.items():
         for value in values if isinstance(values, list) else [values]:
-            space = space.admitting({name: value})
-        space = space.searching(name, *_choices(space, name, values if isinstance(values, list) else [values]))
+            space = space.with_value({name: value})
+        space = space.restricted(name, *_choices(space, name, values if isinstance(values, list) else [values]))
     for parameter in space.parameters:
         if parameter.name in honoured:
             continue
         if parameter.name in given and parameter.choices != (parameter.default,):
             hint = f"leave it at {spell(parameter.default)}; the runner honours {', '.join(sorted(honoured))}"
             raise JobError(f"the runner `{runner}` does not honour `{parameter.name}`", hint=hint)
-        space = space.searching(parameter.name, parameter.default)
+        space = space.restricted(parameter.name, parameter.default)
     return space
 
 
@@ -133,7 +133,7 @@ def _choices(space: SearchSpace, name: str, given: Sequence[object]) -> list[Val
 
 
 def _same(value: object, known: Value) -> bool:
-    return Kind.of(value) is Kind.of(known) and value == known
+    return ValueKind.of(value) is ValueKind.of(known) and value == known
 
 
 def _check_names(names: Collection[str]) -> None:
@@ -154,11 +154,11 @@ def _domain(name: str, entry: ParameterTable, facts: Facts) -> tuple[Value, ...]
     if entry.values is not None:
         values = entry.values
     elif entry.divisors is not None:
-        values = divisors(parse_expression(entry.divisors, kinds_of({}, facts), kind=Kind.NUMBER)(facts))
+        values = divisors(parse_expression(entry.divisors, kinds_of({}, facts), kind=ValueKind.NUMBER)(facts))
     else:
         values = _powers(entry)
     _check_values(name, values)
-    return tuple(sorted(values) if Kind.of(values[0]) is Kind.NUMBER else values)
+    return tuple(sorted(values) if ValueKind.of(values[0]) is ValueKind.NUMBER else values)
 
 
 def divisors(number: int) -> list[int]:
@@ -181,7 +181,7 @@ def _check_values(name: str, values: Sequence[Any]) -> None:
     least = 0 if name == "zero_stage" else 1
     for value in values:
         fits = type(value) is type_ or (type_ is float and type(value) is int)
-        if not fits or (Kind.of(value) is Kind.NUMBER and value < least):
+        if not fits or (ValueKind.of(value) is ValueKind.NUMBER and value < least):
             raise SpaceError(
                 f"`{spell(value)}` cannot be a value of `{name}`", hint=f"its values are of type {type_.__name__}, at least {least}"
             )
@@ -189,7 +189,7 @@ def _check_values(name: str, values: Sequence[Any]) -> None:
         raise SpaceError(f"the values of `{name}` are {listing(values) or 'none'}", hint="list each value once, and at least one")
 
 
-def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kinds: Mapping[str, Kind]) -> Parameter:
+def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kinds: Mapping[str, ValueKind]) -> Parameter:
     default = values[0] if entry.default is None else entry.default
     if not any(_same(default, value) for value in values):
         raise SpaceError(f"the default of `{name}`, {spell(default)}, is none of its values", hint=f"use one of {listing(values)}")

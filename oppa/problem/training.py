@@ -96,7 +96,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class SearchOptions:
     """Holds the choices of the search that the papers leave open."""
 
     stopping: str | None = None
@@ -108,7 +108,7 @@ class Strategy:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class RunOptions:
     """Holds the options of `oppa train`.
 
     They are counted in samples (sequences, or images), because the batch size may change at any step.

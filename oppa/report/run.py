@@ -55,8 +55,8 @@ def _ending(told: Sequence[Line], steps: Sequence[Line]) -> str:
 
 
 def _facts(run: RunSpec, steps: Sequence[Line], validated: Sequence[Line]) -> list[tuple[str, str]]:
-    last, recipe = steps[-1], run.problem.recipe
-    total = f" of {recipe.samples:,}" if recipe.samples else ""
+    last, run_options = steps[-1], run.problem.run_options
+    total = f" of {run_options.samples:,}" if run_options.samples else ""
     losses = [line["loss"] for line in steps[-SMOOTHED:] if line["loss"] is not None]
     found = [
         ("steps", f"{len(steps):,}"),

@@ -12,13 +12,13 @@ from pydantic import Field
 from oppa import catalog
 from oppa.errors import InputError, nearest
 from oppa.problem.cluster import Cluster
-from oppa.problem.declaration import Count, Positive, Table, parse, validate
+from oppa.problem.declaration import Count, DeclaredTable, Positive, parse, validate
 
 Fraction = typing.Annotated[float, Field(gt=0, le=1)]
 FOLDER = "clusters"
 
 
-class Peaks(Table):
+class Peaks(DeclaredTable):
     """Holds `flops_per_s` of `[device]`: the peak of dense matrix products, by precision."""
 
     fp32: Positive
@@ -31,7 +31,7 @@ class Peaks(Table):
         return self.model_dump(exclude={"source"})
 
 
-class Device(Table):
+class Device(DeclaredTable):
     """Describes one accelerator: the table `[device]`."""
 
     memory_bytes: Count
@@ -47,7 +47,7 @@ class Device(Table):
     source: str
 
 
-class HostProcessor(Table):
+class HostProcessor(DeclaredTable):
     """Describes the host processor, which starts the kernels: the table `[host]`."""
 
     operation_s: Positive
@@ -57,7 +57,7 @@ class HostProcessor(Table):
     source: str
 
 
-class Link(Table):
+class Link(DeclaredTable):
     """Describes one direction of a link: a table `[[link]]` or `[network]`."""
 
     name: str
@@ -71,7 +71,7 @@ class Link(Table):
     source: str
 
 
-class Noise(Table):
+class Noise(DeclaredTable):
     """Describes the noise of measurements: the table `[noise]`.
 
     It has standard deviations of logarithms, and how often and how much a step is slower.
@@ -85,7 +85,7 @@ class Noise(Table):
     source: str
 
 
-class Hardware(Table):
+class Hardware(DeclaredTable):
     """Describes the hardware of a simulated cluster: one whole file."""
 
     description: str

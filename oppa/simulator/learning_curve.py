@@ -23,7 +23,7 @@ from pydantic import Field
 
 from oppa import catalog
 from oppa.errors import InputError, nearest
-from oppa.problem.declaration import Positive, Table, validate
+from oppa.problem.declaration import DeclaredTable, Positive, validate
 from oppa.problem.training import Scaling
 from oppa.table.goodput import goodput
 
@@ -180,7 +180,7 @@ def _logs(steps: NDArray[np.float64], seen: Sequence[_Seen], noise_scale: float,
     return np.asarray(np.log(steps) + np.log([[_worth(each.batch, noise_scale, scaling)] for each in seen]))
 
 
-class _File(Table):
+class _File(DeclaredTable):
     """Validates the file of a curve."""
 
     description: str

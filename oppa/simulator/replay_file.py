@@ -19,7 +19,7 @@ from oppa import catalog
 from oppa.errors import InputError, SpaceError, nearest
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration
-from oppa.problem.declaration import Bytes, Count, Seconds, Table, parse, validate
+from oppa.problem.declaration import Bytes, Count, DeclaredTable, Seconds, parse, validate
 from oppa.problem.job_file import BatchTable, LimitsTable, ModelTable, TrainingTable
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem, facts_of
@@ -40,14 +40,14 @@ _STEPS_PER_S: dict[str, Callable[[float, int, int], float]] = {
 _BYTES = {"bytes": 1, "MiB": MIB, "GiB": GIB, "GB": 10**9}
 
 
-class UnitsTable(Table):
+class UnitsTable(DeclaredTable):
     """Validates `[replay.units]`."""
 
     throughput: Literal["steps/s", "samples/s", "tokens/s", "s/step", "ms/step"]
     memory: Literal["bytes", "MiB", "GiB", "GB"] = "bytes"
 
 
-class NoiseTable(Table):
+class NoiseTable(DeclaredTable):
     """Validates `[replay.noise]`."""
 
     trial: float = Field(default=0.03, ge=0)
@@ -55,7 +55,7 @@ class NoiseTable(Table):
     setup: Seconds = 60.0
 
 
-class ClusterTable(Table):
+class ClusterTable(DeclaredTable):
     """Validates `[replay.cluster]`, which all rows share; the number of hosts is a column."""
 
     devices_per_host: Count
@@ -63,7 +63,7 @@ class ClusterTable(Table):
     memory_limit: Bytes
 
 
-class ReplayTable(Table):
+class ReplayTable(DeclaredTable):
     """Validates `[replay]`."""
 
     table: str
@@ -141,7 +141,7 @@ def replay_tasks(file: ReplayFile, rows: pd.DataFrame, noise: Noise | None = Non
 def _task(file: ReplayFile, name: str, rows: pd.DataFrame, noise: Noise) -> Task:
     parameters = {meaning: column for meaning, column in file.replay.columns.items() if meaning in PARAMETERS}
     problem = _problem(file, name, rows)
-    space = problem.space.listing({meaning: rows[column].tolist() for meaning, column in parameters.items()})
+    space = problem.space.from_rows({meaning: rows[column].tolist() for meaning, column in parameters.items()})
     problem = dataclasses.replace(problem, space=space)
     records: dict[Configuration, Record] = {}
     for row in rows.to_dict("records"):

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from oppa import __version__
 from oppa.errors import TableError
-from oppa.problem.machine import this_machine
+from oppa.problem.detect import this_machine
 from oppa.problem.problem import Problem
 
 SCHEMA_VERSION = 1

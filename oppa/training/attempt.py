@@ -102,7 +102,7 @@ class Attempt:
             CheckpointError: that of the newest checkpoint, if none is usable; whether to start again is the user's decision.
         """
         saved, errors = checkpoints(self.folder), list[CheckpointError]()
-        with open_run(trial, self.spec.problem.recipe, rank=rank, world=world, rendezvous=rendezvous, on_phase=self._on_phase) as run:
+        with open_run(trial, self.spec.problem.run_options, rank=rank, world=world, rendezvous=rendezvous, on_phase=self._on_phase) as run:
             for folder in saved:
                 try:
                     run.resume(folder, _layout_of(folder, trial.configuration))
@@ -141,7 +141,7 @@ class Attempt:
         change, local_batches = wanted if wanted and wanted not in (_present(run), self._refused) else (None, ())
         self._advice = advice
         back_to = self._back_to(run, advice.before_step) if advice and advice.before_step is not None else ""
-        save = time.monotonic() - self._saved_s >= self.spec.problem.recipe.checkpoint_s
+        save = time.monotonic() - self._saved_s >= self.spec.problem.run_options.checkpoint_s
         stop = self._stop_requested()
         assert self._ledger is not None
         passes = self._order.found(run, self._ledger)
@@ -218,10 +218,10 @@ class Attempt:
 
     def _validate(self, step: Step, run: TrainingRun) -> None:
         """Evaluate the held-out samples if this is due after a step, and write the result to the ledger."""
-        recipe = self.spec.problem.recipe
-        if not recipe.validation:
+        run_options = self.spec.problem.run_options
+        if not run_options.validation:
             return
-        every = recipe.validate_every or (-(-run.total // LOOKS) if run.total else 0)
+        every = run_options.validate_every or (-(-run.total // LOOKS) if run.total else 0)
         if not run.done and not (every and step.samples.start // every < step.samples.stop // every):
             return
         begin_s, found = time.monotonic(), run.validate()
@@ -342,7 +342,7 @@ class Attempt:
                 seconds=time.monotonic() - begin_s,
             )
             self._ledger.sync()
-            for old in checkpoints(self.folder)[self.spec.problem.recipe.keep :]:
+            for old in checkpoints(self.folder)[self.spec.problem.run_options.keep :]:
                 shutil.rmtree(old, ignore_errors=True)
 
 
@@ -359,7 +359,7 @@ def _layout_of(checkpoint: Path, wanted: Configuration) -> Configuration:
 
 def _variance_ratios(step: Step, run: TrainingRun) -> dict[str, float | None]:
     """Return the variance ratios that norm tests compare with a batch in sequences; None if the step has none."""
-    workers = run.recipe.statistics == "workers"
+    workers = run.run_options.statistics == "workers"
     return {
         "variance_ratio": variance_ratio(step.norms, sample_tokens=run.spec.model.seq_len),
         "worker_variance_ratio": variance_ratio(step.norms, "paper") if workers else None,

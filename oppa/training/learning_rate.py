@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from oppa.errors import InputError, nearest
-from oppa.problem.training import Recipe
+from oppa.problem.training import RunOptions
 
 SCALINGS = {"sqrt": 0.5, "linear": 1.0, "none": 0.0}
 """Exponent of each rule; the learning rate is multiplied by (global batch / reference batch) to this power."""
@@ -29,7 +29,7 @@ class Followed:
 
 
 def learning_rate(
-    recipe: Recipe, *, base: float, reference_batch: int, batch: range, total: int | None, followed: Followed | None = None
+    options: RunOptions, *, base: float, reference_batch: int, batch: range, total: int | None, followed: Followed | None = None
 ) -> float:
     """Return the learning rate of the step over the samples `batch`.
 
@@ -37,15 +37,15 @@ def learning_rate(
     the rate is base * sqrt(B / reference). The increase is gradual.
 
     Args:
-        recipe: Warm-up, decay, scaling rule and damping.
+        options: Warm-up, decay, scaling rule and damping.
         base: Learning rate at the reference batch, after the warm-up and before the decay.
         reference_batch: Global batch for which `base` was chosen, in samples.
         batch: Sample numbers of the step, counted from the start of the run.
         total: Samples of the whole run, at which the decay ends; None for no decay.
         followed: Batch followed before the last change of the batch size; None if it never changed.
     """
-    size = followed.reached(len(batch), batch.stop, recipe.damping) if followed else len(batch)
-    return base * scale(recipe.scaling, size, reference_batch) * _risen(recipe, batch.stop) * _fallen(recipe, batch.start, total)
+    size = followed.reached(len(batch), batch.stop, options.damping) if followed else len(batch)
+    return base * scale(options.scaling, size, reference_batch) * _risen(options, batch.stop) * _fallen(options, batch.start, total)
 
 
 def scale(scaling: str, global_batch: float, reference_batch: int) -> float:
@@ -55,13 +55,13 @@ def scale(scaling: str, global_batch: float, reference_batch: int) -> float:
     return float((global_batch / reference_batch) ** SCALINGS[scaling])
 
 
-def _risen(recipe: Recipe, seen: int) -> float:
-    return min(1.0, seen / recipe.warmup_samples) if recipe.warmup_samples else 1.0
+def _risen(options: RunOptions, seen: int) -> float:
+    return min(1.0, seen / options.warmup_samples) if options.warmup_samples else 1.0
 
 
-def _fallen(recipe: Recipe, seen: int, total: int | None) -> float:
-    if recipe.decay == "none" or total is None or total <= recipe.warmup_samples:
+def _fallen(options: RunOptions, seen: int, total: int | None) -> float:
+    if options.decay == "none" or total is None or total <= options.warmup_samples:
         return 1.0
-    progress = min(1.0, max(0.0, (seen - recipe.warmup_samples) / (total - recipe.warmup_samples)))
-    falling = (1 + math.cos(math.pi * progress)) / 2 if recipe.decay == "cosine" else 1 - progress
-    return recipe.final_share + (1 - recipe.final_share) * falling
+    progress = min(1.0, max(0.0, (seen - options.warmup_samples) / (total - options.warmup_samples)))
+    falling = (1 + math.cos(math.pi * progress)) / 2 if options.decay == "cosine" else 1 - progress
+    return options.final_share + (1 - options.final_share) * falling

@@ -27,7 +27,7 @@ from oppa.errors import CheckpointError, InputError
 from oppa.pipeline.configured import searches
 from oppa.pipeline.graph import Order as Passes
 from oppa.problem.configuration import Configuration
-from oppa.problem.training import Recipe
+from oppa.problem.training import RunOptions
 from oppa.training import saving
 from oppa.training.agreement import Said, agree
 from oppa.training.batches import Batch
@@ -49,13 +49,13 @@ from oppa.trials.wire import TrialSpec
 
 @contextlib.contextmanager
 def open_run(
-    spec: TrialSpec, recipe: Recipe, *, rank: int, world: int, rendezvous: str, on_phase: Callable[[Phase], None] = lambda _: None
+    spec: TrialSpec, run_options: RunOptions, *, rank: int, world: int, rendezvous: str, on_phase: Callable[[Phase], None] = lambda _: None
 ) -> Iterator["TrainingRun"]:
     """Open a run at its initial weights, and close it at the end of the block.
 
     Args:
         spec: Model and first configuration; `steps` and the memory limit are for trials, and unused.
-        recipe: Length of the run, learning rate schedule and measurements.
+        run_options: Length of the run, learning rate schedule and measurements.
         rank: Number of this rank.
         world: Number of ranks.
         rendezvous: URL at which all ranks meet, as torch's `init_method`.
@@ -67,7 +67,7 @@ def open_run(
     timeout_s = spec.training.collective_timeout_s
     with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=rendezvous, timeout_s=timeout_s) as mesh:
         keep_pages(mesh.device)
-        run = TrainingRun(spec, recipe, mesh, on_phase)
+        run = TrainingRun(spec, run_options, mesh, on_phase)
         try:
             yield run
         finally:
@@ -77,20 +77,20 @@ def open_run(
 class TrainingRun:
     """One rank's part of a run."""
 
-    def __init__(self, spec: TrialSpec, recipe: Recipe, mesh: Mesh, on_phase: Callable[[Phase], None]) -> None:
-        self.spec, self.recipe, self.mesh = spec, recipe, mesh
+    def __init__(self, spec: TrialSpec, run_options: RunOptions, mesh: Mesh, on_phase: Callable[[Phase], None]) -> None:
+        self.spec, self.run_options, self.mesh = spec, run_options, mesh
         self.steps = self.samples = 0
         """Optimizer steps taken, and samples seen in them."""
-        self.noise_scale = NoiseScale(smoothing=_smoothing(recipe, spec.model.seq_len))
+        self.noise_scale = NoiseScale(smoothing=_smoothing(run_options, spec.model.seq_len))
         """Noise scale of the gradients so far."""
-        self.statistics_every = recipe.statistics_every
+        self.statistics_every = run_options.statistics_every
         """Interval of steps whose gradients are measured; 0 for none."""
         self.local_batches: tuple[int, ...] = ()
         """Samples of each worker; empty if all take the same number."""
-        self._reference_batch = recipe.reference_batch or spec.configuration.global_batch
+        self._reference_batch = run_options.reference_batch or spec.configuration.global_batch
         self._followed = Followed(batch=spec.configuration.global_batch, since=0)
         self._on_phase = on_phase
-        self._source = source_of(spec, recipe.validation)
+        self._source = source_of(spec, run_options.validation)
         self._earlier_s, self._since_s = 0.0, time.monotonic()
         self._worker: Worker | None = None
         self._start: ProfiledStart | None = None
@@ -105,7 +105,7 @@ class TrainingRun:
     @property
     def total(self) -> int | None:
         """Return the samples of the whole run; None if it has no end."""
-        return self.recipe.samples or self._source.size
+        return self.run_options.samples or self._source.size
 
     @property
     def elapsed_s(self) -> float:
@@ -122,7 +122,7 @@ class TrainingRun:
         replica = self._made()
         begin_s, batch = time.monotonic(), range(self.samples, self.samples + self.configuration.global_batch)
         rate = learning_rate(
-            self.recipe,
+            self.run_options,
             base=self.spec.training.learning_rate,
             reference_batch=self._reference_batch,
             batch=batch,
@@ -130,7 +130,7 @@ class TrainingRun:
             followed=self._followed,
         )
         replica.set_learning_rate(rate)
-        share, due = self._share(batch), self._worker is not None and self._worker.steps == self.recipe.workers_every
+        share, due = self._share(batch), self._worker is not None and self._worker.steps == self.run_options.workers_every
         ended = self._worker.state(len(share)) if self._worker is not None and due else None
         if self._worker is not None:
             self._worker.begin()
@@ -295,8 +295,8 @@ class TrainingRun:
 
     def _profile(self, replica: Replica, order: Passes | None = None) -> None:
         """Profile the next steps, unless workers have different local batches, which a profile does not model."""
-        if self.recipe.profile_steps and not self.local_batches:
-            self._start = ProfiledStart(replica, self.spec, self.mesh, self.recipe.profile_steps, order)
+        if self.run_options.profile_steps and not self.local_batches:
+            self._start = ProfiledStart(replica, self.spec, self.mesh, self.run_options.profile_steps, order)
 
     def _stop_profiling(self) -> None:
         if self._start is not None:
@@ -306,11 +306,11 @@ class TrainingRun:
     def _watch(self, replica: Replica) -> None:
         """Measure the gradients of a replica, and the state of its worker if each rank holds the whole model."""
         alone = self.mesh.dp.size == 1  # there are no other workers to compare with
-        self.statistics = replica.watch(self.noise_scale, "micro-batches" if alone else self.recipe.statistics)
+        self.statistics = replica.watch(self.noise_scale, "micro-batches" if alone else self.run_options.statistics)
         if self._worker is not None:
             self._worker.close()
         self._worker = None
-        if self.recipe.workers_every and self.mesh.dp.size == self.mesh.world:
+        if self.run_options.workers_every and self.mesh.dp.size == self.mesh.world:
             self._worker = Worker(replica.stages[0], self.mesh.device)
             replica.listen(self._worker.answered)
 
@@ -325,7 +325,7 @@ class TrainingRun:
         """Return the batch that the learning rate follows after a change of the global batch from `before` to `after`."""
         if before == after:
             return self._followed
-        return Followed(batch=self._followed.reached(before, self.samples, self.recipe.damping), since=self.samples)
+        return Followed(batch=self._followed.reached(before, self.samples, self.run_options.damping), since=self.samples)
 
     def _share(self, batch: range) -> range:
         """Return this worker's samples of a batch."""
@@ -384,9 +384,9 @@ def _checksum(shown: Batch) -> int:
     return zlib.crc32(shown.inputs.contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
-def _smoothing(recipe: Recipe, seq_len: int) -> Smoothing:
+def _smoothing(run_options: RunOptions, seq_len: int) -> Smoothing:
     """Return a smoothing whose warm-up is that of the learning rate, if there is one."""
-    return Smoothing(warmup_tokens=recipe.warmup_samples * seq_len) if recipe.warmup_samples else Smoothing()
+    return Smoothing(warmup_tokens=run_options.warmup_samples * seq_len) if run_options.warmup_samples else Smoothing()
 
 
 def _noise_scale(values: dict[str, Any]) -> NoiseScale:

@@ -46,7 +46,7 @@ class Planned:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """The problem and the configurations of a run; `problem.recipe` has the details of training."""
+    """The problem and the configurations of a run; `problem.run_options` has the details of training."""
 
     uuid: str
     problem: Problem

@@ -32,7 +32,7 @@ from pydantic import Field
 import oppa
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError
-from oppa.problem.declaration import Table, parse, validate
+from oppa.problem.declaration import DeclaredTable, parse, validate
 from oppa.trials import logs
 
 DECLARATION = "environment.toml"
@@ -43,7 +43,7 @@ Words = Annotated[list[str], Field(min_length=1)]
 State = Literal["ready", "missing", "incomplete"]
 
 
-class StepTable(Table):
+class StepTable(DeclaredTable):
     """A `[[step]]` table: packages that one call of pip installs."""
 
     packages: Words
@@ -51,7 +51,7 @@ class StepTable(Table):
     environment: dict[str, str] = Field(default_factory=dict)
 
 
-class DeclarationTable(Table):
+class DeclarationTable(DeclaredTable):
     """The contents of an `environment.toml`."""
 
     imports: Words

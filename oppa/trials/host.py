@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, OppaError
 from oppa.problem.cluster import Cluster
+from oppa.problem.detect import Machine, this_machine
 from oppa.problem.devices import identify, unknown_device
-from oppa.problem.machine import Machine, this_machine
 from oppa.trials.quota import quotas_lacking
 from oppa.trials.runner import load_runner
 from oppa.units import format_bytes

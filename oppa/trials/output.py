@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from oppa.problem.command import OUT_OF_MEMORY, Command
+from oppa.problem.command import OUT_OF_MEMORY, LaunchCommand
 from oppa.trials import logs
 from oppa.trials.root_cause import ESCAPES, RootCause, root_cause
 from oppa.trials.verdict import Verdict
@@ -22,7 +22,7 @@ def failure(folder: Path) -> RootCause | None:
     return root_cause(logs.last_words(folder / logs.STDERR, READ_BYTES))
 
 
-def with_output(ended: Verdict, folder: Path, command: Command, *, silent: bool, limit_s: float) -> Verdict:
+def with_output(ended: Verdict, folder: Path, command: LaunchCommand, *, silent: bool, limit_s: float) -> Verdict:
     """Return the verdict on a user's own program, refined by its output.
 
     A failure whose cause matches the pattern for a lack of memory becomes `out_of_memory`. A silent program's verdict gets a cause and the

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from oppa.errors import EnvironmentLackingError, InputError, nearest
 from oppa.problem.candidates import enumerate_candidates
-from oppa.problem.command import Command, names_in
+from oppa.problem.command import LaunchCommand, names_in
 from oppa.problem.configuration import PARAMETERS
 from oppa.problem.space import SearchSpace
 from oppa.trials import environments
@@ -124,7 +124,7 @@ def find_program(word: str) -> Path:
     raise EnvironmentLackingError(f"the command starts `{word}`, which is not installed", hint=hint)
 
 
-def require_program(command: Command, space: SearchSpace) -> None:
+def require_program(command: LaunchCommand, space: SearchSpace) -> None:
     """Check that trials can start a launch line, and that it has words for every value that is searched.
 
     Raises:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from oppa.errors import EnvironmentLackingError, StudyError
-from oppa.problem.command import Command, names_in
+from oppa.problem.command import LaunchCommand, names_in
 from oppa.problem.problem import Problem
 from oppa.problem.software import Software
 from oppa.trials.runner import Runner, find_program
@@ -40,7 +40,7 @@ print(json.dumps({"software": software, "environment": dict(os.environ)}))
 """
 
 
-def software_of(runner: Runner, command: Command | None) -> Software | None:
+def software_of(runner: Runner, command: LaunchCommand | None) -> Software | None:
     """Return the software that a runner's trials run on; None if trials are simulated and nothing is started.
 
     Raises:

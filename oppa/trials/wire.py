@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 
 from oppa.errors import MeasurementError
 from oppa.problem.cluster import Cluster
-from oppa.problem.command import Command
+from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
@@ -46,7 +46,7 @@ class TrialSpec:
     training: Training
     steps: int
     memory_limit_enforced: bool = True
-    command: Command | None = None
+    command: LaunchCommand | None = None
     """The launch line that the runner `command` starts; None for other runners."""
 
     @classmethod
@@ -79,7 +79,7 @@ class TrialSpec:
                 "model": Model(**values["model"]),
                 "cluster": Cluster.from_dict(values["cluster"]),
                 "training": Training(**values["training"]),
-                "command": Command.from_dict(values["command"]) if values.get("command") else None,
+                "command": LaunchCommand.from_dict(values["command"]) if values.get("command") else None,
             }
         )
 

@@ -24,7 +24,7 @@ from oppa.bench.stopwatch import Stopwatch
 from oppa.bench.training_gang import Order, Ran, TrainingGang, phases_of
 from oppa.errors import EnvironmentLackingError, MeasurementError
 from oppa.problem.configuration import Configuration
-from oppa.problem.machine import Machine
+from oppa.problem.detect import Machine
 from oppa.problem.model import Model
 from oppa.training import GradientStatistics
 from oppa.trials import processes

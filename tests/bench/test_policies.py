@@ -137,7 +137,7 @@ def test_each_variation_is_a_job_that_a_policy_is_checked_and_judged_on(tmp_path
     }
     links = (tmp_path / "work" / "jobs" / "links.toml").read_text()
     assert 'hosts = "allocation"' in links and "cpus_per_device" not in links
-    assert jobs["sgd"].training.optimizer == "sgd" and jobs["sgd"].recipe.scaling == "linear" and jobs["deep"].model.layers == 6
+    assert jobs["sgd"].training.optimizer == "sgd" and jobs["sgd"].run_options.scaling == "linear" and jobs["deep"].model.layers == 6
     assert len({*map(str, (job.cluster.cpus for job in jobs.values()))}) == 4, "what SGD and the deeper model run on is the example's"
     learned = {words[words.index("--weights") + 1] for _, variant, _, _, words in asked if variant.endswith(".rl")}
     assert {path.rpartition("/")[2] for path in learned} == {

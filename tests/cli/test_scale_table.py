@@ -137,7 +137,7 @@ def test_whatever_is_proposed_can_be_asked_for(devices: int, tmp_path: Path) -> 
     for way in found:
         layout = {"model_chunks": way.chunks, "schedule": way.schedule, "stage_layout": way.stage_layout}
         values = Configuration(dp=1, pp=way.pp, global_batch=360, micro_batch=1, **layout).to_dict()  # type: ignore[arg-type]
-        assert stages_of(declared(problem.space.admitting(values), values), problem.model)
+        assert stages_of(declared(problem.space.with_value(values), values), problem.model)
 
 
 def test_orders_are_searched_for_where_that_is_asked_for(oppa: Oppa, folder: Path) -> None:

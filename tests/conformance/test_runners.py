@@ -15,7 +15,7 @@ import pytest
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, JobError
 from oppa.problem.cluster import Cluster
-from oppa.problem.command import Command
+from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.model import Model
@@ -89,8 +89,8 @@ def command(folder):
     launcher = launched(catalog.find("runners", "command"))
     (folder / "program.py").write_text(COMMAND)
     started = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices}", str(folder / "program.py"))
-    fits = dataclasses.replace(script_spec(""), command=Command(argv=(*started, "{steps}")), steps=STEPS)
-    large = dataclasses.replace(fits, command=Command(argv=(*started, "{steps}", "{{memory}}")))
+    fits = dataclasses.replace(script_spec(""), command=LaunchCommand(argv=(*started, "{steps}")), steps=STEPS)
+    large = dataclasses.replace(fits, command=LaunchCommand(argv=(*started, "{steps}", "{{memory}}")))
     return Case("command", functools.partial(run_trial, launcher), fits, large, dataclasses.replace(fits, steps=5000), launcher)
 
 

@@ -9,7 +9,7 @@ import pytest
 from oppa import catalog
 from oppa.places.hosts import HostsLauncher
 from oppa.problem.cluster import Cluster
-from oppa.problem.command import Command, ConfigFile, Steps
+from oppa.problem.command import ConfigFile, LaunchCommand, StepFormat
 from oppa.problem.training import Limits
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
@@ -28,8 +28,8 @@ def act(launcher, tmp_path):
 
     def run(program, *start, words=(), pattern=None, files=()):
         (tmp_path / "program.py").write_text(textwrap.dedent(program))
-        steps = Steps(pattern=pattern) if pattern else None
-        command = Command(argv=(sys.executable, *start, str(tmp_path / "program.py"), *words), files=tuple(files), steps=steps)
+        steps = StepFormat(pattern=pattern) if pattern else None
+        command = LaunchCommand(argv=(sys.executable, *start, str(tmp_path / "program.py"), *words), files=tuple(files), steps=steps)
         cluster = Cluster(hosts=2, devices_per_host=1, memory_limit_bytes=1 << 30)
         spec = dataclasses.replace(script_spec(ranks=2), cluster=cluster, command=command)
         return run_trial(launcher, tmp_path / "trial", spec, limits=Limits(trial_time_s=90, grace_s=1))

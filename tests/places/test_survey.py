@@ -9,8 +9,8 @@ from oppa.places import network, survey
 from oppa.places.netlab import Netlab, netlab_lacking
 from oppa.problem.cluster import Link
 from oppa.problem.declaration import parse, validate
+from oppa.problem.detect import Machine, suggest_job
 from oppa.problem.job_file import JobFile
-from oppa.problem.machine import Machine, suggest_job
 
 
 def test_a_link_is_measured_as_it_is():

@@ -38,7 +38,7 @@ def small(space: SearchSpace, draw: st.DataObject) -> SearchSpace:
     """The space with at most three choices of each parameter, so that brute force is quick."""
     for known in space.parameters:
         kept = draw.draw(st.sets(st.sampled_from(range(len(known.values))), min_size=1, max_size=1 if "_mb" in known.name else 3))
-        space = space.searching(known.name, *(known.values[position] for position in sorted(kept)))
+        space = space.restricted(known.name, *(known.values[position] for position in sorted(kept)))
     return space
 
 
@@ -116,9 +116,9 @@ def test_the_default_keeps_to_the_framework_s_own_values(framework_space: MakeSp
 def test_a_job_that_excludes_the_default_gets_the_nearest(framework_space: MakeSpace) -> None:
     space = (
         framework_space("torch")
-        .searching("micro_batch", 2, 8)
-        .searching("recompute", "selective", "full")
-        .searching("dp_bucket_mb", 1, 100)
+        .restricted("micro_batch", 2, 8)
+        .restricted("recompute", "selective", "full")
+        .restricted("dp_bucket_mb", 1, 100)
     )
     candidates = enumerate_candidates(space)
     first = candidates.configuration(candidates.default_order()[0])
@@ -126,13 +126,13 @@ def test_a_job_that_excludes_the_default_gets_the_nearest(framework_space: MakeS
 
 
 def test_there_is_always_a_default(framework_space: MakeSpace) -> None:
-    space = framework_space("torch").searching("pp", 4).searching("schedule", "interleaved")
+    space = framework_space("torch").restricted("pp", 4).restricted("schedule", "interleaved")
     candidates = enumerate_candidates(space)
     assert candidates.configuration(candidates.default_order()[0]).id == "dp1_tp1_pp4_z0_mbs1_mc2_interleaved"
 
 
 def test_an_empty_space_has_no_default(framework_space: MakeSpace) -> None:
-    candidates = enumerate_candidates(framework_space("torch").searching("pp", 4).searching("tp", 4))
+    candidates = enumerate_candidates(framework_space("torch").restricted("pp", 4).restricted("tp", 4))
     assert len(candidates) == len(candidates.default_order()) == len(candidates.triples()) == 0
 
 
@@ -145,7 +145,7 @@ def test_triples_number_the_degrees(framework_space: MakeSpace) -> None:
 
 
 def test_removals_are_counted(framework_space: MakeSpace) -> None:
-    space = framework_space("torch").searching("pp", 4)
+    space = framework_space("torch").restricted("pp", 4)
     law, *_ = enumerate_candidates(space).removed
     assert law == 3 * 3 - 1  # of dp, tp in {1, 2, 4} one pair is left beside pp = 4
 

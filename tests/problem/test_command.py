@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oppa.errors import JobError, OppaError
-from oppa.problem.command import Command, value_of, values_of
+from oppa.problem.command import LaunchCommand, value_of, values_of
 from oppa.problem.job import load_job
 from oppa.problem.job_file import formats
 
@@ -86,7 +86,7 @@ def test_a_command_survives_json(load, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     files = '[command.files.config]\npath = "config.json"\nkeys = { "a.b" = "{tp}" }\n[command.steps]\nformat = "megatron"'
     problem = load('[command]\nargv = ["train", "{config}"]\narguments.tp = { 1 = [], 2 = ["x"], 4 = ["y"] }\n' + files)
-    assert Command.from_dict(json.loads(json.dumps(dataclasses.asdict(problem.command)))) == problem.command
+    assert LaunchCommand.from_dict(json.loads(json.dumps(dataclasses.asdict(problem.command)))) == problem.command
     again = type(problem).from_dict(json.loads(json.dumps(problem.to_dict())))
     assert again == problem and again.fingerprint == problem.fingerprint
 

@@ -16,7 +16,7 @@ def test_counts_by_degrees_add_up(framework_space: Callable[..., SearchSpace]) -
 
 
 def test_what_varies_is_told_with_its_values(framework_space: Callable[..., SearchSpace]) -> None:
-    space = framework_space("torch").searching("pp", 1).searching("recompute", "none")
+    space = framework_space("torch").restricted("pp", 1).restricted("recompute", "none")
     assert varying(enumerate_candidates(space)) == {
         "dp": [1, 2, 4],
         "tp": [1, 2, 4],

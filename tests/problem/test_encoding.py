@@ -42,10 +42,10 @@ def test_schedules_are_equally_far_apart(framework_space: MakeSpace) -> None:
 
 
 def test_what_never_varies_has_no_column(framework_space: MakeSpace) -> None:
-    space = framework_space("torch").searching("pp", 1).searching("recompute", "full")
+    space = framework_space("torch").restricted("pp", 1).restricted("recompute", "full")
     assert column_names(enumerate_candidates(space)) == ["dp", "tp", "micro_batch", "zero_stage", "dp_bucket_mb"]
 
 
 def test_one_candidate_is_a_point_without_coordinates(framework_space: MakeSpace) -> None:
-    space = framework_space("deepspeed", devices_per_host=1, global_batch=1).searching("recompute", "none")
+    space = framework_space("deepspeed", devices_per_host=1, global_batch=1).restricted("recompute", "none")
     assert encode(enumerate_candidates(space)).shape == (1, 0)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.errors import SpaceError
-from oppa.problem.expressions import LONGEST, Kind, parse
+from oppa.problem.expressions import LONGEST, ValueKind, parse
 
 VALUES = {"pp": 4, "tp": 2, "layers": 24, "schedule": "1f1b", "overlap_p2p": True}
-KINDS = {name: Kind.of(value) for name, value in VALUES.items()}
+KINDS = {name: ValueKind.of(value) for name, value in VALUES.items()}
 
 numbers = st.recursive(
     st.sampled_from(["pp", "tp", "layers", "1", "7"]),

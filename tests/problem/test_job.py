@@ -11,7 +11,7 @@ from oppa.errors import InputError, JobError
 from oppa.problem.cluster import Cluster, Link
 from oppa.problem.job import load_job
 from oppa.problem.presets import PRESETS
-from oppa.problem.training import Limits, Strategy, Training
+from oppa.problem.training import Limits, SearchOptions, Training
 
 WriteJob = Callable[..., Path]
 CLUSTER, SPACE, PRESET, TRAINING, LIMITS = "[cluster]\n", "[space.parameters]\n", 'preset = "tiny-16m"', "[training]\n", "[limits]\n"
@@ -25,7 +25,7 @@ def test_a_job_loads_as_written(write_job: WriteJob) -> None:
     assert problem.cluster == Cluster(devices_per_host=4, memory_limit_bytes=160 * 2**20, intra_host=link)
     assert problem.runner.name == "torch" and (problem.runner / "runner.toml").is_file()
     assert (problem.training, problem.limits) == (Training(), Limits(trials=30, wall_time_s=600))
-    assert problem.strategy == Strategy(stopping=None, beta=1.0)
+    assert problem.strategy == SearchOptions(stopping=None, beta=1.0)
     assert problem.space["micro_batch"].choices == (1, 2, 4, 8)
     assert len(problem.candidates()) > 0
 
@@ -62,14 +62,14 @@ def test_training_and_limits_are_read(write_job: WriteJob, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "strategy"),
     [
-        ("", Strategy()),
-        ('stopping = "paper-bound"', Strategy(stopping="paper-bound")),
-        ("beta = 2", Strategy(acquisition="ucb", beta=2.0)),
-        ('beta = "bound"', Strategy(acquisition="ucb", beta=None)),
-        ('beta = 0.5\nstopping = "never"', Strategy(acquisition="ucb", beta=0.5, stopping="never")),
+        ("", SearchOptions()),
+        ('stopping = "paper-bound"', SearchOptions(stopping="paper-bound")),
+        ("beta = 2", SearchOptions(acquisition="ucb", beta=2.0)),
+        ('beta = "bound"', SearchOptions(acquisition="ucb", beta=None)),
+        ('beta = 0.5\nstopping = "never"', SearchOptions(acquisition="ucb", beta=0.5, stopping="never")),
     ],
 )
-def test_the_search_s_choices_are_read(text: str, strategy: Strategy, write_job: WriteJob) -> None:
+def test_the_search_s_choices_are_read(text: str, strategy: SearchOptions, write_job: WriteJob) -> None:
     assert load_job(write_job((LIMITS, f"{DESIGNER}{text}\n{LIMITS}"))).strategy == strategy
 
 

@@ -10,7 +10,7 @@ import pytest
 from oppa.errors import InputError
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
-from oppa.problem.training import Strategy
+from oppa.problem.training import SearchOptions
 
 WriteJob = Callable[..., Path]
 
@@ -28,13 +28,13 @@ def test_a_problem_is_rebuilt_without_its_file(write_job: WriteJob) -> None:
 def test_limits_name_and_strategy_leave_the_fingerprint(write_job: WriteJob) -> None:
     problem = load_job(write_job())
     other = load_job(write_job(("trials = 30", "trials = 99"), ("[limits]", "[designer]\nstopping = 'never'\n[limits]")))
-    assert other.strategy != problem.strategy and other.limits != problem.limits
+    assert other.search_options != problem.search_options and other.limits != problem.limits
     assert dataclasses.replace(other, name="other").fingerprint == problem.fingerprint
 
 
-@pytest.mark.parametrize("strategy", [Strategy(), Strategy(stopping="paper", beta=None), Strategy(beta=2.0)])
-def test_the_strategy_survives_json(strategy: Strategy, write_job: WriteJob) -> None:
-    problem = dataclasses.replace(load_job(write_job()), strategy=strategy)
+@pytest.mark.parametrize("strategy", [SearchOptions(), SearchOptions(stopping="paper", beta=None), SearchOptions(beta=2.0)])
+def test_the_strategy_survives_json(strategy: SearchOptions, write_job: WriteJob) -> None:
+    problem = dataclasses.replace(load_job(write_job()), search_options=strategy)
     assert Problem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
 
 

@@ -73,8 +73,8 @@ def test_what_is_open_has_other_values_where_they_are_asked_for(
     given: dict[str, object], admitted: bool, framework_space: Callable[..., SearchSpace]
 ) -> None:
     space = framework_space("torch")
-    wider = space.admitting(given)
-    assert (wider != space) == admitted and space.admitting({}) == space
+    wider = space.with_value(given)
+    assert (wider != space) == admitted and space.with_value({}) == space
     for name in given if admitted else ():
         assert len(wider[name].choices) == len(space[name].choices) + 1
         assert list(wider[name].values) == sorted(wider[name].values) or name != "model_chunks"

@@ -13,7 +13,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.problem.space import SearchSpace
-from oppa.problem.training import Limits, Recipe, Training
+from oppa.problem.training import Limits, RunOptions, Training
 from oppa.training import ledger
 from oppa.training.ledger import Line
 from oppa.training.run_folder import Planned, RunSpec
@@ -63,7 +63,7 @@ class Runs:
         model: Model = TINY,
         learning_rate: float = 3e-3,
         spell: dict[str, Any] | None = None,
-        **recipe: object,
+        **run_options: object,
     ) -> Path:
         """The folder of a run that is not begun."""
         self._count += 1
@@ -78,7 +78,7 @@ class Runs:
             training=Training(learning_rate=learning_rate),
             space=SearchSpace(name="torch", parameters=(), constraints=(), facts={}),
             limits=Limits(grace_s=2.0),
-            recipe=Recipe(**{"samples": 96, "reference_batch": 8, "checkpoint_s": 1e9, **recipe}),  # type: ignore[arg-type]
+            run_options=RunOptions(**{"samples": 96, "reference_batch": 8, "checkpoint_s": 1e9, **run_options}),  # type: ignore[arg-type]
         )
         planned = tuple(Planned(samples=samples, configuration=other) for samples, other in plan)
         RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=configuration, plan=planned).write(folder)

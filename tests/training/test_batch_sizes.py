@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
-from oppa.problem.training import Recipe
+from oppa.problem.training import RunOptions
 from oppa.training.batch_sizes import rebatched
 from oppa.training.learning_rate import Followed, learning_rate, scale
 from oppa.training.rules import require_schedulable
@@ -43,24 +43,26 @@ def test_a_batch_that_cannot_run_names_the_nearest_that_can() -> None:
     assert caught.value.hint in ("use 12", "use 18")
 
 
-RECIPE = Recipe(warmup_samples=100, decay="cosine", final_share=0.1)
+RECIPE = RunOptions(warmup_samples=100, decay="cosine", final_share=0.1)
 
 
-def rate(batch: range, recipe: Recipe = RECIPE) -> float:
-    return learning_rate(recipe, base=1.0, reference_batch=8, batch=batch, total=1100)
+def rate(batch: range, run_options: RunOptions = RECIPE) -> float:
+    return learning_rate(run_options, base=1.0, reference_batch=8, batch=batch, total=1100)
 
 
 @given(st.integers(1, 512), st.integers(1, 512), st.integers(0, 2000))
 def test_a_change_of_batch_multiplies_it_by_the_root_of_their_ratio(before: int, after: int, seen: int) -> None:
-    recipe = Recipe(decay="linear")  # without a warm-up, which ends with the batch
-    one, other = (rate(range(seen, seen + batch), recipe) for batch in (before, after))
+    run_options = RunOptions(decay="linear")  # without a warm-up, which ends with the batch
+    one, other = (rate(range(seen, seen + batch), run_options) for batch in (before, after))
     assert other == pytest.approx(one * math.sqrt(after / before))
 
 
 def test_it_follows_a_larger_batch_little_by_little_and_a_smaller_one_at_once() -> None:
-    recipe, grown = Recipe(damping=4), Followed(batch=8, since=100)
+    run_options, grown = RunOptions(damping=4), Followed(batch=8, since=100)
     steps = [range(start, start + 32) for start in range(100, 100 + 5 * 32, 32)]
-    followed = [learning_rate(recipe, base=1.0, reference_batch=8, batch=batch, total=None, followed=grown) ** 2 * 8 for batch in steps]
+    followed = [
+        learning_rate(run_options, base=1.0, reference_batch=8, batch=batch, total=None, followed=grown) ** 2 * 8 for batch in steps
+    ]
     assert followed == pytest.approx([14, 20, 26, 32, 32])
     assert grown.reached(4, 104, 4) == 4 and grown.reached(32, 132, 0) == 32
 
@@ -68,8 +70,8 @@ def test_it_follows_a_larger_batch_little_by_little_and_a_smaller_one_at_once() 
 def test_it_rises_falls_and_ends_by_samples_whatever_the_steps() -> None:
     assert rate(range(92, 100)) == pytest.approx(1.0) and rate(range(42, 50)) == pytest.approx(0.5)
     assert rate(range(600, 608)) == pytest.approx(0.55) and rate(range(1100, 1108)) == pytest.approx(0.1) == rate(range(9000, 9008))
-    assert rate(range(600, 608), Recipe(warmup_samples=100, decay="linear", final_share=0)) == pytest.approx(0.5)
-    assert rate(range(5000, 5008), Recipe()) == 1.0
+    assert rate(range(600, 608), RunOptions(warmup_samples=100, decay="linear", final_share=0)) == pytest.approx(0.5)
+    assert rate(range(5000, 5008), RunOptions()) == 1.0
 
 
 def test_scaling_rules() -> None:

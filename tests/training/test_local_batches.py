@@ -9,7 +9,7 @@ import torch
 
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
-from oppa.problem.training import Recipe
+from oppa.problem.training import RunOptions
 from oppa.training.noise_scale import Norms
 from oppa.training.rules import require_shareable
 from oppa.training.run import open_run
@@ -87,8 +87,8 @@ def test_a_mixture_of_experts_is_not_shared_out_unevenly() -> None:
 @pytest.mark.slow
 def test_a_run_changes_its_local_batches_and_is_gone_on_with(tmp_path: Path) -> None:
     """Alone, where a local batch is the global one."""
-    spec, recipe = spec_of(configured(), SMALL), Recipe(samples=100)
-    with open_run(spec, recipe, rank=0, world=1, rendezvous=f"file://{tmp_path}/one") as run:
+    spec, run_options = spec_of(configured(), SMALL), RunOptions(samples=100)
+    with open_run(spec, run_options, rank=0, world=1, rendezvous=f"file://{tmp_path}/one") as run:
         run.step()
         run.change(configured(global_batch=7, micro_batch=4), [7])
         step = run.step()
@@ -97,7 +97,7 @@ def test_a_run_changes_its_local_batches_and_is_gone_on_with(tmp_path: Path) -> 
             run.change(configured(global_batch=7, micro_batch=4, recompute="full"), [7])
         run.save(tmp_path / "saved")
         following = run.step().loss
-    with open_run(spec, recipe, rank=0, world=1, rendezvous=f"file://{tmp_path}/two") as run:
+    with open_run(spec, run_options, rank=0, world=1, rendezvous=f"file://{tmp_path}/two") as run:
         run.resume(tmp_path / "saved", configured(global_batch=7, micro_batch=4))
         assert run.local_batches == (7,) and run.step().loss == following
         run.change(configured(global_batch=8, micro_batch=4))

@@ -11,7 +11,7 @@ import pytest
 
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, JobError
-from oppa.problem.command import Argument, Command, ConfigFile, Steps
+from oppa.problem.command import Argument, ConfigFile, LaunchCommand, StepFormat
 from oppa.problem.job import load_job
 from oppa.problem.job_file import formats
 from oppa.problem.training import Limits
@@ -35,11 +35,11 @@ def act(launcher, tmp_path):
 
     def run(program, *words, steps=4, pattern=None, files=(), ranks=1, limits=None, **watching):
         (tmp_path / "program.py").write_text(textwrap.dedent(program))
-        how = Steps(pattern=pattern) if pattern else None
+        how = StepFormat(pattern=pattern) if pattern else None
         start = [sys.executable]
         if ranks > 1:
             start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{devices}"]
-        command = Command(argv=(*start, str(tmp_path / "program.py"), *words), files=tuple(files), steps=how)
+        command = LaunchCommand(argv=(*start, str(tmp_path / "program.py"), *words), files=tuple(files), steps=how)
         spec = dataclasses.replace(script_spec(steps=steps, ranks=ranks), command=command)
         return run_trial(launcher, tmp_path / "trial", spec, limits=limits or LIMITS, **watching)
 
@@ -270,4 +270,4 @@ def test_what_cannot_be_started_is_refused_before_any_trial(tmp_path):
         require_program(problem.command, problem.space)
     argument = Argument(parameter="recompute", by_value={"none": (), "full": ("--recompute",)})
     with pytest.raises(JobError, match=r"`\[command.arguments.recompute\]` has no words for `selective`"):
-        require_program(Command(argv=("true",), arguments=(argument,)), problem.space)
+        require_program(LaunchCommand(argv=("true",), arguments=(argument,)), problem.space)

@@ -10,7 +10,7 @@ import pytest
 
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.cluster import Cluster
-from oppa.problem.machine import Machine, this_machine
+from oppa.problem.detect import Machine, this_machine
 from oppa.trials.host import Check, checks, device_check, require_devices
 from oppa.units import format_bytes
 

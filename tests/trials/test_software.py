@@ -11,7 +11,7 @@ import pytest
 
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, StudyError
-from oppa.problem.command import Command
+from oppa.problem.command import LaunchCommand
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
 from oppa.trials.placement import environment
@@ -62,7 +62,7 @@ def activated(monkeypatch):
 
 
 def of(*words: str):
-    return software_of(load_runner(catalog.find("runners", "command")), Command(argv=words))
+    return software_of(load_runner(catalog.find("runners", "command")), LaunchCommand(argv=words))
 
 
 def test_a_launcher_is_the_one_that_path_finds_and_its_interpreter_is_asked(activated, mine) -> None:

@@ -11,7 +11,7 @@ from gpytorch.means import ConstantMean
 
 from oppa.cost.coefficients import Belief
 from oppa.errors import InputError
-from oppa.problem.training import Strategy
+from oppa.problem.training import SearchOptions
 from oppa.tuning.designers import DESIGNERS, STOPPING, make_designer
 from oppa.tuning.stopping import RULES
 from oppa.tuning.surrogate.distributions import column
@@ -23,7 +23,7 @@ MODELS = ("oppa", "oppa-no-prior", "oppa-paper", "vanilla-bo")
 
 def order_with(name, problem, candidates, landscape, **strategy) -> list[int]:
     """What comes first after seven trials, under a strategy of the job's."""
-    designer = make_designer(name, dataclasses.replace(problem, strategy=Strategy(**strategy)), candidates, seed=0)
+    designer = make_designer(name, dataclasses.replace(problem, search_options=SearchOptions(**strategy)), candidates, seed=0)
     designer.update([landscape.observe(index) for index in range(0, 32, 5)])
     order: list[int] = []
     for _ in range(10):
@@ -47,7 +47,7 @@ def test_the_schedule_of_beta_is_followed(name, problem, candidates, landscape) 
 
 def test_a_designer_that_cannot_follow_the_schedule_says_so(problem, candidates) -> None:
     with pytest.raises(InputError) as caught:
-        make_designer("vanilla-bo", dataclasses.replace(problem, strategy=Strategy(beta=None)), candidates, seed=0)
+        make_designer("vanilla-bo", dataclasses.replace(problem, search_options=SearchOptions(beta=None)), candidates, seed=0)
     assert "bound" in caught.value.message and "oppa" in caught.value.hint
 
 
@@ -113,7 +113,7 @@ def test_exhaustive_goes_through_the_space_in_its_order(make, landscape, candida
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["oppa", "oppa-paper", "vanilla-bo"])
 def test_a_model_makes_better_choices_than_chance(name, problem, candidates, landscape) -> None:
-    certain = dataclasses.replace(problem, strategy=Strategy(acquisition="ucb"))  # improvement tries what may not fit
+    certain = dataclasses.replace(problem, search_options=SearchOptions(acquisition="ucb"))  # improvement tries what may not fit
 
     def worth(name, seed):
         """The sum over the trials after the random ones; what does not fit is as bad as the worst that does."""

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from oppa.problem.training import Strategy
+from oppa.problem.training import SearchOptions
 from oppa.study import Prediction
 from oppa.tuning.acquisition import bound
 from oppa.tuning.designers.oppa import DOUBT, FAILURES_IN_A_ROW, Oppa, value_of_new
@@ -186,7 +186,7 @@ def ranking(designer) -> list[int]:
 @pytest.mark.slow
 def test_the_schedule_is_the_bound_of_equation_32(problem, candidates, landscape) -> None:
     def ranked(beta):
-        designer = Oppa(dataclasses.replace(problem, strategy=Strategy(acquisition="ucb", beta=beta)), candidates, seed=0)
+        designer = Oppa(dataclasses.replace(problem, search_options=SearchOptions(acquisition="ucb", beta=beta)), candidates, seed=0)
         designer.update([landscape.observe(index) for index in (3, 17, 20)])
         return ranking(designer), designer.log_rate
 

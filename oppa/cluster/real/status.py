@@ -101,7 +101,7 @@ def _left_s(job: Elastic, recent: Sequence[ledger.Line]) -> float:
     """Return the seconds that the remaining samples take, at the pace of the last steps; infinite if unknown."""
     if len(recent) < 2:
         return math.inf
-    total = RunSpec.read(job.run).problem.recipe.samples
+    total = RunSpec.read(job.run).problem.run_options.samples
     done = recent[-1]["samples"][1]
     rate = (done - recent[0]["samples"][1]) / max(recent[-1]["time"] - recent[0]["time"], 1e-9)
     return max(0, total - done) / rate if total and rate > 0 else math.inf

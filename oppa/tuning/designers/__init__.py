@@ -39,9 +39,9 @@ def _oppa_paper(problem: "Problem", candidates: "Candidates", seed: int) -> "Des
 def _vanilla_bo(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
     from oppa.tuning.designers.vanilla_bo import VanillaBO
 
-    if problem.strategy.beta is None:
+    if problem.search_options.beta is None:
         raise InputError("`vanilla-bo` cannot follow `beta = bound`", hint="give `[designer] beta` a number, or use `--designer oppa`")
-    return VanillaBO(candidates, memory_limit_bytes=problem.cluster.usable_bytes, seed=seed, beta=problem.strategy.beta)
+    return VanillaBO(candidates, memory_limit_bytes=problem.cluster.usable_bytes, seed=seed, beta=problem.search_options.beta)
 
 
 def _tpe(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":

@@ -19,7 +19,7 @@ from oppa.cost.workload import workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
 from oppa.problem.problem import Problem
-from oppa.problem.training import Strategy
+from oppa.problem.training import SearchOptions
 from oppa.study import Prediction, Trial
 from oppa.study.records import VERIFICATION
 from oppa.tuning.acquisition import bound, constrained_improvement, constrained_ucb, learned, value_of_repeats
@@ -68,7 +68,7 @@ def fitted(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) ->
 
 
 def most_valuable(
-    rows: Tensor, log_rate: GaussianProcess, log_slack: GaussianProcess, seen: Sequence[Observation], strategy: Strategy
+    rows: Tensor, log_rate: GaussianProcess, log_slack: GaussianProcess, seen: Sequence[Observation], strategy: SearchOptions
 ) -> int:
     """Return the candidate whose trial is worth most: one of the untried `rows`, or a measured one to repeat.
 
@@ -137,7 +137,7 @@ class Oppa:
         self.log_slack = GaussianProcess(points, layouts, slack, layout=MEMORY_LAYOUT, residual=MEMORY_RESIDUAL, nugget=MEMORY_NUGGET)
         self.pruning = Pruning(work)
         self.limit_bytes = problem.cluster.usable_bytes
-        self._strategy = problem.strategy
+        self._strategy = problem.search_options
         self._chance = RandomSearch(candidates, seed=seed)
         self._deviations = torch.from_numpy(candidates.deviations())
         self._seen: list[Observation] = []

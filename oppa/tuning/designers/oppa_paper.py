@@ -43,7 +43,7 @@ class OppaPaper:
         torch.set_num_threads(1)
         self._work, self._points = workload_of(problem, candidates), torch.from_numpy(encode(candidates))
         self._limit = float(problem.cluster.usable_bytes)
-        self._beta = problem.strategy.beta
+        self._beta = problem.search_options.beta
         self._chance = RandomSearch(candidates, seed=seed)
         self._seen: list[Observation] = []
         self._rate: PaperProcess | None = None

@@ -47,7 +47,7 @@ class WithoutPrior:
         rate_nugget = RATE_NUGGET * math.sqrt(problem.cluster.hosts)
         self._log_rate = GaussianProcess(points, layouts, constant, layout=RATE_LAYOUT, residual=RESIDUAL, nugget=rate_nugget)
         self._log_slack = GaussianProcess(points, layouts, constant, layout=MEMORY_LAYOUT, residual=RESIDUAL, nugget=MEMORY_NUGGET)
-        self._strategy = problem.strategy
+        self._strategy = problem.search_options
         self._chance = RandomSearch(candidates, seed=seed)
         self._seen: list[Observation] = []
 

@@ -10,10 +10,10 @@ from oppa import catalog
 from oppa.errors import InputError, JobError
 from oppa.problem.baseline import alike
 from oppa.problem.declaration import spell, validate
+from oppa.problem.detect import suggest_job
 from oppa.problem.job import load_job
 from oppa.problem.job_file import ModelTable
 from oppa.problem.job_text import with_table, with_value
-from oppa.problem.machine import suggest_job
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value

@@ -61,7 +61,7 @@ class Format(Protocol):
 
 def default_of(space: SearchSpace, name: str) -> Value:
     """Return the default of a parameter: the search space's, or Configuration's if the space lacks it."""
-    return space[name].default if name in space.names else _AT_REST[name]
+    return space[name].default if name in space.names else DEFAULTS[name]
 
 
 def is_chosen(problem: Problem, configuration: Configuration, name: str) -> bool:
@@ -117,6 +117,6 @@ def only(files: Files, *endings: str) -> str:
     raise InputError(f"no file ends in {' or '.join(endings)}", hint=f"there is {', '.join(files) or 'none at all'}")
 
 
-_AT_REST: dict[str, Value] = {
+DEFAULTS: dict[str, Value] = {
     field.name: field.default for field in dataclasses.fields(Configuration) if field.default is not dataclasses.MISSING
 } | {"dp": 1, "global_batch": 1, "micro_batch": 1}

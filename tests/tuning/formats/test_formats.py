@@ -12,7 +12,7 @@ import pytest
 
 from oppa import catalog
 from oppa.errors import InputError
-from oppa.problem.command import Command
+from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.software import Software
 from oppa.tuning.formats import FORMATS, export
@@ -77,7 +77,7 @@ def test_torchrun_hands_every_parameter_to_the_jobs_own_runner(problem_of) -> No
 
 
 def test_torchrun_starts_a_program_of_the_users_own_as_it_stands(problem_of, tmp_path) -> None:
-    command = Command(argv=("echo", "{micro_batch}", "a b", "--steps={steps}", "{{}}"))
+    command = LaunchCommand(argv=("echo", "{micro_batch}", "a b", "--steps={steps}", "{{}}"))
     problem = dataclasses.replace(problem_of("torch", runner="torch"), runner=catalog.find("runners", "command"), command=command)
     for name, text in export("torchrun", problem, at()).items():
         (tmp_path / name).write_text(text)
@@ -103,7 +103,7 @@ def test_the_script_of_a_runner_of_ones_own_finds_report(problem_of) -> None:
 )
 def test_the_script_starts_the_programs_that_the_study_ran_on_and_none_of_oppas(software, expected, problem_of) -> None:
     own = dataclasses.replace(problem_of("torch", runner="torch"), runner=catalog.find("runners", "command"))
-    problem = dataclasses.replace(own, command=Command(argv=("train", "{micro_batch}")), software=software)
+    problem = dataclasses.replace(own, command=LaunchCommand(argv=("train", "{micro_batch}")), software=software)
     text = export("torchrun", problem, at())["run.sh"]
     assert expected in text and str(Path(sys.executable).parent) not in text
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from oppa.cost.hardware import hardware_of
+from oppa.problem.detect import Machine, suggest_job, this_machine
 from oppa.problem.job import load_job
-from oppa.problem.machine import Machine, suggest_job, this_machine
 from oppa.problem.problem import Problem
 
 GIB = 2**30

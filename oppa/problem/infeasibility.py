@@ -25,7 +25,7 @@ def is_empty(space: SearchSpace) -> bool:
     named = frozenset[str]().union(*map(needs, expressions))
     free = [known for known in space.parameters if known.name not in named]
     for parameter in free:
-        space = space.searching(parameter.name, parameter.choices[0])
+        space = space.restricted(parameter.name, parameter.choices[0])
     return len(enumerate_candidates(space)) == 0
 
 
@@ -102,7 +102,7 @@ def _remedy(space: SearchSpace, binding: list[Constraint]) -> str:
     remedies = []
     for parameter in space.parameters:
         others = [value for value in parameter.values if value not in parameter.choices]
-        helpful = [value for value in others if not is_empty(space.searching(parameter.name, value))]
+        helpful = [value for value in others if not is_empty(space.restricted(parameter.name, value))]
         remedies += [f"`{parameter.name}` of {listing(helpful)}"] if helpful else []
     if remedies:
         return f"use {' or '.join(remedies)}"

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from oppa.errors import InputError, nearest
 from oppa.problem.candidates import Candidates, enumerate_candidates
-from oppa.problem.configuration import spelled_out
+from oppa.problem.configuration import parse_id
 from oppa.problem.declaration import listing, spell
-from oppa.problem.emptiness import is_empty
+from oppa.problem.infeasibility import is_empty
 from oppa.problem.space import DERIVED, Constraint, Parameter, SearchSpace, Value, needs
 
 Setting = Mapping[str, Value]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Obstacle:
+class Violation:
     """Describes one reason why a setting is not valid."""
 
     why: str
@@ -42,7 +42,7 @@ def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
     if "=" in text:
         setting = values_of(text, candidates.space)
         return setting, matching(candidates, setting)
-    if (told := spelled_out(text)) is None:
+    if (told := parse_id(text)) is None:
         raise InputError(f"`{text}` is no configuration", hint="write `dp=2,tp=1`, or an id that `oppa space` lists")
     setting = dict(_checked(name, str(value), candidates.space) for name, value in told.items() if name in candidates.space.names)
     alike = matching(candidates, setting)
@@ -84,21 +84,21 @@ def alternatives(candidates: Candidates, setting: Setting) -> dict[str, list[Val
     return {name: values for name, values in found.items() if values}
 
 
-def obstacles(space: SearchSpace, setting: Setting) -> list[Obstacle]:
+def violations(space: SearchSpace, setting: Setting) -> list[Violation]:
     """Return what a setting without candidates violates."""
     if space.listed is not None:
         rows, here = f"one of {len(space.listed)} rows", ", ".join(f"{name} = {value}" for name, value in setting.items())
-        return [Obstacle(why="the table of measurements has no such row", rule=rows, here=here)]
+        return [Violation(why="the table of measurements has no such row", rule=rows, here=here)]
     asked = [(space[name], value) for name, value in setting.items()]
     left_out = [_not_searched(parameter, value) for parameter, value in asked if value not in parameter.choices]
     if any(value not in (*parameter.choices, parameter.default) for parameter, value in asked):
         return left_out
     conditions = [_condition(parameter) for parameter, value in asked if parameter.when and value != parameter.default]
     for name, value in setting.items():
-        space = space.searching(name, value)
+        space = space.restricted(name, value)
     seen = _lawful(space, conditions)
     violated = _violated(space, conditions)
-    return [Obstacle(why=each.why, rule=each.expression.text, here=_here(each, space, seen)) for each in violated] or left_out
+    return [Violation(why=each.why, rule=each.expression.text, here=_here(each, space, seen)) for each in violated] or left_out
 
 
 def _violated(space: SearchSpace, conditions: Sequence[Constraint]) -> list[Constraint]:
@@ -151,8 +151,8 @@ def _condition(parameter: Parameter) -> Constraint:
     return Constraint(expression=parameter.when, why=why)
 
 
-def _not_searched(parameter: Parameter, value: Value) -> Obstacle:
-    return Obstacle(
+def _not_searched(parameter: Parameter, value: Value) -> Violation:
+    return Violation(
         why="the job does not search this value, or its runner does not honour it",
         rule=f"{parameter.name} in {list(parameter.choices)}",
         here=f"{parameter.name} = {spell(value)}",

@@ -7,9 +7,9 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
-from oppa.problem.configuration import spelled_out
+from oppa.problem.configuration import parse_id
 from oppa.problem.job import load_job
-from oppa.problem.setting import alternatives, find, obstacles
+from oppa.problem.selector import alternatives, find, violations
 
 WriteJob = Callable[..., Path]
 
@@ -31,8 +31,8 @@ def test_every_id_means_its_own_configuration_alone(candidates: Candidates) -> N
 
 
 def test_an_id_spells_out_what_it_leaves_out() -> None:
-    assert spelled_out("dp2") is None
-    told = spelled_out("dp2_tp1_pp2_z1_mbs4_interleaved-zb_rcfull_00ab12")
+    assert parse_id("dp2") is None
+    told = parse_id("dp2_tp1_pp2_z1_mbs4_interleaved-zb_rcfull_00ab12")
     assert told is not None
     assert (told["zero_stage"], told["micro_batch"], told["schedule"], told["recompute"]) == (1, 4, "interleaved-zb", "full")
     assert (told["ep"], told["model_chunks"]) == (1, 1)
@@ -57,7 +57,7 @@ def test_an_id_spells_out_what_it_leaves_out() -> None:
 def test_each_violated_constraint_is_named_and_no_other(candidates: Candidates, text: str, rules: list[str], here: str) -> None:
     setting, found = find(text, candidates)
     assert len(found) == 0
-    named = obstacles(candidates.space, setting)
+    named = violations(candidates.space, setting)
     assert [each.rule for each in named] == rules
     assert here in named[0].here and named[0].why
 
