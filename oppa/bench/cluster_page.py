@@ -170,7 +170,10 @@ def _figure_11(ran: Sequence[Ran]) -> str:
                 drawn.append(Series(name=f"{policy}, {scaling}", x=x, y=y))
         panels[title] = drawn
     return lines(
-        panels, x=Axis(label="share of pretraining jobs that is elastic"), y=Axis(label="over nobody growing"), description="Figure 11"
+        panels,
+        x=Axis(label="share of pretraining jobs that is elastic"),
+        y=Axis(label="over nobody growing"),
+        description="Figure 11",
     )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from oppa.bench import gang
 from oppa.bench.paired import spread
-from oppa.cost.collectives import Group, all_reduce_time
+from oppa.cost.collectives import CollectiveGroup, all_reduce_time
 from oppa.cost.hardware import load_hardware
 from oppa.cost.prediction import believed
 from oppa.cost.workload import machine_of
@@ -91,7 +91,7 @@ def _addition_rate() -> float:
 def _all_reduces(ranks: int) -> Iterator[tuple[str, ...]]:
     core = load_hardware("CPU")
     members, payload = torch.full((len(SIZES),), float(ranks)), torch.tensor(SIZES)
-    group = Group(members, members, torch.ones_like(members))
+    group = CollectiveGroup(members, members, torch.ones_like(members))
     expected = all_reduce_time(group, payload, machine_of(core, "fp32", len(SIZES)), believed(core))
     for size, seconds, belief in zip(SIZES, all_reduces(ranks), expected.tolist(), strict=True):
         yield f"all-reduce of {format_bytes(size)} among {ranks} ranks", "ms", spread(seconds, 1e3), f"{belief * 1e3:.3g}"

@@ -5,7 +5,7 @@ import torch
 
 from oppa.bench import published
 from oppa.bench.judgement import RAN, all_reduce_section, error, skipped, task_section, task_table
-from oppa.cost.collectives import Group, all_reduce_time
+from oppa.cost.collectives import CollectiveGroup, all_reduce_time
 from oppa.cost.hardware import load_hardware
 from oppa.cost.prediction import believed, predict_rows
 from oppa.cost.workload import machine_of
@@ -29,7 +29,7 @@ def all_reduce_errors() -> pd.DataFrame:
     hardware = load_hardware("A100-80GB")
     members = torch.tensor(measured["members"].to_numpy(), dtype=torch.float64)
     payload = torch.tensor(measured["bytes"].to_numpy(), dtype=torch.float64)
-    group = Group(members, members, torch.ones_like(members))
+    group = CollectiveGroup(members, members, torch.ones_like(members))
     predicted = all_reduce_time(group, payload, machine_of(hardware, "fp16", len(members)), believed(hardware))
     return measured.assign(error=error(pd.Series(predicted.numpy()), measured["seconds"]))
 

@@ -26,7 +26,7 @@ from oppa.units import format_batch, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
     from oppa.problem.training import RunOptions
-    from oppa.table.refinement import Observation
+    from oppa.table.refinement import StepTimeObservation
     from oppa.table.table import Table
 
 LINE_S = 10.0
@@ -61,7 +61,7 @@ def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None
     style.err().print(*(f"[bold]{name:<8}[/]{value}" for name, value in rows), sep="\n")
 
 
-def print_refined(table: "Table", better: "Table", seen: Sequence["Observation"], folder: Path) -> None:
+def print_refined(table: "Table", better: "Table", seen: Sequence["StepTimeObservation"], folder: Path) -> None:
     """Print what a run's step times have changed in a table, to stderr."""
     before, after = ({row.configuration: row for row in each.rows} for each in (table, better))
     style.err().print(f"[bold]table[/]   refined by {sum(each.steps for each in seen):,} steps: {escape(str(folder))}")

@@ -19,8 +19,8 @@ from oppa.control.offers import Offers
 from oppa.control.spikes import Spikes
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
-from oppa.table.refinement import Observation
-from oppa.table.rows import Strategy
+from oppa.table.refinement import StepTimeObservation
+from oppa.table.rows import ParallelStrategy
 from oppa.training.step_times import WARM_UP
 
 EVERY = 10
@@ -159,7 +159,7 @@ class Controller:
 
     def changed(self, seen: Changed) -> None:
         """Record the outcome of a change."""
-        if Strategy.of(seen.before) != Strategy.of(seen.after) and seen.seconds:  # 0 seconds: refused before it began
+        if ParallelStrategy.of(seen.before) != ParallelStrategy.of(seen.after) and seen.seconds:  # 0 seconds: refused before it began
             self._cost_s = seen.seconds
             self._reconfiguring_s += seen.seconds
         if seen.failure:
@@ -169,7 +169,7 @@ class Controller:
             return
         back = bool(self._stretches) and self._stretches[-1].came_from == seen.after
         came_from = None if back else seen.before
-        moved = Strategy.of(seen.before) != Strategy.of(seen.after)
+        moved = ParallelStrategy.of(seen.before) != ParallelStrategy.of(seen.after)
         self._stretches.append(
             _Stretch(configuration=seen.after, local_batches=tuple(seen.local_batches), came_from=came_from, moved=moved)
         )
@@ -216,11 +216,11 @@ class Controller:
             too_large=self._too_large[0] if seen.samples < self._too_large[1] else math.inf,
         )
 
-    def _observations(self) -> list[Observation]:
+    def _observations(self) -> list[StepTimeObservation]:
         long = [stretch for stretch in self._stretches if len(stretch.counted_s) > 1 and not stretch.local_batches]
-        return [Observation.of(stretch.configuration, list(stretch.counted_s)) for stretch in long]
+        return [StepTimeObservation.of(stretch.configuration, list(stretch.counted_s)) for stretch in long]
 
-    def _refine(self, observations: Sequence[Observation]) -> None:
+    def _refine(self, observations: Sequence[StepTimeObservation]) -> None:
         self._offers = self._profiled and self._profiled.refined(observations)
         if self._policy.window is None:  # a policy with a window uses worker reports, not the table
             self._policy = self._policy_of(self._offers)

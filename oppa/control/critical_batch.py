@@ -8,7 +8,7 @@ from oppa.control.decision import Command, Decision, Limit, Policy, Situation, d
 from oppa.control.goodput_policy import GROWTH
 from oppa.control.offers import Offers
 from oppa.problem.configuration import Configuration
-from oppa.table.rows import Strategy
+from oppa.table.rows import ParallelStrategy
 from oppa.units import format_number
 
 
@@ -26,7 +26,9 @@ class CriticalBatchPolicy(Policy):
         present, critical = situation.configuration, situation.noise_scale
         may = (each for each in self._offers.configurations if each not in situation.barred)
         fitting = (each for each in may if each.micro_batch == present.micro_batch)
-        own = sorted((each for each in fitting if Strategy.of(each) == Strategy.of(present)), key=lambda each: each.global_batch)
+        own = sorted(
+            (each for each in fitting if ParallelStrategy.of(each) == ParallelStrategy.of(present)), key=lambda each: each.global_batch
+        )
         grown = self._growth * present.global_batch
         within = [each for each in own if each.global_batch <= grown and each.global_batch < situation.too_large]
         if not within:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from oppa.control.decision import Command, Decision, Limit, Option, Policy, Situation, disbelief, stay
 from oppa.control.offers import Array, Offers
 from oppa.problem.configuration import Configuration
-from oppa.table.rows import Strategy
+from oppa.table.rows import ParallelStrategy
 from oppa.units import format_number, format_seconds
 
 MARGIN, PAPER_MARGIN = 0.05, 0.10
@@ -93,7 +93,7 @@ class GoodputPolicy(Policy):
         weighed = self._weighed(goodputs, situation, current)
         if (chosen := weighed.chosen) is None:
             return self._staying(situation, weighed, current, best)
-        moves = Strategy.of(chosen.configuration) != Strategy.of(situation.configuration)
+        moves = ParallelStrategy.of(chosen.configuration) != ParallelStrategy.of(situation.configuration)
         onward = "" if weighed.onward is None else f", on the way to {weighed.onward.global_batch}"
         cost = f", {format_seconds(situation.reconfiguration_s)} to get there" if moves else ""
         return Decision(
@@ -114,7 +114,7 @@ class GoodputPolicy(Policy):
         current, before = (self._offers.current(each, situation.noise_scale, None) for each in (situation.configuration, came_from))
         if current is None or before is None or not self._may(came_from, situation):
             return None
-        moves = Strategy.of(came_from) != Strategy.of(situation.configuration)
+        moves = ParallelStrategy.of(came_from) != ParallelStrategy.of(situation.configuration)
         factor = cost_factor(situation, current.samples_per_s, self._cost) if moves else 1.0
         if before.goodput * factor <= current.goodput * (1 + UNDONE):
             return None
@@ -195,7 +195,7 @@ class _Weighed:
     def against(self, option: Option) -> tuple[Limit, ...]:
         """Return the limits that exclude a candidate."""
         present, wanted = self.situation.configuration, option.configuration
-        moves = Strategy.of(wanted) != Strategy.of(present)
+        moves = ParallelStrategy.of(wanted) != ParallelStrategy.of(present)
         enough = self.enough_elsewhere if moves else self.enough
         reasons = {
             Limit.GROWTH: wanted.global_batch > self.growth * present.global_batch,

@@ -17,8 +17,8 @@ from oppa.errors import TableError
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Scaling
 from oppa.table.goodput import goodput
-from oppa.table.refinement import Observation, posterior, together
-from oppa.table.rows import Row, Strategy
+from oppa.table.refinement import StepTimeObservation, posterior, together
+from oppa.table.rows import ParallelStrategy, TableRow
 from oppa.table.table import Table
 
 Array = NDArray[np.float64]
@@ -53,7 +53,7 @@ class Offers:
         made._saturating = False
         return made
 
-    def refined(self, observations: Iterable[Observation]) -> "Offers":
+    def refined(self, observations: Iterable[StepTimeObservation]) -> "Offers":
         """Return candidates refined by step times of training, in about a millisecond; equivalent to `oppa.table.refinement.refined`."""
         seen = together(observations)
         if not seen:
@@ -95,7 +95,7 @@ class Offers:
 
     def of_layout(self, configuration: Configuration) -> NDArray[np.bool_]:
         """Return a mask of the candidates in the layout of this configuration, shape (n,)."""
-        return np.asarray(self.layouts == self._rows.numbers.get(Strategy.of(configuration), -1))
+        return np.asarray(self.layouts == self._rows.numbers.get(ParallelStrategy.of(configuration), -1))
 
     def among(self, configurations: frozenset[Configuration]) -> NDArray[np.bool_]:
         """Return a mask of the candidates that are among these configurations, shape (n,)."""
@@ -133,11 +133,11 @@ class Offers:
 class _Rows:
     """The parts of a table's rows that refinement leaves unchanged."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[TableRow]) -> None:
         self.configurations: list[Configuration] = [row.configuration for row in rows]
         self.log_stddevs = np.array([row.log_stddev for row in rows])
         self.places: Mapping[Configuration, int] = {each: place for place, each in enumerate(self.configurations)}
-        self.numbers = dict[Strategy, int]()
+        self.numbers = dict[ParallelStrategy, int]()
         self.batches = np.array([each.global_batch for each in self.configurations], np.float64)
         self.layouts: Numbers = np.array([self.numbers.setdefault(row.strategy, len(self.numbers)) for row in rows])
         self.groups = self._grouped()
@@ -151,7 +151,7 @@ class _Rows:
         made.log_stddevs = self.log_stddevs
         made.places = {each: place for place, each in enumerate(made.configurations)}
         made.numbers = dict(self.numbers)
-        numbers = [made.numbers.setdefault(Strategy.of(each), len(made.numbers)) for each in configurations]
+        numbers = [made.numbers.setdefault(ParallelStrategy.of(each), len(made.numbers)) for each in configurations]
         made.batches = np.concatenate([self.batches, [float(each.global_batch) for each in configurations]])
         made.layouts = np.concatenate([self.layouts, numbers])
         made.groups = made._grouped()

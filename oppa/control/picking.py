@@ -9,7 +9,7 @@ from oppa.control.decision import Command, Decision, Limit, Situation, stay
 from oppa.control.goodput_policy import MARGIN, Mask, cost_factor
 from oppa.control.offers import Array, Offers
 from oppa.problem.configuration import Configuration
-from oppa.table.rows import Strategy
+from oppa.table.rows import ParallelStrategy
 from oppa.units import format_number, format_seconds
 
 
@@ -59,9 +59,9 @@ def with_batch(offers: Offers, situation: Situation, wanted: float, why: str, bo
         return stay(
             situation, f"{why}: `{fastest.id}` would have one micro-batch, of which nobody could say how noisy it is", Limit.UNKNOWN
         )
-    if chosen.global_batch == present.global_batch and Strategy.of(chosen) == Strategy.of(present):
+    if chosen.global_batch == present.global_batch and ParallelStrategy.of(chosen) == ParallelStrategy.of(present):
         return stay(situation, f"{why}: batch {present.global_batch} stays", *against)
-    moves = Strategy.of(chosen) != Strategy.of(present)
+    moves = ParallelStrategy.of(chosen) != ParallelStrategy.of(present)
     to = f" to {chosen.global_batch}" if chosen.global_batch != present.global_batch else ""
     layout = f", {present.id} to {chosen.id}, {format_seconds(situation.reconfiguration_s)} to get there" if moves else ""
     return Decision(
@@ -109,6 +109,8 @@ def _measurable(offers: Offers, wanted: Configuration) -> Configuration | None:
     if several(wanted):
         return wanted
     alike = (
-        each for each in offers.configurations if each.global_batch == wanted.global_batch and Strategy.of(each) == Strategy.of(wanted)
+        each
+        for each in offers.configurations
+        if each.global_batch == wanted.global_batch and ParallelStrategy.of(each) == ParallelStrategy.of(wanted)
     )
     return max((each for each in alike if several(each)), key=lambda each: each.micro_batch, default=None)

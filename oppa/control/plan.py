@@ -13,7 +13,7 @@ from oppa.control.controller import EVERY
 from oppa.control.decision import Command, Policy, Situation
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
-from oppa.table.rows import Row, Strategy
+from oppa.table.rows import ParallelStrategy, TableRow
 from oppa.table.table import Table
 from oppa.training.noise_scale import Smoothing
 
@@ -113,7 +113,7 @@ def _variance_ratios(noise_scale: float, present: Configuration) -> tuple[float,
     return ratio, ratio * (groups - 1) / present.global_batch
 
 
-def fastest_at(table: Table, global_batch: int) -> Row:
+def fastest_at(table: Table, global_batch: int) -> TableRow:
     """Return the fastest row at the table's batch closest to `global_batch`; raise InputError for an empty table."""
     if not table.rows:
         raise InputError("the table has no row", hint="go on with `oppa profile`")
@@ -123,7 +123,7 @@ def fastest_at(table: Table, global_batch: int) -> Row:
 
 def launches(stages: Iterable[Stage]) -> list[list[Stage]]:
     """Group consecutive stages into launches of a framework: within one, only the global batch changes."""
-    groups = itertools.groupby(stages, key=lambda stage: (Strategy.of(stage.configuration), stage.configuration.micro_batch))
+    groups = itertools.groupby(stages, key=lambda stage: (ParallelStrategy.of(stage.configuration), stage.configuration.micro_batch))
     return [list(group) for _, group in groups]
 
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from oppa.cost.coefficients import Coefficients
-from oppa.cost.workload import Machine
+from oppa.cost.workload import DeviceFacts
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class CollectiveGroup:
     """Describes a group of ranks that communicate; all fields have shape (n,)."""
 
     members: Tensor
@@ -27,7 +27,7 @@ class Group:
     hosts: Tensor
 
     @classmethod
-    def of(cls, members: Tensor, stride: Tensor, machine: Machine, devices: Tensor) -> "Group":
+    def of(cls, members: Tensor, stride: Tensor, machine: DeviceFacts, devices: Tensor) -> "CollectiveGroup":
         """Return the group of `members` ranks that are `stride` apart, among all `devices` of a job."""
         host, block = machine.devices_per_host, members * stride  # `stride` interleaved groups occupy a block of consecutive ranks
         cut = (devices > host) & (block < host) & (host % block > 0)
@@ -35,7 +35,7 @@ class Group:
         return cls(members, per_host, (members / per_host).ceil())
 
 
-def gather_time(group: Group, payload: Tensor, machine: Machine, c: Coefficients) -> Tensor:
+def gather_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFacts, c: Coefficients) -> Tensor:
     """Return the seconds of a ring all-gather or reduce-scatter of `payload` bytes, shape (n,); 0 for a group of one.
 
     Within a host every member receives (k - 1) / k of the payload over the host's links. Between hosts (H - 1) / H of the payload
@@ -46,7 +46,7 @@ def gather_time(group: Group, payload: Tensor, machine: Machine, c: Coefficients
     return torch.where(group.members > 1, c["operation_s"] + hop_time(group, machine, c) + intra + inter, 0.0)
 
 
-def all_reduce_time(group: Group, payload: Tensor, machine: Machine, c: Coefficients) -> Tensor:
+def all_reduce_time(group: CollectiveGroup, payload: Tensor, machine: DeviceFacts, c: Coefficients) -> Tensor:
     """Return the seconds of an all-reduce, shape (n,).
 
     It is a reduce-scatter and an all-gather around the ring. Two trees replace the ring's hops if theirs take less time, as collective
@@ -58,13 +58,13 @@ def all_reduce_time(group: Group, payload: Tensor, machine: Machine, c: Coeffici
     return torch.where(group.members > 1, both - c["operation_s"] - saved, 0.0)
 
 
-def hop_time(group: Group, machine: Machine, c: Coefficients) -> Tensor:
+def hop_time(group: CollectiveGroup, machine: DeviceFacts, c: Coefficients) -> Tensor:
     """Return the seconds of latency around the ring, shape (n,): one hop enters each host, the others stay within one."""
     crossing = torch.where(group.hosts > 1, group.hosts, 0.0)
     return c["latency"] * (machine.inter_latency * crossing + machine.intra_latency * (group.members - 1 - crossing).clamp_min(0))
 
 
-def transfer_time(payload: Tensor, crosses_hosts: Tensor, machine: Machine, c: Coefficients, *, alone: Tensor | float = 1.0) -> Tensor:
+def transfer_time(payload: Tensor, crosses_hosts: Tensor, machine: DeviceFacts, c: Coefficients, *, alone: Tensor | float = 1.0) -> Tensor:
     """Return the seconds to send `payload` bytes from one rank to another, shape (n,) (OPPA eq. 17).
 
     Args:

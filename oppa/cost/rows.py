@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oppa.cost.hardware import Hardware, load_hardware
-from oppa.cost.workload import RECOMPUTE, Layout, Machine, Shape, Workload, layout_of, machine_facts, shape_facts
+from oppa.cost.workload import RECOMPUTE, ConfigurationFacts, DeviceFacts, ModelFacts, Workload, layout_of, machine_facts, shape_facts
 from oppa.errors import InputError, nearest
 from oppa.problem.devices import devices, identify
 from oppa.problem.model import Model
@@ -64,13 +64,13 @@ def workload_of_rows(rows: pd.DataFrame) -> Workload:
     machines, which_machine = _distinct(rows, ["device", "precision", "gpus_per_node"])
     known = {name: load_hardware(name) for name in rows["device"].unique()}
     return Workload(
-        shape=Shape(**_spread([shape_facts(Model(**values)) for values in models], which_model)),
+        shape=ModelFacts(**_spread([shape_facts(Model(**values)) for values in models], which_model)),
         layout=_layout(rows),
-        machine=Machine(**_spread([_machine(known[values.pop("device")], **values) for values in machines], which_machine)),
+        machine=DeviceFacts(**_spread([_machine(known[values.pop("device")], **values) for values in machines], which_machine)),
     )
 
 
-def _layout(rows: pd.DataFrame) -> Layout:
+def _layout(rows: pd.DataFrame) -> ConfigurationFacts:
     columns = {name: rows[name].to_numpy() for name in ("dp", "tp", "pp", "model_chunks", "recompute")}
     sharded = np.where(rows["dp"] > 1, rows["zero"], 0)  # a single replica has nothing to shard
     columns |= {"zero_stage": sharded, "micro_batch": rows["mbs"].to_numpy()}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from oppa.cost.coefficients import Coefficients
-from oppa.cost.collectives import Group, all_reduce_time, gather_time, hop_time, transfer_time
+from oppa.cost.collectives import CollectiveGroup, all_reduce_time, gather_time, hop_time, transfer_time
 from oppa.cost.stages import activation_elements, layers_per_stage, stage_parameters
 from oppa.cost.workload import Workload
 
@@ -71,7 +71,7 @@ def stage_time(work: Workload, c: Coefficients) -> Tensor:
 def replica_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
     """Return the seconds in which replicas exchange gradients and parameters without overlap, shape (n,)."""
     layout, machine = work.layout, work.machine
-    group = Group.of(layout.dp, layout.tp, machine, work.devices)
+    group = CollectiveGroup.of(layout.dp, layout.tp, machine, work.devices)
     parameters = stage_parameters(work)
     gradients, weights = parameters * REDUCED_BYTES, parameters * machine.element_bytes
     more = _more_operations(work, group, gradients, c)
@@ -85,7 +85,7 @@ def replica_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
     return torch.where(layout.dp > 1, whole, 0.0)
 
 
-def _more_operations(work: Workload, group: Group, gradients: Tensor, c: Coefficients) -> Tensor:
+def _more_operations(work: Workload, group: CollectiveGroup, gradients: Tensor, c: Coefficients) -> Tensor:
     """Return the extra seconds of an exchange in several operations instead of one, shape (n,).
 
     Each further bucket adds the cost of one operation. From ZeRO 2 on, each further layer adds the latency of its own ring.
@@ -133,7 +133,7 @@ def _elementwise_time(work: Workload, c: Coefficients) -> Tensor:
 
 
 def _tensor_parallel_time(work: Workload, c: Coefficients) -> Tensor:
-    group = Group.of(work.layout.tp, torch.ones_like(work.layout.tp), work.machine, work.devices)
+    group = CollectiveGroup.of(work.layout.tp, torch.ones_like(work.layout.tp), work.machine, work.devices)
     payload = work.tokens * work.shape.hidden * work.machine.element_bytes
     again = torch.where(work.layout.recompute == 2, 1.5, 1.0)
     return again * TENSOR_PARALLEL_OPERATIONS * gather_time(group, payload, work.machine, c)
@@ -144,7 +144,7 @@ def _expert_parallel_time(work: Workload, c: Coefficients) -> Tensor:
 
     Each is assumed to take as long as an all-gather of the same tokens.
     """
-    group = Group.of(work.layout.ep, work.layout.tp, work.machine, work.devices)
+    group = CollectiveGroup.of(work.layout.ep, work.layout.tp, work.machine, work.devices)
     payload = work.tokens * work.shape.routed * work.shape.hidden * work.machine.element_bytes / work.layout.tp
     again = torch.where(work.layout.recompute == 2, 1.5, 1.0)
     return again * EXPERT_PARALLEL_OPERATIONS * gather_time(group, payload, work.machine, c)

@@ -38,7 +38,7 @@ class Columns:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shape(Columns):
+class ModelFacts(Columns):
     """Describes the model: its widths, and its counts per layer and per token."""
 
     layers: Tensor
@@ -66,7 +66,7 @@ class Shape(Columns):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Layout(Columns):
+class ConfigurationFacts(Columns):
     """Describes the configuration, and what follows from its schedule."""
 
     dp: Tensor
@@ -95,7 +95,7 @@ class Layout(Columns):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Machine(Columns):
+class DeviceFacts(Columns):
     """Describes the devices, their links, and the number formats in use."""
 
     matmul_flops_per_s: Tensor
@@ -122,9 +122,9 @@ class Machine(Columns):
 class Workload:
     """Holds n configurations, each with its model and its machine."""
 
-    shape: Shape
-    layout: Layout
-    machine: Machine
+    shape: ModelFacts
+    layout: ConfigurationFacts
+    machine: DeviceFacts
 
     def __len__(self) -> int:
         return len(self.layout.dp)
@@ -154,13 +154,13 @@ def workload_of(problem: Problem, candidates: Candidates) -> Workload:
     n = len(candidates)
     columns = {name: candidates.column(name) for name in (*_LAYOUT, *_CHOICES)}
     return Workload(
-        shape=Shape(**_broadcast(shape_facts(problem.model), n)),
+        shape=ModelFacts(**_broadcast(shape_facts(problem.model), n)),
         layout=layout_of(columns, balanced=candidates.space.balanced_stages),
         machine=machine_of(hardware_of(problem.cluster), problem.training.precision, n, moments=len(problem.training.moments)),
     )
 
 
-def layout_of(columns: Mapping[str, NDArray[Any]], *, balanced: bool) -> Layout:
+def layout_of(columns: Mapping[str, NDArray[Any]], *, balanced: bool) -> ConfigurationFacts:
     """Return the layout columns of configurations, with what follows from the schedule.
 
     Without bucket columns, replicas exchange all gradients in one operation.
@@ -184,7 +184,7 @@ def layout_of(columns: Mapping[str, NDArray[Any]], *, balanced: bool) -> Layout:
         "balanced": np.asarray((np.asarray(columns.get("stage_layout", "even")) != "even") | balanced, dtype=np.float64),
         "bucket_bytes": _bucket_mb(columns, numbers["zero_stage"]) * MIB,
     }
-    return Layout(**{name: _tensor(np.broadcast_to(values, pp.shape)) for name, values in facts.items()})
+    return ConfigurationFacts(**{name: _tensor(np.broadcast_to(values, pp.shape)) for name, values in facts.items()})
 
 
 def _bucket_mb(columns: Mapping[str, NDArray[Any]], zero_stage: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -199,7 +199,7 @@ def _bucket_mb(columns: Mapping[str, NDArray[Any]], zero_stage: NDArray[np.float
 
 
 def shape_facts(model: Model) -> dict[str, float]:
-    """Return the values of `Shape` for one model."""
+    """Return the values of `ModelFacts` for one model."""
     active = model.experts_per_token
     matmul = model.attention_parameter_count + active * model.expert_parameter_count + model.router_parameter_count
     attended = (model.seq_len + 1) / 2 if model.causal else model.seq_len
@@ -222,13 +222,13 @@ def shape_facts(model: Model) -> dict[str, float]:
     }
 
 
-def machine_of(hardware: Hardware, precision: str, n: int, *, moments: int = 2) -> Machine:
+def machine_of(hardware: Hardware, precision: str, n: int, *, moments: int = 2) -> DeviceFacts:
     """Return the columns of the same device for n rows; raises InputError for an unknown precision."""
-    return Machine(**_broadcast(machine_facts(hardware, precision, moments=moments), n))
+    return DeviceFacts(**_broadcast(machine_facts(hardware, precision, moments=moments), n))
 
 
 def machine_facts(hardware: Hardware, precision: str, *, moments: int = 2) -> dict[str, float]:
-    """Return the values of `Machine` for one device at one precision; raises InputError for an unknown precision.
+    """Return the values of `DeviceFacts` for one device at one precision; raises InputError for an unknown precision.
 
     Args:
         moments: Number of fp32 moments that the optimizer keeps of each weight.

@@ -46,7 +46,7 @@ The fit takes seconds, and its time grows with the cube of this number.
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class SurrogateReport:
     """Summarises the surrogate after the study's trials, or after some of them."""
 
     trials: int
@@ -139,7 +139,7 @@ def _again(trials: Sequence[Trial]) -> set[int]:
     return {trial.id for trial in trials if trial.purpose == SEARCH and trial.counts and trial.id != first[trial.configuration]}
 
 
-def _learned(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> Learned | None:
+def _learned(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> SurrogateReport | None:
     """Return what the designer `oppa` learns from the trials of any designer; None if nothing was measured, or the fit fails."""
     known = [trial for trial in trials if trial.counts and trial.purpose != VERIFICATION]
     known = known[:: math.ceil(len(known) / MOST_FITTED) or 1]
@@ -149,7 +149,7 @@ def _learned(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) 
         designer = fitted(problem, candidates, known)
     except ArithmeticError:  # no covariance fits the trials, but the page still shows them
         return None
-    return Learned(
+    return SurrogateReport(
         trials=len(known),
         sensitivities=sensitivities(designer, candidates),
         sections=sections(surrogate_summaries(designer, candidates)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from oppa.report.record import Section
 from oppa.table import Row, Table
-from oppa.table.frontier import Curves, Standing, featured, standings, switches
+from oppa.table.frontier import Curves, StrategyRanking, featured, standings, switches
 from oppa.units import format_bytes, format_seconds, format_uncertain
 
 ROW_COLUMNS = (">batch", "configuration", ">samples/s", ">memory", "known", "trials")
@@ -62,7 +62,7 @@ def sections(table: Table, known: Curves) -> list[Section]:
     ]
 
 
-def changes(standing: Sequence[Standing]) -> str:
+def changes(standing: Sequence[StrategyRanking]) -> str:
     """Return a sentence on the batch sizes at which the fastest strategy changes."""
     if not standing:
         return "Nothing fits, or nothing was measured."
@@ -75,18 +75,18 @@ def changes(standing: Sequence[Standing]) -> str:
     return f"{'; '.join(found)}."
 
 
-def best_columns(standing: Sequence[Standing]) -> list[str]:
+def best_columns(standing: Sequence[StrategyRanking]) -> list[str]:
     """Return the headings of `best_rows`."""
     first = f">best at {standing[0].global_batch}" if standing else ">first"
     return [">batch", "best", ">mbs", ">samples/s", ">memory", "known", "next", ">slower", first]
 
 
-def best_rows(standing: Sequence[Standing], letters: Mapping[str, str] | None = None) -> list[tuple[str, ...]]:
+def best_rows(standing: Sequence[StrategyRanking], letters: Mapping[str, str] | None = None) -> list[tuple[str, ...]]:
     """Return a row for each batch size; strategies appear by the letter that a chart gives them, else by id."""
     return [_best_cells(each, letters or {}) for each in standing]
 
 
-def _best_cells(each: Standing, letters: Mapping[str, str]) -> tuple[str, ...]:
+def _best_cells(each: StrategyRanking, letters: Mapping[str, str]) -> tuple[str, ...]:
     def named(row: Row | None) -> str:
         return "-" if row is None else letters.get(row.strategy.id, row.strategy.id)
 
@@ -140,7 +140,7 @@ def to_json(table: Table, known: Curves) -> dict[str, Any]:
     }
 
 
-def _standing_json(each: Standing) -> dict[str, Any]:
+def _standing_json(each: StrategyRanking) -> dict[str, Any]:
     others = {"next_best": each.next_best, "first": each.first}
     compared = {name: row and {**row_json(row), "slower_by": each.loss(row)} for name, row in others.items()}
     return {"global_batch": each.global_batch, "fastest": row_json(each.fastest), **compared}

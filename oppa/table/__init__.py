@@ -3,8 +3,8 @@
 Profiling writes the table; training, control and people read it. The goodput formula is in this package, since the table serves it.
 """
 
-from oppa.table.origin import Hardware, Origin
-from oppa.table.rows import Row, Strategy
+from oppa.table.origin import HardwareFingerprint, Origin
+from oppa.table.rows import ParallelStrategy, TableRow
 from oppa.table.table import Table
 
-__all__ = ["Hardware", "Origin", "Row", "Strategy", "Table"]
+__all__ = ["HardwareFingerprint", "Origin", "ParallelStrategy", "Table", "TableRow"]

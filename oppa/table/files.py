@@ -22,14 +22,14 @@ from typing import Any
 from oppa.atomic_write import sync
 from oppa.errors import TableError
 from oppa.table.origin import SCHEMA_VERSION, Origin
-from oppa.table.rows import COLUMNS, Row
+from oppa.table.rows import COLUMNS, TableRow
 
 CSV, META, LOCK = "table.csv", "table.meta.json", ".table.lock"
 
 _DAMAGED = "make it again: `oppa profile` with this folder goes on from its study"
 
 
-def write_files(folder: Path, rows: Sequence[Row], origin: Origin) -> None:
+def write_files(folder: Path, rows: Sequence[TableRow], origin: Origin) -> None:
     """Write both files, durably and at once; raises TableError if the disk refuses."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([COLUMNS, *(row.to_csv() for row in rows)])
@@ -43,7 +43,7 @@ def write_files(folder: Path, rows: Sequence[Row], origin: Origin) -> None:
         _settle(folder)
 
 
-def read_files(folder: Path) -> tuple[tuple[Row, ...], Origin]:
+def read_files(folder: Path) -> tuple[tuple[TableRow, ...], Origin]:
     """Return what was written last; raises TableError if there is no table, or it is not what was written."""
     with _disk_errors(folder):
         if not (folder / META).exists() and not (folder / CSV).exists():
@@ -73,9 +73,9 @@ def _body(path: Path, meta: bytes) -> dict[str, Any]:
     return dict(body)
 
 
-def _rows(path: Path, data: bytes) -> tuple[Row, ...]:
+def _rows(path: Path, data: bytes) -> tuple[TableRow, ...]:
     try:
-        return tuple(map(Row.from_csv, csv.DictReader(io.StringIO(data.decode(), newline=""))))
+        return tuple(map(TableRow.from_csv, csv.DictReader(io.StringIO(data.decode(), newline=""))))
     except (ValueError, KeyError, TypeError) as error:  # the SHA-256 is right: another version of oppa has written it
         raise _damaged(path, f"its columns are others: {error}") from error
 

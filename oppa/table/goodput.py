@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from oppa.errors import TableError
 from oppa.problem.training import Scaling
-from oppa.table.rows import Row
+from oppa.table.rows import TableRow
 
 
 def statistical_efficiency(global_batch: ArrayLike, noise_scale: ArrayLike) -> NDArray[np.float64]:
@@ -73,14 +73,14 @@ def goodput(
     return plain_goodput(samples_per_s, global_batch, noise_scale) * own / reference
 
 
-def goodputs(rows: Sequence[Row], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
+def goodputs(rows: Sequence[TableRow], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> NDArray[np.float64]:
     """Return the goodput of every row at every noise scale, from the median of its throughput, shape (m, n)."""
     samples_per_s = np.array([row.samples_per_s for row in rows])
     batches = np.array([row.configuration.global_batch for row in rows])
     return goodput(samples_per_s, batches, np.asarray(noise_scales, np.float64).reshape(-1, 1), scaling=scaling)
 
 
-def best_at_each(rows: Sequence[Row], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> list[Row]:
+def best_at_each(rows: Sequence[TableRow], noise_scales: ArrayLike, *, scaling: Scaling = "sqrt") -> list[TableRow]:
     """Return the row that a controller would choose at each noise scale: the largest goodput, of equals the first.
 
     Raises:
@@ -91,6 +91,6 @@ def best_at_each(rows: Sequence[Row], noise_scales: ArrayLike, *, scaling: Scali
     return [rows[position] for position in goodputs(rows, noise_scales, scaling=scaling).argmax(axis=1)]
 
 
-def best(rows: Sequence[Row], noise_scale: float, *, scaling: Scaling = "sqrt") -> Row:
+def best(rows: Sequence[TableRow], noise_scale: float, *, scaling: Scaling = "sqrt") -> TableRow:
     """Return the row that a controller would choose at one noise scale; raises TableError as `best_at_each` does."""
     return best_at_each(rows, noise_scale, scaling=scaling)[0]

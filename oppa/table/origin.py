@@ -22,7 +22,7 @@ Method = Literal["active", "exhaustive", "predicted"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
+class HardwareFingerprint:
     """The machine that ran the trials: what throughput depends on, and its memory."""
 
     cpu: str
@@ -42,7 +42,7 @@ class Hardware:
         """Return a description in one line: `2 cores of Intel Xeon, 4 x H100`."""
         return f"{self.cores:g} cores of {self.cpu}" + (f", {self.gpus} x {self.gpu}" if self.gpus else "")
 
-    def is_like(self, other: "Hardware") -> bool:
+    def is_like(self, other: "HardwareFingerprint") -> bool:
         """Return whether trials run as fast there. More memory or more GPUs of the same kind make none of them faster."""
         return (self.cpu, self.cores, self.gpu) == (other.cpu, other.cores, other.gpu)
 
@@ -78,14 +78,14 @@ class Origin:
     """Seconds since 1970."""
     versions: Mapping[str, str]
     """Versions of oppa, torch and Python."""
-    hardware: Hardware | None
+    hardware: HardwareFingerprint | None
     """The machine; None if trials are simulated: they are as fast on any machine, with any torch."""
     schema_version: int = SCHEMA_VERSION
 
     @classmethod
     def of(cls, problem: Problem, *, imitated: bool = False, **facts: Any) -> Self:
         """Return the origin of a table that is made here and now; `facts` are all other fields."""
-        hardware = None if imitated else Hardware.here()
+        hardware = None if imitated else HardwareFingerprint.here()
         return cls(problem=decisive(problem), versions=versions_here(), hardware=hardware, **facts)
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,9 +95,9 @@ class Origin:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the origin that `to_dict` converted; raises TypeError for other values."""
-        return cls(**{**values, "hardware": Hardware(**values["hardware"]) if values["hardware"] else None})
+        return cls(**{**values, "hardware": HardwareFingerprint(**values["hardware"]) if values["hardware"] else None})
 
-    def require_for(self, problem: Problem, *, here: Hardware | None = None) -> None:
+    def require_for(self, problem: Problem, *, here: HardwareFingerprint | None = None) -> None:
         """Refuse a problem, a machine or versions for whose throughputs this table does not hold.
 
         The machine is checked if the job has one host. This process need not run on the hosts of a larger cluster.
@@ -115,7 +115,7 @@ class Origin:
             return
         if self.versions["torch"] != versions_here()["torch"]:
             raise _stale("torch", self.versions["torch"], versions_here()["torch"])
-        here = here or Hardware.here()
+        here = here or HardwareFingerprint.here()
         if problem.cluster.hosts == 1 and not self.hardware.is_like(here):
             raise TableError(f"the table is foreign: it was measured on {self.hardware.words}, and this is {here.words}", hint=_AGAIN)
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from oppa.errors import MeasurementError
 from oppa.problem.configuration import Configuration
-from oppa.table.rows import Row
+from oppa.table.rows import TableRow
 from oppa.table.table import Table
 
 Array = NDArray[np.float64]
@@ -42,7 +42,7 @@ _LEAST_VARIANCE = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class StepTimeObservation:
     """Optimizer steps of a training run that were made in one configuration."""
 
     configuration: Configuration
@@ -84,7 +84,7 @@ class Seen:
     variance: float
 
 
-def refined(table: Table, observations: Iterable[Observation], *, common_log_stddev: float = COMMON_LOG_STDDEV) -> Table:
+def refined(table: Table, observations: Iterable[StepTimeObservation], *, common_log_stddev: float = COMMON_LOG_STDDEV) -> Table:
     """Return the table of rates in training; without observations, the table as it is.
 
     The result depends neither on the order of the observations nor on how steps are cut into them. Refine the table that was profiled, each
@@ -141,24 +141,24 @@ def posterior(
     return after, deviations
 
 
-def together(observations: Iterable[Observation]) -> dict[Configuration, Seen]:
+def together(observations: Iterable[StepTimeObservation]) -> dict[Configuration, Seen]:
     """Combine the observations of each configuration, independently of their order."""
-    found = defaultdict[Configuration, list[Observation]](list)
+    found = defaultdict[Configuration, list[StepTimeObservation]](list)
     for each in observations:
         found[each.configuration].append(each)
     return {configuration: _of_one(own) for configuration, own in found.items()}
 
 
-def _of_one(observations: Sequence[Observation]) -> Seen:
+def _of_one(observations: Sequence[StepTimeObservation]) -> Seen:
     """Return the mean weighted by precision. Sums by fsum do not depend on the order, not even in the last digit."""
     total = math.fsum(each.precision for each in observations)
     mean = math.fsum(each.precision * each.log_steps_per_s for each in observations) / total
     return Seen(mean=mean, variance=1 / total + BETWEEN_RUNS_LOG_STDDEV**2)
 
 
-def _row(configuration: Configuration, seen: Seen) -> Row:
+def _row(configuration: Configuration, seen: Seen) -> TableRow:
     """Return a row for observations without a prior: the limit of a large log_stddev."""
-    return Row(
+    return TableRow(
         configuration=configuration,
         steps_per_s=math.exp(seen.mean),
         log_stddev=math.sqrt(seen.variance),

@@ -18,7 +18,7 @@ Source = Literal["measured", "predicted"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class ParallelStrategy:
     """A parallel strategy S: the layout of the ranks and every knob except the batch sizes.
 
     A change between two configurations of one strategy needs no other layout.
@@ -43,7 +43,7 @@ class Strategy:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TableRow:
     """The throughput of a configuration, as a log-normal distribution around a median."""
 
     configuration: Configuration
@@ -58,9 +58,9 @@ class Row:
     """Ids of the study's trials that the row rests on; empty if it is predicted."""
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> ParallelStrategy:
         """Return the strategy S of this row."""
-        return Strategy.of(self.configuration)
+        return ParallelStrategy.of(self.configuration)
 
     @property
     def samples_per_s(self) -> float:

@@ -6,17 +6,17 @@ from typing import Self
 
 from oppa.problem.problem import Problem
 from oppa.table.files import read_files, write_files
-from oppa.table.origin import Hardware, Origin
-from oppa.table.rows import Row, Strategy
+from oppa.table.origin import HardwareFingerprint, Origin
+from oppa.table.rows import ParallelStrategy, TableRow
 
-__all__ = ["Hardware", "Origin", "Row", "Strategy", "Table"]
+__all__ = ["HardwareFingerprint", "Origin", "ParallelStrategy", "Table", "TableRow"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Throughput and memory of (S, B_g, B_m). A configuration that is missing does not fit, or was not worth a trial."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     origin: Origin
 
     @classmethod
@@ -37,7 +37,7 @@ class Table:
         """
         write_files(folder, self.rows, self.origin)
 
-    def require_for(self, problem: Problem, *, here: Hardware | None = None) -> None:
+    def require_for(self, problem: Problem, *, here: HardwareFingerprint | None = None) -> None:
         """Refuse a problem, a machine or versions for whose throughputs this table does not hold.
 
         Args:
@@ -48,9 +48,9 @@ class Table:
         """
         self.origin.require_for(problem, here=here)
 
-    def fastest(self) -> dict[tuple[Strategy, int], Row]:
+    def fastest(self) -> dict[tuple[ParallelStrategy, int], TableRow]:
         """Return the row with the fastest micro-batch, by strategy and global batch (COPUS appendix D); of equals the first."""
-        found: dict[tuple[Strategy, int], Row] = {}
+        found: dict[tuple[ParallelStrategy, int], TableRow] = {}
         for row in self.rows:
             key = row.strategy, row.configuration.global_batch
             if key not in found or row.steps_per_s > found[key].steps_per_s:

@@ -24,12 +24,12 @@ from torch.nn.parallel import DistributedDataParallel
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Training
 from oppa.training.experts import Experts
-from oppa.training.mesh import Axis, Mesh
+from oppa.training.mesh import Mesh, MeshAxis
 from oppa.training.model import Stage
 from oppa.training.optimizer import update_rule
 from oppa.training.rules import splits_backward
 
-Sums = Callable[[Sequence[Tensor], Axis], Iterator[Tensor]]
+Sums = Callable[[Sequence[Tensor], MeshAxis], Iterator[Tensor]]
 """Yields the sum of each flat tensor over the replicas."""
 
 
@@ -63,7 +63,7 @@ def shard_module(module: nn.Module, configuration: Configuration, mesh: Mesh, dt
 
 
 def _fully_shard(
-    module: nn.Module, configuration: Configuration, replicas: Axis, mesh: Mesh, whole: set[nn.Parameter], dtype: torch.dtype
+    module: nn.Module, configuration: Configuration, replicas: MeshAxis, mesh: Mesh, whole: set[nn.Parameter], dtype: torch.dtype
 ) -> None:
     assert replicas.group is not None
     # The layout is part of the name: DTensor caches by mesh, and on an equal mesh it would use the groups of an earlier layout.
@@ -105,7 +105,9 @@ def optimizers_for(
     return [_optimizer(parameters, configuration, replicas, training) for parameters, replicas in _replicated(stages, mesh)]
 
 
-def _optimizer(parameters: list[nn.Parameter], configuration: Configuration, replicas: Axis, training: Training) -> torch.optim.Optimizer:
+def _optimizer(
+    parameters: list[nn.Parameter], configuration: Configuration, replicas: MeshAxis, training: Training
+) -> torch.optim.Optimizer:
     make, options = update_rule(training)
     if configuration.zero_stage != 1 or replicas.group is None:
         return make(parameters, **options)
@@ -123,7 +125,7 @@ def average_rest(stages: Iterable[nn.Module], configuration: Configuration, mesh
             average(parameters, replicas, configuration.dp_bucket_mb * 2**20, sums)
 
 
-def _replicated(stages: Iterable[nn.Module], mesh: Mesh) -> list[tuple[list[nn.Parameter], Axis]]:
+def _replicated(stages: Iterable[nn.Module], mesh: Mesh) -> list[tuple[list[nn.Parameter], MeshAxis]]:
     """Return the parameters of this rank in groups, each with the axis of ranks that hold the same ones."""
     named = [(name, parameter) for stage in stages for name, parameter in stage.named_parameters()]
     if mesh.ep.size == 1:
@@ -154,7 +156,7 @@ def accumulating(module: nn.Module, configuration: Configuration, *, last: bool)
         yield
 
 
-def average(parameters: Iterable[nn.Parameter], replicas: Axis, bucket_bytes: float, sums: Sums) -> None:
+def average(parameters: Iterable[nn.Parameter], replicas: MeshAxis, bucket_bytes: float, sums: Sums) -> None:
     """Average gradients over the replicas in buckets of at most `bucket_bytes`, or of one gradient; all buckets run concurrently."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     buckets = _buckets(gradients, bucket_bytes)
@@ -164,7 +166,7 @@ def average(parameters: Iterable[nn.Parameter], replicas: Axis, bucket_bytes: fl
             gradient.copy_(mean.view_as(gradient))
 
 
-def sums_of_all_reduce(flats: Sequence[Tensor], replicas: Axis) -> Iterator[Tensor]:
+def sums_of_all_reduce(flats: Sequence[Tensor], replicas: MeshAxis) -> Iterator[Tensor]:
     """Yield the sum of each flat gradient over the replicas, in the backend's order of addition."""
     works = [dist.all_reduce(flat, group=replicas.group, async_op=True) for flat in flats]
     for flat, work in zip(flats, works, strict=True):
@@ -172,7 +174,7 @@ def sums_of_all_reduce(flats: Sequence[Tensor], replicas: Axis) -> Iterator[Tens
         yield flat
 
 
-def sums_in_rank_order(flats: Sequence[Tensor], replicas: Axis) -> Iterator[Tensor]:
+def sums_in_rank_order(flats: Sequence[Tensor], replicas: MeshAxis) -> Iterator[Tensor]:
     """Yield the sum of each flat gradient over the replicas, with every element added in rank order.
 
     Each replica receives one share of all gradients, adds it up, and sends the sums to all. This moves as many bytes as a ring.

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from oppa.training.data_parallel import shard
 from oppa.training.images import side_of
-from oppa.training.mesh import Axis, Mesh
+from oppa.training.mesh import Mesh, MeshAxis
 from oppa.training.model import Stage
 from oppa.training.tensor_parallel import Slice, cross_entropy
 from oppa.training.weights import materialise
@@ -78,5 +78,5 @@ class Transformer:
         return cross_entropy(output, targets, self._spec.model.vocab, self._tp)
 
 
-def _slice(axis: Axis) -> Slice:
+def _slice(axis: MeshAxis) -> Slice:
     return Slice(axis.index, axis.size, axis.group)

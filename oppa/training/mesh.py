@@ -28,7 +28,7 @@ from oppa.problem.training import COLLECTIVE_TIMEOUT_S
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Axis:
+class MeshAxis:
     """This rank's peers in one kind of parallelism, and its index among them; without peers, there is no group."""
 
     ranks: tuple[int, ...]
@@ -55,11 +55,11 @@ class Mesh:
     device: torch.device
     timeout: datetime.timedelta
     """Longest time that ranks wait for each other."""
-    dp: Axis
-    tp: Axis
-    pp: Axis
-    ep: Axis
-    expert_dp: Axis
+    dp: MeshAxis
+    tp: MeshAxis
+    pp: MeshAxis
+    ep: MeshAxis
+    expert_dp: MeshAxis
 
 
 @contextlib.contextmanager
@@ -141,20 +141,20 @@ def peers(configuration: Configuration, rank: int) -> tuple[tuple[int, ...], tup
     )
 
 
-def _expert_axes(dp: Axis, ep: int, rank: int, axis: Callable[[tuple[int, ...]], Axis]) -> tuple[Axis, Axis]:
+def _expert_axes(dp: MeshAxis, ep: int, rank: int, axis: Callable[[tuple[int, ...]], MeshAxis]) -> tuple[MeshAxis, MeshAxis]:
     """Return the axis of data-parallel ranks over which the experts are spread, and that of ranks that hold the same experts."""
     if ep == 1:
-        return Axis((rank,), 0, None), dp
+        return MeshAxis((rank,), 0, None), dp
     start = dp.index // ep * ep
     return axis(dp.ranks[start : start + ep]), axis(dp.ranks[dp.index % ep :: ep])
 
 
-def _axis(ranks: tuple[int, ...], *, rank: int, world: int, timeout: datetime.timedelta) -> Axis:
+def _axis(ranks: tuple[int, ...], *, rank: int, world: int, timeout: datetime.timedelta) -> MeshAxis:
     if len(ranks) == 1:
-        return Axis(ranks, 0, None)
+        return MeshAxis(ranks, 0, None)
     # Each rank creates only its own groups: in a 2 x 2 x 2 job 3 of them, not 12.
     group = dist.group.WORLD if len(ranks) == world else dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
-    return Axis(ranks, ranks.index(rank), group)
+    return MeshAxis(ranks, ranks.index(rank), group)
 
 
 def _device(cluster: Cluster, rank: int) -> torch.device:

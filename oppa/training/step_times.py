@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from oppa.problem.configuration import Configuration
-from oppa.table.refinement import Observation
+from oppa.table.refinement import StepTimeObservation
 from oppa.training import ledger
 from oppa.training.ledger import Line
 
@@ -11,10 +11,10 @@ WARM_UP = 1
 """Steps after a start or a change that are not counted, as in a trial, because they create buffers and connections."""
 
 
-def observations(lines: Iterable[Line]) -> list[Observation]:
+def observations(lines: Iterable[Line]) -> list[StepTimeObservation]:
     """Return one observation for each segment of a ledger in one configuration that has two or more counted steps."""
     counted = ((configuration, times_s[WARM_UP:]) for configuration, times_s in _stretches(lines))
-    return [Observation.of(configuration, times_s) for configuration, times_s in counted if len(times_s) > 1]
+    return [StepTimeObservation.of(configuration, times_s) for configuration, times_s in counted if len(times_s) > 1]
 
 
 def _stretches(lines: Iterable[Line]) -> Iterator[tuple[Configuration, list[float]]]:

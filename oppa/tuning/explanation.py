@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oppa.cost.step_time import optimizer_time, replica_time, stage_time, step_time
-from oppa.cost.workload import Machine, Workload, workload_of
+from oppa.cost.workload import DeviceFacts, Workload, workload_of
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
@@ -124,6 +124,6 @@ def _stage_without_links(work: Workload, c: Mapping[str, Tensor]) -> Tensor:
     return stage_time(free, {**c, "operation_s": torch.zeros_like(c["operation_s"])})
 
 
-def _linked_freely(machine: Machine) -> Machine:
+def _linked_freely(machine: DeviceFacts) -> DeviceFacts:
     none, endless = torch.zeros_like(machine.intra_latency), torch.full_like(machine.intra_bandwidth, math.inf)
     return dataclasses.replace(machine, intra_latency=none, inter_latency=none, intra_bandwidth=endless, inter_bandwidth=endless)

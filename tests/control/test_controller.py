@@ -17,7 +17,7 @@ from oppa.control.static import StaticPolicy
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
 from oppa.table.goodput import goodput
-from oppa.table.rows import Strategy
+from oppa.table.rows import ParallelStrategy
 from oppa.training.step_times import WARM_UP
 from tests.control.conftest import DATA, PIPELINE, row, step_time_s
 from tests.control.test_goodput_policy import at
@@ -72,7 +72,7 @@ class Job:
                 self._change(decision.configuration)
 
     def _change(self, wanted) -> None:
-        seconds = 0.0 if Strategy.of(wanted) == Strategy.of(self.configuration) else CHANGE_S
+        seconds = 0.0 if ParallelStrategy.of(wanted) == ParallelStrategy.of(self.configuration) else CHANGE_S
         self.elapsed_s += seconds
         failure = "out of memory" if wanted in self.unbuildable else ""
         self.controller.changed(Changed(number=1, before=self.configuration, after=wanted, seconds=seconds, failure=failure))

@@ -12,7 +12,7 @@ from oppa.control.static import StaticPolicy
 from oppa.errors import TableError
 from oppa.problem.configuration import Configuration
 from oppa.table.goodput import goodput
-from oppa.table.refinement import Observation, refined
+from oppa.table.refinement import StepTimeObservation, refined
 from tests.control.conftest import BATCHES, DATA, PIPELINE, row
 
 
@@ -184,7 +184,7 @@ def test_the_order_of_rows_does_not_matter(table, table_of, policy) -> None:
 )
 def test_offers_are_refined_as_the_table_is(seen, table) -> None:
     steps = [
-        Observation.of(Configuration(**layout, global_batch=batch, micro_batch=micro), [0.5 + 0.01 * batch, 0.51 + 0.01 * batch])
+        StepTimeObservation.of(Configuration(**layout, global_batch=batch, micro_batch=micro), [0.5 + 0.01 * batch, 0.51 + 0.01 * batch])
         for layout, batch, micro in seen
     ]
     ours, theirs = Offers(table).refined(steps), Offers(refined(table, steps))

@@ -11,7 +11,7 @@ from oppa.control.plan import NoiseSeen, fastest_at, launches, megatron_schedule
 from oppa.control.static import StaticPolicy
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
-from oppa.table.rows import Strategy
+from oppa.table.rows import ParallelStrategy
 from tests.control.conftest import DATA, PIPELINE, row
 
 BEGIN = Configuration(**PIPELINE, global_batch=8, micro_batch=4)
@@ -43,7 +43,7 @@ def test_a_plan_keeps_to_the_table(table) -> None:
 
 def test_dear_changes_of_layout_are_fewer(table) -> None:
     def changes(cost: float) -> int:
-        layouts = [Strategy.of(stage.configuration) for stage in planned(table, reconfiguration_s=cost)]
+        layouts = [ParallelStrategy.of(stage.configuration) for stage in planned(table, reconfiguration_s=cost)]
         return sum(one != other for one, other in itertools.pairwise(layouts))
 
     assert changes(1e9) == 0 < changes(0.0)
@@ -82,7 +82,7 @@ def test_a_launch_keeps_layout_and_micro_batch(table) -> None:
     groups = launches(planned(table))
     assert len(groups) > 1
     for group in groups:
-        assert len({(Strategy.of(stage.configuration), stage.configuration.micro_batch) for stage in group}) == 1
+        assert len({(ParallelStrategy.of(stage.configuration), stage.configuration.micro_batch) for stage in group}) == 1
 
 
 def test_megatron_takes_batches_by_tokens(table_of) -> None:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oppa.cost.collectives import Group, all_reduce_time, gather_time, hop_time
+from oppa.cost.collectives import CollectiveGroup, all_reduce_time, gather_time, hop_time
 from oppa.cost.hardware import load_hardware
 from oppa.cost.prediction import believed
 from oppa.cost.workload import machine_of
@@ -15,8 +15,10 @@ C = believed(A100)
 MACHINE = machine_of(A100, "bf16", 1)
 
 
-def group(members: int, *, stride: int = 1) -> Group:
-    return Group.of(*(torch.tensor([float(number)]) for number in (members, stride)), MACHINE, torch.tensor([float(members * stride)]))
+def group(members: int, *, stride: int = 1) -> CollectiveGroup:
+    return CollectiveGroup.of(
+        *(torch.tensor([float(number)]) for number in (members, stride)), MACHINE, torch.tensor([float(members * stride)])
+    )
 
 
 def all_reduce(members: int, payload: float, *, stride: int = 1) -> float:

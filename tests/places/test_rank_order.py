@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from oppa.cost.collectives import Group
+from oppa.cost.collectives import CollectiveGroup
 from oppa.cost.hardware import load_hardware as believed_hardware
 from oppa.cost.prediction import believed
 from oppa.cost.step_time import layer_time, replica_time, step_time
-from oppa.cost.workload import Shape, Workload, layout_of, machine_of, shape_facts
+from oppa.cost.workload import ModelFacts, Workload, layout_of, machine_of, shape_facts
 from oppa.places.emulated_place import EmulatedPlace
 from oppa.places.hosts import HostsLauncher
 from oppa.places.netlab import Netlab, netlab_lacking
@@ -103,7 +103,7 @@ class CostModel:
         hardware = dataclasses.replace(known, devices_per_host=cluster.devices_per_host, inter_host=network, asynchronous=False)
         names = (*SIZES, "model_chunks", "zero_stage", "micro_batch", "num_microbatches", "recompute")
         self.work = Workload(
-            shape=Shape(**{name: torch.tensor([float(value)]) for name, value in shape_facts(MODEL).items()}),
+            shape=ModelFacts(**{name: torch.tensor([float(value)]) for name, value in shape_facts(MODEL).items()}),
             layout=layout_of({name: [getattr(configuration, name)] for name in names}, balanced=False),
             machine=machine_of(hardware, "bf16", 1),
         )
@@ -112,7 +112,9 @@ class CostModel:
     def crossing(self):
         layout, machine = self.work.layout, self.work.machine
         strides = {"tp": torch.ones(1), "ep": layout.tp, "dp": layout.tp}
-        hosts = {axis: Group.of(getattr(layout, axis), stride, machine, self.work.devices).hosts for axis, stride in strides.items()}
+        hosts = {
+            axis: CollectiveGroup.of(getattr(layout, axis), stride, machine, self.work.devices).hosts for axis, stride in strides.items()
+        }
         hosts["pp"] = torch.where(layout.pp > 1, self.work.hosts, 1)
         return {axis for axis in self.axes if hosts[axis] > 1}
 

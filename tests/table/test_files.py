@@ -13,7 +13,7 @@ import pytest
 from oppa.errors import TableError
 from oppa.table import Origin, Table
 from oppa.table.files import CSV, META
-from oppa.table.rows import COLUMNS, YOUNGER, Row
+from oppa.table.rows import COLUMNS, YOUNGER, TableRow
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_what_is_written_of_the_origin_is_json(origin) -> None:
 def test_a_table_from_before_stages_could_be_laid_out_reads_as_even(table) -> None:
     cells = dict(zip(COLUMNS, map(str, table.rows[0].to_csv()), strict=True))
     del cells[YOUNGER]
-    assert Row.from_csv(cells).configuration.stage_layout == "even"
+    assert TableRow.from_csv(cells).configuration.stage_layout == "even"
     del cells["schedule"]
     with pytest.raises(KeyError):
-        Row.from_csv(cells)
+        TableRow.from_csv(cells)

@@ -10,7 +10,7 @@ import pytest
 from oppa.errors import MeasurementError
 from oppa.problem.configuration import Configuration
 from oppa.table import Table
-from oppa.table.refinement import BETWEEN_RUNS_LOG_STDDEV, COMMON_LOG_STDDEV, Observation, refined
+from oppa.table.refinement import BETWEEN_RUNS_LOG_STDDEV, COMMON_LOG_STDDEV, StepTimeObservation, refined
 from tests.table.conftest import row
 
 SPREADS = (0.01, 0.05, 0.3, 0.1)
@@ -23,10 +23,10 @@ def small(origin):
     return Table(rows=tuple(rows), origin=origin)
 
 
-def seen(row, factor, *, steps=50, variance=0.04) -> Observation:
+def seen(row, factor, *, steps=50, variance=0.04) -> StepTimeObservation:
     """Training was `factor` as fast as the row says."""
     log_rate = math.log(row.steps_per_s * factor)
-    return Observation(configuration=row.configuration, steps=steps, log_steps_per_s=log_rate, variance=variance)
+    return StepTimeObservation(configuration=row.configuration, steps=steps, log_steps_per_s=log_rate, variance=variance)
 
 
 def conditioned(table, observations):
@@ -123,18 +123,18 @@ CONFIGURATION = Configuration(dp=2, global_batch=8, micro_batch=2)
 
 
 def test_step_times_tell_steps_over_seconds_and_how_much_one_step_varies() -> None:
-    told = Observation.of(CONFIGURATION, [0.9, 1.1, 1.0, 1.0])
+    told = StepTimeObservation.of(CONFIGURATION, [0.9, 1.1, 1.0, 1.0])
     assert told.steps == 4 and math.exp(told.log_steps_per_s) == pytest.approx(1.0)
     assert told.variance == pytest.approx(0.02 / 3)
-    assert Observation.of(CONFIGURATION, [90.0, 110.0, 100.0, 100.0]).variance == pytest.approx(told.variance)
+    assert StepTimeObservation.of(CONFIGURATION, [90.0, 110.0, 100.0, 100.0]).variance == pytest.approx(told.variance)
 
 
 def test_imitated_steps_that_all_take_the_same_time_refine(small) -> None:
-    after = refined(small, [Observation.of(small.rows[2].configuration, [0.25] * 5)])
+    after = refined(small, [StepTimeObservation.of(small.rows[2].configuration, [0.25] * 5)])
     assert after.rows[2].steps_per_s == pytest.approx(4.0, rel=0.05) and all(np.isfinite(beliefs(after)).ravel())
 
 
 @pytest.mark.parametrize("times", [[], [1.0], [1.0, 0.0], [1.0, math.nan], [math.inf, 1.0]])
 def test_times_that_are_none_are_refused(times) -> None:
     with pytest.raises(MeasurementError, match="cannot refine a table"):
-        Observation.of(CONFIGURATION, times)
+        StepTimeObservation.of(CONFIGURATION, times)

@@ -40,7 +40,7 @@ from oppa.report.record import Section
 from oppa.simulator.simulator import Simulator
 from oppa.table import Origin, Row, Table
 from oppa.table.goodput import goodput
-from oppa.table.rows import Strategy
+from oppa.table.rows import ParallelStrategy
 
 CASES: Mapping[str, tuple[str, float, float]] = {
     "copus-3b": ("3B on 1 x 8 H100 PCIe", 328e6, 35.0),
@@ -213,7 +213,7 @@ def play(world: World, variant: Variant, seed: int) -> Track:
         )
         decision = controller.step(told)
         if decision is not None and decision.command in (Command.SCALE_BS, Command.RECONFIGURE):
-            moves = Strategy.of(decision.configuration) != Strategy.of(present)
+            moves = ParallelStrategy.of(decision.configuration) != ParallelStrategy.of(present)
             pause_s = world.change_s if moves else 0.0
             controller.changed(Changed(number=len(rows), before=present, after=decision.configuration, seconds=pause_s))
             present = decision.configuration

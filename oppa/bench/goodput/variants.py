@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from oppa.problem.configuration import Configuration
 from oppa.table import Table
-from oppa.table.rows import Strategy
+from oppa.table.rows import ParallelStrategy
 
 OURS, AS_WRITTEN = "goodput", "goodput-paper"
 
@@ -32,12 +32,12 @@ def variants(table: Table, first: int, largest: int, static: Sequence[int] = ())
     """
     fastest = table.fastest()
 
-    def best_at(batch: int, strategies: Collection[Strategy]) -> Configuration:
+    def best_at(batch: int, strategies: Collection[ParallelStrategy]) -> Configuration:
         rows = [row for (strategy, at), row in fastest.items() if at == batch and strategy in strategies]
         return max(rows, key=lambda row: row.steps_per_s).configuration
 
     everything, from_the_first = {strategy for strategy, _ in fastest}, {strategy for strategy, batch in fastest if batch == first}
-    late = Strategy.of(best_at(largest, from_the_first))
+    late = ParallelStrategy.of(best_at(largest, from_the_first))
     return [
         Variant(OURS, "goodput", best_at(first, everything)),
         Variant(AS_WRITTEN, "goodput-paper", best_at(first, everything)),
