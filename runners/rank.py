@@ -26,7 +26,7 @@ from oppa.errors import InputError
 from oppa.training.memory import allocation_failure, ran_out_of_memory
 from oppa.training.mesh import open_mesh
 from oppa.training.trainer import train
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 torch.set_num_threads(1)
 

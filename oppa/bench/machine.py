@@ -20,7 +20,7 @@ from oppa.cost.workload import machine_of
 from oppa.errors import EnvironmentLackingError
 from oppa.report.record import Section
 from oppa.trials import logs
-from oppa.trials.guard import Guard
+from oppa.trials.guarded_process import GuardedProcess
 from oppa.units import MIB, format_bytes
 
 ROWS, WIDTHS = 512, (192, 512, 1024)
@@ -52,7 +52,7 @@ def all_reduces(ranks: int) -> list[list[float]]:
     with tempfile.TemporaryDirectory() as name:
         folder, log = Path(name), Path(name) / "ranks.log"
         command = [sys.executable, "-m", gang.__name__, str(ranks), name, str(REDUCTIONS), *map(str, SIZES)]
-        guard = Guard("the benchmark's ranks", command, environment=os.environ, grace_s=GRACE_S, pass_fds=(), log=log)
+        guard = GuardedProcess("the benchmark's ranks", command, environment=os.environ, grace_s=GRACE_S, pass_fds=(), log=log)
         give_up_at = time.monotonic() + PATIENCE_S
         try:
             while not (how := guard.ended()) and time.monotonic() < give_up_at:

@@ -23,8 +23,8 @@ from oppa.pipeline.profile import Profile
 from oppa.pipeline.stage_layout import BALANCED
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.trials.quota import CpuGroups
-from oppa.trials.wire import write_json
+from oppa.trials.cgroups import CpuGroups
+from oppa.trials.trial_folder import write_json
 
 MODEL = Model(name="small", layers=8, hidden=192, heads=4, kv_heads=4, ffn=512, vocab=512, seq_len=128)
 HEAVY = dataclasses.replace(MODEL, name="heavy-ended", layers=6, vocab=6144)

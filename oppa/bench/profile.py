@@ -18,7 +18,7 @@ from oppa.report.record import Section
 from oppa.simulator.simulator import Simulator
 from oppa.simulator.task import Task
 from oppa.simulator.trial import run_imitated
-from oppa.table import Row
+from oppa.table import TableRow
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers.active_profiling import ActiveProfiling
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
@@ -51,7 +51,7 @@ REGRET, SECONDS = 0.01, 1 / 3
 class Profiled:
     """Holds the result of a profile that ran to its end."""
 
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     trials: int
     seconds: float
     expected_loss: float | None = None

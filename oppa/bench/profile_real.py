@@ -26,7 +26,7 @@ from oppa.study import Lease, Study
 from oppa.table import Table
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import TrialResult, run_trial
-from oppa.trials.wire import Measurement
+from oppa.trials.trial_folder import Measurement
 from oppa.tuning.designers.active_profiling import ActiveProfiling
 from oppa.tuning.designers.exhaustive_profiling import ExhaustiveProfiling
 from oppa.tuning.profile import DEFAULT_LOSS, Keeper, Profiler, profile

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppa.problem.configuration import Configuration
-from oppa.table import Row
+from oppa.table import TableRow
 from oppa.table.goodput import best_at_each, goodput
 
 POINTS = 50
@@ -77,12 +77,12 @@ class Regret:
         return max(self.by_trajectory.values())
 
 
-def decided(rows: Sequence[Row], batches: Sequence[int]) -> set[Configuration]:
+def decided(rows: Sequence[TableRow], batches: Sequence[int]) -> set[Configuration]:
     """Return all configurations that a table chooses along the trajectories."""
     return {row.configuration for scales in trajectories(batches).values() for row in best_at_each(rows, scales)}
 
 
-def regret(ours: Sequence[Row], theirs: Sequence[Row], rate: Rate, batches: Sequence[int]) -> Regret:
+def regret(ours: Sequence[TableRow], theirs: Sequence[TableRow], rate: Rate, batches: Sequence[int]) -> Regret:
     """Return the regret of our table's decisions against the other's, at true rates; a decision that does not fit has goodput 0."""
     lost = {}
     for name, scales in trajectories(batches).items():
@@ -91,7 +91,7 @@ def regret(ours: Sequence[Row], theirs: Sequence[Row], rate: Rate, batches: Sequ
     return Regret(by_trajectory=lost)
 
 
-def _gets(rows: Sequence[Row], rate: Rate, scales: NDArray[np.float64]) -> NDArray[np.float64]:
+def _gets(rows: Sequence[TableRow], rate: Rate, scales: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the true goodput of the table's choice at each point, shape (p,) (COPUS eq. 7)."""
     chosen = [row.configuration for row in best_at_each(rows, scales)]
     rates = {each: rate(each) or 0.0 for each in set(chosen)}

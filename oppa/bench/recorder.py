@@ -29,8 +29,8 @@ from oppa.report.record import provenance, write_texts, written
 from oppa.table import Table
 from oppa.training import ledger
 from oppa.trials import logs
-from oppa.trials.guard import Guard
-from oppa.trials.wire import write_json
+from oppa.trials.guarded_process import GuardedProcess
+from oppa.trials.trial_folder import write_json
 
 GRACE_S, LOOK_S = 10.0, 0.1
 
@@ -152,7 +152,7 @@ class Recorder:
         argv = ["env", "-C", str(catalog.root()), *oppa, *([*netlab, *oppa] if netlab else []), *words]
         with written(self.work):
             log.write_bytes(b"")
-        guard = Guard("it", argv, environment={**os.environ, "OMP_NUM_THREADS": "1"}, grace_s=GRACE_S, log=log)
+        guard = GuardedProcess("it", argv, environment={**os.environ, "OMP_NUM_THREADS": "1"}, grace_s=GRACE_S, log=log)
         try:
             while not (how := guard.ended()):
                 time.sleep(LOOK_S)

@@ -40,7 +40,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.protocol.messages import Ack, Hello, StepTaken, Welcome, from_service
 from oppa.report.record import Section
-from oppa.table import Origin, Row, Table
+from oppa.table import Origin, Table, TableRow
 
 EVERY = 20
 """Messages of a job between two decisions."""
@@ -170,7 +170,7 @@ def _table(rows: int) -> Table:
         configuration = Configuration(dp=1, pp=1 + layout, global_batch=4 * 2**batch, micro_batch=4)
         time_s = 0.01 * (1 + layout % 97) + 1e-3 * (1 + layout % 31) * configuration.global_batch
         found.append(
-            Row(configuration=configuration, steps_per_s=1 / time_s, log_stddev=0.02, memory_bytes=1, source="measured", trials=(1,))
+            TableRow(configuration=configuration, steps_per_s=1 / time_s, log_stddev=0.02, memory_bytes=1, source="measured", trials=(1,))
         )
     return Table(rows=tuple(found), origin=origin)
 

@@ -16,7 +16,7 @@ from oppa.report.record import Section
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import Runner, load_runner
 from oppa.trials.trial import run_trial
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 RANKS = 4
 TORCHRUN = ("{python}", "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{nproc}", "{program}")

@@ -32,7 +32,7 @@ from oppa.random_streams import stream
 from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.record import Section
 from oppa.simulator.task import Task
-from oppa.trials.throughput import Estimate, estimate, paper_estimate
+from oppa.trials.throughput import ThroughputEstimate, estimate, paper_estimate
 from oppa.tuning.stopping import make_rule
 from oppa.tuning.surrogate.distributions import belief_of
 
@@ -56,7 +56,7 @@ class Repetition:
     rule: str
     q_min: int = 1
     q_max: int = 20
-    estimate: Callable[[Sequence[float]], Estimate] = estimate
+    estimate: Callable[[Sequence[float]], ThroughputEstimate] = estimate
 
 
 WAYS: Mapping[str, Repetition] = {
@@ -83,7 +83,7 @@ class Query:
     """Holds a queried input and the result of its repetitions."""
 
     row: int
-    estimate: Estimate
+    estimate: ThroughputEstimate
     repetitions: int
     completed: bool
 

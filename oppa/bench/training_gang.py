@@ -16,8 +16,8 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
 from oppa.trials import logs
-from oppa.trials.guard import Guard
-from oppa.trials.wire import TrialSpec, write_json
+from oppa.trials.guarded_process import GuardedProcess
+from oppa.trials.trial_folder import TrialSpec, write_json
 
 PATIENCE_S, GRACE_S = 600.0, 2.0
 ORDER, BEGIN = "order.json", "begin"
@@ -94,7 +94,7 @@ class TrainingGang:
         self._log = Path(self._folder.name) / "ranks.log"
         command = [sys.executable, "-P", "-m", "oppa.bench.training_ranks"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._guard, self._orders, replies = Guard.with_pipes(
+        self._guard, self._orders, replies = GuardedProcess.with_pipes(
             "the benchmark's ranks", command, environment=environment, grace_s=GRACE_S, log=self._log
         )
         self._replies = os.fdopen(replies)

@@ -41,7 +41,7 @@ from oppa.training.saving import resume, save
 from oppa.training.sources import source_of
 from oppa.training.staging import stage, trained
 from oppa.training.transfers import boxes_by_key, flows
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 WARM_UP = 3
 """Untimed pairs of steps, and steps before a change of layout, which needs the optimizer's moments."""

@@ -12,7 +12,7 @@ from oppa.table.frontier import switches
 from oppa.units import format_number
 
 if TYPE_CHECKING:
-    from oppa.table import Strategy
+    from oppa.table import ParallelStrategy
     from oppa.table.frontier import Curves, StrategyRanking
 
 LETTERS = "abcdefgh"
@@ -26,7 +26,7 @@ EDGE = 0.01
 TICKS = 5
 
 
-def print_chart(known: "Curves", standing: "Sequence[StrategyRanking]", named: "Sequence[Strategy]") -> None:
+def print_chart(known: "Curves", standing: "Sequence[StrategyRanking]", named: "Sequence[ParallelStrategy]") -> None:
     """Print samples/s over the global batch on a logarithmic axis, as wide as the terminal at most; then print the legend."""
     across = _across([each.global_batch for each in standing])
     top = max(row.samples_per_s for curve in known.values() for row in curve.values())
@@ -45,7 +45,7 @@ def _draw(
     canvas: Canvas,
     known: "Curves",
     standing: "Sequence[StrategyRanking]",
-    named: "Sequence[Strategy]",
+    named: "Sequence[ParallelStrategy]",
     across: Mapping[int, float],
     top: float,
 ) -> None:
@@ -99,7 +99,7 @@ def _axis(canvas: Canvas, across: Mapping[int, float]) -> Text:
     return Text("".join(line).rstrip())
 
 
-def _meaning(known: "Curves", standing: "Sequence[StrategyRanking]", named: "Sequence[Strategy]") -> Text:
+def _meaning(known: "Curves", standing: "Sequence[StrategyRanking]", named: "Sequence[ParallelStrategy]") -> Text:
     text = Text()
     for letter, colour, strategy in zip(LETTERS, COLOURS, named, strict=False):
         text.append(f"\n  {letter} ", f"bold {colour}").append(strategy.id)

@@ -19,7 +19,7 @@ from oppa.errors import InputError
 if TYPE_CHECKING:
     from oppa.places.netlab import Netlab
     from oppa.problem.cluster import Link
-    from oppa.trials.quota import CpuGroups
+    from oppa.trials.cgroups import CpuGroups
 
 COMMAND = "What every rank runs; or `oppa ...`, which places ranks itself."
 BANDWIDTH = "Of each host's line, for all that it sends, and as much for all that it receives: `200mbit`, `25 MB/s`."
@@ -143,13 +143,13 @@ def _run(command: list[str], lab: "Netlab", ranks_per_host: int, cpus_per_rank: 
 @contextlib.contextmanager
 def _quotas(ranks: int, cpus_per_rank: float | None) -> "Iterator[CpuGroups | None]":
     """Yield a CPU group per rank, or None if none is requested or none can be made."""
-    from oppa.trials import quota
+    from oppa.trials import cgroups
 
-    quota.remove_abandoned("netlab")
-    if cpus_per_rank is None or quota.quotas_lacking():
+    cgroups.remove_abandoned("netlab")
+    if cpus_per_rank is None or cgroups.quotas_lacking():
         yield None
         return
-    groups = quota.CpuGroups("netlab", [cpus_per_rank] * ranks)
+    groups = cgroups.CpuGroups("netlab", [cpus_per_rank] * ranks)
     try:
         yield groups
     finally:

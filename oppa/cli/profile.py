@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
     from oppa.study import Study
-    from oppa.table import Row, Table
+    from oppa.table import Table, TableRow
     from oppa.trials.runner import Runner
     from oppa.tuning.profile import Profiler
 
@@ -90,8 +90,8 @@ def _in_session(problem: "Problem", wishes: _Wishes) -> tuple[dict[str, Any], Op
     from oppa.cli.summary import nothing_feasible, print_problem
     from oppa.cli.watch import Interruption
     from oppa.report.record import provenance
+    from oppa.trials.orphans import sweep
     from oppa.trials.runner import load_runner
-    from oppa.trials.sweep import sweep
     from oppa.tuning.repeated_failures import RepeatedFailureError
 
     runner = load_runner(problem.runner)
@@ -154,7 +154,7 @@ def print_table(table: "Table", profiler: "Profiler", why_ended: str) -> None:
     style.err().print(f"\n{why_ended}\n", made, *_facts(table, profiler), sep="\n")
 
 
-def fastest(table: "Table") -> "list[Row]":
+def fastest(table: "Table") -> "list[TableRow]":
     """Return the fastest row of each batch."""
     return [
         max((row for row in table.rows if row.configuration.global_batch == batch), key=lambda row: row.steps_per_s)

@@ -183,11 +183,11 @@ def _schedules(text: str) -> list[str]:
 def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
     """Write the entries that are worth a change as rows of a table, and the orders that were searched for."""
     from oppa.pipeline import stored_orders
-    from oppa.table import Origin, Row, Table
+    from oppa.table import Origin, Table, TableRow
 
     kept = [entry.best for entry in entries if not entry.left_out]
     rows = tuple(
-        Row(
+        TableRow(
             configuration=_configuration(spec, way),
             steps_per_s=1 / way.prediction.step_s,
             log_stddev=SPREAD,

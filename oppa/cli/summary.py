@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
     from oppa.study import Study, Trial
-    from oppa.trials.wire import Outcome
+    from oppa.trials.trial_folder import Outcome
     from oppa.tuning.equivalence import Equivalence
     from oppa.tuning.export_best import ExportedBest
     from oppa.tuning.result import SearchResult

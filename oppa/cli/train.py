@@ -233,7 +233,7 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
     from oppa.training import ledger
     from oppa.training.run_folder import PROFILED, STOP, held
     from oppa.training.supervision import Ending, supervise
-    from oppa.trials.sweep import sweep
+    from oppa.trials.orphans import sweep
 
     folder, interruption, begun_s = named or new_folder(problem.name, among="runs"), Interruption(), time.monotonic()
     with held(folder), interruption.caught():

@@ -21,7 +21,7 @@ from oppa.training.run_folder import STOP, RunSpec, checkpoints
 from oppa.training.supervision import Ending, Listener, Outcome
 from oppa.trials import logs
 from oppa.trials.trial import TrialResult
-from oppa.trials.wire import Measurement
+from oppa.trials.trial_folder import Measurement
 from oppa.units import format_batch, format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:

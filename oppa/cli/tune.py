@@ -129,8 +129,8 @@ def _in_session(problem: "Problem", named: Path | None, wishes: _Wishes) -> tupl
     from oppa.cli.summary import new_folder, nothing_feasible, print_problem, print_result
     from oppa.cli.watch import Interruption
     from oppa.report.record import provenance
+    from oppa.trials.orphans import sweep
     from oppa.trials.runner import load_runner
-    from oppa.trials.sweep import sweep
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.export_best import write_best
     from oppa.tuning.repeated_failures import RepeatedFailureError

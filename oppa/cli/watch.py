@@ -18,7 +18,7 @@ from oppa.study import Lease, Study, Trial
 from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
 from oppa.trials.throughput import estimate
 from oppa.trials.trial import TrialResult
-from oppa.trials.wire import Measurement
+from oppa.trials.trial_folder import Measurement
 from oppa.units import format_seconds
 
 REFRESH_S = 0.2

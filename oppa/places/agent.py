@@ -31,11 +31,11 @@ from oppa.places import network
 from oppa.trials import processes
 from oppa.trials.launcher import Exit
 from oppa.trials.local import LocalLauncher, LocalTrial
+from oppa.trials.orphans import sweep
 from oppa.trials.placement import Seat, free_port
 from oppa.trials.runner import load_runner
-from oppa.trials.sweep import sweep
+from oppa.trials.trial_folder import TrialSpec, write_json
 from oppa.trials.verdict import kernel_oom_kills
-from oppa.trials.wire import TrialSpec, write_json
 
 POLL_S = 0.01
 ALIVE_S = 2.0

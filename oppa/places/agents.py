@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.trials import logs
-from oppa.trials.guard import Guard
+from oppa.trials.guarded_process import GuardedProcess
 
 READY_S = 120.0
 """Seconds for an agent to start; it imports oppa, perhaps from a slow file system."""
@@ -105,7 +105,7 @@ class _Stream:
     """A command under a guard, with pipes to its stdin and from its stdout."""
 
     def __init__(self, command: list[str], *, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
-        self._guard, self._in, self._out = Guard.with_pipes(
+        self._guard, self._in, self._out = GuardedProcess.with_pipes(
             "the command that starts the agents", command, environment=environment, grace_s=grace_s, log=log
         )
         os.set_blocking(self._out, False)

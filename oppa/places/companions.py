@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from oppa.places.engine import SLOT, Engine
-from oppa.trials.guard import Guard
+from oppa.trials.guarded_process import GuardedProcess
 
 
 @contextlib.contextmanager
@@ -23,6 +23,6 @@ def companions(engine: Engine, command: Sequence[str], folder: Path, *, grace_s:
             environment = {**os.environ, **engine.environment, SLOT: str(slot)}
             argv = [sys.executable, "-P", "-m", "oppa", *command]
             log = folder / f"tuner{slot}.log"
-            guard = Guard(f"tuner {slot}", argv, environment=environment, grace_s=grace_s, log=log)
+            guard = GuardedProcess(f"tuner {slot}", argv, environment=environment, grace_s=grace_s, log=log)
             stack.callback(guard.close)
         yield

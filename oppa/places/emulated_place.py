@@ -9,8 +9,8 @@ from oppa.errors import EnvironmentLackingError
 from oppa.places.agent import HOST, Task
 from oppa.problem.allocation import read_netlab
 from oppa.problem.cluster import Cluster
-from oppa.trials.exclusion import exclusive
-from oppa.trials.wire import TrialSpec
+from oppa.trials.device_lock import exclusive
+from oppa.trials.trial_folder import TrialSpec
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

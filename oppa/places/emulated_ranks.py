@@ -18,8 +18,8 @@ from oppa.errors import EnvironmentLackingError
 from oppa.places.emulated_host import INTERFACE, EmulatedHost
 from oppa.places.netlab import Netlab
 from oppa.trials import processes, shim
-from oppa.trials.guard import PATIENCE_S
-from oppa.trials.quota import CpuGroups
+from oppa.trials.cgroups import CpuGroups
+from oppa.trials.guarded_process import PATIENCE_S
 
 MASTER_PORT = 29500
 """Port of the rendezvous. It is free, because the hosts are new, and outside the range of ephemeral ports."""

@@ -18,11 +18,11 @@ from typing import Any, Protocol, Self
 from oppa.errors import EnvironmentLackingError
 from oppa.places.agent import Task, exit_file
 from oppa.places.agents import Agents
-from oppa.trials import claims, logs, placement
+from oppa.trials import logs, placement, scratch_dirs
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.local import LINGER_S
 from oppa.trials.runner import Runner
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 PATIENCE_S = 5.0
 """Seconds in addition to the grace period in which the hosts must report that no process is left."""
@@ -76,7 +76,7 @@ class HostsLauncher:
         self._place = place
         self._study, self._runner = study, runner
         self._grace_s = grace_s if runner.grace_s is None else runner.grace_s
-        self._folder = Path(tempfile.gettempdir(), claims.name(study))
+        self._folder = Path(tempfile.gettempdir(), scratch_dirs.name(study))
         self._folder.mkdir(mode=0o700)
         self._agents: Agents | None = None
         self._gangs = 0

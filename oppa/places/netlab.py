@@ -14,7 +14,7 @@ from oppa.errors import EnvironmentLackingError
 from oppa.places import emulated_link
 from oppa.places.emulated_host import EmulatedHost, make_host
 from oppa.problem.cluster import Link
-from oppa.trials.quota import quotas_lacking
+from oppa.trials.cgroups import quotas_lacking
 
 
 class Netlab:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from oppa.errors import EnvironmentLackingError
 from oppa.places.agent import Task
 from oppa.problem.cluster import Cluster
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 STEP_PATIENCE_S = 30
 """Seconds that a step waits for resources of another step before Slurm refuses it."""

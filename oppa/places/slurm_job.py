@@ -10,7 +10,7 @@ from pathlib import Path
 from oppa.errors import EnvironmentLackingError
 from oppa.places import slurm
 from oppa.problem.cluster import Cluster
-from oppa.trials.guard import Guard
+from oppa.trials.guarded_process import GuardedProcess
 
 ALIVE_S = 10
 """Seconds between two touches of the sign-of-life file."""
@@ -46,7 +46,7 @@ def slurm_job(
     sign, log = folder / "slurm.alive", folder / "slurm.log"
     sign.touch()
     show = [sys.executable, "-I", "-S", "-c", _SHOW.format(alive=ALIVE_S), str(sign)]
-    guard = Guard("the sign of life", show, environment={}, grace_s=grace_s, log=log)
+    guard = GuardedProcess("the sign of life", show, environment={}, grace_s=grace_s, log=log)
     job = ""
     try:
         words = [*_words(cluster, options, slots=slots), f"--job-name=oppa-{name}", f"--output={log}", "--open-mode=append", "--requeue"]

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from oppa.errors import EnvironmentLackingError
 from oppa.places.network import LOOPBACK
 from oppa.trials import processes
-from oppa.trials.guard import Guard
+from oppa.trials.guarded_process import GuardedProcess
 
 READY_S = 60.0
 """Seconds in which the far end must answer; a Slurm step may have to wait."""
@@ -157,7 +157,7 @@ class _Near:
     ) -> None:
         self._command, self._target = command, target
         self._environment, self._grace_s, self._log_file = environment, grace_s, log
-        self._guard: Guard | None = None
+        self._guard: GuardedProcess | None = None
         self._lock, self._stopped, self.ready = threading.Lock(), threading.Event(), threading.Event()
         self.port: int | None = None
         self.failure = ""
@@ -185,7 +185,7 @@ class _Near:
         with self._lock:
             if self._stopped.is_set():
                 return ""
-            self._guard, ours_in, ours_out = Guard.with_pipes(
+            self._guard, ours_in, ours_out = GuardedProcess.with_pipes(
                 "the far end of a tunnel", command, environment=self._environment, grace_s=self._grace_s, log=self._log_file
             )
         try:

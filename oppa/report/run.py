@@ -14,7 +14,7 @@ from oppa.report.charts import Chart
 from oppa.report.figures import Axis, Series, lines
 from oppa.report.page import environment, style
 from oppa.report.record import Section
-from oppa.table import Row, Table
+from oppa.table import Table, TableRow
 from oppa.table.refinement import together
 from oppa.training import ledger
 from oppa.training.ledger import Line
@@ -176,7 +176,7 @@ def _speeds(told: Sequence[Line], table: Table | None) -> Section:
     return Section(title="Step times, beside the table's", text=text, columns=columns, rows=rows)
 
 
-def _of_table(row: Row | None, log_steps_per_s: float) -> tuple[str, str, str, str]:
+def _of_table(row: TableRow | None, log_steps_per_s: float) -> tuple[str, str, str, str]:
     if row is None:
         return "–", "–", "not in the table", ""
     difference = row.steps_per_s / math.exp(log_steps_per_s) - 1

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from oppa.report.record import Section
-from oppa.table import Row, Table
+from oppa.table import Table, TableRow
 from oppa.table.frontier import Curves, StrategyRanking, featured, standings, switches
 from oppa.units import format_bytes, format_seconds, format_uncertain
 
@@ -87,7 +87,7 @@ def best_rows(standing: Sequence[StrategyRanking], letters: Mapping[str, str] | 
 
 
 def _best_cells(each: StrategyRanking, letters: Mapping[str, str]) -> tuple[str, ...]:
-    def named(row: Row | None) -> str:
+    def named(row: TableRow | None) -> str:
         return "-" if row is None else letters.get(row.strategy.id, row.strategy.id)
 
     row = each.fastest
@@ -104,18 +104,18 @@ def _best_cells(each: StrategyRanking, letters: Mapping[str, str]) -> tuple[str,
     )
 
 
-def row_cells(row: Row) -> tuple[str, ...]:
+def row_cells(row: TableRow) -> tuple[str, ...]:
     """Return a row of the table as the cells of ROW_COLUMNS."""
     trials = ", ".join(map(str, row.trials))
     return str(row.configuration.global_batch), row.configuration.id, samples(row), memory(row), row.source, trials
 
 
-def samples(row: Row) -> str:
+def samples(row: TableRow) -> str:
     """Return sequences per second with one standard deviation, as text."""
     return format_uncertain(row.samples_per_s, row.stddev * row.configuration.global_batch)
 
 
-def memory(row: Row) -> str:
+def memory(row: TableRow) -> str:
     """Return the peak memory of a rank as text; a dash if it is unknown."""
     return "-" if row.memory_bytes is None else format_bytes(row.memory_bytes)
 
@@ -146,14 +146,14 @@ def _standing_json(each: StrategyRanking) -> dict[str, Any]:
     return {"global_batch": each.global_batch, "fastest": row_json(each.fastest), **compared}
 
 
-def row_json(row: Row) -> dict[str, Any]:
+def row_json(row: TableRow) -> dict[str, Any]:
     """Return one row as plain values for JSON."""
     names = ("steps_per_s", "samples_per_s", "stddev", "log_stddev", "memory_bytes", "source")
     values = {name: getattr(row, name) for name in names}
     return {"strategy": row.strategy.id, "configuration": row.configuration.to_dict(), **values, "trials": list(row.trials)}
 
 
-def _at(known: Curves, batch: int) -> list[Row]:
+def _at(known: Curves, batch: int) -> list[TableRow]:
     return sorted((curve[batch] for curve in known.values() if batch in curve), key=lambda row: -row.samples_per_s)
 
 

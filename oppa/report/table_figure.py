@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from oppa.report.figures import COLOURS, DASHES
 from oppa.report.svg import STAND_INS, render
 from oppa.study.records import QUANTILE
-from oppa.table import Row, Strategy
+from oppa.table import ParallelStrategy, TableRow
 from oppa.table.frontier import Curves, featured, standings, switches
 
 WIDTH, HEIGHT = 7.2, 4.4
@@ -46,7 +46,7 @@ def throughput(known: Curves, *, description: str) -> str:
     return render(draw, width=WIDTH, height=HEIGHT, description=description)
 
 
-def _coloured(axes: Axes, curve: Mapping[int, Row], place: int) -> None:
+def _coloured(axes: Axes, curve: Mapping[int, TableRow], place: int) -> None:
     rows, colour = list(curve.values()), STAND_INS[COLOURS[place % len(COLOURS)]]
     batches, samples = _points(rows)
     factors = [math.exp(QUANTILE * row.log_stddev) for row in rows]
@@ -56,14 +56,14 @@ def _coloured(axes: Axes, curve: Mapping[int, Row], place: int) -> None:
     _marks(axes, rows, colour, marker=MARKERS[place % len(MARKERS)], markersize=5, zorder=5)
 
 
-def _marks(axes: Axes, rows: Sequence[Row], colour: str, **mark: Any) -> None:
+def _marks(axes: Axes, rows: Sequence[TableRow], colour: str, **mark: Any) -> None:
     """Draw filled marks for measured rows, and hollow ones for predicted rows."""
     for source, face in (("measured", colour), ("predicted", STAND_INS["paper"])):
         points = _points([row for row in rows if row.source == source])
         axes.plot(*points, linestyle="", markerfacecolor=face, markeredgecolor=colour, markeredgewidth=1.1, **mark)
 
 
-def _points(rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+def _points(rows: Sequence[TableRow]) -> tuple[list[int], list[float]]:
     return [row.configuration.global_batch for row in rows], [row.samples_per_s for row in rows]
 
 
@@ -81,7 +81,7 @@ def _finish(axes: Axes, batches: Sequence[int]) -> None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
 
 
-def _legend(figure: Figure, named: Sequence[Strategy], *, others: int, switching: bool) -> None:
+def _legend(figure: Figure, named: Sequence[ParallelStrategy], *, others: int, switching: bool) -> None:
     """Draw the legend: the strategies above the axes, the meaning of the marks below."""
     strategies = [_key(strategy.id, marker=MARKERS[place % len(MARKERS)], **_stroke(place)) for place, strategy in enumerate(named)]
     ink, hollow = STAND_INS["ink"], {"markerfacecolor": STAND_INS["paper"], "markeredgecolor": STAND_INS["soft"]}

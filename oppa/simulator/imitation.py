@@ -4,7 +4,7 @@ import dataclasses
 from typing import Protocol
 
 from oppa.problem.configuration import Configuration
-from oppa.trials.wire import Outcome
+from oppa.trials.trial_folder import Outcome
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

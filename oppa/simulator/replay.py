@@ -9,7 +9,7 @@ import numpy as np
 
 from oppa.problem.configuration import Configuration
 from oppa.simulator.imitation import Imitation
-from oppa.trials.wire import Outcome
+from oppa.trials.trial_folder import Outcome
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

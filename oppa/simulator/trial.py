@@ -7,10 +7,10 @@ from pathlib import Path
 
 from oppa.problem.training import Limits
 from oppa.simulator.imitation import Imitation, Imitator
+from oppa.trials.monitor import StopRule, writable
 from oppa.trials.throughput import estimate
 from oppa.trials.trial import TrialResult
-from oppa.trials.watch import StopRule, writable
-from oppa.trials.wire import MEASUREMENTS, Measurement, TrialSpec
+from oppa.trials.trial_folder import MEASUREMENTS, Measurement, TrialSpec
 from oppa.units import format_seconds
 
 

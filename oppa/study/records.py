@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from oppa.problem.configuration import Configuration
-from oppa.trials.wire import Outcome
+from oppa.trials.trial_folder import Outcome
 
 SEARCH, BASELINE, VERIFICATION = "search", "baseline", "verification"
 """The purposes of a trial: to find the fastest configuration, to find a default that fits, to compare a few in turn."""

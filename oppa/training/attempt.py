@@ -25,7 +25,7 @@ from oppa.training.run import TrainingRun, open_run
 from oppa.training.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
 from oppa.training.searching import ORDER, PROFILE
 from oppa.training.step import Order, Step
-from oppa.trials.wire import TrialSpec, write_json
+from oppa.trials.trial_folder import TrialSpec, write_json
 
 LOOKS = 20
 """Validations over a whole run, if `validate_every` does not set their interval."""

@@ -11,7 +11,7 @@ from oppa.training.mesh import Mesh, MeshAxis
 from oppa.training.model import Stage
 from oppa.training.tensor_parallel import Slice, cross_entropy
 from oppa.training.weights import materialise
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

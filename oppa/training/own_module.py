@@ -12,7 +12,7 @@ from oppa.training.family import DTYPES
 from oppa.training.mesh import Mesh
 from oppa.training.parts import parts_of
 from oppa.training.sources import source_of
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 
 class OwnStage(nn.Module):

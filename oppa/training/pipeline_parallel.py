@@ -18,7 +18,7 @@ from oppa.training.batches import Batch
 from oppa.training.family import Family
 from oppa.training.mesh import Mesh
 from oppa.training.recorder import LOSS, Recorder
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 OF_TORCH: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 """torch's own schedules, with one stage per rank; all others are lists of actions that torch's runtime executes."""

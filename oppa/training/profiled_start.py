@@ -16,7 +16,7 @@ from oppa.training.memory import PeakMemory
 from oppa.training.mesh import Mesh
 from oppa.training.profiling import Profiling
 from oppa.training.replica import Replica
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 
 class ProfiledStart:

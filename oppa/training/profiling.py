@@ -18,7 +18,7 @@ from oppa.training.mesh import Mesh
 from oppa.training.pipeline_parallel import numbers_of
 from oppa.training.recorder import Recorder, Seen, Sum, part_of
 from oppa.training.replica import Replica
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 REPEATS = 5
 SMALL_BYTES, LARGE_BYTES = 1 << 10, 1 << 22

@@ -21,7 +21,7 @@ from oppa.problem.configuration import Configuration
 from oppa.training.mesh import Mesh, regrouped
 from oppa.training.replica import Replica
 from oppa.training.staging import Staged, stage
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 Phase = Literal["stage", "release", "regroup", "rebuild", "load", "undo"]
 

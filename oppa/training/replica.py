@@ -27,7 +27,7 @@ from oppa.training.recorder import LOSS, Recorder
 from oppa.training.rules import require_buildable, require_runnable, splits_backward
 from oppa.training.tied import TiedWeights
 from oppa.training.validation import losses
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 Answered = Callable[[Tensor, Tensor], None]
 """Receives the model's output for a micro-batch, and its targets."""

@@ -44,7 +44,7 @@ from oppa.training.sources import source_of
 from oppa.training.step import Order, Step
 from oppa.training.validation import Validated, share_of
 from oppa.training.worker import Worker
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 
 @contextlib.contextmanager

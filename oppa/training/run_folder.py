@@ -24,7 +24,7 @@ from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.training import SAME_RESULTS
-from oppa.trials.wire import write_json
+from oppa.trials.trial_folder import write_json
 
 SPEC, CHECKPOINTS, ATTEMPTS, PROFILED, LOCK = "run.json", "checkpoints", "attempts", "profiled", ".lock"
 SCALES = "scale-table"

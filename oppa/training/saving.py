@@ -15,7 +15,7 @@ from oppa.training.manifest import Manifest
 from oppa.training.mesh import Mesh
 from oppa.training.replica import Replica
 from oppa.training.staging import prepare, stage, state_of, trained
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 
 def save(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh, notes: Mapping[str, Any]) -> None:

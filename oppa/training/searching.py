@@ -22,7 +22,7 @@ from oppa.pipeline.schedules import one_by_one
 from oppa.pipeline.search.profiled import choose
 from oppa.problem.configuration import Configuration
 from oppa.training.run_folder import RunSpec
-from oppa.trials.wire import write_json
+from oppa.trials.trial_folder import write_json
 
 PROFILE, ORDER, FOUND, LOG = "profile.json", "order.csv", "order.json", "search.log"
 NICE = 19

@@ -4,7 +4,7 @@ from oppa.errors import InputError
 from oppa.training.batches import Batch, Corpus, Masked, Source
 from oppa.training.images import Digits
 from oppa.training.parts import Parts, parts_of
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 
 class OwnData:

@@ -28,7 +28,7 @@ from oppa.training.exchange import State, exchange
 from oppa.training.holdings import WEIGHT, Holding, Key, Layout, layout_of
 from oppa.training.mesh import Mesh
 from oppa.training.replica import Replica
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from oppa.training import ledger
 from oppa.training.run_folder import RunSpec, checkpoints, new_attempt
-from oppa.trials import wire
+from oppa.trials import trial_folder
 from oppa.trials.launcher import Launcher
 from oppa.trials.trial import TrialResult, run_trial
-from oppa.trials.wire import Measurement, TrialSpec
+from oppa.trials.trial_folder import Measurement, TrialSpec
 
 FRUITLESS = 3
 """Consecutive failed attempts without a new checkpoint after which the run is given up."""
@@ -106,7 +106,7 @@ class _Stop:
     def tick(self) -> None:
         self._listener.tick()
         if not self.made and self._listener.stop_requested():
-            (self._attempt / wire.STOP).touch()
+            (self._attempt / trial_folder.STOP).touch()
             self.made = True
 
 

@@ -16,7 +16,7 @@ from oppa.training.batches import Batch
 from oppa.training.memory import PeakMemory, exact_pages, memory_limit
 from oppa.training.mesh import Mesh
 from oppa.training.sources import source_of
-from oppa.trials.wire import Measurement, TrialSpec
+from oppa.trials.trial_folder import Measurement, TrialSpec
 
 
 class Trainable(Protocol):

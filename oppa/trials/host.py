@@ -9,7 +9,7 @@ from oppa.errors import EnvironmentLackingError, OppaError
 from oppa.problem.cluster import Cluster
 from oppa.problem.detect import Machine, this_machine
 from oppa.problem.devices import identify, unknown_device
-from oppa.trials.quota import quotas_lacking
+from oppa.trials.cgroups import quotas_lacking
 from oppa.trials.runner import load_runner
 from oppa.units import format_bytes
 

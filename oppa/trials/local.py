@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
-from oppa.trials import claims, devices, logs, placement
-from oppa.trials.exclusion import exclusive
+from oppa.trials import devices, logs, placement, scratch_dirs
+from oppa.trials.cgroups import CpuGroups, quotas_lacking
+from oppa.trials.device_lock import exclusive
+from oppa.trials.fork_server import ForkServer
 from oppa.trials.launcher import Exit, ProcessExit
-from oppa.trials.parent import RankParent
 from oppa.trials.placement import Seat
-from oppa.trials.quota import CpuGroups, quotas_lacking
 from oppa.trials.runner import Runner
-from oppa.trials.wire import REPORT, TrialSpec
+from oppa.trials.trial_folder import REPORT, TrialSpec
 
 LINGER_S = 1.5
 """Seconds that the other ranks get to fail by themselves and report why, after a rank has ended abnormally without a report."""
@@ -40,9 +40,9 @@ class LocalLauncher:
         self._study = study
         self._grace_s = grace_s if runner.grace_s is None else runner.grace_s
         self._warm = warm and runner.warm
-        self._folder = Path(tempfile.gettempdir(), claims.name(study))
+        self._folder = Path(tempfile.gettempdir(), scratch_dirs.name(study))
         self._folder.mkdir(mode=0o700)
-        self._parent: RankParent | None = None
+        self._parent: ForkServer | None = None
         self._gangs = 0
         self._quotas_lacking: str | None = None
         self._device_bytes: int | None = None
@@ -97,11 +97,11 @@ class LocalLauncher:
         self.drop_parent()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _ready_parent(self) -> RankParent:
+    def _ready_parent(self) -> ForkServer:
         if self._parent is not None and self._parent.ended():
             self.drop_parent()
         if self._parent is None:
-            self._parent = RankParent(
+            self._parent = ForkServer(
                 self._runner.program if self._warm else None,
                 environment=placement.environment(self._runner, self._study, packages=self._folder / "packages"),
                 grace_s=self._grace_s,
@@ -132,7 +132,7 @@ class LocalTrial:
     def __init__(
         self,
         launcher: LocalLauncher,
-        parent: RankParent,
+        parent: ForkServer,
         folder: Path,
         words: Path,
         *,

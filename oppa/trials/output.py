@@ -6,7 +6,7 @@ from pathlib import Path
 from oppa.problem.command import OUT_OF_MEMORY, LaunchCommand
 from oppa.trials import logs
 from oppa.trials.root_cause import ESCAPES, RootCause, root_cause
-from oppa.trials.verdict import Verdict
+from oppa.trials.verdict import TrialVerdict
 from oppa.units import format_seconds
 
 READ_BYTES = 1 << 20
@@ -22,7 +22,7 @@ def failure(folder: Path) -> RootCause | None:
     return root_cause(logs.last_words(folder / logs.STDERR, READ_BYTES))
 
 
-def with_output(ended: Verdict, folder: Path, command: LaunchCommand, *, silent: bool, limit_s: float) -> Verdict:
+def with_output(ended: TrialVerdict, folder: Path, command: LaunchCommand, *, silent: bool, limit_s: float) -> TrialVerdict:
     """Return the verdict on a user's own program, refined by its output.
 
     A failure whose cause matches the pattern for a lack of memory becomes `out_of_memory`. A silent program's verdict gets a cause and the
@@ -34,7 +34,7 @@ def with_output(ended: Verdict, folder: Path, command: LaunchCommand, *, silent:
         limit_s: The trial's time limit in seconds, which the cause names.
     """
     if ended.outcome == "failed" and re.search(command.steps.out_of_memory if command.steps else OUT_OF_MEMORY, ended.cause):
-        return Verdict(outcome="out_of_memory", cause=ended.cause, rank=ended.rank, traceback=ended.traceback)
+        return TrialVerdict(outcome="out_of_memory", cause=ended.cause, rank=ended.rank, traceback=ended.traceback)
     if not silent or ended.outcome not in ("failed", "timed_out"):
         return ended
     within = f" within {format_seconds(limit_s)}" if ended.outcome == "timed_out" else ""
@@ -45,7 +45,7 @@ def with_output(ended: Verdict, folder: Path, command: LaunchCommand, *, silent:
         cause = f"{NO_STEP} seen{within}: the program printed nothing, and `{command.steps.name}` reads its steps from what it prints"
     else:
         cause = f"{NO_STEP} seen in the output{within}: no line made a step of `{command.steps.name}`"
-    return Verdict(outcome=ended.outcome, cause=cause, rank=ended.rank, traceback="\n".join(printed))
+    return TrialVerdict(outcome=ended.outcome, cause=cause, rank=ended.rank, traceback="\n".join(printed))
 
 
 def last_lines(folder: Path) -> list[str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from oppa import catalog
 from oppa.trials import environments, processes
-from oppa.trials.quota import CpuGroups
+from oppa.trials.cgroups import CpuGroups
 from oppa.trials.runner import Runner
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 TORCHRUN_RANKS = "PET_NPROC_PER_NODE"
 """The variable that torchrun reads if `--nproc-per-node` is not given."""
@@ -37,8 +37,8 @@ class Seat:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """One process to start, in the form that `runners/parent.py` receives."""
+class RankPlacement:
+    """One process to start, in the form that `runners/fork_server.py` receives."""
 
     rank: int | None
     """The rank of the process; None for a command that starts the ranks itself."""
@@ -80,14 +80,14 @@ def cpu_groups(runner: Runner, spec: TrialSpec, seat: Seat) -> CpuGroups | None:
     return CpuGroups(spec.study, [sum(own)] if runner.command else own)
 
 
-def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bool, groups: CpuGroups | None) -> list[Placement]:
+def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bool, groups: CpuGroups | None) -> list[RankPlacement]:
     """Return the processes of a trial on this host: one per rank, or the one command that starts them."""
     world, ranks = spec.configuration.devices, seat.ranks(spec)
     argv = None if warm else runner.argv(nproc=len(ranks), folder=folder)
     names = [[str(group)] for group in groups.ranks] if groups else [[]] * len(ranks)
     told = {"OPPA_TRIAL": str(folder), **_interfaces(seat)}
     if runner.command:
-        return [Placement(rank=None, world=world, argv=argv, environment=told | _torchrun(seat, spec), groups=names[0])]
+        return [RankPlacement(rank=None, world=world, argv=argv, environment=told | _torchrun(seat, spec), groups=names[0])]
     common = {
         **told,
         "OPPA_RENDEZVOUS": seat.rendezvous,
@@ -98,7 +98,9 @@ def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bo
         "GROUP_RANK": str(seat.index),
     }
     own = [{**common, "RANK": str(rank), "LOCAL_RANK": str(local)} for local, rank in enumerate(ranks)]
-    return [Placement(rank=rank, world=world, argv=argv, environment=own[local], groups=names[local]) for local, rank in enumerate(ranks)]
+    return [
+        RankPlacement(rank=rank, world=world, argv=argv, environment=own[local], groups=names[local]) for local, rank in enumerate(ranks)
+    ]
 
 
 def _torchrun(seat: Seat, spec: TrialSpec) -> dict[str, str]:

@@ -22,7 +22,7 @@ RECURRING = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class ThroughputEstimate:
     """A throughput in steps per second, its variance in (steps per second)^2, and the number of steps kept."""
 
     steps_per_s: float
@@ -30,7 +30,7 @@ class Estimate:
     kept: int
 
 
-def estimate(step_times_s: Sequence[float]) -> Estimate:
+def estimate(step_times_s: Sequence[float]) -> ThroughputEstimate:
     """Return the throughput q / sum(t) of q kept steps, with the variance of the mean: OPPA eq. 28 divided by q (Cor. F.2).
 
     The paper has mean(1/t) instead of q / sum(t). It exceeds q / sum(t) (Jensen) and rewards jitter. Stalls that recur are kept.
@@ -45,17 +45,19 @@ def estimate(step_times_s: Sequence[float]) -> Estimate:
     outside = _is_outlier(t)
     recurring = outside.sum() > max(1, RECURRING * len(t))
     t = t if recurring else t[~outside]
-    return Estimate(steps_per_s=float(len(t) / t.sum()), variance=float(np.var(1 / t, ddof=min(1, len(t) - 1)) / len(t)), kept=len(t))
+    return ThroughputEstimate(
+        steps_per_s=float(len(t) / t.sum()), variance=float(np.var(1 / t, ddof=min(1, len(t) - 1)) / len(t)), kept=len(t)
+    )
 
 
-def paper_estimate(step_times_s: Sequence[float]) -> Estimate:
+def paper_estimate(step_times_s: Sequence[float]) -> ThroughputEstimate:
     """Return the mean and the variance of 1/t as the paper writes them (OPPA eq. 28).
 
     All outliers are removed, and the variance is that of one step. Arguments and errors are those of `estimate`.
     """
     t = _checked(step_times_s)[1:]
     t = t[~_is_outlier(t)]
-    return Estimate(steps_per_s=float(np.mean(1 / t)), variance=float(np.var(1 / t)), kept=len(t))
+    return ThroughputEstimate(steps_per_s=float(np.mean(1 / t)), variance=float(np.var(1 / t)), kept=len(t))
 
 
 def warm_up_steps(step_times_s: Sequence[float]) -> int:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from oppa.errors import MeasurementError
 from oppa.problem.training import Limits
-from oppa.trials import logs, output, wire
+from oppa.trials import logs, output, trial_folder
 from oppa.trials.launcher import Exit, Launcher
-from oppa.trials.throughput import Estimate, estimate
-from oppa.trials.verdict import Verdict, kernel_oom_kills, verdict
-from oppa.trials.watch import HANG_S, StopRule, Watch, writable
-from oppa.trials.wire import Measurement, Outcome, TrialSpec
+from oppa.trials.monitor import HANG_S, StopRule, TrialMonitor, writable
+from oppa.trials.throughput import ThroughputEstimate, estimate
+from oppa.trials.trial_folder import Measurement, Outcome, TrialSpec
+from oppa.trials.verdict import TrialVerdict, kernel_oom_kills, verdict
 
 POLL_S = 0.015
 
@@ -30,7 +30,7 @@ class TrialResult:
     step_times_s: tuple[float, ...] = ()
     """Seconds of every step, the first (warm-up) included."""
     losses: tuple[float, ...] = ()
-    estimate: Estimate | None = None
+    estimate: ThroughputEstimate | None = None
     """Throughput by the reported steps, however the trial ended; None with fewer than two steps after the first."""
     memory_bytes: int | None = None
     seconds: float
@@ -69,73 +69,75 @@ def run_trial(
     with writable(folder):
         _clear(folder)
         spec.write(folder)
-        (folder / wire.MEASUREMENTS).touch()  # a network file system may hide a file for seconds that was missing once
+        (folder / trial_folder.MEASUREMENTS).touch()  # a network file system may hide a file for seconds that was missing once
     with launcher.devices(spec, on_tick):
-        watch = Watch(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, judge=judge, on_step=on_step)
-        result = _result(watch, _run(launcher, folder, spec, watch, limits=limits, on_tick=on_tick))
+        monitor = TrialMonitor(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, judge=judge, on_step=on_step)
+        result = _result(monitor, _run(launcher, folder, spec, monitor, limits=limits, on_tick=on_tick))
     if result.outcome == "failed":
         _check_space(folder)
     return result
 
 
-def _run(launcher: Launcher, folder: Path, spec: TrialSpec, watch: Watch, *, limits: Limits, on_tick: Callable[[], None]) -> Verdict:
+def _run(
+    launcher: Launcher, folder: Path, spec: TrialSpec, monitor: TrialMonitor, *, limits: Limits, on_tick: Callable[[], None]
+) -> TrialVerdict:
     """Start the trial, monitor it, end it, and return the verdict."""
     oom_kills = kernel_oom_kills()
     try:
         running = launcher.start(folder, spec)
     except OSError as error:
-        return Verdict(outcome="failed", cause=f"launch failure: {error}", traceback=traceback.format_exc())
+        return TrialVerdict(outcome="failed", cause=f"launch failure: {error}", traceback=traceback.format_exc())
     try:
-        while (exit := running.poll()) is None and watch.must_end is None:
-            watch.look()
-            watch.check_time()
+        while (exit := running.poll()) is None and monitor.must_end is None:
+            monitor.poll()
+            monitor.check_time()
             on_tick()
             time.sleep(POLL_S)
     finally:
         running.end(limits.grace_s)
-    watch.look()
-    return _verdict(folder, spec, watch, exit or Exit(), limits=limits, kernel_oom=_any_oom(exit, oom_kills))
+    monitor.poll()
+    return _verdict(folder, spec, monitor, exit or Exit(), limits=limits, kernel_oom=_any_oom(exit, oom_kills))
 
 
 def _any_oom(exit: Exit | None, before: int) -> bool:
     return (exit is not None and exit.kernel_oom) or kernel_oom_kills() > before
 
 
-def _verdict(folder: Path, spec: TrialSpec, watch: Watch, exit: Exit, *, limits: Limits, kernel_oom: bool) -> Verdict:
+def _verdict(folder: Path, spec: TrialSpec, monitor: TrialMonitor, exit: Exit, *, limits: Limits, kernel_oom: bool) -> TrialVerdict:
     try:
-        report = wire.read_report(folder)
+        report = trial_folder.read_report(folder)
     except MeasurementError as error:
-        return Verdict(outcome="failed", cause=error.message)
+        return TrialVerdict(outcome="failed", cause=error.message)
     crashed = exit.first_abnormal is not None or bool(exit.failure)
     ended = verdict(
         exit,
         report,
-        watch.must_end,
-        steps=len(watch.measurements),
+        monitor.must_end,
+        steps=len(monitor.measurements),
         wanted=spec.steps,
         enough=limits.q_min,
-        asked_to_stop=watch.asked_to_stop,
+        asked_to_stop=monitor.asked_to_stop,
         kernel_oom=kernel_oom,
         last_words=logs.last_words(folder / logs.STDERR),
         root=output.failure(folder) if crashed else None,
     )
     if spec.command is None:
         return ended
-    silent = not watch.measurements and report is None and not crashed
+    silent = not monitor.measurements and report is None and not crashed
     return output.with_output(ended, folder, spec.command, silent=silent, limit_s=limits.trial_time_s)
 
 
-def _result(watch: Watch, ended: Verdict) -> TrialResult:
-    times = watch.step_times_s
-    memory = [measurement.memory_bytes for measurement in watch.measurements if measurement.memory_bytes is not None]
+def _result(monitor: TrialMonitor, ended: TrialVerdict) -> TrialResult:
+    times = monitor.step_times_s
+    memory = [measurement.memory_bytes for measurement in monitor.measurements if measurement.memory_bytes is not None]
     return TrialResult(
         **dataclasses.asdict(ended),
         step_times_s=times,
-        losses=tuple(measurement.loss for measurement in watch.measurements if measurement.loss is not None),
+        losses=tuple(measurement.loss for measurement in monitor.measurements if measurement.loss is not None),
         estimate=estimate(times) if len(times) > 2 else None,
         memory_bytes=max(memory, default=None),
-        seconds=watch.seconds,
-        setup_s=watch.setup_s,
+        seconds=monitor.seconds,
+        setup_s=monitor.setup_s,
     )
 
 
@@ -151,5 +153,13 @@ def _check_space(folder: Path) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove the files that an earlier, interrupted attempt at this trial left."""
-    for name in (wire.MEASUREMENTS, wire.REPORT, wire.STOP, wire.LAST_STEP, wire.REPORTER, logs.STDOUT, logs.STDERR):
+    for name in (
+        trial_folder.MEASUREMENTS,
+        trial_folder.REPORT,
+        trial_folder.STOP,
+        trial_folder.LAST_STEP,
+        trial_folder.REPORTER,
+        logs.STDOUT,
+        logs.STDERR,
+    ):
         (folder / name).unlink(missing_ok=True)

@@ -13,17 +13,17 @@ import math
 import signal
 from pathlib import Path
 
-from oppa.trials.groups import own_group
+from oppa.trials.cgroups import own_group
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.root_cause import RootCause
-from oppa.trials.wire import Outcome, Report
+from oppa.trials.trial_folder import Outcome, Report
 
 FEWEST = 3
 """Fewest steps of a measurement: a warm-up, and two that have a variance."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class TrialVerdict:
     """An outcome, its cause, and the first rank that failed, if one did."""
 
     outcome: Outcome
@@ -38,7 +38,7 @@ class Sign:
 
     time: float
     """Unix seconds at which it was seen."""
-    verdict: Verdict
+    verdict: TrialVerdict
 
 
 def verdict(
@@ -53,7 +53,7 @@ def verdict(
     kernel_oom: bool,
     last_words: str,
     root: RootCause | None = None,
-) -> Verdict:
+) -> TrialVerdict:
     """Return how a trial ended.
 
     Args:
@@ -68,9 +68,9 @@ def verdict(
     """
     first = exit.first_abnormal
     if exit.revoked:
-        return Verdict(outcome="interrupted", cause=exit.revoked)
+        return TrialVerdict(outcome="interrupted", cause=exit.revoked)
     if exit.failure:
-        return Verdict(outcome="failed", cause=f"launch failure: {exit.failure}", traceback=exit.traceback)
+        return TrialVerdict(outcome="failed", cause=f"launch failure: {exit.failure}", traceback=exit.traceback)
     signs = []
     if report is not None and report.outcome != "completed":
         signs.append(Sign(time=-math.inf if report.time is None else report.time, verdict=_reported(report)))
@@ -82,12 +82,12 @@ def verdict(
     if signs:
         return min(signs, key=lambda sign: sign.time).verdict
     if steps >= wanted:
-        return Verdict(outcome="completed")
+        return TrialVerdict(outcome="completed")
     if asked_to_stop:
-        return Verdict(outcome="terminated_early")
+        return TrialVerdict(outcome="terminated_early")
     if steps >= max(enough, FEWEST):
-        return Verdict(outcome="completed")
-    return Verdict(outcome="failed", cause=f"ended after {steps} of {wanted} steps", traceback=last_words)
+        return TrialVerdict(outcome="completed")
+    return TrialVerdict(outcome="failed", cause=f"ended after {steps} of {wanted} steps", traceback=last_words)
 
 
 def _had_done_its_steps(report: Report | None, first: ProcessExit) -> bool:
@@ -95,24 +95,24 @@ def _had_done_its_steps(report: Report | None, first: ProcessExit) -> bool:
     return report is not None and report.outcome == "completed" and report.time is not None and report.time <= first.time
 
 
-def _reported(report: Report) -> Verdict:
+def _reported(report: Report) -> TrialVerdict:
     outcome: Outcome = "out_of_memory" if report.outcome == "out_of_memory" else "failed"
     strange = f"reported the outcome `{report.outcome}`, which is not a program's to report"
     cause = report.cause if report.outcome == outcome else strange
-    return Verdict(outcome=outcome, cause=cause, rank=report.rank, traceback=report.traceback)
+    return TrialVerdict(outcome=outcome, cause=cause, rank=report.rank, traceback=report.traceback)
 
 
-def _ended_abnormally(first: ProcessExit, root: RootCause | None, *, steps: int, kernel_oom: bool, last_words: str) -> Verdict:
+def _ended_abnormally(first: ProcessExit, root: RootCause | None, *, steps: int, kernel_oom: bool, last_words: str) -> TrialVerdict:
     if first.signal == signal.SIGKILL and kernel_oom:
-        return Verdict(outcome="out_of_memory", cause=f"{first} when the host ran out of memory", rank=first.rank)
+        return TrialVerdict(outcome="out_of_memory", cause=f"{first} when the host ran out of memory", rank=first.rank)
     early = "" if steps else " before its first step"
     if root is None or first.signal is not None or (steps and not root.raised):
         cause = str(first) if steps or first.signal is not None else f"launch failure: {first}{early}"
-        return Verdict(outcome="failed", cause=cause, rank=first.rank, traceback=last_words)
+        return TrialVerdict(outcome="failed", cause=cause, rank=first.rank, traceback=last_words)
     rank = root.rank if first.rank is None else first.rank
     if root.signal == signal.SIGKILL and kernel_oom:
-        return Verdict(outcome="out_of_memory", cause=f"{root.line} when the host ran out of memory", rank=rank)
-    return Verdict(outcome="failed", cause=f"{root.line} ({first}{early})", rank=rank, traceback=root.traceback or last_words)
+        return TrialVerdict(outcome="out_of_memory", cause=f"{root.line} when the host ran out of memory", rank=rank)
+    return TrialVerdict(outcome="failed", cause=f"{root.line} ({first}{early})", rank=rank, traceback=root.traceback or last_words)
 
 
 def kernel_oom_kills() -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from oppa.problem.candidates import Candidates
 from oppa.study import Prediction, Trial
 from oppa.trials.trial import TrialResult
-from oppa.trials.wire import Outcome
+from oppa.trials.trial_folder import Outcome
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from oppa.errors import MeasurementError
 from oppa.problem.problem import Problem
 from oppa.study import Study
-from oppa.trials.wire import MeasurementReader
+from oppa.trials.trial_folder import MeasurementReader
 
 if TYPE_CHECKING:
     from oppa.tuning.result import SearchResult

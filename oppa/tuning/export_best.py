@@ -11,7 +11,7 @@ from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.study.database import disk_errors
 from oppa.trials.runner import load_runner
-from oppa.trials.wire import TrialSpec, write_json
+from oppa.trials.trial_folder import TrialSpec, write_json
 from oppa.tuning.formats import FORMATS, exports, torchrun
 from oppa.tuning.formats.launch import SCRIPT
 

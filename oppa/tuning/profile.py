@@ -11,7 +11,7 @@ from typing import Protocol
 
 from oppa.problem.candidates import Candidates
 from oppa.study import Prediction, Trial
-from oppa.table import Origin, Row, Table
+from oppa.table import Origin, Table, TableRow
 from oppa.table.origin import Method
 from oppa.tuning.designer import Known, Observation
 from oppa.tuning.designers.active_profiling import ActiveProfiling, Loss
@@ -127,13 +127,13 @@ def profile(executor: TrialExecutor, candidates: Candidates, profiler: Profiler,
     return keeper.write(complete=kept.exhausted), reason
 
 
-def rows(known: Sequence[Known], candidates: Candidates, trials: Sequence[Trial]) -> list[Row]:
+def rows(known: Sequence[Known], candidates: Candidates, trials: Sequence[Trial]) -> list[TableRow]:
     """Return the rows of a table for a profile's estimates, with the ids of their trials."""
     own: dict[int, list[int]] = {}
     for trial in trials:
         own.setdefault(candidates.index_of(trial.configuration), []).append(trial.id)
     return [
-        Row(
+        TableRow(
             configuration=candidates.configuration(each.candidate),
             steps_per_s=math.exp(each.log_rate),
             log_stddev=each.log_stddev,

@@ -16,9 +16,9 @@ from oppa.problem.problem import Problem
 from oppa.problem.training import Limits
 from oppa.study import Lease, Study, Trial
 from oppa.study.records import SEARCH, VERIFICATION
+from oppa.trials.monitor import StopRule
 from oppa.trials.trial import TrialResult
-from oppa.trials.watch import StopRule
-from oppa.trials.wire import Measurement, TrialSpec
+from oppa.trials.trial_folder import Measurement, TrialSpec
 from oppa.tuning import repeated_failures
 from oppa.tuning.designer import Designer, Observation
 from oppa.tuning.stopping import StopTest, against

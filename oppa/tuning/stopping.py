@@ -18,8 +18,8 @@ from scipy.stats import t as student
 
 from oppa.errors import InputError, nearest
 from oppa.problem.training import Limits
-from oppa.trials.throughput import Estimate, estimate, paper_estimate, warm_up_steps
-from oppa.trials.watch import StopRule
+from oppa.trials.monitor import StopRule
+from oppa.trials.throughput import ThroughputEstimate, estimate, paper_estimate, warm_up_steps
 from oppa.tuning.designer import Observation, incumbent
 
 Stops = Callable[[Sequence[float], float | None], bool]
@@ -31,7 +31,7 @@ class StopTest:
     """A stopping test, and the estimator of throughput that it compares by."""
 
     stops: Stops
-    estimate: Callable[[Sequence[float]], Estimate] = estimate
+    estimate: Callable[[Sequence[float]], ThroughputEstimate] = estimate
 
     def __call__(self, step_times_s: Sequence[float], incumbent: float | None) -> bool:
         """Return whether to stop now.

@@ -23,7 +23,7 @@ from steps import StepCounter, facts_of
 
 from oppa.problem.command import values_of
 from oppa.trials.root_cause import ESCAPES, PREFIX
-from oppa.trials.wire import REPORT, REPORTER, TrialSpec
+from oppa.trials.trial_folder import REPORT, REPORTER, TrialSpec
 
 LOOK_S = 0.5
 

@@ -13,7 +13,7 @@ sys.path.pop(0)  # its folders would shadow the frameworks of the same names
 from oppa.control import line
 from oppa.training.attempt import Attempt
 from oppa.training.run_folder import RunSpec
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 
 def run(folder, rank, world):

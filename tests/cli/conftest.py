@@ -10,7 +10,7 @@ import pytest
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.study import Prediction, Study
-from oppa.trials.throughput import Estimate
+from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult
 
 RUNNER = Path(__file__).parent / "runners" / "landscape"
@@ -78,7 +78,7 @@ FULL = TrialResult(outcome="out_of_memory", cause="needs 167772160 bytes", rank=
 
 def ran(steps_per_s: float, outcome="completed") -> TrialResult:
     """A trial of four steps."""
-    estimate = Estimate(steps_per_s=steps_per_s, variance=(0.01 * steps_per_s) ** 2, kept=3)
+    estimate = ThroughputEstimate(steps_per_s=steps_per_s, variance=(0.01 * steps_per_s) ** 2, kept=3)
     times = (1 / steps_per_s,) * 4
     return TrialResult(outcome=outcome, step_times_s=times, estimate=estimate, memory_bytes=2**26, seconds=1.0, setup_s=0.1)
 

@@ -11,8 +11,8 @@ import pytest
 
 from oppa.places.netlab import netlab_lacking
 from oppa.trials import processes
+from oppa.trials.cgroups import quotas_lacking
 from oppa.trials.processes import Process
-from oppa.trials.quota import quotas_lacking
 
 LACKING = "; ".join(netlab_lacking())
 needs_hosts = pytest.mark.skipif(bool(LACKING), reason=f"hosts cannot be emulated here: {LACKING}")

@@ -9,7 +9,7 @@ import pytest
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
-from oppa.table import Origin, Row, Table
+from oppa.table import Origin, Table, TableRow
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ RATES = {(1, 2): (10.0, 14.0, 16.0, 17.0), (2, 1): (5.0, 11.0, 20.0, 34.0)}
 
 def made(oppa, rates=RATES) -> Table:
     rows = [
-        Row(
+        TableRow(
             configuration=Configuration(dp=dp, tp=tp, global_batch=batch, micro_batch=2),
             steps_per_s=samples_per_s / batch,
             log_stddev=0.05,

@@ -14,7 +14,7 @@ from oppa.cli.question import question_with_table
 from oppa.cli.watch import Interruption
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
-from oppa.table.table import Origin, Row, Table
+from oppa.table.table import Origin, Table
 from oppa.training import ledger
 from oppa.training.run_folder import RunSpec, checkpoints
 
@@ -146,7 +146,7 @@ def table(oppa) -> Path:
     facts = {"method": "active", "complete": True, "candidates": 3, "trials": 2, "spent_s": 1.0, "created_at": 0.0}
     sizes = {4: (20.0, "measured"), 2: (10.0, "measured"), 1: (90.0, "predicted")}
     rows = tuple(
-        Row(
+        TableRow(
             configuration=Configuration(dp=2, global_batch=8, micro_batch=size),
             steps_per_s=rate,
             log_stddev=0.1,

@@ -13,9 +13,9 @@ import pytest
 from oppa.places.netlab import netlab_lacking
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
-from oppa.table import Origin, Row, Table
+from oppa.table import Origin, Table, TableRow
 from oppa.training import ledger
-from oppa.trials.quota import quotas_lacking
+from oppa.trials.cgroups import quotas_lacking
 from tests.cli.test_train import JOB
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def table(oppa):
     origin = Origin.of(load_job(oppa.folder / "job.toml"), **facts, loss_bound=None, expected_loss=None, command="oppa profile")
     rates = {BEGIN: 10.0, dataclasses.replace(BEGIN, global_batch=16): 5.0, PROMISED: 100.0}
     rows = [
-        Row(configuration=each, steps_per_s=rate, log_stddev=0.02, memory_bytes=10**6, source="measured", trials=(1,))
+        TableRow(configuration=each, steps_per_s=rate, log_stddev=0.02, memory_bytes=10**6, source="measured", trials=(1,))
         for each, rate in rates.items()
     ]
     Table(rows=tuple(rows), origin=origin).write(oppa.folder / "table")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from oppa.cluster.real.spool import HELD, STARTED, Elastic, submit
 from oppa.cluster.real.view import Queued, View
-from oppa.trials.wire import write_json
+from oppa.trials.trial_folder import write_json
 
 JOB_FILE = """\
 model = {preset = "tiny-1m"}

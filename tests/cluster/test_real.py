@@ -14,7 +14,7 @@ import pytest
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
-from oppa.table import Origin, Row, Table
+from oppa.table import Origin, Table, TableRow
 from oppa.training import ledger
 from tests.places.slurm_cluster import SlurmCluster, slurm_lacking, until
 
@@ -48,7 +48,7 @@ def submitted(folder: Path, samples: int) -> Path:
     (folder / "job.toml").write_text(JOB % samples)
     problem = load_job(folder / "job.toml")
     rows = tuple(
-        Row(
+        TableRow(
             configuration=Configuration(dp=1, pp=pp, global_batch=8, micro_batch=2, schedule="1f1b"),
             steps_per_s=speedup,
             log_stddev=0.1,

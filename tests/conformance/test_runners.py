@@ -23,11 +23,11 @@ from oppa.problem.training import Limits
 from oppa.simulator.replay import Noise, Record, Replay
 from oppa.simulator.simulator import Simulator
 from oppa.simulator.trial import ImitatedTrials
-from oppa.trials import processes, wire
+from oppa.trials import processes, trial_folder
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 from tests.trials.conftest import SCRIPT_RUNNER, STUDY, script_spec
 
 STEPS = 8
@@ -160,7 +160,7 @@ def test_a_trial_runs_to_its_end(case, tmp_path) -> None:
 def test_its_folder_tells_what_ran_and_how_long_it_took(case, tmp_path) -> None:
     result = case.run(tmp_path, case.fits, limits=case.limits)
     assert TrialSpec.read(tmp_path) == case.fits
-    lines = [json.loads(line) for line in (tmp_path / wire.MEASUREMENTS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / trial_folder.MEASUREMENTS).read_text().splitlines()]
     assert [line["step_time_s"] for line in lines] == list(result.step_times_s)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
-from oppa.table import Origin, Row, Table
+from oppa.table import Origin, Table, TableRow
 
 JOB = """
 model = {preset = "tiny-1m"}
@@ -23,11 +23,11 @@ def step_time_s(configuration: Configuration) -> float:
     return fixed_s + sequence_s * configuration.global_batch
 
 
-def row(**parameters) -> Row:
+def row(**parameters) -> TableRow:
     """As the cluster has it, unless told otherwise."""
     steps_per_s = parameters.pop("steps_per_s", None)
     configuration = Configuration(**{"micro_batch": 4, **parameters})
-    return Row(
+    return TableRow(
         configuration=configuration,
         steps_per_s=steps_per_s or 1 / step_time_s(configuration),
         log_stddev=0.02,

@@ -17,7 +17,7 @@ from oppa.problem.training import Limits
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner, require_program
 from oppa.trials.trial import run_trial
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 from tests.trials.conftest import STUDY
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oppa.trials import processes
-from oppa.trials.sweep import sweep
+from oppa.trials.orphans import sweep
 
 GRACE_S = 1.0
 

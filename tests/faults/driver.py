@@ -15,7 +15,7 @@ from oppa.problem.training import Limits, Training
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 RANKS, STEPS, GRACE_S, HANG_S = 2, 5, 1.0, 1.0
 RUNNER = Path(__file__).parents[1] / "trials" / "runners" / "script"

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from oppa.trials import processes
-from oppa.trials.sweep import left_behind, sweep
+from oppa.trials.orphans import left_behind, sweep
 
 GRACE_S = 1.0
 ENDLESS = "daemon\nforget\nsteps 100000 0.02"

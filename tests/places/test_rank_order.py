@@ -30,7 +30,7 @@ from oppa.simulator.work import Work
 from oppa.training.mesh import peers
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 LACKING = "; ".join(netlab_lacking())
 needs_hosts = pytest.mark.skipif(bool(LACKING), reason=f"NOT TESTED against real addresses: {LACKING}")

@@ -5,7 +5,7 @@ import pytest
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.study import Prediction, Study
-from oppa.trials.throughput import Estimate
+from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult
 
 JOB = """
@@ -42,7 +42,7 @@ class Clock:
 
 def ran(steps_per_s, outcome="completed", steps=8) -> TrialResult:
     """A measured trial."""
-    estimate = Estimate(steps_per_s=steps_per_s, variance=(0.01 * steps_per_s) ** 2, kept=steps - 1)
+    estimate = ThroughputEstimate(steps_per_s=steps_per_s, variance=(0.01 * steps_per_s) ** 2, kept=steps - 1)
     return TrialResult(
         outcome=outcome, step_times_s=(1 / steps_per_s,) * steps, estimate=estimate, memory_bytes=2**26, seconds=2.0, setup_s=0.1
     )

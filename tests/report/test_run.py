@@ -9,7 +9,7 @@ from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.report.run import render
-from oppa.table import Origin, Row, Table
+from oppa.table import Origin, Table, TableRow
 from oppa.training import ledger
 from oppa.training.run_folder import PROFILED, RunSpec
 
@@ -64,7 +64,7 @@ def trained(run, tmp_path):
     (run / ledger.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
     facts = {"study": "a-study", "method": "exhaustive", "complete": True, "candidates": 1, "trials": 5, "spent_s": 1.0, "created_at": 1e9}
     origin = Origin.of(load_job(tmp_path / "job.toml"), **facts, loss_bound=None, expected_loss=None, command="oppa profile")
-    row = Row(configuration=BEGIN, steps_per_s=10.0, log_stddev=0.02, memory_bytes=1, source="measured", trials=(3, 5))
+    row = TableRow(configuration=BEGIN, steps_per_s=10.0, log_stddev=0.02, memory_bytes=1, source="measured", trials=(3, 5))
     Table(rows=(row,), origin=origin).write(run / PROFILED)
     return run
 

@@ -15,7 +15,7 @@ from oppa.problem.training import Limits, Training
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import TrialResult, run_trial
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 TINY = Model(layers=8, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=256, seq_len=32)
 Run = Callable[..., TrialResult]

@@ -1,7 +1,7 @@
 import pytest
 
 from oppa.study import Study
-from oppa.trials.throughput import Estimate
+from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult
 
 PROBLEM = {"name": "a problem"}
@@ -30,7 +30,7 @@ def study(tmp_path, clock):
 
 @pytest.fixture
 def completed() -> TrialResult:
-    estimate = Estimate(steps_per_s=2.0, variance=0.01, kept=3)
+    estimate = ThroughputEstimate(steps_per_s=2.0, variance=0.01, kept=3)
     return TrialResult(
         outcome="completed", step_times_s=(1.0, 0.5, 0.5, 0.5), estimate=estimate, memory_bytes=100, seconds=3.0, setup_s=0.5
     )

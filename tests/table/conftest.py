@@ -4,7 +4,7 @@ import pytest
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
-from oppa.table import Hardware, Origin, Row, Table
+from oppa.table import HardwareFingerprint, Origin, Table, TableRow
 
 JOB = """
 model = {preset = "tiny-1m"}
@@ -12,16 +12,16 @@ batch = {global_batch = 16}
 cluster = {devices_per_host = 2, device = "CPU", memory_limit = "100 MiB"}
 runner = {name = "torch"}
 """
-HERE = Hardware(cpu="a processor", cores=2.0, memory_bytes=2**33)
+HERE = HardwareFingerprint(cpu="a processor", cores=2.0, memory_bytes=2**33)
 BATCHES = (8, 16, 32, 64)
 
 
-def row(*, log_stddev=0.02, trials=(1,), steps_per_s=None, **parameters) -> Row:
+def row(*, log_stddev=0.02, trials=(1,), steps_per_s=None, **parameters) -> TableRow:
     """A row; dp = 2 costs much for each step, tp = 2 for each sequence, a small micro-batch a little of both."""
     configuration = Configuration(**{"dp": 2, "global_batch": 8, "micro_batch": 2, **parameters})
     step_s, sequence_s = (0.1, 1e-3) if configuration.dp == 2 else (0.02, 4e-3)
     time_s = step_s + (sequence_s + 1e-3 / configuration.micro_batch) * configuration.global_batch
-    return Row(
+    return TableRow(
         configuration=configuration,
         steps_per_s=steps_per_s or 1 / time_s,
         log_stddev=log_stddev,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oppa.table import Strategy, Table
+from oppa.table import ParallelStrategy, Table
 from oppa.table.frontier import curves, featured, standings, switches
 from tests.table.conftest import BATCHES, row
 
@@ -69,4 +69,4 @@ def test_nothing_has_no_frontier(origin) -> None:
 
 def test_one_strategy_never_changes(origin) -> None:
     known = flat(origin, {1: [1.0, 2.0, 3.0, 4.0]})
-    assert switches(standings(known)) == [] and featured(standings(known)) == [Strategy.of(row().configuration)]
+    assert switches(standings(known)) == [] and featured(standings(known)) == [ParallelStrategy.of(row().configuration)]

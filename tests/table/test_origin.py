@@ -6,7 +6,7 @@ import pytest
 
 from oppa.errors import TableError
 from oppa.problem.cluster import Link
-from oppa.table import Hardware
+from oppa.table import HardwareFingerprint
 from oppa.table.origin import decisive
 from tests.table.conftest import HERE
 
@@ -103,6 +103,6 @@ def test_a_process_beside_a_larger_cluster_is_not_asked_for_its_machine(made, pr
 def test_this_machine_is_told_by_the_kernel(tmp_path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 1024 kB\n")
-    assert Hardware.here(tmp_path).cpu and Hardware.here(tmp_path).memory_bytes == 2**20
+    assert HardwareFingerprint.here(tmp_path).cpu and HardwareFingerprint.here(tmp_path).memory_bytes == 2**20
     (tmp_path / "proc/cpuinfo").write_text("processor : 0\nmodel name\t: Some: CPU\n")
-    assert Hardware.here(tmp_path).cpu == "Some: CPU"
+    assert HardwareFingerprint.here(tmp_path).cpu == "Some: CPU"

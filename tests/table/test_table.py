@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from oppa.problem.configuration import Configuration
-from oppa.table import Row, Strategy, Table
+from oppa.table import ParallelStrategy, Table, TableRow
 from oppa.table.rows import COLUMNS
 from tests.table.conftest import BATCHES, row
 
 
 def test_a_strategy_is_what_its_configurations_have_in_common() -> None:
     one, other = (Configuration(dp=2, pp=2, zero_stage=1, global_batch=b, micro_batch=m) for b, m in ((8, 1), (64, 4)))
-    assert Strategy.of(one) == Strategy.of(other) and len({Strategy.of(one), Strategy.of(other)}) == 1
-    assert Strategy.of(one) != Strategy.of(dataclasses.replace(one, recompute="full"))
-    assert Strategy.of(one).with_batches(64, 4) == other
+    assert ParallelStrategy.of(one) == ParallelStrategy.of(other) and len({ParallelStrategy.of(one), ParallelStrategy.of(other)}) == 1
+    assert ParallelStrategy.of(one) != ParallelStrategy.of(dataclasses.replace(one, recompute="full"))
+    assert ParallelStrategy.of(one).with_batches(64, 4) == other
 
 
 def test_its_id_is_that_of_a_configuration_without_the_micro_batch() -> None:
     configuration = Configuration(dp=2, tp=1, pp=2, zero_stage=1, model_chunks=2, global_batch=8, micro_batch=4, recompute="full")
-    assert Strategy.of(configuration).id == "dp2_tp1_pp2_z1_mc2_rcfull"
+    assert ParallelStrategy.of(configuration).id == "dp2_tp1_pp2_z1_mc2_rcfull"
 
 
 def test_the_fastest_micro_batch_wins_and_of_equals_the_first(table) -> None:
@@ -48,11 +48,11 @@ def test_the_standard_deviation_is_that_of_a_log_normal_law() -> None:
 def test_a_row_reads_back_from_its_cells(steps_per_s) -> None:
     made = row(steps_per_s=steps_per_s, trials=(3, 14), zero_bucket_mb=1 / 3)
     for each in (made, dataclasses.replace(made, memory_bytes=None, trials=(), source="predicted")):
-        assert Row.from_csv(dict(zip(COLUMNS, each.to_csv(), strict=True))) == each
+        assert TableRow.from_csv(dict(zip(COLUMNS, each.to_csv(), strict=True))) == each
 
 
 @pytest.mark.parametrize(("name", "text"), [("source", "guessed"), ("dp", ""), ("steps_per_s", "fast")])
 def test_a_cell_that_no_row_has_written_is_an_error(name, text) -> None:
     cells = dict(zip(COLUMNS, row().to_csv(), strict=True)) | {name: text}
     with pytest.raises((KeyError, ValueError)):
-        Row.from_csv(cells)
+        TableRow.from_csv(cells)

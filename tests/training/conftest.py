@@ -14,7 +14,7 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
-from oppa.trials.wire import Measurement, MeasurementReader, Report, TrialSpec, read_report
+from oppa.trials.trial_folder import Measurement, MeasurementReader, Report, TrialSpec, read_report
 
 ROOT = Path(__file__).parents[2]
 TINY = Model(layers=8, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=256, seq_len=32)

@@ -24,7 +24,7 @@ from oppa.training.mesh import open_mesh
 from oppa.training.planted_noise import self_test
 from oppa.training.replica import Replica
 from oppa.training.sources import source_of
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 from tests.training.gradient_loop import OwnLoop
 
 torch.set_num_threads(1)

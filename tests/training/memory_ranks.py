@@ -28,7 +28,7 @@ from oppa.training.mesh import Mesh, open_mesh, regrouped
 from oppa.training.replica import Replica
 from oppa.training.sources import source_of
 from oppa.training.staging import stage
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 STEPS = 2
 """In each layout: from the second one on, moments and gradients exist together."""

@@ -30,7 +30,7 @@ from oppa.training.saving import resume, save
 from oppa.training.sources import Source, source_of
 from oppa.training.staging import stage
 from oppa.training.weights import initial
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 
 def whole(state: State, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, torch.Tensor]:

@@ -28,7 +28,7 @@ from oppa.training.sources import source_of
 from oppa.training.tensor_parallel import Slice, cross_entropy
 from oppa.training.tied import COPIES
 from oppa.training.weights import materialise
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 from tests.training.conftest import ROOT
 from tests.training.gradient_loop import SIZES, OwnLoop
 from tests.training.test_families import FAMILIES

@@ -18,7 +18,7 @@ from oppa.training.profiling import Profiling
 from oppa.training.replica import Replica
 from oppa.training.run_folder import SCALES, RunSpec
 from oppa.training.sources import source_of
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 from tests.training.conftest import TINY
 from tests.training.runs import Heard, Runs, configured, events, losses, runs, steps_of
 

@@ -15,7 +15,7 @@ from oppa.training.batches import MASK, Corpus, Source, in_order
 from oppa.training.images import Digits
 from oppa.training.sources import source_of
 from oppa.training.tensor_parallel import IGNORED
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 from tests.training.conftest import TINY
 
 ENCODER = dataclasses.replace(TINY, vocab=257, causal=False)

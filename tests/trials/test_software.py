@@ -17,7 +17,7 @@ from oppa.problem.problem import Problem
 from oppa.trials.placement import environment
 from oppa.trials.runner import find_program, load_runner
 from oppa.trials.software import require_same, software_of
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 from oppa.tuning.formats import export
 
 LONG = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"

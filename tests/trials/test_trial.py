@@ -12,7 +12,7 @@ import pytest
 from oppa.errors import StudyError
 from oppa.problem.training import Limits
 from oppa.trials import processes
-from oppa.trials.groups import is_v2, own_group
+from oppa.trials.cgroups import is_v2, own_group
 from oppa.trials.local import LocalLauncher
 from oppa.trials.trial import run_trial
 from tests.trials.conftest import STUDY

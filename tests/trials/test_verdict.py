@@ -3,8 +3,8 @@
 import pytest
 
 from oppa.trials.launcher import Exit, ProcessExit
-from oppa.trials.verdict import Sign, Verdict, verdict
-from oppa.trials.wire import Report
+from oppa.trials.trial_folder import Report
+from oppa.trials.verdict import Sign, TrialVerdict, verdict
 
 
 def ended(rank, *, code=None, signal=None, time=10.0):
@@ -17,16 +17,16 @@ def judge(*exits, report=None, must_end=None, failure="", steps=5, asked_to_stop
 
 
 CLEAN = (ended(0, code=0), ended(1, code=0))
-LATE = Sign(time=20.0, verdict=Verdict(outcome="timed_out", cause="took too long"))
+LATE = Sign(time=20.0, verdict=TrialVerdict(outcome="timed_out", cause="took too long"))
 
 
 def test_all_steps_and_a_clean_end_is_complete():
-    assert judge(*CLEAN) == Verdict(outcome="completed")
+    assert judge(*CLEAN) == TrialVerdict(outcome="completed")
 
 
 def test_what_happens_once_a_program_has_done_its_steps_is_no_failure():
     done = Report(outcome="completed", time=9.0)
-    assert judge(ended(1, signal=6), ended(0, code=0), report=done) == Verdict(outcome="completed")
+    assert judge(ended(1, signal=6), ended(0, code=0), report=done) == TrialVerdict(outcome="completed")
     assert judge(ended(1, signal=6), report=done, steps=3, asked_to_stop=True).outcome == "terminated_early"
     assert judge(ended(1, signal=6, time=8.0), report=done).cause == "rank 1 was killed by SIGABRT"
     assert judge(ended(0, code=1), report=done, steps=3).outcome == "failed"
@@ -34,12 +34,12 @@ def test_what_happens_once_a_program_has_done_its_steps_is_no_failure():
 
 def test_a_clean_end_too_soon_is_early_only_if_we_asked():
     assert judge(*CLEAN, steps=3, asked_to_stop=True).outcome == "terminated_early"
-    assert judge(*CLEAN, steps=3) == Verdict(outcome="failed", cause="ended after 3 of 5 steps", traceback="words")
+    assert judge(*CLEAN, steps=3) == TrialVerdict(outcome="failed", cause="ended after 3 of 5 steps", traceback="words")
 
 
 def test_who_reports_before_anyone_ends_is_believed():
     report = Report(outcome="out_of_memory", cause="no memory", rank=1, time=9.0)
-    assert judge(ended(1, code=1), ended(0, signal=6), report=report) == Verdict(outcome="out_of_memory", cause="no memory", rank=1)
+    assert judge(ended(1, code=1), ended(0, signal=6), report=report) == TrialVerdict(outcome="out_of_memory", cause="no memory", rank=1)
 
 
 def test_who_reports_after_a_rank_was_killed_only_lost_it():

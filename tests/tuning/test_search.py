@@ -13,7 +13,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.training import Limits
 from oppa.study import Study
 from oppa.study.records import BASELINE, SEARCH, VERIFICATION
-from oppa.trials import wire
+from oppa.trials import trial_folder
 from oppa.trials.launcher import Exit, ProcessExit
 from oppa.trials.trial import run_trial
 from oppa.tuning.designers import make_designer
@@ -62,13 +62,13 @@ class Actor:
         if self.step_time_s == CRASH:
             return self._exit(1)
         if self.memory_bytes > ROOM:
-            wire.write_json(self.folder / wire.REPORT, {"outcome": "out_of_memory", "cause": "too large", "rank": 0})
+            trial_folder.write_json(self.folder / trial_folder.REPORT, {"outcome": "out_of_memory", "cause": "too large", "rank": 0})
             return self._exit(1)
-        if self.done == self.spec.steps or (self.folder / wire.STOP).exists():
+        if self.done == self.spec.steps or (self.folder / trial_folder.STOP).exists():
             return self._exit(0)
         steps = range(self.done, min(self.done + STEPS_PER_POLL, self.spec.steps))
         lines = [{"step": step, "step_time_s": self.step_time_s, "memory_bytes": self.memory_bytes} for step in steps]
-        with (self.folder / wire.MEASUREMENTS).open("a") as file:
+        with (self.folder / trial_folder.MEASUREMENTS).open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
         self.done = steps.stop
         return None

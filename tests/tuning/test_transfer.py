@@ -10,7 +10,7 @@ from oppa.errors import InputError, StudyError
 from oppa.problem.encoding import column_names
 from oppa.problem.problem import Problem
 from oppa.study import Study
-from oppa.trials.throughput import Estimate
+from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers.oppa import Oppa, fitted
@@ -27,7 +27,7 @@ def study_of(tmp_path, problem, candidates):
         with Study.create(tmp_path / "study", question.to_dict(), question.fingerprint) as study:
             for seen in observations:
                 rate = None if seen.log_steps_per_s is None else math.exp(seen.log_steps_per_s)
-                estimate = rate and Estimate(steps_per_s=rate, variance=1e-4 * rate**2, kept=STEPS - 1)
+                estimate = rate and ThroughputEstimate(steps_per_s=rate, variance=1e-4 * rate**2, kept=STEPS - 1)
                 result = TrialResult(outcome=seen.outcome, estimate=estimate, memory_bytes=seen.memory_bytes, seconds=1.0)
                 study.finish(study.claim(candidates.configuration(seen.candidate)), result)
         return tmp_path / "study"

@@ -27,7 +27,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.training import Scaling
 from oppa.report.record import Section
-from oppa.table import Origin, Row, Table
+from oppa.table import Origin, Table, TableRow
 from oppa.table.goodput import statistical_efficiency
 
 TIMES, STATISTICS = "adaptdl_throughput_t4.csv", "adaptdl_gradstats.csv"
@@ -99,7 +99,9 @@ def workload(name: str) -> Workload:
             seconds = step_s + (count - 1) * (step_s - sync_s)
             configuration = Configuration(dp=GPUS, global_batch=GPUS * int(local) * count, micro_batch=int(local))
             rows.append(
-                Row(configuration=configuration, steps_per_s=1 / seconds, log_stddev=0.02, memory_bytes=None, source="measured", trials=())
+                TableRow(
+                    configuration=configuration, steps_per_s=1 / seconds, log_stddev=0.02, memory_bytes=None, source="measured", trials=()
+                )
             )
     return Workload(name=name, table=_table(rows), statistics=statistics, first=int(statistics["batch_size"].min()))
 
@@ -109,7 +111,7 @@ def _read(file: str, name: str) -> pd.DataFrame:
     return everything[everything["app"] == name]
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[TableRow]) -> Table:
     problem = load_job(catalog.find("runners", "simulated") / "jobs" / "vit.toml")  # any job: the table only needs its facts
     origin = Origin.of(
         problem,

@@ -13,7 +13,7 @@ from oppa.bench.resharding import COLD, speedups
 from oppa.problem.model import Model
 from oppa.report.record import provenance
 from oppa.table import Table
-from oppa.trials.wire import write_json
+from oppa.trials.trial_folder import write_json
 
 RECORD = "restarts.json"
 REPEATS = 5

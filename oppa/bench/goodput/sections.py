@@ -12,7 +12,7 @@ from oppa.bench.goodput.gains import Gains, gains
 from oppa.bench.goodput.variants import AS_WRITTEN, OURS
 from oppa.bench.tracks import Track, layout_of, time_to
 from oppa.report.record import Section
-from oppa.table import Row, Table
+from oppa.table import Table, TableRow
 
 Array = NDArray[np.float64]
 
@@ -99,7 +99,7 @@ def table_section(table: Table) -> Section:
     )
 
 
-def best_rows(table: Table) -> dict[int, Row]:
+def best_rows(table: Table) -> dict[int, TableRow]:
     """Return the row with the highest throughput at each global batch, ascending."""
     fastest = table.fastest()
     return {

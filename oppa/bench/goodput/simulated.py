@@ -38,7 +38,7 @@ from oppa.random_streams import stream
 from oppa.report.figures import standalone
 from oppa.report.record import Section
 from oppa.simulator.simulator import Simulator
-from oppa.table import Origin, Row, Table
+from oppa.table import Origin, Table, TableRow
 from oppa.table.goodput import goodput
 from oppa.table.rows import ParallelStrategy
 
@@ -162,7 +162,9 @@ def world_of(name: str) -> Cluster:
         configuration = candidates.configuration(index)
         if (rate := simulator.steps_per_s(configuration)) is not None:
             memory = simulator.memory_bytes(configuration)
-            row = Row(configuration=configuration, steps_per_s=rate, log_stddev=0.0, memory_bytes=memory, source="predicted", trials=())
+            row = TableRow(
+                configuration=configuration, steps_per_s=rate, log_stddev=0.0, memory_bytes=memory, source="predicted", trials=()
+            )
             rows.append(row)
     origin = Origin.of(
         load_job(path),

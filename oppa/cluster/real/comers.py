@@ -9,7 +9,7 @@ from typing import Any
 from oppa.cluster.arrivals import Arrivals
 from oppa.cluster.real.spool import ARRIVALS
 from oppa.cluster.real.view import View
-from oppa.trials.wire import write_json
+from oppa.trials.trial_folder import write_json
 
 
 class Comers:

@@ -34,7 +34,7 @@ from oppa.problem.job import load_job
 from oppa.table import Table
 from oppa.table.files import META
 from oppa.training.run_folder import STOP
-from oppa.trials.wire import write_json
+from oppa.trials.trial_folder import write_json
 
 JOB, ELASTIC, WANTED, STARTED, RUN = "job.toml", "elastic.json", "wanted.json", "started.json", "run"
 ENDING, CANCELLED, HELD, LOG = "ending.json", "cancelled", ".supervised", "supervisor.log"

@@ -14,7 +14,7 @@ from oppa.cluster.real.spool import ENDING, HELD, JOB, STARTED, Elastic
 from oppa.pipeline import stored_orders
 from oppa.training import ledger
 from oppa.trials.processes import this_process
-from oppa.trials.wire import write_json
+from oppa.trials.trial_folder import write_json
 
 LOOKS = 20
 """Number of retries for the lock, which a process that tests it may hold for a moment."""

@@ -1,6 +1,6 @@
 """torchrun and a program that reads `trial.json`: starts the job's own runner as a trial does, without oppa monitoring it.
 
-All parameters are in that file; see `oppa.trials.wire`.
+All parameters are in that file; see `oppa.trials.trial_folder`.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from oppa.problem.problem import Problem
 from oppa.trials.environments import environment, variables
 from oppa.trials.placement import TORCHRUN_RANKS
 from oppa.trials.runner import Runner, load_runner
-from oppa.trials.wire import SPEC, TrialSpec
+from oppa.trials.trial_folder import SPEC, TrialSpec
 from oppa.tuning.formats import launch
 from oppa.tuning.formats.format import Files, Reading, only
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from oppa.places import network
 from oppa.training.mesh import open_mesh
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 torch.set_num_threads(1)
 

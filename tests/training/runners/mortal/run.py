@@ -21,7 +21,7 @@ from oppa.problem.configuration import Configuration
 from oppa.training import replica as replicas
 from oppa.training.adviser import Advice
 from oppa.training.attempt import Attempt
-from oppa.trials.wire import TrialSpec
+from oppa.trials.trial_folder import TrialSpec
 
 
 def run(folder, rank, world):

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from oppa.problem.training import Limits
-from oppa.trials import processes, quota
+from oppa.trials import cgroups, processes
+from oppa.trials.cgroups import CpuGroups, quotas_lacking
 from oppa.trials.local import LocalLauncher
-from oppa.trials.quota import CpuGroups, quotas_lacking
 from oppa.trials.trial import run_trial
 
 pytestmark = pytest.mark.skipif(bool(quotas_lacking()), reason=quotas_lacking())
@@ -19,7 +19,7 @@ def test_groups_hold_the_quota_and_are_removed():
         limits = [
             [(group / name).read_text() for name in ("cpu.max", "cpu.cfs_quota_us") if (group / name).exists()] for group in groups.ranks
         ]
-        assert [text.split()[0] for (text,) in limits] == [str(quota.PERIOD_US // 2), str(quota.PERIOD_US // 4)]
+        assert [text.split()[0] for (text,) in limits] == [str(cgroups.PERIOD_US // 2), str(cgroups.PERIOD_US // 4)]
     finally:
         groups.close()
     assert not groups.folder.exists()
@@ -41,7 +41,7 @@ def test_what_a_dead_tuner_left_is_removed_and_a_living_ones_kept():
     this = processes.this_process()
     dead = groups.folder.with_name(groups.folder.name.replace(f"-{this.started}-", f"-{this.started - 1}-"))
     dead.mkdir()
-    quota.remove_abandoned("quota-test")
+    cgroups.remove_abandoned("quota-test")
     try:
         assert groups.folder.exists()
         assert not dead.exists()
@@ -51,4 +51,4 @@ def test_what_a_dead_tuner_left_is_removed_and_a_living_ones_kept():
 
 def test_the_probe_leaves_nothing():
     assert quotas_lacking() == ""
-    assert not list(quota._home().glob(f"oppa-probe-{os.getpid()}*"))
+    assert not list(cgroups._home().glob(f"oppa-probe-{os.getpid()}*"))

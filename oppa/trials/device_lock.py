@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from oppa.problem.cluster import Cluster
-from oppa.trials.watch import writable
+from oppa.trials.monitor import writable
 
 _POLL_S = 0.015
 _log = logging.getLogger(__name__)

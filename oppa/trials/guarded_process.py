@@ -14,7 +14,7 @@ PATIENCE_S = 2.0
 """Seconds that a shim may take in addition to the grace period."""
 
 
-class Guard:
+class GuardedProcess:
     """A command that runs under a shim, with a unique tag in its environment. Messages call the command `name`.
 
     The constructor makes this process a subreaper. If the shim is killed, the guarded processes become children of this process, and

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from oppa.trials import claims, processes, quota
+from oppa.trials import cgroups, processes, scratch_dirs
 from oppa.trials.processes import Process
 
 
@@ -17,8 +17,8 @@ def sweep(study: str) -> list[Process]:
     alone.
     """
     found = processes.end(lambda: left_behind(study), grace_s=0)
-    quota.remove_abandoned(study)
-    for folder in claims.abandoned(Path(tempfile.gettempdir()), study):
+    cgroups.remove_abandoned(study)
+    for folder in scratch_dirs.abandoned(Path(tempfile.gettempdir()), study):
         shutil.rmtree(folder, ignore_errors=True)
     return sorted(found)
 

@@ -4,7 +4,7 @@ import pytest
 
 from oppa.errors import MeasurementError
 from oppa.problem.cluster import Link
-from oppa.trials.wire import MeasurementReader, TrialSpec, read_report
+from oppa.trials.trial_folder import MeasurementReader, TrialSpec, read_report
 
 
 def test_a_spec_survives_its_folder(make_spec, tmp_path):

@@ -1,4 +1,4 @@
-"""Control the parent of all ranks (`runners/parent.py`) from the tuner: start it under a guard, and read its events."""
+"""Control the parent of all ranks (`runners/fork_server.py`) from the tuner: start it under a guard, and read its events."""
 
 import contextlib
 import dataclasses
@@ -11,13 +11,13 @@ from typing import Any
 
 from oppa import catalog
 from oppa.trials import logs
-from oppa.trials.guard import Guard
-from oppa.trials.placement import Placement
+from oppa.trials.guarded_process import GuardedProcess
+from oppa.trials.placement import RankPlacement
 
 _MAX_MESSAGE = 1 << 20
 
 
-class RankParent:
+class ForkServer:
     """The process that forks ranks. It is warm if it imports a program first, cold if each rank executes a command of its own."""
 
     def __init__(
@@ -28,14 +28,14 @@ class RankParent:
         self.pid: int | None = None
         """Its process id; None until it has started a gang."""
         flags = ["-P"] if program else ["-I", "-S"]
-        command = [python, *flags, str(catalog.root() / "runners" / "parent.py"), str(theirs.fileno())]
+        command = [python, *flags, str(catalog.root() / "runners" / "fork_server.py"), str(theirs.fileno())]
         command += [str(program)] if program else []
         with theirs:
-            self._guard = Guard(
+            self._guard = GuardedProcess(
                 "the parent of the ranks", command, environment=environment, grace_s=grace_s, pass_fds=[theirs.fileno()], log=log
             )
 
-    def start(self, gang: int, folder: Path, places: list[Placement], words: Path) -> None:
+    def start(self, gang: int, folder: Path, places: list[RankPlacement], words: Path) -> None:
         """Request a gang of ranks, whose logs go to the folder `words`; `events` reports what becomes of it."""
         try:
             ranks = [dataclasses.asdict(place) for place in places]

@@ -10,7 +10,7 @@ import pytest
 
 from oppa.problem.cluster import Cluster
 from oppa.problem.training import Limits
-from oppa.trials.exclusion import exclusive
+from oppa.trials.device_lock import exclusive
 from oppa.trials.local import LocalLauncher
 from oppa.trials.trial import run_trial
 
@@ -18,7 +18,7 @@ CPUS = Cluster(devices_per_host=2, memory_limit_bytes=1 << 30)
 HOLDER = """
 import time
 from oppa.problem.cluster import Cluster
-from oppa.trials.exclusion import exclusive
+from oppa.trials.device_lock import exclusive
 with exclusive(Cluster(devices_per_host=1, memory_limit_bytes=1), lambda: None):
     print(flush=True)
     time.sleep(100)

@@ -9,8 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from oppa.trials import claims
-from oppa.trials.groups import is_v2, own_group
+from oppa.trials import scratch_dirs
 
 PERIOD_US = 20_000
 """The period of a quota. It is much shorter than a training step, so that a rank's turns even out within a step.
@@ -23,7 +22,7 @@ class CpuGroups:
     """A control group for each rank, which limits it to a number of cores in each period; raises OSError if groups cannot be made."""
 
     def __init__(self, study: str, cpus: Sequence[float], *, period_us: int = PERIOD_US) -> None:
-        self.folder = _home() / claims.name(study)
+        self.folder = _home() / scratch_dirs.name(study)
         self.ranks = [self.folder / f"rank{rank}" for rank in range(len(cpus))]
         self.folder.mkdir()
         try:
@@ -53,8 +52,33 @@ def quotas_lacking() -> str:
 def remove_abandoned(study: str) -> None:
     """Remove the groups that dead tuners of this study left behind."""
     with contextlib.suppress(OSError):
-        for folder in claims.abandoned(_home(), study):
+        for folder in scratch_dirs.abandoned(_home(), study):
             _remove(folder)
+
+
+def own_group(controller: str) -> Path:
+    """Return the folder of the control group that this process is in.
+
+    The folder is in the controller's own hierarchy (version 1) if that is mounted, else in the unified hierarchy (version 2).
+
+    Raises:
+        FileNotFoundError: neither hierarchy is mounted.
+    """
+    within = {kinds: path for _, kinds, path in (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())}
+    mounts = [line.split()[1:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for mount, kind, options in mounts:
+        if kind == "cgroup" and controller in options.split(","):
+            path = next((path for kinds, path in within.items() if controller in kinds.split(",")), "/")
+            return _visible(Path(mount), path)
+    for mount, kind, _ in mounts:
+        if kind == "cgroup2":
+            return _visible(Path(mount), within.get("", "/"))
+    raise FileNotFoundError("no control groups are mounted")
+
+
+def is_v2(group: Path) -> bool:
+    """Return True if the control group is of version 2."""
+    return (group / "cgroup.controllers").exists()
 
 
 def _home() -> Path:
@@ -91,3 +115,9 @@ def _remove(folder: Path) -> None:
         if not folder.exists():
             return
         time.sleep(0.02)
+
+
+def _visible(mount: Path, path: str) -> Path:
+    """Return the group's folder, or the top of the visible tree if a container shows only a part of it."""
+    group = mount / path.lstrip("/")
+    return group if group.is_dir() else mount

@@ -1,7 +1,8 @@
 """Start the ranks of all trials, one after the other, in one parent process that uses the standard library alone.
 
-The parent is started as `python -P parent.py CONTROL [PROGRAM]`. With a program (a warm start) it imports the program once, and each rank
-is a fork that calls the program's `run(folder, rank, world) -> exit code`. Without one (a cold start) each rank executes its own command.
+The parent is started as `python -P fork_server.py CONTROL [PROGRAM]`. With a program (a warm start) it imports the program once, and each
+rank is a fork that calls the program's `run(folder, rank, world) -> exit code`. Without one (a cold start) each rank executes its own
+command.
 
 It receives requests (<-) and sends events (->) over the socket CONTROL, one JSON message per packet:
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from oppa.errors import MeasurementError, StudyError
-from oppa.trials import wire
-from oppa.trials.verdict import Sign, Verdict
-from oppa.trials.wire import Measurement, Outcome, TrialSpec
+from oppa.trials import trial_folder
+from oppa.trials.trial_folder import Measurement, Outcome, TrialSpec
+from oppa.trials.verdict import Sign, TrialVerdict
 from oppa.units import format_seconds
 
 HANG_S = 10.0
@@ -21,7 +21,7 @@ StopRule = Callable[[Sequence[float]], bool]
 """A function of the seconds of all steps so far, the first included. It returns True if these steps are enough."""
 
 
-class Watch:
+class TrialMonitor:
     """Monitors a trial from its start: forwards its measurements, stops it early, and detects when it must be ended."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Watch:
         self._hang_s = hang_s
         self._judge = judge
         self._on_step = on_step
-        self._reader = wire.MeasurementReader(folder)
+        self._reader = trial_folder.MeasurementReader(folder)
         self._started_at = self._last_step_at = time.monotonic()
         self.measurements: list[Measurement] = []
         self.setup_s: float | None = None
@@ -58,7 +58,7 @@ class Watch:
         """Return the seconds since the start."""
         return time.monotonic() - self._started_at
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the steps reported since the last call, and consult the judge if there are any."""
         try:
             new = self._reader.new()
@@ -87,14 +87,14 @@ class Watch:
 
     def _end(self, outcome: Outcome, cause: str) -> None:
         """Record that the trial must end; the first reason stands."""
-        self.must_end = self.must_end or Sign(time=time.time(), verdict=Verdict(outcome=outcome, cause=cause))
+        self.must_end = self.must_end or Sign(time=time.time(), verdict=TrialVerdict(outcome=outcome, cause=cause))
 
     def _consult_judge(self) -> None:
         if self._judge is None or self.asked_to_stop or len(self.measurements) >= self._wanted:
             return
         if self._judge(self.step_times_s):
             with writable(self._folder):
-                (self._folder / wire.STOP).touch()
+                (self._folder / trial_folder.STOP).touch()
             self.asked_to_stop = True
 
 
