@@ -6,11 +6,11 @@ command.
 
 It receives requests (<-) and sends events (->) over the socket CONTROL, one JSON message per packet:
 
-    <- {"gang": 1, "folder": of the trial, "logs": folder, "ranks": [{"rank": 0, "world": 4, "argv": [...] or null, "environment": {...},
-        "groups": [...]}, ...]}
-    -> {"event": "started", "gang": 1, "pid": of this parent}
-    -> {"event": "exit", "gang": 1, "rank": 0, "code": 0 or null, "signal": null or 9, "time": unix seconds}
-    -> {"event": "failed", "gang": 1 (null: the import), "cause": ..., "traceback": ...}
+    <- {"launch_id": 1, "folder": of the trial, "logs": folder,
+        "ranks": [{"rank": 0, "world": 4, "argv": [...] or null, "environment": {...}, "groups": [...]}, ...]}
+    -> {"event": "started", "launch_id": 1, "pid": of this parent}
+    -> {"event": "exit", "launch_id": 1, "rank": 0, "code": 0 or null, "signal": null or 9, "time": unix seconds}
+    -> {"event": "failed", "launch_id": 1 (null: the import), "cause": ..., "traceback": ...}
 
 When the socket closes, the parent starts no more ranks, and ends after its last rank. When the parent dies, its ranks are killed.
 """
@@ -55,48 +55,48 @@ class Parent:
             self.control.send(json.dumps({"event": event, **facts}).encode())
 
     def hear(self):
-        """Start the gang that a message describes, or stop listening if the socket has closed."""
+        """Start the ranks that a request describes, or stop listening if the socket has closed."""
         packet = self.control.recv(MAX_MESSAGE)
         if not packet:
             self.listening = False
             self.selector.unregister(self.control)
             return
-        gang = json.loads(packet)
+        request = json.loads(packet)
         try:
-            for rank in gang["ranks"]:
-                self.start(gang, rank)
-            self.tell("started", gang=gang["gang"], pid=os.getpid())
+            for rank in request["ranks"]:
+                self.start(request, rank)
+            self.tell("started", launch_id=request["launch_id"], pid=os.getpid())
         except Exception as error:  # noqa: BLE001 - every error is reported to the tuner
-            self.tell("failed", gang=gang["gang"], cause=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+            self.tell("failed", launch_id=request["launch_id"], cause=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
 
-    def start(self, gang, rank):
+    def start(self, request, rank):
         """Fork one rank, and watch for its end."""
         threads = len(list(Path("/proc/self/task").iterdir()))
         assert threads == 1, f"a fork of {threads} threads copies one, and locks that the others hold for ever: set `warm = false`"
         own_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
-            become_rank(self, own_pid, gang, rank)
+            become_rank(self, own_pid, request, rank)
         handle = os.pidfd_open(pid)
-        self.selector.register(handle, selectors.EVENT_READ, lambda: self.ended(gang["gang"], rank["rank"], pid, handle))
+        self.selector.register(handle, selectors.EVENT_READ, lambda: self.ended(request["launch_id"], rank["rank"], pid, handle))
 
-    def ended(self, gang, rank, pid, handle):
+    def ended(self, launch_id, rank, pid, handle):
         """Collect the exit status of a rank that has ended, and report it."""
         self.selector.unregister(handle)
         os.close(handle)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         code, number = (code, None) if code >= 0 else (None, -code)
-        self.tell("exit", gang=gang, rank=rank, code=code, signal=number, time=time.time())
+        self.tell("exit", launch_id=launch_id, rank=rank, code=code, signal=number, time=time.time())
 
 
-def become_rank(parent, parent_pid, gang, rank):
+def become_rank(parent, parent_pid, request, rank):
     """Run the rank in the forked child, and exit; never return."""
     code = 1
     try:
-        settle(parent, parent_pid, Path(gang["logs"]), rank)
+        settle(parent, parent_pid, Path(request["logs"]), rank)
         if rank["argv"]:
             os.execvpe(rank["argv"][0], rank["argv"], os.environ)
-        code = call(parent.program, Path(gang["folder"]), rank["rank"], rank["world"])
+        code = call(parent.program, Path(request["folder"]), rank["rank"], rank["world"])
     except BaseException:  # noqa: BLE001 - a fork must not continue as a second parent
         traceback.print_exc()
     finally:
@@ -155,7 +155,7 @@ def main():
     try:
         parent.program = load(sys.argv[2]) if len(sys.argv) > 2 else None
     except BaseException as error:
-        parent.tell("failed", gang=None, cause=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+        parent.tell("failed", launch_id=None, cause=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
         raise
     gc.freeze()  # keeps the memory of imported modules shared with the ranks
     # SIGTERM is ignored, because the parent's death would kill its ranks at once: it ends after them.

@@ -16,7 +16,7 @@ from typing import Any
 from oppa import catalog
 from oppa.bench.profile_regret import Regret, decided, regret
 from oppa.errors import EnvironmentLackingError, InfeasibleError
-from oppa.places.engine import Request, open_engine
+from oppa.launchers.resolve import LaunchRequest, open_backend
 from oppa.problem.batches import batches_of, over, parse_batches
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
@@ -145,10 +145,10 @@ def _again(problem: Problem, contested: Collection[Configuration], repeats: int,
 def _sitting(problem: Problem, folder: Path) -> Iterator[TrialExecutor]:
     """Open a session in a folder, whose trials run on this machine."""
     runner, grace_s = load_runner(problem.runner), problem.limits.grace_s
-    request = Request(launcher="local").resolve(problem.cluster)
+    request = LaunchRequest(launcher="local").resolve(problem.cluster)
     with (
         Study.create(folder, problem.to_dict(), problem.fingerprint) as study,
-        open_engine(request, problem.cluster, folder, name=problem.name, grace_s=grace_s, on_tick=lambda: None) as engine,
+        open_backend(request, problem.cluster, folder, name=problem.name, grace_s=grace_s, on_tick=lambda: None) as engine,
         engine.launcher(runner, study=study.uuid, grace_s=grace_s) as launcher,
     ):
         launcher.prepare()

@@ -9,7 +9,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the check
     """Look at this machine: what can run here, and what is missing."""
     from oppa.cli import style
     from oppa.errors import EnvironmentLackingError
-    from oppa.places import checks as places
+    from oppa.launchers import checks as places
     from oppa.trials import host
 
     found = [*host.checks(), *places.checks()]

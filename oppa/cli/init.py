@@ -37,7 +37,7 @@ def _suggested(preset: str) -> str:
     import dataclasses
 
     from oppa.cli import style
-    from oppa.places import slurm
+    from oppa.launchers import slurm
     from oppa.problem.allocation import read_allocation, read_netlab
     from oppa.problem.detect import suggest_job, this_machine
 
@@ -46,9 +46,9 @@ def _suggested(preset: str) -> str:
         share = dataclasses.replace(machine, cores=machine.cores / given.hosts, memory_bytes=machine.memory_bytes // given.hosts, gpus=0)
         return suggest_job(share, hosts=given.hosts, devices=given.devices_per_host, link=given.link, preset=preset)
     if job := slurm.own_job():
-        from oppa.places.survey import survey
+        from oppa.launchers.probe import probe
 
         with style.err().status(f"looking at the hosts of Slurm's job {job}"):
-            found = survey(job)
+            found = probe(job)
         return suggest_job(found.machine, hosts=found.hosts, link=found.link, preset=preset)
     return suggest_job(preset=preset)

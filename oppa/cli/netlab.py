@@ -17,7 +17,7 @@ import typer
 from oppa.errors import InputError
 
 if TYPE_CHECKING:
-    from oppa.places.netlab import Netlab
+    from oppa.launchers.emulation.netlab import Netlab
     from oppa.problem.cluster import Link
     from oppa.trials.cgroups import CpuGroups
 
@@ -50,7 +50,7 @@ def netlab(
     Linux only, as root; nothing is left behind. Carrying 200 Mbit/s takes about 0.15 cores, 1 Gbit/s 0.25. Exit codes: that of the first
     rank that fails (128 + signal where it was killed), 2 wrong input, 3 environment lacking, 130 interrupted.
     """
-    from oppa.places.netlab import Netlab
+    from oppa.launchers.emulation.netlab import Netlab
     from oppa.problem.cluster import Link
     from oppa.units import format_bandwidth, parse_seconds
 
@@ -96,7 +96,7 @@ def _check(command: list[str], cpus_per_rank: float | None) -> None:
 
 
 def _announce(lab: "Netlab", link: "Link", ranks_per_host: int, cpus_per_rank: float | None) -> None:
-    from oppa.places.netlab import netlab_lacking
+    from oppa.launchers.emulation.netlab import netlab_lacking
     from oppa.units import format_bandwidth, format_seconds
 
     what = f"{format_bandwidth(link.bandwidth_bytes_per_s)}, {format_seconds(link.latency_s)} one way"
@@ -112,7 +112,7 @@ def _is_oppa(command: list[str]) -> bool:
 
 def _become(command: list[str], lab: "Netlab", link: "Link", *, ranks_per_host: int, cpus_per_rank: float | None) -> NoReturn:
     """Execute oppa in place of this process. It then has the terminal, signals and exit code, and the emulated hosts end with it."""
-    from oppa.places.emulated_host import INTERFACE
+    from oppa.launchers.emulation.host import INTERFACE
 
     told = {
         "hosts": [{"address": host.address, "namespace": str(host.namespace)} for host in lab.hosts],
@@ -128,7 +128,7 @@ def _become(command: list[str], lab: "Netlab", link: "Link", *, ranks_per_host: 
 
 def _run(command: list[str], lab: "Netlab", ranks_per_host: int, cpus_per_rank: float | None) -> int:
     """Run the command on all ranks; return the code of the first rank that failed, minus its signal if it was killed, else 0."""
-    from oppa.places.emulated_ranks import EmulatedRanks
+    from oppa.launchers.emulation.ranks import EmulatedRanks
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # ends as Ctrl-C does

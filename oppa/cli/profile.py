@@ -124,12 +124,12 @@ def _profiled(
 ) -> "tuple[Table | None, str]":
     from oppa.cli.profile_watch import make_profile_watcher
     from oppa.cli.sitting import again_with, going_on, running_trials
-    from oppa.places.engine import Request
+    from oppa.launchers.resolve import LaunchRequest
     from oppa.tuning.profile import Keeper, profile
     from oppa.tuning.search import TrialExecutor
 
     again = again_with("--table", study.folder)
-    request = Request(launcher="auto")
+    request = LaunchRequest(launcher="auto")
     request = request if runner.in_process else request.resolve(problem.cluster)
     trials = running_trials(runner, problem, study, request, interruption, again=again, seed=wishes.seed)
     watching = make_profile_watcher(study, interruption, problem, profiler, bound=wishes.loss)

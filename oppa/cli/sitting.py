@@ -12,7 +12,7 @@ from oppa.errors import EnvironmentLackingError
 
 if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
-    from oppa.places.engine import Request
+    from oppa.launchers.resolve import LaunchRequest
     from oppa.problem.problem import Problem
     from oppa.simulator.imitation import Imitator
     from oppa.study import Study
@@ -25,7 +25,7 @@ def running_trials(
     runner: "Runner",
     problem: "Problem",
     study: "Study",
-    request: "Request",
+    request: "LaunchRequest",
     interruption: "Interruption",
     *,
     again: list[str],
@@ -44,15 +44,15 @@ def running_trials(
 
         yield ImitatedTrials(imitator or Simulator.of(problem), seed=seed)
         return
-    from oppa.places.companions import companions
-    from oppa.places.engine import open_engine
+    from oppa.launchers.parallel_tuners import parallel_tuners
+    from oppa.launchers.resolve import open_backend
     from oppa.trials.trial import run_trial
 
     grace_s, cluster = problem.limits.grace_s, problem.cluster
     with (
-        open_engine(request, cluster, study.folder, name=problem.name, grace_s=grace_s, on_tick=interruption.check) as engine,
+        open_backend(request, cluster, study.folder, name=problem.name, grace_s=grace_s, on_tick=interruption.check) as engine,
         engine.launcher(runner, study=study.uuid, grace_s=grace_s) as launcher,
-        companions(engine, again, study.folder, grace_s=grace_s),
+        parallel_tuners(engine, again, study.folder, grace_s=grace_s),
     ):
         launcher.prepare()  # its imports overlap with ours
         yield functools.partial(run_trial, launcher)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
     from oppa.control.decision import Policy
     from oppa.control.offers import Offers
-    from oppa.places.engine import Engine, Request
+    from oppa.launchers.resolve import Backend, LaunchRequest
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
     from oppa.table.table import Table
@@ -79,7 +79,7 @@ def train(
     """
     from oppa.cli.learned import policy_maker
     from oppa.cli.question import question_with_table
-    from oppa.places.engine import Request
+    from oppa.launchers.resolve import LaunchRequest
     from oppa.table.table import Table
     from oppa.trials.runner import load_runner
 
@@ -97,7 +97,7 @@ def train(
     if control and policy:
         raise InputError(f"`--policy {policy}` beside `--control {control}`", hint="that service has a policy: leave one of them out")
     there = _there(control)
-    request = Request(launcher=launcher, parallel=1, options=tuple(sbatch or ())).resolve(problem.cluster)
+    request = LaunchRequest(launcher=launcher, parallel=1, options=tuple(sbatch or ())).resolve(problem.cluster)
     asked = configuration if setting or source.is_dir() else None
     result, code = _supervised(
         problem,
@@ -140,7 +140,7 @@ def train_under(
         policy: Name of the policy.
         make: Function that makes the policy.
     """
-    from oppa.places.engine import Request
+    from oppa.launchers.resolve import LaunchRequest
     from oppa.trials.runner import load_runner
 
     problem = _measured_for(problem, make(None))
@@ -149,7 +149,7 @@ def train_under(
         asked=configuration,
         usual=configuration,
         table=None,
-        request=Request(launcher="auto", parallel=1).resolve(problem.cluster),
+        request=LaunchRequest(launcher="auto", parallel=1).resolve(problem.cluster),
         policy=policy,
         make=make,
         control=None,
@@ -177,7 +177,7 @@ class _Wishes:
     usual: "Configuration | None"
     """The configuration of a new run if the user asked for none. None: the table's fastest, or the default of the space."""
     table: "Table | None"
-    request: "Request"
+    request: "LaunchRequest"
     policy: str
     """Name of the policy; empty: none."""
     make: "Callable[[Offers | None], Policy] | None"
@@ -199,7 +199,7 @@ class _There:
 
 def _there(text: str) -> _There | None:
     """Return the service that `--control` names, or None if it is empty; raises InputError if it is malformed or the token is missing."""
-    from oppa.places.network import LOOPBACK
+    from oppa.launchers.network import LOOPBACK
     from oppa.protocol.messages import NAME
 
     if not text:
@@ -267,7 +267,7 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
 
 
 @contextlib.contextmanager
-def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine") -> Iterator[dict[str, Any]]:
+def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Backend") -> Iterator[dict[str, Any]]:
     """Run a control service if a policy is given, or use the one that is named.
 
     The yielded account is empty until the end. It then holds what the decisions of a policy were worth.
@@ -287,7 +287,7 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine")
     from oppa.control.background import in_background
     from oppa.control.job import controllers
     from oppa.control.service import Service
-    from oppa.places.network import LOOPBACK
+    from oppa.launchers.network import LOOPBACK
     from oppa.training import ledger
 
     begun = time.time()
@@ -305,10 +305,10 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Engine")
 
 
 @contextlib.contextmanager
-def _told(there: _There, run: "RunSpec", folder: Path, engine: "Engine") -> Iterator[None]:
+def _told(there: _There, run: "RunSpec", folder: Path, engine: "Backend") -> Iterator[None]:
     """Let the ranks find and reach a service on this machine from their hosts, inside the context."""
     from oppa.control import line
-    from oppa.places.network import LOOPBACK
+    from oppa.launchers.network import LOOPBACK
 
     with (
         engine.reached(there.port, grace_s=run.problem.limits.grace_s, log=folder / "tunnel.log") as port,
@@ -318,12 +318,12 @@ def _told(there: _There, run: "RunSpec", folder: Path, engine: "Engine") -> Iter
 
 
 def _engine(
-    request: "Request", problem: "Problem", folder: Path, interruption: "Interruption"
-) -> "contextlib.AbstractContextManager[Engine]":
-    from oppa.places.engine import open_engine
+    request: "LaunchRequest", problem: "Problem", folder: Path, interruption: "Interruption"
+) -> "contextlib.AbstractContextManager[Backend]":
+    from oppa.launchers.resolve import open_backend
 
     grace_s, name = problem.limits.grace_s, problem.name
-    return open_engine(request, problem.cluster, folder, name=name, grace_s=grace_s, on_tick=interruption.check)
+    return open_backend(request, problem.cluster, folder, name=name, grace_s=grace_s, on_tick=interruption.check)
 
 
 def _run(folder: Path, problem: "Problem", wishes: _Wishes) -> "RunSpec":

@@ -12,7 +12,7 @@ from oppa.tuning import designers
 
 if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
-    from oppa.places.engine import Request
+    from oppa.launchers.resolve import LaunchRequest
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
     from oppa.simulator.imitation import Imitator
@@ -59,7 +59,7 @@ def tune(
     Ctrl-C stops it, the same command with --study goes on. Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment
     lacking, 130 interrupted.
     """
-    from oppa.places.engine import Request
+    from oppa.launchers.resolve import LaunchRequest
     from oppa.problem.job import load_job
     from oppa.units import parse_seconds
 
@@ -74,7 +74,7 @@ def tune(
     if time is not None:
         limits = dataclasses.replace(limits, wall_time_s=parse_seconds(time))
     problem = dataclasses.replace(problem, limits=limits)
-    request = Request(launcher=launcher, parallel=parallel, options=tuple(sbatch or ()))
+    request = LaunchRequest(launcher=launcher, parallel=parallel, options=tuple(sbatch or ()))
     wishes = _Wishes(designer=designer, seed=seed, transfer=transfer, request=request, imitator=imitator)
     result, error = _in_session(problem, study, wishes)
     if as_json:
@@ -92,7 +92,7 @@ class _Wishes:
     designer: str
     seed: int
     transfer: Path | None
-    request: "Request"
+    request: "LaunchRequest"
     imitator: "Imitator | None"
     """The simulator that answers trials if they are replayed; None otherwise."""
 

@@ -37,7 +37,7 @@ from oppa.control.page import page, policy_of_page
 from oppa.control.tokens import Tokens
 from oppa.control.watching import answer_watcher
 from oppa.errors import ProtocolError
-from oppa.places.network import LOOPBACK
+from oppa.launchers.network import LOOPBACK
 from oppa.protocol.messages import MAX_BYTES, NAME, Ack, Changed, Hello, Refused, StepTaken, Welcome, from_job
 
 CONNECTIONS = 4096

@@ -26,7 +26,7 @@ class ForkServer:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = log
         self.pid: int | None = None
-        """Its process id; None until it has started a gang."""
+        """Its process id; None until it has started ranks."""
         flags = ["-P"] if program else ["-I", "-S"]
         command = [python, *flags, str(catalog.root() / "runners" / "fork_server.py"), str(theirs.fileno())]
         command += [str(program)] if program else []
@@ -35,11 +35,11 @@ class ForkServer:
                 "the parent of the ranks", command, environment=environment, grace_s=grace_s, pass_fds=[theirs.fileno()], log=log
             )
 
-    def start(self, gang: int, folder: Path, places: list[RankPlacement], words: Path) -> None:
-        """Request a gang of ranks, whose logs go to the folder `words`; `events` reports what becomes of it."""
+    def start(self, launch_id: int, folder: Path, places: list[RankPlacement], words: Path) -> None:
+        """Request the ranks of one launch, whose logs go to the folder `words`; `events` reports what becomes of it."""
         try:
             ranks = [dataclasses.asdict(place) for place in places]
-            self._control.send(json.dumps({"gang": gang, "folder": str(folder), "logs": str(words), "ranks": ranks}).encode())
+            self._control.send(json.dumps({"launch_id": launch_id, "folder": str(folder), "logs": str(words), "ranks": ranks}).encode())
         except BrokenPipeError:
             return  # it is dead, which `ended` reports
 

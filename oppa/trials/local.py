@@ -43,7 +43,7 @@ class LocalLauncher:
         self._folder = Path(tempfile.gettempdir(), scratch_dirs.name(study))
         self._folder.mkdir(mode=0o700)
         self._parent: ForkServer | None = None
-        self._gangs = 0
+        self._launches = 0
         self._quotas_lacking: str | None = None
         self._device_bytes: int | None = None
 
@@ -71,20 +71,22 @@ class LocalLauncher:
         parent = self._ready_parent()
         parent.end_ranks(self._grace_s)
         self._check_devices(spec)
-        self._gangs += 1
-        seat = seat or Seat(rendezvous=f"file://{self._folder / f'rendezvous-{self._gangs}'}", port=placement.free_port())
+        self._launches += 1
+        seat = seat or Seat(rendezvous=f"file://{self._folder / f'rendezvous-{self._launches}'}", port=placement.free_port())
         groups = placement.cpu_groups(self._runner, spec, seat) if self._can_limit(spec) else None
         folder = folder.resolve()
         words = logs.folder(folder, seat.index)
         try:
             words.mkdir(exist_ok=True)
             places = placement.place(self._runner, spec, folder, seat, warm=self._warm, groups=groups)
-            parent.start(self._gangs, folder, places, words)
+            parent.start(self._launches, folder, places, words)
         except OSError:
             if groups is not None:
                 groups.close()
             raise
-        return LocalTrial(self, parent, folder, words, gang=self._gangs, size=len(places), groups=groups, grace_s=self._runner.grace_s)
+        return LocalTrial(
+            self, parent, folder, words, launch_id=self._launches, size=len(places), groups=groups, grace_s=self._runner.grace_s
+        )
 
     def drop_parent(self) -> None:
         """End the parent of the ranks and all processes below it; the next trial gets a new one."""
@@ -121,7 +123,7 @@ class LocalLauncher:
     def _check_devices(self, spec: TrialSpec) -> None:
         if not spec.cluster.on_cuda:
             return
-        if self._gangs == 0:
+        if self._launches == 0:
             self._device_bytes = devices.used_bytes()
         devices.wait_until_released(self._device_bytes)
 
@@ -136,14 +138,14 @@ class LocalTrial:
         folder: Path,
         words: Path,
         *,
-        gang: int,
+        launch_id: int,
         size: int,
         groups: CpuGroups | None,
         grace_s: float | None,
     ) -> None:
         self._launcher = launcher
         self._parent = parent
-        self._gang = gang
+        self._launch_id = launch_id
         self._folder = folder
         self._words = words
         self._size = size
@@ -195,7 +197,7 @@ class LocalTrial:
     def _hear(self, event: dict[str, Any]) -> None:
         if event["event"] == "failed":
             self._failure = Exit(failure=event["cause"], traceback=event["traceback"])
-        elif event["gang"] != self._gang:
+        elif event["launch_id"] != self._launch_id:
             return  # a rank of an earlier trial, which we ended ourselves
         elif event["event"] == "started":
             self._started = True

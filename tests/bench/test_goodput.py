@@ -18,7 +18,7 @@ from oppa.bench.goodput.variants import variants
 from oppa.bench.recorder import Recorder
 from oppa.bench.tracks import COLUMNS, Track, hash_of, layout_of, pooled, time_to
 from oppa.errors import EnvironmentLackingError, InputError
-from oppa.places.netlab import netlab_lacking
+from oppa.launchers.emulation.netlab import netlab_lacking
 from oppa.problem.configuration import Configuration
 from oppa.trials import processes
 from tests.bench.remains import assert_gone, command_of

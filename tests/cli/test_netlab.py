@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oppa.places.netlab import netlab_lacking
+from oppa.launchers.emulation.netlab import netlab_lacking
 from oppa.trials import processes
 from oppa.trials.cgroups import quotas_lacking
 from oppa.trials.processes import Process

@@ -14,7 +14,7 @@ from oppa.cli.question import question_with_table
 from oppa.cli.watch import Interruption
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
-from oppa.table.table import Origin, Table
+from oppa.table import Origin, Table, TableRow
 from oppa.training import ledger
 from oppa.training.run_folder import RunSpec, checkpoints
 

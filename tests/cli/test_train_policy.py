@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from oppa.places.netlab import netlab_lacking
+from oppa.launchers.emulation.netlab import netlab_lacking
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow

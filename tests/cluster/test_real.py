@@ -16,7 +16,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
 from oppa.training import ledger
-from tests.places.slurm_cluster import SlurmCluster, slurm_lacking, until
+from tests.launchers.slurm_cluster import SlurmCluster, slurm_lacking, until
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from oppa.places import agent
-from oppa.places.hosts import HostsLauncher
+from oppa.launchers import agent
+from oppa.launchers.hosts import HostsLauncher
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model

@@ -29,7 +29,7 @@ from oppa.control.learned.weights import Weights
 from oppa.control.policies import policy_of
 from oppa.control.service import Service
 from oppa.errors import EnvironmentLackingError
-from oppa.places.network import LOOPBACK
+from oppa.launchers.network import LOOPBACK
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.protocol.messages import Hello

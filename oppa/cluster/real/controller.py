@@ -20,7 +20,7 @@ from oppa.cluster.real.spool import DECISIONS, FRUITLESS, LOG, Elastic, folders
 from oppa.cluster.real.status import Status, came_to_a_step, cost_of_start, status_of
 from oppa.cluster.real.view import OWN, View, look
 from oppa.errors import EnvironmentLackingError, OppaError
-from oppa.places.slurm import ask
+from oppa.launchers.slurm import ask
 
 LAUNCH_S = 30.0
 """Seconds in which a supervisor that another controller launched must report its start."""

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from oppa.errors import EnvironmentLackingError
-from oppa.places.slurm import ask
+from oppa.launchers.slurm import ask
 
 OWN = "oppa-elastic:"
 """Prefix of the comment of Slurm jobs that hold hosts for an elastic job; the token of that job follows."""

@@ -1,0 +1,165 @@
+"""The agent: a program on each host of a multi-host job, which runs that host's part of every trial with a local launcher.
+
+It reads commands from stdin and writes events to stdout, one short JSON object per line; srun would mix longer lines of several hosts.
+Longer data goes through the trial folder. All hosts receive the same lines, and each answers with its own number:
+
+    <- {"do": "port"}                                                            host 0: find a free port for the rendezvous
+    <- {"do": "start", "launch_id": 1, "folder": ..., "master": ..., "port": ...}  start the trial in `folder`; `launch_id` counts launches
+    <- {"do": "end", "launch_id": 1, "grace_s": 5}  end its remaining processes
+    -> {"event": "ready", "host": 0, "name": ...}
+    -> {"event": "port", "host": 0, "port": ...}
+    -> {"event": "exit", "host": 0, "launch_id": 1}  its processes on this host have ended: see `exit0.json`
+    -> {"event": "ended", "host": 0, "launch_id": 1}  no process is left on this host
+    -> {"event": "alive", "host": 0, "launch_id": 1}  at its start, then every few seconds while it runs
+
+When stdin closes, the agent ends everything that it has started, and itself.
+"""
+
+import dataclasses
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from oppa.launchers import network
+from oppa.trials import processes
+from oppa.trials.launcher import Exit
+from oppa.trials.local import LocalLauncher, LocalTrial
+from oppa.trials.orphans import sweep
+from oppa.trials.placement import Seat, free_port
+from oppa.trials.runner import load_runner
+from oppa.trials.trial_folder import TrialSpec, write_json
+from oppa.trials.verdict import kernel_oom_kills
+
+POLL_S = 0.01
+ALIVE_S = 2.0
+"""Seconds between two `alive` events. They are needed because srun continues when a host dies."""
+HOST = "OPPA_HOST"
+"""Environment variable with the number of this host in the job, for launchers other than Slurm."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTask:
+    """The parameters of all agents of a job."""
+
+    runner: str
+    """Folder of the runner."""
+    runs: bool
+    """True if the runner trains runs instead of trials."""
+    study: str
+    """Id of the study, which tags all processes."""
+    hosts: int
+    """Number of hosts of the job."""
+    grace_s: float
+
+    @property
+    def argv(self) -> list[str]:
+        """Return the command line of an agent, with this installation of oppa."""
+        return [sys.executable, "-P", "-c", processes.program("oppa.launchers.agent"), json.dumps(dataclasses.asdict(self))]
+
+
+class Agent:
+    """Runs one host's part of every trial."""
+
+    def __init__(self, task: AgentTask, launcher: LocalLauncher, host: int) -> None:
+        self._task, self._launcher, self._host = task, launcher, host
+        self._launch_id = 0
+        self._folder = Path()
+        self._trial: LocalTrial | None = None
+        """The present trial, until the tuner asks to end it."""
+        self._exited = False
+        self._oom_kills = 0
+        self._alive_at = 0.0
+
+    def serve(self) -> None:
+        """Execute commands until stdin closes."""
+        self._launcher.prepare()
+        self._tell("ready", name=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+        for line in self._lines():
+            if line:
+                self._do(**json.loads(line))
+            self._look()
+
+    def _do(self, do: str, launch_id: int = 0, folder: str = "", master: str = "", port: int = 0, grace_s: float = 0.0) -> None:
+        if do == "start":
+            self._launch_id, self._folder, self._exited = launch_id, Path(folder), False
+            self._oom_kills = kernel_oom_kills()
+            self._start(master, port)
+            self._alive_at = 0.0  # so that `_look` reports at once
+        elif do == "end":
+            if self._trial is not None:
+                self._trial.end(grace_s)
+            self._trial = None
+            self._tell("ended", launch_id=launch_id)
+        elif self._host == 0:
+            self._tell("port", port=free_port())
+
+    def _start(self, master: str, port: int) -> None:
+        interface = network.interface_towards(master)
+        rendezvous = f"tcp://{master}:{port}"
+        seat = Seat(index=self._host, hosts=self._task.hosts, rendezvous=rendezvous, master=master, port=port, interface=interface)
+        try:
+            self._trial = self._launcher.start(self._folder, TrialSpec.read(self._folder), seat)
+        except OSError as error:
+            self._tell_exit(Exit(failure=str(error)))
+
+    def _look(self) -> None:
+        """Send `alive` events, and report the end of the trial once. The tuner then asks to end its remaining processes."""
+        if time.monotonic() > self._alive_at + ALIVE_S:
+            self._alive_at = time.monotonic()
+            self._tell("alive", launch_id=self._launch_id)
+        if self._trial is not None and not self._exited and (exit := self._trial.poll()) is not None:
+            self._tell_exit(exit)
+
+    def _tell_exit(self, exit: Exit) -> None:
+        self._exited = True
+        exit = dataclasses.replace(exit, kernel_oom=kernel_oom_kills() > self._oom_kills)
+        write_json(exit_file(self._folder, self._host), dataclasses.asdict(exit))
+        self._tell("exit", launch_id=self._launch_id)
+
+    def _tell(self, event: str, **facts: Any) -> None:
+        sys.stdout.write(json.dumps({"event": event, "host": self._host, **facts}) + "\n")
+        sys.stdout.flush()
+
+    def _lines(self) -> Iterator[bytes]:
+        """Yield lines as they arrive. While a trial runs, also yield empty lines, so that the trial is polled."""
+        rest = b""
+        while True:
+            waiting = POLL_S if self._trial is not None and not self._exited else None
+            if not select.select([0], [], [], waiting)[0]:
+                yield b""
+                continue
+            data = os.read(0, 1 << 16)
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
+
+
+def exit_file(trial: Path, host: int) -> Path:
+    """Return the file in which a host reports how a trial's processes ended there."""
+    return trial / f"exit{host}.json"
+
+
+def main() -> None:
+    """Serve as the agent that the command line and the environment describe."""
+    signal.signal(signal.SIGTERM, _leave)
+    task = AgentTask(**json.loads(sys.argv[1]))
+    host = int(os.environ.get(HOST) or os.environ["SLURM_PROCID"])
+    sweep(task.study)
+    runner = load_runner(Path(task.runner))
+    with LocalLauncher(runner.for_runs() if task.runs else runner, study=task.study, grace_s=task.grace_s) as launcher:
+        Agent(task, launcher, host).serve()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # everything that was started here is ending already
+
+
+def _leave(*_: object) -> None:
+    """Handle the first SIGTERM: exit, which ends everything that was started here."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)

@@ -1,0 +1,133 @@
+"""The tuner's side of `agent.py`: start the agents of all hosts under guards, send commands and receive events."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oppa.trials import logs
+from oppa.trials.guarded_process import GuardedProcess
+
+READY_S = 120.0
+"""Seconds for an agent to start; it imports oppa, perhaps from a slow file system."""
+ANSWER_S = 20.0
+POLL_S = 0.005
+
+Event = dict[str, Any]
+
+
+class AgentClient:
+    """The agents of all hosts, started by one command for all (srun) or by one per host."""
+
+    def __init__(self, commands: Sequence[list[str]], *, hosts: int, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
+        self._hosts = hosts
+        self._log = log
+        self._grace_s = grace_s
+        self._streams = [_Stream(command, environment=environment, grace_s=grace_s, log=log) for command in commands]
+        self._heard: list[Event] = []
+        self._ready = False
+
+    def wait_ready(self, on_tick: Callable[[], None] = lambda: None) -> None:
+        """Return when all agents have reported that they are ready; raises OSError if one of them fails or times out."""
+        if not self._ready:
+            self.wait_for("ready", self._hosts, READY_S, on_tick)
+            self._ready = True
+
+    def ask_port(self) -> int:
+        """Return a free port of the first host; raises OSError if it does not answer."""
+        self.tell(do="port")
+        return int(self.wait_for("port", 1, ANSWER_S)[0]["port"])
+
+    def tell(self, **said: Any) -> None:
+        """Send a command to all agents. If one has ended, `ended` reports it."""
+        for stream in self._streams:
+            stream.write((json.dumps(said) + "\n").encode())
+
+    def events(self) -> list[Event]:
+        """Return the events since the last call, without blocking."""
+        heard, self._heard = [*self._heard, *(event for stream in self._streams for event in stream.read())], []
+        return heard
+
+    def ended(self) -> str:
+        """Return how one of the commands ended; empty while all of them run."""
+        return next((how for stream in self._streams if (how := stream.ended())), "")
+
+    def wait_for(self, kind: str, count: int, within_s: float, on_tick: Callable[[], None] = lambda: None, **wanted: Any) -> list[Event]:
+        """Wait for an event of this kind, with the fields `wanted`, from `count` hosts; other events stay for `events`.
+
+        Raises:
+            OSError: a command has ended, or the events do not arrive within `within_s` seconds.
+        """
+        found: list[Event] = []
+        deadline = time.monotonic() + within_s
+        while True:
+            others: list[Event] = []
+            for event in self.events():
+                (found if event["event"] == kind and wanted.items() <= event.items() else others).append(event)
+            self._heard = others
+            if len(found) >= count:
+                return found
+            if how := self.ended():
+                raise OSError(f"{how}: {self.last_words() or 'without a word'}")
+            if time.monotonic() > deadline:
+                missing = sorted(set(range(self._hosts)) - {event["host"] for event in found})
+                raise OSError(f"no answer from host {missing[0]} within {within_s:g} s: {self.last_words() or 'without a word'}")
+            on_tick()
+            time.sleep(POLL_S)
+
+    def all_ended(self, launch_id: int, within_s: float) -> bool:
+        """Return True if all hosts report within `within_s` seconds that no process of the trial is left."""
+        try:
+            self.wait_for("ended", self._hosts, within_s, launch_id=launch_id)
+        except OSError:
+            return False
+        return True
+
+    def last_words(self) -> str:
+        """Return the end of what the agents have printed apart from events."""
+        return logs.last_words(self._log)
+
+    def close(self) -> None:
+        """End the agents and all processes that they have started."""
+        for stream in self._streams:
+            stream.hang_up()
+        deadline = time.monotonic() + self._grace_s
+        while time.monotonic() < deadline and not all(stream.ended() for stream in self._streams):
+            time.sleep(POLL_S)
+        for stream in self._streams:
+            stream.close()
+
+
+class _Stream:
+    """A command under a guard, with pipes to its stdin and from its stdout."""
+
+    def __init__(self, command: list[str], *, environment: Mapping[str, str], grace_s: float, log: Path) -> None:
+        self._guard, self._in, self._out = GuardedProcess.with_pipes(
+            "the command that starts the agents", command, environment=environment, grace_s=grace_s, log=log
+        )
+        os.set_blocking(self._out, False)
+        self._rest = b""
+
+    def write(self, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._in, data)
+
+    def read(self) -> list[Event]:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._out, 1 << 16):
+                self._rest += data
+        *lines, self._rest = self._rest.split(b"\n")
+        return [json.loads(line) for line in lines if line.startswith(b"{")]
+
+    def ended(self) -> str:
+        return self._guard.ended()
+
+    def hang_up(self) -> None:
+        os.close(self._in)
+
+    def close(self) -> None:
+        self._guard.close()
+        os.close(self._out)

@@ -1,0 +1,66 @@
+"""Emulated hosts as a host pool; `oppa netlab` lists them in the variable OPPA_NETLAB."""
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Self
+
+from oppa.errors import EnvironmentLackingError
+from oppa.launchers.agent import HOST, AgentTask
+from oppa.problem.allocation import read_netlab
+from oppa.problem.cluster import Cluster
+from oppa.trials.device_lock import exclusive
+from oppa.trials.trial_folder import TrialSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedHostPool:
+    """The hosts of a netlab, or as many of them as a job needs."""
+
+    addresses: tuple[str, ...]
+    namespaces: tuple[str, ...]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Self:
+        """Return the hosts for a job that `require_hosts` has accepted."""
+        hosts = read_netlab()["hosts"][: cluster.hosts]
+        return cls(addresses=tuple(host["address"] for host in hosts), namespaces=tuple(host["namespace"] for host in hosts))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the addresses, as emulated hosts have no names."""
+        return self.addresses
+
+    def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
+        """Hold this machine's devices, which all emulated hosts share."""
+        return exclusive(spec.cluster, on_tick)
+
+    def commands(self, task: AgentTask) -> list[list[str]]:
+        """Return one command per host, which starts an agent in its namespace."""
+        return [["nsenter", f"--net={space}", "env", f"{HOST}={host}", *task.argv] for host, space in enumerate(self.namespaces)]
+
+    def on_first(self, argv: list[str]) -> list[str]:
+        """Return a command that runs `argv` in the namespace of the first host."""
+        return ["nsenter", f"--net={self.namespaces[0]}", *argv]
+
+    def revoked(self) -> str:
+        """Return an empty string: emulated hosts are never withdrawn."""
+        return ""
+
+    def kill(self) -> None:
+        """Do nothing: all processes there are descendants of this one, and have been ended."""
+
+
+def require_hosts(cluster: Cluster) -> None:
+    """Refuse a job that needs more hosts or ranks than `oppa netlab` has; raises EnvironmentLackingError."""
+    told = read_netlab()
+    if not told:
+        hint = f"start it as `oppa netlab --hosts {cluster.hosts} ... -- oppa tune ...`"
+        raise EnvironmentLackingError("no hosts are emulated here", hint=hint)
+    for asked, option, has in (
+        (cluster.hosts, "hosts", len(told["hosts"])),
+        (cluster.devices_per_host, "ranks-per-host", told["ranks_per_host"]),
+    ):
+        if asked > has:
+            message = f"this job has {cluster.hosts} x {cluster.devices_per_host} devices; `oppa netlab --{option}` is {has}"
+            raise EnvironmentLackingError(message, hint=f"set `--{option} {asked}`, or change [cluster]")

@@ -1,0 +1,232 @@
+"""Run trials on several hosts, one after the other: an agent on each host runs its part.
+
+The hosts come from a `HostPool`: a Slurm allocation, or the emulated hosts of this machine.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from oppa.errors import EnvironmentLackingError
+from oppa.launchers.agent import AgentTask, exit_file
+from oppa.launchers.agent_client import AgentClient
+from oppa.trials import logs, placement, scratch_dirs
+from oppa.trials.launcher import Exit, ProcessExit
+from oppa.trials.local import LINGER_S
+from oppa.trials.runner import Runner
+from oppa.trials.trial_folder import TrialSpec
+
+PATIENCE_S = 5.0
+"""Seconds in addition to the grace period in which the hosts must report that no process is left."""
+SILENCE_S = 8.0
+"""Seconds without an event after which a host counts as dead.
+
+It should send one every two seconds. The time is shorter than the one after which a program counts as hung.
+"""
+START_S = 20.0
+"""Additional seconds before a host's first event, as it may wait for devices that release their memory slowly."""
+
+
+class HostPool(Protocol):
+    """A host pool: hosts that one trial at a time can hold."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses of the hosts, in the order in which ranks fill them."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the hosts, for messages."""
+        ...
+
+    def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> AbstractContextManager[None]:
+        """Hold the hosts; until they are available, wait and call `on_tick`."""
+        ...
+
+    def commands(self, task: AgentTask) -> list[list[str]]:
+        """Return the commands that start the agents: one for all hosts, or one per host."""
+        ...
+
+    def on_first(self, argv: list[str]) -> list[str]:
+        """Return a command that runs a small program on the first host, with our stdin and stdout, while trials run there."""
+        ...
+
+    def revoked(self) -> str:
+        """Return why the hosts were withdrawn; empty while they are available."""
+        ...
+
+    def kill(self) -> None:
+        """Kill all remaining processes of this job on the hosts."""
+        ...
+
+
+class HostsLauncher:
+    """Starts a runner's processes on all hosts of a host pool."""
+
+    def __init__(self, runner: Runner, place: HostPool, *, study: str, grace_s: float) -> None:
+        self._place = place
+        self._study, self._runner = study, runner
+        self._grace_s = grace_s if runner.grace_s is None else runner.grace_s
+        self._folder = Path(tempfile.gettempdir(), scratch_dirs.name(study))
+        self._folder.mkdir(mode=0o700)
+        self._agents: AgentClient | None = None
+        self._launches = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def prepare(self) -> None:
+        """Start the agents, so that their imports overlap with the next work of the tuner."""
+        self._living_agents()
+
+    @contextlib.contextmanager
+    def devices(self, spec: TrialSpec, on_tick: Callable[[], None]) -> Iterator[None]:
+        """Hold the hosts, each with an agent that is ready.
+
+        Raises:
+            EnvironmentLackingError: the hosts are lost, or one of them does not answer.
+        """
+        with self._place.devices(spec, on_tick):
+            try:
+                self._living_agents().wait_ready(on_tick)
+            except OSError as error:
+                self.drop_agents()
+                hosts = ", ".join(self._place.names)
+                hint = "once they can, go on with the study"
+                raise EnvironmentLackingError(f"the hosts {hosts} cannot run trials: {error}", hint=hint) from None
+            yield
+
+    def start(self, folder: Path, spec: TrialSpec) -> "HostsTrial":
+        """Start the trial in `folder`, which all hosts must share.
+
+        Raises:
+            OSError: the first host does not answer.
+        """
+        agents = self._living_agents()
+        self._launches += 1
+        trial = HostsTrial(self, agents, self._place, folder, launch_id=self._launches)
+        if not agents.ended():  # otherwise `poll` reports their end
+            master, port = self._place.addresses[0], agents.ask_port()
+            agents.tell(do="start", launch_id=self._launches, folder=str(folder.resolve()), master=master, port=port)
+        return trial
+
+    def drop_agents(self) -> None:
+        """End the agents and all processes below them; the next trial starts new ones."""
+        if self._agents is not None:
+            agents, self._agents = self._agents, None
+            agents.close()
+            self._place.kill()
+
+    def close(self) -> None:
+        """End everything that this launcher has started."""
+        self.drop_agents()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _living_agents(self) -> AgentClient:
+        if self._agents is not None and self._agents.ended():
+            self.drop_agents()
+        if self._agents is None:
+            hosts, log = len(self._place.addresses), self._folder / "agents.log"
+            log.unlink(missing_ok=True)  # an earlier error is not the reason if these agents fail
+            folder, runs = str(self._runner.folder), self._runner.trains_runs
+            task = AgentTask(runner=folder, runs=runs, study=self._study, hosts=hosts, grace_s=self._grace_s)
+            environment = placement.environment(self._runner, self._study, packages=self._folder / "packages")
+            self._agents = AgentClient(
+                self._place.commands(task),
+                hosts=hosts,
+                environment=environment,
+                grace_s=self._grace_s,
+                log=log,
+            )
+        return self._agents
+
+
+class HostsTrial:
+    """A trial that runs on several hosts."""
+
+    def __init__(self, launcher: HostsLauncher, agents: AgentClient, place: HostPool, folder: Path, *, launch_id: int) -> None:
+        self._launcher, self._agents, self._place = launcher, agents, place
+        self._folder = folder
+        self._launch_id = launch_id
+        self._exits: dict[int, Exit] = {}
+        self._heard_at = dict.fromkeys(range(len(place.addresses)), time.monotonic() + START_S)
+        self._linger_until = math.inf
+
+    def poll(self) -> Exit | None:
+        """Return how its processes ended, or None while they run.
+
+        After a failure, the result has the processes that ended until the reason was known.
+        """
+        how = self._agents.ended()  # checked before the events, so that all events sent before the end are read
+        for event in self._agents.events():
+            self._hear(event)
+        if how:
+            return self._lost(how)
+        if silent := self._silent():
+            return Exit(revoked=f"host {self._place.names[silent[0]]} says nothing any more")
+        over = len(self._exits) == len(self._place.addresses) or time.monotonic() > self._linger_until
+        return _merged(self._exits.values()) if over else None
+
+    def end(self, grace_s: float) -> None:
+        """End all remaining processes on all hosts, return when none is left, and merge the logs of all hosts."""
+        fit = not self._agents.ended() and not self._silent()
+        if fit:
+            self._agents.tell(do="end", launch_id=self._launch_id, grace_s=grace_s)
+        if not fit or not self._agents.all_ended(self._launch_id, grace_s + PATIENCE_S):
+            self._launcher.drop_agents()
+        self._gather_logs()
+
+    def _silent(self) -> list[int]:
+        """Return the hosts that have not ended their part and have sent no event for too long."""
+        return [host for host, at in self._heard_at.items() if host not in self._exits and time.monotonic() > at + SILENCE_S]
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        if event.get("launch_id") != self._launch_id:
+            return  # an event of an earlier trial
+        self._heard_at[event["host"]] = time.monotonic()
+        if event["event"] == "exit":
+            exit = self._exits[event["host"]] = self._handed_in(event["host"])
+            if exit.failure or exit.first_abnormal:
+                self._linger_until = min(self._linger_until, time.monotonic() + LINGER_S)
+
+    def _handed_in(self, host: int) -> Exit:
+        file = exit_file(self._folder, host)
+        values = json.loads(file.read_text())
+        file.unlink()
+        return Exit(**values | {"processes": tuple(ProcessExit(**each) for each in values["processes"])})
+
+    def _lost(self, how: str) -> Exit:
+        told = _merged(self._exits.values())
+        if revoked := self._place.revoked():
+            return dataclasses.replace(told, revoked=revoked)
+        return dataclasses.replace(told, failure=told.failure or how, traceback=told.traceback or self._agents.last_words())
+
+    def _gather_logs(self) -> None:
+        """Append the logs of other hosts to those of the first one."""
+        for host in range(1, len(self._place.addresses)):
+            own = logs.folder(self._folder, host)
+            for name in (logs.STDOUT, logs.STDERR):
+                if words := logs.last_words(own / name, logs.CAP_BYTES // 4):
+                    with (self._folder / name).open("a") as file:
+                        file.write(f"\n--- host {host}, {self._place.names[host]}\n{words}\n")
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def _merged(exits: Any) -> Exit:
+    """Merge the exits of all hosts: processes in the order of their ends, as far as the hosts' clocks agree."""
+    ended = sorted((process for exit in exits for process in exit.processes), key=lambda process: process.time)
+    failed = next((exit for exit in exits if exit.failure), Exit())
+    oom = any(exit.kernel_oom for exit in exits)
+    return Exit(processes=tuple(ended), failure=failed.failure, traceback=failed.traceback, kernel_oom=oom)

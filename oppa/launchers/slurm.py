@@ -1,0 +1,326 @@
+"""Slurm allocations as host pools. State comes from `scontrol`, which needs no accounting."""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from oppa.errors import EnvironmentLackingError
+from oppa.launchers.agent import AgentTask
+from oppa.problem.cluster import Cluster
+from oppa.trials.trial_folder import TrialSpec
+
+STEP_PATIENCE_S = 30
+"""Seconds that a step waits for resources of another step before Slurm refuses it."""
+POLL_S = 2.0
+"""Seconds between two queries of a job that is waited for."""
+ANSWER_S = 120
+"""Seconds in which a Slurm command must answer."""
+GONE_S = 1.5
+"""Seconds that a cancelled step may take to end."""
+SPECIAL_STEPS = 0xFFFFFFF0
+"""Smallest step number that Slurm reserves for itself: batch, extern, interactive."""
+ASKED = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK")
+"""Variables with the job's own GPU request. srun would repeat that request, and refuse it with other GPU options."""
+_SRUN = ("env", *(f"--unset={name}" for name in ASKED), "srun")
+HOPELESS = {
+    "AccountNotAllowed",
+    "AssociationTimeLimit",
+    "BadConstraints",
+    "InvalidAccount",
+    "InvalidQOS",
+    "JobHeldAdmin",
+    "JobHeldUser",
+    "PartitionConfig",
+    "PartitionDown",
+    "PartitionInactive",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "QOSNotAllowed",
+    "QOSTimeLimit",
+    "ReservationDeleted",
+    "job_requeued_in_held_state",
+}
+"""Pending reasons that never resolve."""
+HOPELESS_S = 4.0
+"""Seconds that such a reason must last, because Slurm may report one for a second right after submission."""
+ENDED = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+}
+"""Final states of a job."""
+FORGOTTEN, SILENT = "FORGOTTEN", "SILENT"
+"""States that oppa adds: Slurm does not know the job any more, and Slurm does not answer."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmNode:
+    """The resources that an allocation has on one host."""
+
+    name: str
+    address: str
+    cpus: int
+    gpus: int
+    memory_mib: int
+    """Memory limit in MiB; 0 for no limit."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmState:
+    """State of a job (`RUNNING`, `PENDING`, ...), and the reason why it does not run."""
+
+    name: str
+    reason: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if the job will not run again."""
+        return self.name in ENDED or self.name == FORGOTTEN
+
+    def __str__(self) -> str:
+        return self.name if self.reason in ("", "None") else f"{self.name} ({self.reason})"
+
+
+def own_job(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the id of the job whose allocation this process runs in; empty if there is none."""
+    return environment.get("SLURM_JOB_ID", "")
+
+
+def state(job: str) -> SlurmState:
+    """Return the state of a job; FORGOTTEN or SILENT if Slurm does not report it."""
+    try:
+        facts = _facts(ask("scontrol", "show", "job", "--oneliner", job))
+    except EnvironmentLackingError as error:
+        return SlurmState(name=FORGOTTEN if "Invalid job id" in error.message else SILENT, reason=error.message)
+    return SlurmState(name=facts["JobState"], reason=facts.get("Reason", ""))
+
+
+def nodes(job: str) -> tuple[SlurmNode, ...]:
+    """Return the hosts of a running job's allocation, in Slurm's order.
+
+    Raises:
+        EnvironmentLackingError: Slurm does not answer, or does not know the job.
+    """
+    detailed = ask("scontrol", "show", "job", "--details", "--oneliner", job)
+    shares = {
+        name: (_count(cpus), _gpus(gres), int(memory))
+        for listed, cpus, memory, gres in re.findall(r" Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+) GRES=(\S*)", detailed)
+        for name in _hostnames(listed)
+    }
+    return tuple(
+        SlurmNode(name=name, address=_address(name), cpus=shares[name][0], gpus=shares[name][1], memory_mib=shares[name][2])
+        for name in _hostnames(_facts(detailed)["NodeList"])
+    )
+
+
+def require_fitting(cluster: Cluster, allocated: tuple[SlurmNode, ...], job: str) -> None:
+    """Refuse a job that needs more than the allocation has.
+
+    Raises:
+        EnvironmentLackingError: the allocation has too few hosts, CUDA devices or CPUs.
+    """
+    if cluster.hosts > len(allocated):
+        message = f"this job needs {cluster.hosts} hosts; Slurm's job {job} has {len(allocated)}"
+        raise EnvironmentLackingError(
+            message, hint=f"ask for more (`--nodes={cluster.hosts}`), or set `hosts = {len(allocated)}` in [cluster]"
+        )
+    if room(cluster, allocated) == 0:
+        kind, has = "CUDA devices" if cluster.on_cuda else "CPUs", min(_has(node, cluster) for node in allocated)
+        message = f"this job needs {_needs(cluster)} {kind} on each host; Slurm's job {job} has {has}"
+        raise EnvironmentLackingError(message, hint="ask for more (`--gpus-per-node`, `--cpus-per-task`), or change [cluster]")
+
+
+def room(cluster: Cluster, allocated: tuple[SlurmNode, ...]) -> int:
+    """Return how many trials fit side by side on the smallest host, by its GPUs or its CPUs."""
+    return min(_has(node, cluster) // _needs(cluster) for node in allocated)
+
+
+def _needs(cluster: Cluster) -> int:
+    """Return the GPUs or CPUs that a trial needs on each host."""
+    return cluster.devices_per_host if cluster.on_cuda else max(1, math.ceil(sum(cluster.cpus)))
+
+
+def _has(node: SlurmNode, cluster: Cluster) -> int:
+    return node.gpus if cluster.on_cuda else node.cpus
+
+
+class SlurmHosts:
+    """Hosts of an allocation as a host pool: those of one of `slots` parallel tuners. If there are too few hosts, tuners share them."""
+
+    def __init__(self, job: str, cluster: Cluster, allocated: tuple[SlurmNode, ...], *, slot: int = 0, slots: int = 1) -> None:
+        self._job, self._cluster, self._slot, self._slots = job, cluster, slot, slots
+        self._take(allocated)
+        self._step = f"oppa-{os.urandom(4).hex()}"
+        self._overlapping = _in_a_step()  # the enclosing step holds the devices that ours needs
+
+    def _take(self, allocated: tuple[SlurmNode, ...]) -> None:
+        groups = len(allocated) // self._cluster.hosts
+        first = self._slot % groups * self._cluster.hosts
+        self.nodes = allocated[first : first + self._cluster.hosts]
+        self._sharing = -(-self._slots // groups)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses of the hosts."""
+        return tuple(node.address for node in self.nodes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the hosts."""
+        return tuple(node.name for node in self.nodes)
+
+    @contextlib.contextmanager
+    def devices(self, _: TrialSpec, on_tick: Callable[[], None]) -> Iterator[None]:
+        """Wait until the job runs, for example after a requeue. While it runs, Slurm reserves the hosts."""
+        wait_until_running(self._job, on_tick)
+        yield
+
+    def commands(self, task: AgentTask) -> list[list[str]]:
+        """Return an srun command that starts an agent on each host, with the hosts that the job has now; a requeue may change them."""
+        self._take(nodes(self._job))
+        count, first = len(self.nodes), self.nodes[0]
+        cuda = self._cluster.on_cuda
+        words = [
+            *(f"--jobid={self._job}", f"--job-name={self._step}", "--exact", f"--immediate={STEP_PATIENCE_S}"),
+            *(f"--nodelist={','.join(node.name for node in self.nodes)}", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
+            f"--cpus-per-task={max(1, min(node.cpus for node in self.nodes) // self._sharing)}",
+            f"--mem={first.memory_mib // self._sharing}M" if first.memory_mib and self._sharing > 1 else "--mem=0",
+            f"--gpus-per-node={self._cluster.devices_per_host}" if cuda else "--gres=none",  # without it, a step takes all devices
+            "--kill-on-bad-exit=0",
+            *(["--overlap"] if self._overlapping else []),
+        ]
+        return [[*_SRUN, *words, *task.argv]]
+
+    def on_first(self, argv: list[str]) -> list[str]:
+        """Return a command for a separate step on the first host, which takes no resources from other steps."""
+        self._take(nodes(self._job))
+        words = [
+            *(f"--jobid={self._job}", f"--job-name={self._step}", f"--nodelist={self.nodes[0].name}", "--nodes=1", "--ntasks=1"),
+            *("--overlap", "--cpus-per-task=1", "--mem=0", "--gres=none", "--unbuffered"),
+        ]
+        return [*_SRUN, *words, *argv]
+
+    def revoked(self) -> str:
+        """Return why the hosts were withdrawn: the job was preempted, requeued, cancelled, or ran out of time; empty while it runs."""
+        deadline = time.monotonic() + GONE_S
+        while (now := state(self._job)).name == "COMPLETING" and time.monotonic() < deadline:  # the final state follows soon
+            time.sleep(0.2)
+        return "" if now.name in ("RUNNING", SILENT) else f"Slurm's job {self._job} is {now}"
+
+    def kill(self) -> None:
+        """Cancel our step, in case it has outlived its srun. Do not wait long for a step that Slurm cannot end, such as on a dead node."""
+        for step in self._steps():
+            ask("scancel", step, lenient=True)
+        deadline = time.monotonic() + GONE_S
+        while (left := self._steps()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self._overlapping = self._overlapping or bool(left)
+
+    def _steps(self) -> list[str]:
+        """Return the ids of our steps that Slurm reports as running."""
+        listed = ask("squeue", "--steps", "--noheader", f"--jobs={self._job}", "--format=%i %j", lenient=True)
+        named = (line.split(maxsplit=1) for line in listed.splitlines() if " " in line.strip())
+        return [step for step, name in named if name.strip() == self._step]
+
+
+def _in_a_step() -> bool:
+    """Return True if this process runs in a step that holds devices, unlike the batch step and interactive steps."""
+    step = os.environ.get("SLURM_STEP_ID", "")
+    return step.isdigit() and int(step) < SPECIAL_STEPS
+
+
+def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
+    """Return when the job runs; log why it does not run yet.
+
+    Raises:
+        EnvironmentLackingError: the job has ended, or waits for a reason that never resolves.
+    """
+    told, since = SlurmState(name=""), time.monotonic()
+    while (now := state(job)).name != "RUNNING":
+        if now.has_ended:
+            raise EnvironmentLackingError(f"Slurm's job {job} is over: {now}", hint="what is known so far is kept in the study")
+        if now.name == "PENDING" and now.reason in HOPELESS and now == told and time.monotonic() > since + HOPELESS_S:
+            raise EnvironmentLackingError(f"Slurm's job {job} waits for ever: {now.reason}", hint="ask for what the partition has")
+        if now != told:
+            _log.warning("waiting for Slurm's job %s: %s", job, now)
+            told, since = now, time.monotonic()
+        _wait(POLL_S, on_tick)
+
+
+def ask(*argv: str, lenient: bool = False) -> str:
+    """Return the output of a Slurm command; empty if it fails and `lenient` is True.
+
+    Raises:
+        EnvironmentLackingError: the command is not installed, fails (with its message), or does not answer.
+    """
+    if shutil.which(argv[0]) is None:
+        raise EnvironmentLackingError(
+            f"`{argv[0]}` is not installed", hint="run this where Slurm's commands are, or with `--launcher local`"
+        )
+    try:  # names and comments of other users may be in any encoding
+        answer = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        if lenient:
+            return ""
+        raise EnvironmentLackingError(f"`{argv[0]}` has not answered in {ANSWER_S} s", hint=f"try `{shlex.join(argv)}`") from None
+    if answer.returncode and not lenient:
+        words = reason(answer)
+        raise EnvironmentLackingError(f"`{argv[0]}` failed: {words}", hint=f"try `{shlex.join(argv)}`")
+    return answer.stdout if not answer.returncode else ""
+
+
+def reason(answer: subprocess.CompletedProcess[str]) -> str:
+    """Return why a command failed: its first line that reads like an error, else its last line."""
+    lines = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
+    return next((line for line in lines if re.search("error|fatal|fail|unrecognized|invalid", line, re.IGNORECASE)), lines[-1])
+
+
+def _wait(seconds: float, on_tick: Callable[[], None]) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        on_tick()
+        time.sleep(0.05)
+
+
+def _facts(line: str) -> dict[str, str]:
+    """Return the `key=value` pairs of a line; the first value of a key counts."""
+    facts: dict[str, str] = {}
+    for key, value in re.findall(r"(\S+?)=(\S*)", line):
+        facts.setdefault(key, value)
+    return facts
+
+
+def _hostnames(listed: str) -> list[str]:
+    return ask("scontrol", "show", "hostnames", listed).split()
+
+
+def _address(node: str) -> str:
+    return _facts(ask("scontrol", "show", "node", "--oneliner", node)).get("NodeAddr", node)
+
+
+def _count(ids: str) -> int:
+    """Return the number of ids in a list such as `0-3,8`."""
+    ends = [part.split("-") for part in ids.split(",")]
+    return sum(int(part[-1]) - int(part[0]) + 1 for part in ends)
+
+
+def _gpus(gres: str) -> int:
+    """Return the number of GPUs in a list such as `gpu:a100:2(IDX:0-1),nic:1`."""
+    return sum(int(count) for count in re.findall(r"\bgpu(?::[^:,(]+)?:(\d+)", gres))

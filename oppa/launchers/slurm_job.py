@@ -1,0 +1,74 @@
+"""Request hosts from Slurm: a batch job that only holds them, for as long as this tuner is alive."""
+
+import contextlib
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from oppa.errors import EnvironmentLackingError
+from oppa.launchers import slurm
+from oppa.problem.cluster import Cluster
+from oppa.trials.guarded_process import GuardedProcess
+
+ALIVE_S = 10
+"""Seconds between two touches of the sign-of-life file."""
+GONE_S = 90
+"""Age of the sign-of-life file, in seconds, after which the job ends; a network file system may show a touch a minute late."""
+
+_HOLD = """\
+#!/bin/sh
+# Holds hosts for `oppa tune` while that shows signs of life; its trials are steps of this job.
+while [ $(($(date +%s) - $(stat -c %Y {sign}))) -lt {gone} ]; do sleep 5; done
+"""
+_SHOW = "import sys, time, pathlib\nwhile True:\n    pathlib.Path(sys.argv[1]).touch()\n    time.sleep({alive})"
+
+
+def require_feasible(cluster: Cluster, options: Sequence[str], *, slots: int) -> None:
+    """Refuse a request that Slurm would never grant, before anything waits for it; raises EnvironmentLackingError with Slurm's reason."""
+    slurm.ask("sbatch", "--test-only", *_words(cluster, options, slots=slots), "--wrap=true")
+
+
+@contextlib.contextmanager
+def slurm_job(
+    cluster: Cluster, options: Sequence[str], *, slots: int, name: str, folder: Path, grace_s: float, on_tick: Callable[[], None]
+) -> Iterator[str]:
+    """Request hosts for `slots` parallel trials, wait until Slurm grants them, and yield the id of their job.
+
+    Args:
+        options: Additional options for sbatch, such as `--partition=gpu`.
+        folder: Folder on a file system that all hosts share.
+
+    Raises:
+        EnvironmentLackingError: Slurm refuses the job, or the job waits for a reason that never resolves.
+    """
+    sign, log = folder / "slurm.alive", folder / "slurm.log"
+    sign.touch()
+    show = [sys.executable, "-I", "-S", "-c", _SHOW.format(alive=ALIVE_S), str(sign)]
+    guard = GuardedProcess("the sign of life", show, environment={}, grace_s=grace_s, log=log)
+    job = ""
+    try:
+        words = [*_words(cluster, options, slots=slots), f"--job-name=oppa-{name}", f"--output={log}", "--open-mode=append", "--requeue"]
+        job = _submit(words, _HOLD.format(sign=f"'{sign.resolve()}'", gone=GONE_S))
+        slurm.wait_until_running(job, on_tick)
+        yield job
+    finally:
+        if job:
+            slurm.ask("scancel", job, lenient=True)
+        guard.close()
+        sign.unlink(missing_ok=True)
+
+
+def _words(cluster: Cluster, options: Sequence[str], *, slots: int) -> list[str]:
+    """Return sbatch options for what the job needs. The user's own options come last, so that they take precedence."""
+    cpus = math.ceil(sum(cluster.cpus) or cluster.devices_per_host)
+    devices = [f"--gpus-per-node={cluster.devices_per_host}"] if cluster.on_cuda else [f"--cpus-per-task={cpus}"]
+    return [f"--nodes={cluster.hosts * slots}", "--ntasks-per-node=1", *devices, *options]
+
+
+def _submit(words: Sequence[str], script: str) -> str:
+    answer = subprocess.run(["sbatch", "--parsable", *words], input=script, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise EnvironmentLackingError(f"Slurm refuses the job: {slurm.reason(answer)}", hint=f"`sbatch {' '.join(words)}` was asked for")
+    return answer.stdout.strip().partition(";")[0]

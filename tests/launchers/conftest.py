@@ -1,0 +1,24 @@
+"""Places that trials run on, as they really are."""
+
+import pytest
+
+from tests.launchers.slurm_cluster import SlurmCluster, slurm_lacking
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory):
+    """A Slurm of two nodes."""
+    if lacking := slurm_lacking():
+        pytest.skip(f"NOT TESTED on a real Slurm: {lacking}")
+    with SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _free_nodes(request):
+    """What a test submits ends with it; what was there before stays."""
+    slurm = request.getfixturevalue("slurm") if "slurm" in request.fixturenames else None
+    before = slurm.jobs() if slurm else set()
+    yield
+    if slurm:
+        slurm.cancel(*slurm.jobs() - before)

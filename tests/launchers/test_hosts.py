@@ -1,0 +1,26 @@
+"""What a tuner makes of hosts that take their time."""
+
+import dataclasses
+
+import pytest
+
+from oppa.launchers.hosts import HostsLauncher
+from oppa.problem.training import Limits
+from oppa.trials.runner import load_runner
+from oppa.trials.trial import run_trial
+from tests.trials.conftest import SCRIPT_RUNNER, STUDY, TwoHosts, script_spec
+
+FULL_FROM_THE_SECOND_LOOK = '#!/bin/sh\nif mkdir "$0.$OPPA_HOST" 2>/dev/null; then echo 0; else echo 9000; fi\n'
+
+
+@pytest.mark.slow
+def test_a_host_that_waits_for_its_devices_memory_is_not_taken_for_dead(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(FULL_FROM_THE_SECOND_LOOK)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    spec = script_spec()
+    spec = dataclasses.replace(spec, cluster=dataclasses.replace(spec.cluster, hosts=2, devices_per_host=1, device="H100"))
+    with HostsLauncher(load_runner(SCRIPT_RUNNER), TwoHosts(), study=STUDY, grace_s=1) as launcher:
+        result = run_trial(launcher, tmp_path / "trial", spec, limits=Limits(trial_time_s=60, grace_s=1))
+    assert (result.outcome, result.cause) == ("completed", "")

@@ -1,0 +1,91 @@
+"""Where trials run: what the user asks for, settled or refused before anything starts."""
+
+import json
+
+import pytest
+
+from oppa.errors import EnvironmentLackingError, InputError
+from oppa.launchers.resolve import LOCAL, NETLAB, LaunchRequest, open_backend
+from oppa.problem.allocation import NETLAB as HOSTS_GIVEN
+from oppa.problem.cluster import Cluster
+from oppa.trials.local import LocalLauncher
+from oppa.trials.runner import load_runner
+from tests.trials.conftest import SCRIPT_RUNNER
+
+ONE, TWO = (Cluster(hosts=hosts, devices_per_host=2, memory_limit_bytes=1 << 30) for hosts in (1, 2))
+LAB = {
+    "hosts": [{"address": f"10.77.0.{host}", "namespace": f"/proc/1/fd/{host}"} for host in (1, 2)],
+    "interface": "oppa0",
+    "bandwidth_bytes_per_s": 25e6,
+    "latency_s": 1e-3,
+    "ranks_per_host": 2,
+    "cpus_per_rank": None,
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_given(monkeypatch):
+    for name in (HOSTS_GIVEN, "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """We were started by `oppa netlab`."""
+    monkeypatch.setenv(HOSTS_GIVEN, json.dumps(LAB))
+
+
+def test_one_host_is_this_one(tmp_path):
+    request = LaunchRequest().resolve(ONE)
+    assert request.launcher == LOCAL
+    with open_backend(request, ONE, tmp_path, name="job", grace_s=1, on_tick=lambda: None) as engine:
+        assert engine.tuners == 1
+        with engine.launcher(load_runner(SCRIPT_RUNNER), study="00000000-engine", grace_s=1) as launcher:
+            assert isinstance(launcher, LocalLauncher)
+
+
+def test_several_hosts_are_an_error_where_there_is_one():
+    with pytest.raises(EnvironmentLackingError, match="this job has 2 hosts") as raised:
+        LaunchRequest().resolve(TWO)
+    assert "salloc --nodes=2" in raised.value.hint
+    with pytest.raises(EnvironmentLackingError, match="runs on one host"):
+        LaunchRequest(launcher=LOCAL).resolve(TWO)
+
+
+def test_hosts_that_are_played_are_used(played, tmp_path):
+    request = LaunchRequest().resolve(TWO)
+    assert request.launcher == NETLAB
+    with open_backend(request, TWO, tmp_path, name="job", grace_s=1, on_tick=lambda: None) as engine:
+        assert engine.place.addresses == ("10.77.0.1", "10.77.0.2")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "option"),
+    [
+        (Cluster(hosts=3, devices_per_host=2, memory_limit_bytes=1), "--hosts 3"),
+        (Cluster(hosts=2, devices_per_host=4, memory_limit_bytes=1), "--ranks-per-host 4"),
+    ],
+)
+def test_more_than_is_played_is_an_error(played, cluster, option):
+    with pytest.raises(EnvironmentLackingError) as raised:
+        LaunchRequest().resolve(cluster)
+    assert option in raised.value.hint
+
+
+def test_hosts_are_played_only_below_netlab():
+    with pytest.raises(EnvironmentLackingError, match="no hosts are emulated here"):
+        LaunchRequest(launcher=NETLAB).resolve(ONE)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (LaunchRequest(launcher="slrum"), "`--launcher slrum` is not known"),
+        (LaunchRequest(parallel=2), "`--parallel 2` needs hosts of Slurm"),
+        (LaunchRequest(options=("--time=1",)), "`--sbatch --time=1` has no part here"),
+    ],
+    ids=["launcher", "parallel", "options"],
+)
+def test_what_makes_no_sense_is_an_error(request_, words):
+    with pytest.raises(InputError, match=words):
+        request_.resolve(ONE)
