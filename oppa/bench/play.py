@@ -8,8 +8,8 @@ incumbent after it. The incumbent is the fastest configuration that ran to its e
 import dataclasses
 import time
 
-from oppa.simulator.task import Task
-from oppa.simulator.trial import run_imitated
+from oppa.simulator.benchmark_task import BenchmarkTask
+from oppa.simulator.executor import run_simulated
 from oppa.study import Prediction
 from oppa.trials.trial import TrialResult
 from oppa.tuning.designer import Designer, Observation, incumbent
@@ -32,7 +32,7 @@ class Played:
     """Wall-clock seconds that the designer took for this trial."""
 
 
-def play(task: Task, designer: Designer, rule: StopTest, *, seed: int, trials: int) -> list[Played]:
+def play(task: BenchmarkTask, designer: Designer, rule: StopTest, *, seed: int, trials: int) -> list[Played]:
     """Let a designer search a task until `trials` trials have run, or until it suggests no candidate.
 
     Args:
@@ -49,8 +49,8 @@ def play(task: Task, designer: Designer, rule: StopTest, *, seed: int, trials: i
         prediction, thought = designer.predict(candidate), time.perf_counter()
         repeat = sum(each.candidate == candidate for each in played)
         configuration = task.candidates.configuration(candidate)
-        imitation = task.imitator.imitate(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
-        result = run_imitated(imitation, against(rule, seen))
+        simulated = task.simulator.simulate_trial(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
+        result = run_simulated(simulated, against(rule, seen))
         measured = result.estimate
         seen.append(
             Observation.of_result(

@@ -15,9 +15,9 @@ from oppa.bench.profile_regret import Regret, regret
 from oppa.problem.batches import batches_of, over, parse_batches
 from oppa.problem.job import load_job
 from oppa.report.record import Section
+from oppa.simulator.benchmark_task import BenchmarkTask
+from oppa.simulator.executor import run_simulated
 from oppa.simulator.simulator import Simulator
-from oppa.simulator.task import Task
-from oppa.simulator.trial import run_imitated
 from oppa.table import TableRow
 from oppa.tuning.designer import Observation
 from oppa.tuning.designers.active_profiling import ActiveProfiling
@@ -95,11 +95,11 @@ def compare(name: str, seed: int) -> Comparison:
         batches=batches,
         active=dataclasses.replace(ours, expected_loss=active.loss.worst if active.loss else None),
         exhaustive=theirs,
-        regret=regret(ours.rows, theirs.rows, task.imitator.steps_per_s, batches),
+        regret=regret(ours.rows, theirs.rows, task.simulator.steps_per_s, batches),
     )
 
 
-def task_of(name: str) -> Task:
+def task_of(name: str) -> BenchmarkTask:
     """Return the task of one of JOBS."""
     batches, choices = JOBS[name]
     problem = load_job(catalog.find("runners", "simulated") / "jobs" / f"{name}.toml")
@@ -107,10 +107,10 @@ def task_of(name: str) -> Task:
     for parameter, values in choices.items():
         space = space.restricted(parameter, *(values if isinstance(values, list) else [values]))
     problem = over(dataclasses.replace(problem, space=space), parse_batches(batches))
-    return Task(name=name, problem=problem, candidates=problem.candidates(), imitator=Simulator.of(problem))
+    return BenchmarkTask(name=name, problem=problem, candidates=problem.candidates(), simulator=Simulator.of(problem))
 
 
-def play(task: Task, profiler: Profiler, rule: StopTest, *, seed: int) -> Profiled:
+def play(task: BenchmarkTask, profiler: Profiler, rule: StopTest, *, seed: int) -> Profiled:
     """Run a profiler on a task until it suggests no candidate.
 
     The noise of a trial depends only on seed, configuration and repeat.
@@ -120,8 +120,8 @@ def play(task: Task, profiler: Profiler, rule: StopTest, *, seed: int) -> Profil
     while (candidate := profiler.suggest(tried.keys())) is not None:
         prediction, repeat = profiler.predict(candidate), tried.get(candidate, 0)
         configuration = task.candidates.configuration(candidate)
-        imitation = task.imitator.imitate(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
-        result = run_imitated(imitation, against(rule, ()))
+        simulated = task.simulator.simulate_trial(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
+        result = run_simulated(simulated, against(rule, ()))
         measured = result.estimate
         rate, variance = (measured.steps_per_s, measured.variance) if measured else (None, None)
         profiler.update([Observation.of_result(candidate, result, rate=rate, variance=variance, prediction=prediction)])

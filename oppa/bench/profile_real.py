@@ -117,7 +117,7 @@ def _profiled(problem: Problem, profiler: Profiler, folder: Path) -> Table:
     """Return the table of a profile that ran to its end; raises InfeasibleError if no trial could run."""
     with _sitting(problem, folder) as executor:
         candidates = problem.candidates()
-        keeper = Keeper(executor, candidates, profiler, bound=DEFAULT_LOSS, command="oppa bench", imitated=False)
+        keeper = Keeper(executor, candidates, profiler, bound=DEFAULT_LOSS, command="oppa bench", simulated=False)
         table, why_ended = profile(executor, candidates, profiler, keeper)
     if table is None:
         raise InfeasibleError(f"nothing of `{JOB}` could run: {why_ended}", hint="look at its trials: `oppa profile` with it")

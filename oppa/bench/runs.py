@@ -17,7 +17,7 @@ from oppa.bench.play import Played
 from oppa.errors import InputError
 from oppa.report.inputs import Inputs
 from oppa.report.record import written
-from oppa.simulator.task import Task
+from oppa.simulator.benchmark_task import BenchmarkTask
 
 OUTCOMES = {"completed": "c", "terminated_early": "t", "out_of_memory": "m", "failed": "f"}
 DIGITS = 5
@@ -57,7 +57,7 @@ class Run:
         return self.task, self.designer, self.seed, self.variation
 
     @classmethod
-    def of(cls, task: Task, designer: str, seed: int, variation: str, played: Sequence[Played]) -> Self:
+    def of(cls, task: BenchmarkTask, designer: str, seed: int, variation: str, played: Sequence[Played]) -> Self:
         """Make the line of a run from its trials."""
         clock = [0.0]
         for each in played:

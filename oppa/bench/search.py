@@ -15,7 +15,7 @@ from oppa.bench.play import play
 from oppa.bench.runs import Log, Run
 from oppa.bench.tasks import SUITES, load_suite, suite_inputs
 from oppa.bench.variations import PLAIN, VARIATIONS, Variation
-from oppa.simulator.task import Task
+from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.trials.processes import die_with_parent
 from oppa.tuning.designers import require_designer
 
@@ -35,14 +35,14 @@ class Comparison:
     variations: tuple[str, ...] = (PLAIN,)
     """Names of VARIATIONS; only `oppa` runs under those other than the plain one."""
 
-    def protocol(self, tasks: Sequence[Task]) -> dict[str, Any]:
+    def protocol(self, tasks: Sequence[BenchmarkTask]) -> dict[str, Any]:
         """Return what must be equal for runs to be comparable, and the names of tasks that are reported separately."""
         inputs = suite_inputs(self.suite, self.table).to_dict()
         name = self.suite if self.suite in SUITES else Path(self.suite).name
         apart = [task.name for task in tasks if not task.headline]
         return {"suite": name, "trials": self.trials, "apart": apart, "tasks": inputs["tasks"], "files": inputs["files"]}
 
-    def tasks(self) -> tuple[list[Task], list[str]]:
+    def tasks(self) -> tuple[list[BenchmarkTask], list[str]]:
         """Return the tasks with a feasible configuration, and the names of the others; raises InputError for an unknown designer."""
         for name in self.designers:
             require_designer(name)
@@ -50,7 +50,7 @@ class Comparison:
         return [task for task in tasks if task.feasible], [task.name for task in tasks if not task.feasible]
 
 
-def compare(comparison: Comparison, tasks: Sequence[Task], log: Log | None, on_run: Callable[[Run, int, int], None]) -> list[Run]:
+def compare(comparison: Comparison, tasks: Sequence[BenchmarkTask], log: Log | None, on_run: Callable[[Run, int, int], None]) -> list[Run]:
     """Return all runs. Those missing from the log run now, one per core at a time, and are appended to it as they end.
 
     Args:
@@ -82,7 +82,7 @@ class _Job:
         return self.task, self.designer, self.seed, self.variation
 
 
-def _jobs(comparison: Comparison, tasks: Sequence[Task]) -> Iterator[_Job]:
+def _jobs(comparison: Comparison, tasks: Sequence[BenchmarkTask]) -> Iterator[_Job]:
     """Yield the runs one seed at a time, so that an interrupted comparison covers every designer and task."""
     for seed in range(comparison.seeds):
         for variation in comparison.variations if seed < VARIED_SEEDS else (PLAIN,):
@@ -129,5 +129,5 @@ def _play(job: _Job) -> Run:
 
 
 @functools.cache
-def _tasks(suite: str, table: Path | None, variation: Variation) -> dict[str, Task]:
+def _tasks(suite: str, table: Path | None, variation: Variation) -> dict[str, BenchmarkTask]:
     return {task.name: task for task in load_suite(suite, table, variation.noise)}

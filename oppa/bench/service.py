@@ -163,7 +163,7 @@ def _table(rows: int) -> Table:
         "spent_s": 1.0,
         "created_at": 0.0,
     }
-    origin = Origin.of(load_job(path), imitated=True, **facts, loss_bound=None, expected_loss=None, command="oppa bench service")
+    origin = Origin.of(load_job(path), simulated=True, **facts, loss_bound=None, expected_loss=None, command="oppa bench service")
     found = []
     for number in range(rows):
         layout, batch = divmod(number, 10)

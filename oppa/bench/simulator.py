@@ -78,12 +78,12 @@ def bubble_rates() -> pd.DataFrame:
 
 def _simulated(runs: pd.DataFrame, problem: Problem) -> pd.DataFrame:
     balanced, precision = problem.space.balanced_stages, problem.training.precision
-    imitated = Simulator(problem.model, problem.cluster, precision=precision, framework="nanotron", balanced=balanced)
+    simulated = Simulator(problem.model, problem.cluster, precision=precision, framework="nanotron", balanced=balanced)
     configurations = [_configuration(row) for row in runs.to_dict("records")]
     return runs.assign(
-        predicted_step_time_s=[imitated.step_time_s(each) for each in configurations],
-        predicted_memory_bytes=[imitated.memory_bytes(each) for each in configurations],
-        fits=[imitated.fits(each) for each in configurations],
+        predicted_step_time_s=[simulated.step_time_s(each) for each in configurations],
+        predicted_memory_bytes=[simulated.memory_bytes(each) for each in configurations],
+        fits=[simulated.fits(each) for each in configurations],
     )
 
 

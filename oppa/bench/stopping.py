@@ -31,7 +31,7 @@ from oppa.problem.training import Limits
 from oppa.random_streams import stream
 from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.record import Section
-from oppa.simulator.task import Task
+from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.trials.throughput import ThroughputEstimate, estimate, paper_estimate
 from oppa.tuning.stopping import make_rule
 from oppa.tuning.surrogate.distributions import belief_of
@@ -287,13 +287,13 @@ def estimate_errors(repeats: int, configurations: int = CONFIGURATIONS) -> pd.Da
     return pd.DataFrame(rows, columns=["job", "steps", "estimate", "error"])
 
 
-def _trials(task: Task, configurations: int, seed: int) -> list[tuple[tuple[float, ...], float]]:
+def _trials(task: BenchmarkTask, configurations: int, seed: int) -> list[tuple[tuple[float, ...], float]]:
     """Return the step times and the true throughput of feasible configurations; these are the same for all seeds."""
     made: list[tuple[tuple[float, ...], float]] = []
     for candidate in stream(0, f"configurations {task.name}").permutation(len(task.candidates)):
         configuration = task.candidates.configuration(int(candidate))
-        if truth := task.imitator.steps_per_s(configuration):
-            made.append((task.imitator.imitate(configuration, steps=1 + max(STEPS), seed=seed).step_times_s, truth))
+        if truth := task.simulator.steps_per_s(configuration):
+            made.append((task.simulator.simulate_trial(configuration, steps=1 + max(STEPS), seed=seed).step_times_s, truth))
         if len(made) == configurations:
             break
     return made

@@ -24,17 +24,17 @@ from oppa.errors import EnvironmentLackingError, InputError
 from oppa.problem.configuration import PARAMETERS, Configuration
 from oppa.problem.job import load_job
 from oppa.report.inputs import Inputs
-from oppa.simulator.replay import Noise, Record, Replay
+from oppa.simulator.benchmark_task import BenchmarkTask
+from oppa.simulator.replay import Record, Replay, ReplayNoise
 from oppa.simulator.replay_file import read_replay_file, read_table, replay_tasks
 from oppa.simulator.simulator import Simulator
-from oppa.simulator.task import Task
 from oppa.study.records import SEARCH
 
 SUITES = tuple(declared.SUITES)
 NANOTRON = "nanotron-h100"
 
 
-def load_suite(suite: str, table: Path | None = None, noise: Noise | None = None) -> list[Task]:
+def load_suite(suite: str, table: Path | None = None, noise: ReplayNoise | None = None) -> list[BenchmarkTask]:
     """Return all tasks of a suite.
 
     Args:
@@ -71,7 +71,7 @@ def suite_inputs(suite: str, table: Path | None = None) -> Inputs:
     return dataclasses.replace(known, files={**known.files, f"{declared.DATA}{name}": declared.content_hash(found)})
 
 
-def cpu_task() -> Task:
+def cpu_task() -> BenchmarkTask:
     """Return the task of `examples/cpu.toml`, with its 70 measured configurations and the recorded noise of steps and of repeats.
 
     Raises:
@@ -87,15 +87,15 @@ def cpu_task() -> Task:
     records = {_configuration(row, knobs): _record(row) for row in searched.to_dict("records")}
     rates = table[table.outcome == "completed"].groupby(knobs).steps_per_s
     spreads = [float(np.log(group).std()) for _, group in rates if len(group) > 2]
-    noise = Noise(trial=statistics.mean(spreads), setup_s=float(searched.setup_s.median()))
-    return Task(name="cpu", problem=problem, candidates=problem.candidates(), imitator=Replay(records=records, noise=noise))
+    noise = ReplayNoise(trial=statistics.mean(spreads), setup_s=float(searched.setup_s.median()))
+    return BenchmarkTask(name="cpu", problem=problem, candidates=problem.candidates(), simulator=Replay(records=records, noise=noise))
 
 
-def simulated_tasks() -> Iterator[Task]:
+def simulated_tasks() -> Iterator[BenchmarkTask]:
     """Yield the six scenarios, by name; other job files in the folder do not join the suite."""
     for name in declared.SIMULATED:
         problem = load_job(catalog.root() / simulated_job(name))
-        yield Task(name=name, problem=problem, candidates=problem.candidates(), imitator=Simulator.of(problem))
+        yield BenchmarkTask(name=name, problem=problem, candidates=problem.candidates(), simulator=Simulator.of(problem))
 
 
 def _declaration(suite: str) -> Path:

@@ -16,8 +16,8 @@ from oppa.cost.coefficients import Coefficients
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Workload
 from oppa.errors import InputError, nearest
-from oppa.simulator.replay import Noise
-from oppa.simulator.task import Task
+from oppa.simulator.benchmark_task import BenchmarkTask
+from oppa.simulator.replay import ReplayNoise
 from oppa.tuning.designer import Designer
 from oppa.tuning.designers import STOPPING, make_designer
 from oppa.tuning.designers.oppa import Oppa
@@ -32,7 +32,7 @@ class Variation:
     """Defines a change of the protocol or of the designer; without any field it is the protocol itself."""
 
     about: str
-    noise: Noise | None = None
+    noise: ReplayNoise | None = None
     q_min: int | None = None
     q_max: int | None = None
     stopping: str | None = None
@@ -41,7 +41,7 @@ class Variation:
     """Largest relative error that is added to the cost model's throughput."""
     held_out: bool = False
 
-    def task(self, task: Task) -> Task:
+    def task(self, task: BenchmarkTask) -> BenchmarkTask:
         """Return the task with changed limits and a changed acquisition function."""
         changed = {name: value for name, value in (("q_min", self.q_min), ("q_max", self.q_max)) if value is not None}
         limits = dataclasses.replace(task.problem.limits, **changed)
@@ -49,11 +49,11 @@ class Variation:
         options = dataclasses.replace(options, acquisition=self.acquisition or options.acquisition)
         return dataclasses.replace(task, problem=dataclasses.replace(task.problem, limits=limits, search_options=options))
 
-    def rule(self, designer: str, task: Task) -> StopTest:
+    def rule(self, designer: str, task: BenchmarkTask) -> StopTest:
         """Return the rule that ends trials early."""
         return make_rule(self.stopping or STOPPING.get(designer, "never"), task.problem.limits)
 
-    def designer(self, name: str, task: Task, seed: int) -> Designer:
+    def designer(self, name: str, task: BenchmarkTask, seed: int) -> Designer:
         """Return the designer, as changed."""
         if self.prior_off:
             return Oppa(task.problem, task.candidates, seed=seed, formula=misled(self.prior_off, seed))
@@ -66,10 +66,10 @@ VARIATIONS = {
     "held-out": Variation(about="coefficients fitted to the other models alone", held_out=True),
     "prior-25": Variation(about="prior off by up to 25%", prior_off=0.25),
     "prior-50": Variation(about="prior off by up to 50%", prior_off=0.5),
-    "no-noise": Variation(about="no noise", noise=Noise(trial=0.0, step=0.0)),
-    "noise-6": Variation(about="6% per trial and per step", noise=Noise(trial=0.06, step=0.06)),
-    "setup-10s": Variation(about="starts of 10 s", noise=Noise(setup_s=10.0)),
-    "setup-300s": Variation(about="starts of 300 s", noise=Noise(setup_s=300.0)),
+    "no-noise": Variation(about="no noise", noise=ReplayNoise(trial=0.0, step=0.0)),
+    "noise-6": Variation(about="6% per trial and per step", noise=ReplayNoise(trial=0.06, step=0.06)),
+    "setup-10s": Variation(about="starts of 10 s", noise=ReplayNoise(setup_s=10.0)),
+    "setup-300s": Variation(about="starts of 300 s", noise=ReplayNoise(setup_s=300.0)),
     "q-min-2": Variation(about="early termination after 2 steps", q_min=2),
     "q-min-10": Variation(about="early termination after 10 steps", q_min=10),
     "q-max-10": Variation(about="trials of 10 steps", q_max=10),

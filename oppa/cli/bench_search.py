@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from oppa.bench.runs import Log, Run
     from oppa.bench.search import Comparison
-    from oppa.simulator.task import Task
+    from oppa.simulator.benchmark_task import BenchmarkTask
 
 SUITE = "replay (published runs of nanotron), simulated, cpu, or a search space file with `\\[replay]`."
 TABLE = "The measurements, instead of those that the suite names below OPPA_DATA."
@@ -66,7 +66,7 @@ def search(
         style.err().print(f"written: {write_page(out)}", markup=False)
 
 
-def _log(comparison: "Comparison", tasks: "Sequence[Task]", out: Path | None, environment: dict[str, str]) -> "Log | None":
+def _log(comparison: "Comparison", tasks: "Sequence[BenchmarkTask]", out: Path | None, environment: dict[str, str]) -> "Log | None":
     """Return the raw log below `out`, ready for further plays; None without `out`."""
     from oppa.bench.runs import Log
 
@@ -78,7 +78,9 @@ def _log(comparison: "Comparison", tasks: "Sequence[Task]", out: Path | None, en
     return log
 
 
-def _print(runs: "Sequence[Run]", tasks: "Sequence[Task]", comparison: "Comparison", environment: dict[str, str], as_json: bool) -> None:
+def _print(
+    runs: "Sequence[Run]", tasks: "Sequence[BenchmarkTask]", comparison: "Comparison", environment: dict[str, str], as_json: bool
+) -> None:
     from oppa.bench.scores import to_json
     from oppa.bench.sections import comparison_sections
     from oppa.bench.variations import PLAIN

@@ -134,9 +134,9 @@ def _profiled(
     trials = running_trials(runner, problem, study, request, interruption, again=again, seed=wishes.seed)
     watching = make_profile_watcher(study, interruption, problem, profiler, bound=wishes.loss)
     with going_on(again), trials as run_trial, watching as watcher:
-        executor = TrialExecutor(study, problem, run_trial, watcher, imitated=runner.in_process)
+        executor = TrialExecutor(study, problem, run_trial, watcher, simulated=runner.in_process)
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        keeper = Keeper(executor, candidates, profiler, bound=wishes.loss, command=command, imitated=runner.in_process)
+        keeper = Keeper(executor, candidates, profiler, bound=wishes.loss, command=command, simulated=runner.in_process)
         return profile(executor, candidates, profiler, keeper)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
     from oppa.launchers.resolve import LaunchRequest
     from oppa.problem.problem import Problem
-    from oppa.simulator.imitation import Imitator
+    from oppa.simulator.trial_simulator import TrialSimulator
     from oppa.study import Study
     from oppa.trials.runner import Runner
     from oppa.tuning.search import RunTrial
@@ -30,19 +30,19 @@ def running_trials(
     *,
     again: list[str],
     seed: int,
-    imitator: "Imitator | None" = None,
+    simulator: "TrialSimulator | None" = None,
 ) -> Iterator["RunTrial"]:
     """Yield the function that runs the trials of a runner: on hosts, in the simulator, or by replay.
 
     Args:
         again: The words after `oppa` that continue this study, for other tuners of it.
-        imitator: The simulator that answers trials if they are replayed; None: the problem's own.
+        simulator: The simulator that answers trials if they are replayed; None: the problem's own.
     """
     if runner.in_process:
+        from oppa.simulator.executor import SimulatedExecutor
         from oppa.simulator.simulator import Simulator
-        from oppa.simulator.trial import ImitatedTrials
 
-        yield ImitatedTrials(imitator or Simulator.of(problem), seed=seed)
+        yield SimulatedExecutor(simulator or Simulator.of(problem), seed=seed)
         return
     from oppa.launchers.parallel_tuners import parallel_tuners
     from oppa.launchers.resolve import open_backend

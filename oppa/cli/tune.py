@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from oppa.launchers.resolve import LaunchRequest
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
-    from oppa.simulator.imitation import Imitator
+    from oppa.simulator.trial_simulator import TrialSimulator
     from oppa.study import Study
     from oppa.trials.runner import Runner
     from oppa.tuning.designer import Designer
@@ -67,7 +67,7 @@ def tune(
         raise InputError(f"`--runner {runner}` has no part in a replay", hint="leave it out, or `--task`")
     if task or table:
         refuse_command(command, "a replay starts nothing")
-    problem, imitator = _question(job, task, table) if task or table else (load_job(job, runner_name=runner, argv=command or ()), None)
+    problem, simulator = _question(job, task, table) if task or table else (load_job(job, runner_name=runner, argv=command or ()), None)
     limits = problem.limits
     if trials is not None:
         limits = dataclasses.replace(limits, trials=trials)
@@ -75,7 +75,7 @@ def tune(
         limits = dataclasses.replace(limits, wall_time_s=parse_seconds(time))
     problem = dataclasses.replace(problem, limits=limits)
     request = LaunchRequest(launcher=launcher, parallel=parallel, options=tuple(sbatch or ()))
-    wishes = _Wishes(designer=designer, seed=seed, transfer=transfer, request=request, imitator=imitator)
+    wishes = _Wishes(designer=designer, seed=seed, transfer=transfer, request=request, simulator=simulator)
     result, error = _in_session(problem, study, wishes)
     if as_json:
         import json
@@ -93,7 +93,7 @@ class _Wishes:
     seed: int
     transfer: Path | None
     request: "LaunchRequest"
-    imitator: "Imitator | None"
+    simulator: "TrialSimulator | None"
     """The simulator that answers trials if they are replayed; None otherwise."""
 
     def make_designer(self, problem: "Problem", candidates: "Candidates") -> "Designer":
@@ -111,7 +111,7 @@ class _Wishes:
         return designers.make_designer(self.designer, problem, candidates, seed=self.seed, beliefs=beliefs)
 
 
-def _question(file: Path, name: str | None, table: Path | None) -> "tuple[Problem, Imitator]":
+def _question(file: Path, name: str | None, table: Path | None) -> "tuple[Problem, TrialSimulator]":
     """Return the problem of a replayed task, and the simulator that answers its trials; raises InputError if no task has that name."""
     from oppa.bench.tasks import load_suite
 
@@ -120,7 +120,7 @@ def _question(file: Path, name: str | None, table: Path | None) -> "tuple[Proble
         raise InputError(f"`{file}` has several tasks", hint=f"name one: `--task`, of {', '.join(tasks)}")
     if name not in tasks:
         raise InputError(f"`{file}` has no task `{name}`", hint=nearest(name, tasks))
-    return tasks[name].problem, tasks[name].imitator
+    return tasks[name].problem, tasks[name].simulator
 
 
 def _in_session(problem: "Problem", named: Path | None, wishes: _Wishes) -> tuple[dict[str, Any], OppaError | None]:
@@ -138,7 +138,7 @@ def _in_session(problem: "Problem", named: Path | None, wishes: _Wishes) -> tupl
 
     designers.require_designer(wishes.designer)
     runner = load_runner(problem.runner)
-    if runner.name == "replay" and wishes.imitator is None:
+    if runner.name == "replay" and wishes.simulator is None:
         raise InputError("there is nothing to replay", hint="name a search space file with `[replay]`, and one of its tasks: `--task`")
     if not runner.in_process:
         wishes = dataclasses.replace(wishes, request=wishes.request.resolve(problem.cluster))
@@ -171,11 +171,11 @@ def _search_and_verify(
     from oppa.tuning.stopping import make_rule
 
     again = again_with("--study", study.folder)
-    trials = running_trials(runner, problem, study, wishes.request, interruption, again=again, seed=wishes.seed, imitator=wishes.imitator)
+    trials = running_trials(runner, problem, study, wishes.request, interruption, again=again, seed=wishes.seed, simulator=wishes.simulator)
     with going_on(again), trials as run_trial:
         designer = wishes.make_designer(problem, candidates)
         rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(wishes.designer, "never"), problem.limits)
         with make_watcher(study, interruption, problem) as watcher:
-            executor = TrialExecutor(study, problem, run_trial, watcher, imitated=runner.in_process)
+            executor = TrialExecutor(study, problem, run_trial, watcher, simulated=runner.in_process)
             why_ended = search(executor, candidates, designer, rule)
             return find_winner(executor, candidates, designer), why_ended

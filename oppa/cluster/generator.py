@@ -53,7 +53,7 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Like:
-    """Published properties of a cluster and its jobs, which a generated trace imitates."""
+    """Published properties of a cluster and its jobs, which a generated trace simulates."""
 
     name: str
     gpus: int

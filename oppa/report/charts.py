@@ -24,17 +24,17 @@ class Chart:
     caption: str
 
 
-def best_so_far(trials: Sequence[Trial], *, imitated: bool = False) -> list[Chart]:
+def best_so_far(trials: Sequence[Trial], *, simulated: bool = False) -> list[Chart]:
     """Draw trials by outcome with the incumbent, over time and over the number of trials; empty if no trial was feasible.
 
     Args:
-        imitated: The trials were simulated, so each begins on the time axis when the last one ends.
+        simulated: The trials were simulated, so each begins on the time axis when the last one ends.
     """
     shown = [trial for trial in trials if trial.purpose != VERIFICATION]
     feasible = [trial for trial in shown if trial.feasible]
     if not feasible:
         return []
-    ends_s, left_out_s = (one_by_one(shown), 0.0) if imitated else elapsed(shown)
+    ends_s, left_out_s = (one_by_one(shown), 0.0) if simulated else elapsed(shown)
     numbers = {trial.id: float(place) for place, trial in enumerate(shown, start=1)}
     best = max(feasible, key=_rate)
     pauses = f" Pauses are left out: {format_seconds(left_out_s)}." if left_out_s else ""

@@ -88,7 +88,7 @@ def render(study: Study, problem: Problem) -> str:
     ended = {trial.id for trial in trials}
     result = current(trials, candidates, problem.limits.repeats, problem.baseline)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
-    imitated = load_runner(problem.runner).in_process
+    simulated = load_runner(problem.runner).in_process
     facts = {
         "style": style(),
         "script": Markup(script),
@@ -99,14 +99,14 @@ def render(study: Study, problem: Problem) -> str:
         "study": study,
         "trials": trials,
         "again": _again(trials),
-        "imitated": imitated,
-        "spent_s": sum(trial.seconds for trial in trials) if imitated else study.spent_s(),
+        "simulated": simulated,
+        "spent_s": sum(trial.seconds for trial in trials) if simulated else study.spent_s(),
         "running": [lease for lease in running if lease.trial not in ended],
         "finding": result,
         "verdicts": words.verdicts(result, trials, equivalence(study, result, problem)) if result else [],
         "differences": differences(result, problem) if result else [],
         "launch": _launch(study),
-        "progress": charts.best_so_far(trials, imitated=imitated),
+        "progress": charts.best_so_far(trials, simulated=simulated),
         "throughput": charts.throughput(trials),
         "memory": charts.memory(trials, problem.cluster.usable_bytes),
         "learned": _learned(problem, candidates, trials),

@@ -25,7 +25,7 @@ def facts(table: Table, *, now: float) -> list[tuple[str, str]]:
         ("profile", _method(table)),
         ("trials", f"{origin.trials}, which took {format_seconds(origin.spent_s)}"),
         ("rows", (", ".join(known) or "none") + (left_out or f" of {origin.candidates} candidates")),
-        ("hardware", origin.hardware.words if origin.hardware else "imitated"),
+        ("hardware", origin.hardware.words if origin.hardware else "simulated"),
     ]
     return found + ([("training", f"{origin.training_steps} steps have refined it")] if origin.training_steps else [])
 

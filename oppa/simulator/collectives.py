@@ -9,10 +9,10 @@ A group of one rank needs no time. The host's time to start a collective is not 
 
 import math
 
-from oppa.simulator.topology import Crossing, Group
+from oppa.simulator.topology import Crossing, RankGroup
 
 
-def all_reduce_s(group: Group, bytes_: float) -> float:
+def all_reduce_s(group: RankGroup, bytes_: float) -> float:
     """Return the seconds of an all-reduce: a ring of 2 (n - 1) steps of bytes / n each, or a double binary tree if that is faster."""
     n = group.size
     if n == 1:
@@ -22,18 +22,18 @@ def all_reduce_s(group: Group, bytes_: float) -> float:
     return min(ring, tree)
 
 
-def reduce_scatter_s(group: Group, bytes_: float) -> float:
+def reduce_scatter_s(group: RankGroup, bytes_: float) -> float:
     """Return the seconds of a reduce-scatter: a ring of n - 1 steps of bytes / n each."""
     n = group.size
     return (n - 1) * group.latency_s + (n - 1) / n * bytes_ / group.bandwidth_bytes_per_s if n > 1 else 0.0
 
 
-def all_gather_s(group: Group, bytes_: float) -> float:
+def all_gather_s(group: RankGroup, bytes_: float) -> float:
     """Return the seconds of an all-gather, which is a reduce-scatter in reverse."""
     return reduce_scatter_s(group, bytes_)
 
 
-def all_to_all_s(group: Group, bytes_: float) -> float:
+def all_to_all_s(group: RankGroup, bytes_: float) -> float:
     """Return the seconds of an all-to-all, in which each rank sends 1/n of its `bytes_` to every rank.
 
     The link whose ports take longest determines the time.
@@ -48,7 +48,7 @@ def send_s(hop: Crossing, bytes_: float) -> float:
     return hop.latency_s + bytes_ / hop.bandwidth_bytes_per_s
 
 
-def _depth_s(group: Group) -> float:
+def _depth_s(group: RankGroup) -> float:
     """Return the latency from a leaf to the root of a tree, in seconds: a chain within the nearest islands, a binary tree above."""
     seconds, below = 0.0, 1
     for crossing in group.crossings:

@@ -12,7 +12,7 @@ from oppa.problem.configuration import Configuration
 from oppa.simulator.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from oppa.simulator.framework import Framework
 from oppa.simulator.kernels import Kernels
-from oppa.simulator.topology import Group, Topology
+from oppa.simulator.topology import RankGroup, Topology
 from oppa.units import MIB
 
 TENSORS_PER_LAYER = 9
@@ -43,12 +43,12 @@ class DataParallel:
     framework: Framework
 
     @property
-    def group(self) -> Group:
+    def group(self) -> RankGroup:
         """Return the ranks that share dense weights."""
         return self.topology.group(self.configuration.dp, self.configuration.tp)
 
     @property
-    def expert_group(self) -> Group:
+    def expert_group(self) -> RankGroup:
         """Return the ranks that share experts."""
         pc = self.configuration
         return self.topology.group(pc.dp // pc.ep, pc.tp * pc.ep)
@@ -110,7 +110,7 @@ class DataParallel:
         host_s = (TENSORS_PER_LAYER * layers + 5) * self.kernels.hardware.host.operation_s
         return max(self.kernels.element_wise_s(bytes_, 4), host_s)
 
-    def _exposed_s(self, group: Group, bytes_: float, layers: int, window_s: float) -> float:
+    def _exposed_s(self, group: RankGroup, bytes_: float, layers: int, window_s: float) -> float:
         buckets = self._buckets(bytes_, layers)
         each = bytes_ / buckets
         scattered = self.configuration.zero_stage >= 2 or (self.configuration.zero_stage == 1 and self.framework.scattered_gradients)

@@ -31,7 +31,7 @@ class Peaks(DeclaredTable):
         return self.model_dump(exclude={"source"})
 
 
-class Device(DeclaredTable):
+class SimulatedDevice(DeclaredTable):
     """Describes one accelerator: the table `[device]`."""
 
     memory_bytes: Count
@@ -57,7 +57,7 @@ class HostProcessor(DeclaredTable):
     source: str
 
 
-class Link(DeclaredTable):
+class SimulatedLink(DeclaredTable):
     """Describes one direction of a link: a table `[[link]]` or `[network]`."""
 
     name: str
@@ -71,7 +71,7 @@ class Link(DeclaredTable):
     source: str
 
 
-class Noise(DeclaredTable):
+class NoiseModel(DeclaredTable):
     """Describes the noise of measurements: the table `[noise]`.
 
     It has standard deviations of logarithms, and how often and how much a step is slower.
@@ -85,16 +85,16 @@ class Noise(DeclaredTable):
     source: str
 
 
-class Hardware(DeclaredTable):
+class SimulatedHardware(DeclaredTable):
     """Describes the hardware of a simulated cluster: one whole file."""
 
     description: str
     devices_per_host: Count
-    device: Device
+    device: SimulatedDevice
     host: HostProcessor
-    link: tuple[Link, ...] = Field(strict=False)
-    network: Link
-    noise: Noise
+    link: tuple[SimulatedLink, ...] = Field(strict=False)
+    network: SimulatedLink
+    noise: NoiseModel
 
     def peak_flops_per_s(self, precision: str) -> float:
         """Return the peak of dense matrix products in operations per second; raises InputError for an unknown precision."""
@@ -110,7 +110,7 @@ def simulated_devices() -> list[str]:
 
 
 @functools.cache
-def load_hardware(device: str) -> Hardware:
+def load_hardware(device: str) -> SimulatedHardware:
     """Return the hardware of a device; raises InputError if it has no file, or its file is wrong."""
     if device not in simulated_devices():
         raise InputError(f'`device = "{device}"` is not simulated', hint=nearest(device, simulated_devices()))
@@ -118,9 +118,9 @@ def load_hardware(device: str) -> Hardware:
     return read_hardware(path.read_text(), source=path.name)
 
 
-def read_hardware(text: str, *, source: str) -> Hardware:
+def read_hardware(text: str, *, source: str) -> SimulatedHardware:
     """Return the hardware that a file's text describes; raises InputError if the text is wrong."""
-    hardware = validate(Hardware, parse(text, source=source, error=InputError), error=InputError)
+    hardware = validate(SimulatedHardware, parse(text, source=source, error=InputError), error=InputError)
     below = 1
     for link in (*hardware.link, hardware.network.model_copy(update={"devices": hardware.devices_per_host})):
         if link.devices % below or below % link.shared_by:
@@ -134,7 +134,7 @@ def read_hardware(text: str, *, source: str) -> Hardware:
     return hardware
 
 
-def hardware_of(cluster: Cluster) -> Hardware:
+def hardware_of(cluster: Cluster) -> SimulatedHardware:
     """Return the hardware of a job's cluster.
 
     Raises:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 
-from oppa.simulator.hardware import Hardware
+from oppa.simulator.hardware import SimulatedHardware
 
 TILES = ((256, 128, 1.0), (128, 128, 0.93), (128, 64, 0.78), (64, 64, 0.58))
 """Rows, columns and relative speed of cuBLAS's kernels. A smaller tile reads more for what it computes. Speeds are assumed."""
@@ -29,7 +29,7 @@ ATTENTION_EFFICIENCY = 0.75
 class Kernels:
     """Predicts the seconds of kernels on one device at one precision."""
 
-    hardware: Hardware
+    hardware: SimulatedHardware
     precision: str
 
     @property

@@ -9,7 +9,7 @@ import dataclasses
 
 from oppa.problem.configuration import Configuration
 from oppa.simulator.data_parallel import DataParallel
-from oppa.simulator.work import EXPERT_IMBALANCE, Work
+from oppa.simulator.operator_costs import EXPERT_IMBALANCE, OperatorCosts
 from oppa.units import MIB
 
 CONTEXT_BYTES = 550 * MIB
@@ -29,7 +29,7 @@ MASTER_BYTES = 4
 class Activations:
     """Predicts the bytes that a micro-batch keeps on a rank between its forward and its backward pass."""
 
-    work: Work
+    work: OperatorCosts
 
     def layer_bytes(self, recompute: str) -> float:
         """Return the bytes that a layer keeps until its backward pass."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from oppa.problem.configuration import Configuration
 from oppa.random_streams import stream
-from oppa.simulator.hardware import Noise
+from oppa.simulator.hardware import NoiseModel
 
 FIRST_STEP_FACTOR, SECOND_STEP_FACTOR = 1.5, 1.05
 """Slow-down of the first two steps. Assumed.
@@ -20,7 +20,7 @@ MOST_DELAY = 20.0
 """Largest delay of a straggler, in step times; time-outs or users end longer ones."""
 
 
-def noisy_steps(step_time_s: float, noise: Noise, configuration: Configuration, *, steps: int, seed: int) -> NDArray[np.float64]:
+def noisy_steps(step_time_s: float, noise: NoiseModel, configuration: Configuration, *, steps: int, seed: int) -> NDArray[np.float64]:
     """Return the seconds of each step of a trial, the first (warm-up) included, shape (steps,)."""
     name = repr(configuration)
     luck = noise.trial * stream(seed, f"trial {name}").standard_normal()
@@ -31,7 +31,7 @@ def noisy_steps(step_time_s: float, noise: Noise, configuration: Configuration, 
     return times
 
 
-def _delays(noise: Noise, random: np.random.Generator, steps: int) -> NDArray[np.float64]:
+def _delays(noise: NoiseModel, random: np.random.Generator, steps: int) -> NDArray[np.float64]:
     """Return the delay of each step by stragglers, as a share of the step time, shape (steps,).
 
     A straggler delays by at least a fifth, and by a Pareto distribution sometimes by several times that.

@@ -14,13 +14,13 @@ from oppa.simulator.collectives import all_gather_s, reduce_scatter_s, send_s
 from oppa.simulator.framework import Framework
 from oppa.simulator.kernels import Kernels
 from oppa.simulator.memory import Activations
-from oppa.simulator.stages import Stage, cut, of_parts
+from oppa.simulator.operator_costs import Cost, OperatorCosts, Passes
+from oppa.simulator.stages import StageCosts, cut, of_parts
 from oppa.simulator.topology import Topology
-from oppa.simulator.work import Cost, Passes, Work
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class PipelineSettings:
     """Holds the settings that determine a pipeline: those of a configuration, without those of data-parallel communication."""
 
     tp: int
@@ -38,7 +38,7 @@ class Layout:
     """The weights are gathered for every pass (ZeRO 3)."""
 
     @classmethod
-    def of(cls, configuration: Configuration, framework: Framework) -> "Layout":
+    def of(cls, configuration: Configuration, framework: Framework) -> "PipelineSettings":
         """Return the layout of a configuration."""
         pc = configuration
         waits = framework.waiting_transfers
@@ -82,11 +82,11 @@ class Pipelines:
         self.ranks = functools.lru_cache(maxsize=4096)(self._ranks)
         self._work = functools.cache(self._work_of)
 
-    def execution(self, layout: Layout) -> Execution:
+    def execution(self, layout: PipelineSettings) -> Execution:
         """Return when each action of the pipeline's schedule is executed."""
         return execute(_order(layout), self._times(layout))
 
-    def _ranks(self, layout: Layout) -> list[Rank]:
+    def _ranks(self, layout: PipelineSettings) -> list[Rank]:
         """Return the pipeline ranks, in order."""
         executed, shape = self.execution(layout), _order(layout).shape
         stages, held = self._stages(layout), self._activation_bytes(layout)
@@ -107,12 +107,12 @@ class Pipelines:
             )
         return ranks
 
-    def _stages(self, layout: Layout) -> tuple[Stage, ...]:
+    def _stages(self, layout: PipelineSettings) -> tuple[StageCosts, ...]:
         if layout.stage_layout != stage_layout.EVEN:
             return of_parts(self.model, stage_layout.cut(layout.stage_layout, _order(layout).shape, self.model.part_flops))
         return cut(self.model, layout.pp * layout.chunks, balanced=self.balanced)
 
-    def _times(self, layout: Layout) -> Times:
+    def _times(self, layout: PipelineSettings) -> Times:
         forward, backward, weight = zip(*(self._seconds(layout, stage) for stage in self._stages(layout)), strict=True)
         if not _order(layout).split:
             backward, weight = tuple(map(sum, zip(backward, weight, strict=True))), ()
@@ -124,7 +124,7 @@ class Pipelines:
             sender_waits=layout.sender_waits,
         )
 
-    def _seconds(self, layout: Layout, stage: Stage) -> tuple[float, float, float]:
+    def _seconds(self, layout: PipelineSettings, stage: StageCosts) -> tuple[float, float, float]:
         """Return the seconds of a stage for one micro-batch: forward, backward, and gradients of weights.
 
         The slower of the device and its host determines each.
@@ -140,7 +140,7 @@ class Pipelines:
             backward_s = max(backward_s, gather_s + scatter_s) + first * (gather_s + scatter_s)
         return forward_s, backward_s * (1 - share), backward_s * share
 
-    def _passes(self, layout: Layout, stage: Stage) -> Passes:
+    def _passes(self, layout: PipelineSettings, stage: StageCosts) -> Passes:
         work = self._work(layout.tp, layout.ep, layout.micro_batch, layout.pp > 1 and self.topology.hosts > 1)
         passes = work.layer(layout.recompute) * stage.layers
         passes = passes + work.embedding if stage.embedding else passes
@@ -151,14 +151,14 @@ class Pipelines:
         added_bytes = 3 * count * (4 if self.framework.fp32_gradients else self.kernels.bytes_per_element)
         return passes + Passes(weight=Cost(self.kernels.element_wise_s(added_bytes, stage.layers)))
 
-    def _gathers_s(self, layout: Layout, stage: Stage) -> tuple[float, float]:
+    def _gathers_s(self, layout: PipelineSettings, stage: StageCosts) -> tuple[float, float]:
         """Return the seconds to gather a stage's weights and to scatter their gradients (ZeRO 3)."""
         group = self.topology.group(layout.dp, layout.tp)
         bytes_ = stage.dense_parameter_count(self.model) / layout.tp * self.kernels.bytes_per_element
         return all_gather_s(group, bytes_), reduce_scatter_s(group, bytes_)
 
-    def _work_of(self, tp: int, ep: int, sequences: int, contended: bool) -> Work:
-        return Work(
+    def _work_of(self, tp: int, ep: int, sequences: int, contended: bool) -> OperatorCosts:
+        return OperatorCosts(
             model=self.model,
             kernels=self.kernels,
             topology=self.topology,
@@ -169,7 +169,7 @@ class Pipelines:
             contended=contended,
         )
 
-    def _transfers_s(self, layout: Layout) -> list[float]:
+    def _transfers_s(self, layout: PipelineSettings) -> list[float]:
         """Return the seconds from each stage to the next, shape (stages - 1,), the host's time to start a transfer included.
 
         A transfer within a rank takes 0 s.
@@ -184,7 +184,7 @@ class Pipelines:
             seconds.append(send_s(hop, bytes_) + self.kernels.hardware.host.collective_s if hop else 0.0)
         return seconds
 
-    def _activation_bytes(self, layout: Layout) -> list[float]:
+    def _activation_bytes(self, layout: PipelineSettings) -> list[float]:
         """Return the peak bytes of each rank, shape (pp,).
 
         In a split schedule, the gradients of weights are assumed to need as many bytes as the backward pass frees.
@@ -198,5 +198,5 @@ class Pipelines:
         return peaks
 
 
-def _order(layout: Layout) -> Order:
+def _order(layout: PipelineSettings) -> Order:
     return order(layout.schedule, ranks=layout.pp, micro_batches=layout.num_microbatches, chunks=layout.chunks)

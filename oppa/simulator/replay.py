@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from oppa.problem.configuration import Configuration
-from oppa.simulator.imitation import Imitation
+from oppa.simulator.trial_simulator import SimulatedTrial
 from oppa.trials.trial_folder import Outcome
 
 
@@ -24,7 +24,7 @@ class Record:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
+class ReplayNoise:
     """Holds what a table omits: standard deviations of the logarithm of step times, and the start-up time."""
 
     trial: float = 0.03
@@ -39,18 +39,18 @@ class Replay:
     """Replays trials of the recorded configurations (an Imitator)."""
 
     records: Mapping[Configuration, Record]
-    noise: Noise
+    noise: ReplayNoise
 
-    def imitate(self, configuration: Configuration, *, steps: int, seed: int) -> Imitation:
+    def simulate_trial(self, configuration: Configuration, *, steps: int, seed: int) -> SimulatedTrial:
         """Return a trial with log-normal step times around the record; raises KeyError for a configuration without one."""
         record = self.records[configuration]
         if record.steps_per_s is None:
-            return Imitation(outcome=record.outcome, cause="recorded so", setup_s=self.noise.setup_s)
+            return SimulatedTrial(outcome=record.outcome, cause="recorded so", setup_s=self.noise.setup_s)
         rng = np.random.default_rng((seed, zlib.crc32(configuration.id.encode())))
         step_noise = self.noise.step if record.step_noise is None else record.step_noise
         usual = -math.log(record.steps_per_s) + self.noise.trial * rng.standard_normal()
         times = np.exp(usual + step_noise * rng.standard_normal(steps))
-        return Imitation(
+        return SimulatedTrial(
             outcome="completed", setup_s=self.noise.setup_s, step_times_s=tuple(times.tolist()), memory_bytes=record.memory_bytes
         )
 

@@ -24,8 +24,8 @@ from oppa.problem.job_file import BatchTable, LimitsTable, ModelTable, TrainingT
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.space_file import read_space
-from oppa.simulator.replay import Noise, Record, Replay
-from oppa.simulator.task import Task
+from oppa.simulator.benchmark_task import BenchmarkTask
+from oppa.simulator.replay import Record, Replay, ReplayNoise
 from oppa.units import GIB, MIB
 
 FACTS = ("model", "hosts", "outcome", "throughput", "memory")
@@ -55,7 +55,7 @@ class NoiseTable(DeclaredTable):
     setup: Seconds = 60.0
 
 
-class ClusterTable(DeclaredTable):
+class ReplayClusterTable(DeclaredTable):
     """Validates `[replay.cluster]`, which all rows share; the number of hosts is a column."""
 
     devices_per_host: Count
@@ -75,7 +75,7 @@ class ReplayTable(DeclaredTable):
     outcomes: dict[str, Literal["completed", "out_of_memory", "failed"]]
     noise: NoiseTable = NoiseTable()
     batch: BatchTable
-    cluster: ClusterTable
+    cluster: ReplayClusterTable
     training: TrainingTable = TrainingTable()
     limits: LimitsTable = LimitsTable()
     models: dict[str, ModelTable]
@@ -130,15 +130,15 @@ def read_table(file: ReplayFile, table: Path) -> pd.DataFrame:
     return rows
 
 
-def replay_tasks(file: ReplayFile, rows: pd.DataFrame, noise: Noise | None = None) -> Iterator[Task]:
+def replay_tasks(file: ReplayFile, rows: pd.DataFrame, noise: ReplayNoise | None = None) -> Iterator[BenchmarkTask]:
     """Yield one task per combination of values in the task columns, sorted; `noise` replaces the file's if given."""
     given = file.replay.noise
-    noise = noise or Noise(trial=given.trial, step=given.step, setup_s=given.setup)
+    noise = noise or ReplayNoise(trial=given.trial, step=given.step, setup_s=given.setup)
     for values, some in rows.groupby(file.replay.task):
         yield _task(file, "-".join(map(str, values)), some, noise)
 
 
-def _task(file: ReplayFile, name: str, rows: pd.DataFrame, noise: Noise) -> Task:
+def _task(file: ReplayFile, name: str, rows: pd.DataFrame, noise: ReplayNoise) -> BenchmarkTask:
     parameters = {meaning: column for meaning, column in file.replay.columns.items() if meaning in PARAMETERS}
     problem = _problem(file, name, rows)
     space = problem.space.from_rows({meaning: rows[column].tolist() for meaning, column in parameters.items()})
@@ -150,11 +150,11 @@ def _task(file: ReplayFile, name: str, rows: pd.DataFrame, noise: Noise) -> Task
         record = _record(file, row, problem)
         records[configuration] = max(records.get(configuration, record), record, key=lambda each: each.steps_per_s or 0.0)
     largest = file.replay.headline_hosts
-    return Task(
+    return BenchmarkTask(
         name=name,
         problem=problem,
         candidates=problem.candidates(),
-        imitator=Replay(records=records, noise=noise),
+        simulator=Replay(records=records, noise=noise),
         headline=largest is None or problem.cluster.hosts <= largest,
     )
 

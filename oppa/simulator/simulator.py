@@ -17,12 +17,12 @@ from oppa.problem.problem import Problem
 from oppa.random_streams import stream
 from oppa.simulator.framework import framework_of
 from oppa.simulator.hardware import hardware_of
-from oppa.simulator.imitation import Imitation
 from oppa.simulator.kernels import Kernels
 from oppa.simulator.memory import COMMUNICATOR_BYTES, CONTEXT_BYTES, FRAGMENTATION
 from oppa.simulator.noise import noisy_steps
-from oppa.simulator.step import Steps
+from oppa.simulator.step import StepSimulator
 from oppa.simulator.topology import Topology
+from oppa.simulator.trial_simulator import SimulatedTrial
 from oppa.units import format_bytes
 
 INITIALISED_BYTES_PER_S = 1.5e9
@@ -44,7 +44,7 @@ class Simulator:
         self.limit_bytes = min(cluster.usable_bytes, hardware.device.memory_bytes)
         hardware.peak_flops_per_s(precision)
         topology = Topology(hardware, cluster.hosts)
-        self.steps = Steps(model, Kernels(hardware, precision), topology, self.framework, balanced=balanced)
+        self.steps = StepSimulator(model, Kernels(hardware, precision), topology, self.framework, balanced=balanced)
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
@@ -80,13 +80,13 @@ class Simulator:
         """Return the true throughput in steps per second; None if the configuration does not fit."""
         return 1 / self.step_time_s(configuration) if self.fits(configuration) else None
 
-    def imitate(self, configuration: Configuration, *, steps: int, seed: int) -> Imitation:
+    def simulate_trial(self, configuration: Configuration, *, steps: int, seed: int) -> SimulatedTrial:
         """Return a trial that runs for `steps` steps, or runs out of memory in its first."""
         setup_s = self._setup_s(configuration) * math.exp(0.1 * stream(seed, f"setup {configuration!r}").standard_normal())
         if not self.fits(configuration):
-            return Imitation(outcome="out_of_memory", cause=self._shortage(configuration), setup_s=setup_s)
+            return SimulatedTrial(outcome="out_of_memory", cause=self._shortage(configuration), setup_s=setup_s)
         times = noisy_steps(self.step_time_s(configuration), self.hardware.noise, configuration, steps=steps, seed=seed)
-        return Imitation(
+        return SimulatedTrial(
             outcome="completed", setup_s=setup_s, step_times_s=tuple(times.tolist()), memory_bytes=self.memory_bytes(configuration)
         )
 

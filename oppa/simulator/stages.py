@@ -13,7 +13,7 @@ from oppa.problem.model import Model
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StageCosts:
     """Describes one pipeline stage of the model."""
 
     layers: int
@@ -33,16 +33,18 @@ class Stage:
         return self.layers * model.experts * model.expert_parameter_count if model.experts > 1 else 0
 
 
-def cut(model: Model, stages: int, *, balanced: bool) -> tuple[Stage, ...]:
+def cut(model: Model, stages: int, *, balanced: bool) -> tuple[StageCosts, ...]:
     """Return the stages of a model, in order; `balanced` cuts by cost instead of evenly."""
     counts = _balanced(model, stages) if balanced and stages > 1 else _even(model.layers, stages)
-    return tuple(Stage(layers=count, embedding=i == 0, head=i == stages - 1) for i, count in enumerate(counts))
+    return tuple(StageCosts(layers=count, embedding=i == 0, head=i == stages - 1) for i, count in enumerate(counts))
 
 
-def of_parts(model: Model, stages: Sequence[range]) -> tuple[Stage, ...]:
+def of_parts(model: Model, stages: Sequence[range]) -> tuple[StageCosts, ...]:
     """Return the stages that hold the given parts of the model, as `oppa.pipeline.stage_layout` numbers them."""
     behind = model.layers + 1
-    return tuple(Stage(layers=sum(0 < part < behind for part in parts), embedding=0 in parts, head=behind in parts) for parts in stages)
+    return tuple(
+        StageCosts(layers=sum(0 < part < behind for part in parts), embedding=0 in parts, head=behind in parts) for parts in stages
+    )
 
 
 def _even(layers: int, stages: int) -> list[int]:

@@ -8,11 +8,11 @@ from oppa.simulator.data_parallel import DataParallel
 from oppa.simulator.framework import Framework
 from oppa.simulator.kernels import Kernels
 from oppa.simulator.memory import States
-from oppa.simulator.pipelines import Layout, Pipelines, Rank
+from oppa.simulator.pipelines import Pipelines, PipelineSettings, Rank
 from oppa.simulator.topology import Topology
 
 
-class Steps:
+class StepSimulator:
     """Predicts the steps of all configurations of one job."""
 
     def __init__(self, model: Model, kernels: Kernels, topology: Topology, framework: Framework, *, balanced: bool = False) -> None:
@@ -40,7 +40,7 @@ class Steps:
         return DataParallel(configuration=configuration, topology=self.topology, kernels=self.kernels, framework=self.framework)
 
     def _ranks(self, configuration: Configuration) -> list[Rank]:
-        return self.pipelines.ranks(Layout.of(configuration, self.framework))
+        return self.pipelines.ranks(PipelineSettings.of(configuration, self.framework))
 
     def _gradients_s(self, rank: Rank, data_parallel: DataParallel) -> float:
         """Return the exposed seconds of communicating gradients.

@@ -14,7 +14,7 @@ ports, and c / (members below) groups compete for them. So each group gets bandw
 import dataclasses
 import functools
 
-from oppa.simulator.hardware import Hardware, Link
+from oppa.simulator.hardware import SimulatedHardware, SimulatedLink
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Crossing:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RankGroup:
     """Describes ranks that communicate, and the links between them, the nearest first."""
 
     size: int
@@ -53,7 +53,7 @@ class Group:
 class Topology:
     """Describes the links of a cluster of `hosts` hosts."""
 
-    hardware: Hardware
+    hardware: SimulatedHardware
     hosts: int
 
     @property
@@ -62,12 +62,12 @@ class Topology:
         return self.hosts * self.hardware.devices_per_host
 
     @functools.cached_property
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[SimulatedLink, ...]:
         """Return all links, the nearest first, each with the number of devices that it joins."""
         network = self.hardware.network.model_copy(update={"devices": self.devices})
         return (*self.hardware.link, network) if self.hosts > 1 else self.hardware.link
 
-    def group(self, size: int, stride: int) -> Group:
+    def group(self, size: int, stride: int) -> RankGroup:
         """Return the group of `size` ranks that are `stride` apart."""
         crossings, below = [], 1
         for link in self.links:
@@ -83,7 +83,7 @@ class Topology:
                     )
                 )
             below = link.devices
-        return Group(size=size, crossings=tuple(crossings))
+        return RankGroup(size=size, crossings=tuple(crossings))
 
     def hop(self, here: int, there: int, *, senders: int) -> Crossing:
         """Return the share of a link that a rank has to send to another, while other ranks do the same.

@@ -83,9 +83,9 @@ class Origin:
     schema_version: int = SCHEMA_VERSION
 
     @classmethod
-    def of(cls, problem: Problem, *, imitated: bool = False, **facts: Any) -> Self:
+    def of(cls, problem: Problem, *, simulated: bool = False, **facts: Any) -> Self:
         """Return the origin of a table that is made here and now; `facts` are all other fields."""
-        hardware = None if imitated else HardwareFingerprint.here()
+        hardware = None if simulated else HardwareFingerprint.here()
         return cls(problem=decisive(problem), versions=versions_here(), hardware=hardware, **facts)
 
     def to_dict(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def _readme(exported: ExportedBest, problem: Problem, configuration: Configurati
     return _README.format(
         name=problem.name,
         id=configuration.id,
-        own=f"`{_start(problem, script)}` starts the job as its trials were.\n" if script else "Its trials were imitated.\n",
+        own=f"`{_start(problem, script)}` starts the job as its trials were.\n" if script else "Its trials were simulated.\n",
         exported=_EXPORTED + "".join(f"- `{name}/`\n" for name in exported.exported) if exported.exported else "",
         refused="\nNot these:\n\n" + "".join(f"- {why}\n" for why in exported.refused.values()) if exported.refused else "",
     )

@@ -51,10 +51,10 @@ class Keeper:
     """Writes the table of a session."""
 
     def __init__(
-        self, executor: TrialExecutor, candidates: Candidates, profiler: Profiler, *, bound: float, command: str, imitated: bool
+        self, executor: TrialExecutor, candidates: Candidates, profiler: Profiler, *, bound: float, command: str, simulated: bool
     ) -> None:
         self._sitting, self._candidates, self._profiler = executor, candidates, profiler
-        self._bound, self._command, self._imitated = bound, command, imitated
+        self._bound, self._command, self._simulated = bound, command, simulated
 
     def table(self, *, complete: bool) -> Table | None:
         """Return the present table; None before anything was measured."""
@@ -64,7 +64,7 @@ class Keeper:
         method, loss = _method(self._profiler), loss_of(self._profiler)
         origin = Origin.of(
             self._sitting.problem,
-            imitated=self._imitated,
+            simulated=self._simulated,
             study=self._sitting.study.uuid,
             method=method,
             complete=complete,

@@ -69,25 +69,25 @@ class RunTrial(Protocol):
 class TrialExecutor:
     """Runs the trials that this process has leased, and records their outcomes, interruptions included."""
 
-    def __init__(self, study: Study, problem: Problem, run_trial: RunTrial, watcher: SearchCallback, *, imitated: bool = False) -> None:
+    def __init__(self, study: Study, problem: Problem, run_trial: RunTrial, watcher: SearchCallback, *, simulated: bool = False) -> None:
         """Begin a session of this process on a study.
 
         Args:
-            imitated: Trials are simulated and take no real time, so their simulated seconds count against a time budget.
+            simulated: Trials are simulated and take no real time, so their simulated seconds count against a time budget.
         """
         self.study = study
         self.problem = problem
         self._run_trial = run_trial
         self._watcher = watcher
-        self._imitated = imitated
+        self._simulated = simulated
         earlier = study.trials()
         self._earlier = {trial.id for trial in earlier}
-        self.mended = {trial.id for trial in ([] if imitated else self._alike(earlier, earlier))}
+        self.mended = {trial.id for trial in ([] if simulated else self._alike(earlier, earlier))}
         """Trials that ended the previous session because they failed alike; their configurations may run by now."""
 
     def spent_s(self) -> float:
         """Return the seconds that the search took so far, over all sessions."""
-        return sum(trial.seconds for trial in self.study.trials()) if self._imitated else self.study.spent_s()
+        return sum(trial.seconds for trial in self.study.trials()) if self._simulated else self.study.spent_s()
 
     def run(self, lease: Lease, *, judge: StopRule | None = None, trial_time_s: float | None = None) -> TrialResult | None:
         """Run a leased trial to its end, or until its judge stops it; None if another tuner took it over meanwhile.
@@ -122,7 +122,7 @@ class TrialExecutor:
         Raises:
             RepeatedFailureError: if no trial of the study has taken a step, either.
         """
-        alike = [] if self._imitated else self._alike([trial for trial in trials if trial.id not in self._earlier], trials)
+        alike = [] if self._simulated else self._alike([trial for trial in trials if trial.id not in self._earlier], trials)
         if alike and not any(trial.step_times_s for trial in trials):
             raise repeated_failures.error(alike, self.study, self.problem)
         return alike

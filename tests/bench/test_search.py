@@ -25,8 +25,8 @@ from oppa.problem.model import Model
 from oppa.problem.problem import Problem, facts_of
 from oppa.problem.space_file import read_space
 from oppa.problem.training import Limits, Training
-from oppa.simulator.replay import Noise, Record, Replay
-from oppa.simulator.task import Task
+from oppa.simulator.benchmark_task import BenchmarkTask
+from oppa.simulator.replay import Record, Replay, ReplayNoise
 from oppa.trials import processes
 from oppa.tuning.stopping import StopTest, make_rule
 from tests.bench.remains import assert_gone, command_of
@@ -35,7 +35,7 @@ SPACE = "\n".join(f"[parameters.{name}]\nvalues = {values}" for name, values in 
 SPACE += "\n[parameters.micro_batch]\nvalues = [1, 2]\n"
 
 
-def small_task(noise: float = 0.0) -> Task:
+def small_task(noise: float = 0.0) -> BenchmarkTask:
     """Six candidates: dp is fast, the larger micro-batch faster, and all of dp = 4 fails."""
     model = Model(layers=2, hidden=8, heads=4, kv_heads=4, ffn=16, vocab=32, seq_len=8)
     cluster, training = Cluster(devices_per_host=4, memory_limit_bytes=1 << 30), Training()
@@ -55,8 +55,8 @@ def small_task(noise: float = 0.0) -> Task:
         c: Record(outcome="failed") if c.dp == 4 else Record(outcome="completed", steps_per_s=float(c.dp * c.micro_batch), memory_bytes=9)
         for c in candidates
     }
-    imitator = Replay(records=records, noise=Noise(trial=noise, step=noise, setup_s=10))
-    return Task(name="small", problem=problem, candidates=candidates, imitator=imitator)
+    simulator = Replay(records=records, noise=ReplayNoise(trial=noise, step=noise, setup_s=10))
+    return BenchmarkTask(name="small", problem=problem, candidates=candidates, simulator=simulator)
 
 
 class InOrder:

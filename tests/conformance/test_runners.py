@@ -1,4 +1,4 @@
-"""What a trial promises, whoever runs it: frameworks, a command of the user's, processes that act out a script, imitations.
+"""What a trial promises, whoever runs it: frameworks, a command of the user's, processes that act out a script, simulations.
 
 What takes processes holds for runners that start some: a rank that is killed or hangs, and nobody who survives.
 """
@@ -20,9 +20,9 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.model import Model
 from oppa.problem.training import Limits
-from oppa.simulator.replay import Noise, Record, Replay
+from oppa.simulator.executor import SimulatedExecutor
+from oppa.simulator.replay import Record, Replay, ReplayNoise
 from oppa.simulator.simulator import Simulator
-from oppa.simulator.trial import ImitatedTrials
 from oppa.trials import processes, trial_folder
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
@@ -108,13 +108,13 @@ def simulated():
     fits = {simulator.fits(candidates.configuration(i)): i for i in range(0, len(candidates), 50)}
     spec = functools.partial(TrialSpec.of, problem, study=STUDY, trial=0, steps=STEPS)
     runs, fails = (spec(candidates.configuration(fits[each])) for each in (True, False))
-    return Case("simulated", ImitatedTrials(simulator, seed=0), runs, fails, dataclasses.replace(runs, steps=900))
+    return Case("simulated", SimulatedExecutor(simulator, seed=0), runs, fails, dataclasses.replace(runs, steps=900))
 
 
 def replayed():
     records = {FITS: Record(outcome="completed", steps_per_s=5.0, memory_bytes=1 << 20), TOO_LARGE: Record(outcome="out_of_memory")}
     runs, fails = (dataclasses.replace(script_spec(steps=STEPS), configuration=each) for each in (FITS, TOO_LARGE))
-    trials = ImitatedTrials(Replay(records=records, noise=Noise()), seed=0)
+    trials = SimulatedExecutor(Replay(records=records, noise=ReplayNoise()), seed=0)
     return Case("replay", trials, runs, fails, dataclasses.replace(runs, steps=900))
 
 

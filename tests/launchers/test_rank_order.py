@@ -24,9 +24,9 @@ from oppa.simulator.data_parallel import DataParallel
 from oppa.simulator.framework import TORCH
 from oppa.simulator.hardware import load_hardware as simulated_hardware
 from oppa.simulator.kernels import Kernels
-from oppa.simulator.pipelines import Layout, Pipelines
+from oppa.simulator.operator_costs import OperatorCosts
+from oppa.simulator.pipelines import Pipelines, PipelineSettings
 from oppa.simulator.topology import Topology
-from oppa.simulator.work import Work
 from oppa.training.mesh import peers
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
@@ -151,10 +151,10 @@ class Simulated:
         parts = {"kernels": self.kernels, "topology": self.topology, "framework": TORCH}
         pipelines = Pipelines(MODEL, **parts, balanced=False)
         return {
-            ("tp", "ep"): Work(model=MODEL, **parts, tp=pc.tp, ep=pc.ep, sequences=1).layer("none").forward.device_s,
+            ("tp", "ep"): OperatorCosts(model=MODEL, **parts, tp=pc.tp, ep=pc.ep, sequences=1).layer("none").forward.device_s,
             ("dp",): replicas.gradients_s(dense=1e9, experts=0, **nothing),
             ("expert_dp",): replicas.gradients_s(dense=0, experts=1e9, **nothing),
-            ("tp", "ep", "pp"): max(pipelines.execution(Layout.of(pc, TORCH)).finish_s),
+            ("tp", "ep", "pp"): max(pipelines.execution(PipelineSettings.of(pc, TORCH)).finish_s),
         }
 
     def _hop(self, stage):

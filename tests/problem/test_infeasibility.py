@@ -74,7 +74,7 @@ def test_where_no_constraint_is_to_blame_alone_removals_are_counted(make_facts: 
 
 @pytest.mark.parametrize("name", ["torch", "deepspeed", "colossalai", "megatron"])
 def test_what_the_remedy_says_helps(name: str, framework_space: Callable[..., SearchSpace]) -> None:
-    space = framework_space(name).restricted("pp", 4).searching("tp", 4)
+    space = framework_space(name).restricted("pp", 4).restricted("tp", 4)
     assert is_empty(space)
     assert why_empty(space).hint == "use `tp` of 1 or `pp` of 1"
     assert not is_empty(space.restricted("tp", 1))

@@ -13,9 +13,9 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.presets import PRESETS
 from oppa.simulator.hardware import load_hardware
 from oppa.simulator.kernels import Kernels
+from oppa.simulator.operator_costs import OperatorCosts
 from oppa.simulator.simulator import Simulator
 from oppa.simulator.topology import Topology
-from oppa.simulator.work import Work
 
 JOBS = sorted((catalog.root() / "runners" / "simulated" / "jobs").glob("*.toml"))
 
@@ -35,12 +35,12 @@ def make_simulator() -> Callable[..., Simulator]:
 
 
 @pytest.fixture
-def make_work() -> Callable[..., Work]:
+def make_work() -> Callable[..., OperatorCosts]:
     """A micro-batch's work on one rank."""
 
     def make(*, model, framework, tp=1, ep=1, sequences=1, device="A100-80GB", precision="bf16"):
         hardware = load_hardware(device)
-        return Work(
+        return OperatorCosts(
             model=model,
             kernels=Kernels(hardware, precision),
             topology=Topology(hardware, hosts=1),

@@ -3,14 +3,14 @@
 import pytest
 
 from oppa.simulator.collectives import all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
-from oppa.simulator.topology import Crossing, Group
+from oppa.simulator.topology import Crossing, RankGroup
 
 COLLECTIVES = [all_reduce_s, reduce_scatter_s, all_gather_s, all_to_all_s]
 
 
 def group(size, *, bandwidth=1e9, latency=1e-5):
     link = Crossing(link="x", bandwidth_bytes_per_s=bandwidth, port_bytes_per_s=bandwidth, latency_s=latency, members_below=1)
-    return Group(size=size, crossings=(link,) if size > 1 else ())
+    return RankGroup(size=size, crossings=(link,) if size > 1 else ())
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

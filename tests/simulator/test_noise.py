@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from oppa.simulator.hardware import Noise, load_hardware
+from oppa.simulator.hardware import NoiseModel, load_hardware
 from oppa.simulator.noise import noisy_steps
 from tests.simulator.conftest import plan
 
-QUIET = Noise(trial=0, step=0, straggler_probability=0, straggler_tail=2, source="none")
+QUIET = NoiseModel(trial=0, step=0, straggler_probability=0, straggler_tail=2, source="none")
 
 
 LOUD, USUAL = load_hardware("RTX3080").noise, plan()

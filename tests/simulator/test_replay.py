@@ -9,10 +9,10 @@ import pytest
 
 from oppa import catalog
 from oppa.errors import InputError, SpaceError
-from oppa.simulator.replay import Noise
+from oppa.simulator.benchmark_task import BenchmarkTask
+from oppa.simulator.executor import run_simulated
+from oppa.simulator.replay import ReplayNoise
 from oppa.simulator.replay_file import read_replay_file, read_table, replay_tasks
-from oppa.simulator.task import Task
-from oppa.simulator.trial import run_imitated
 
 DECLARATION = catalog.find("search_spaces", "nanotron-h100")
 COLUMNS = ("model", "nodes", "dp", "pp", "tp", "zero", "mbs", "status", "tok_s", "mem_gb")
@@ -26,7 +26,7 @@ ROWS = (
 )
 
 
-def tasks_of(folder: Path, rows=ROWS, noise: Noise | None = None) -> dict[str, Task]:
+def tasks_of(folder: Path, rows=ROWS, noise: ReplayNoise | None = None) -> dict[str, BenchmarkTask]:
     table = folder / "measured.csv"
     pd.DataFrame(rows, columns=COLUMNS).to_csv(table, index=False)
     file = read_replay_file(DECLARATION)
@@ -40,25 +40,25 @@ def test_candidates_are_the_rows(tmp_path) -> None:
 
 
 def test_throughput_is_in_optimizer_steps_and_memory_in_bytes(tmp_path) -> None:
-    task = tasks_of(tmp_path, noise=Noise(trial=0, step=0))["3B-1"]
+    task = tasks_of(tmp_path, noise=ReplayNoise(trial=0, step=0))["3B-1"]
     assert task.best == pytest.approx(200_000 / (256 * 4096))
     (fastest,) = [configuration for configuration in task.candidates if configuration.dp == 8 and configuration.zero_stage == 1]
-    imitation = task.imitator.imitate(fastest, steps=30, seed=0)
-    assert imitation.step_times_s == (pytest.approx(256 * 4096 / 200_000),) * 30
-    assert imitation.memory_bytes == 40 * 2**30 and imitation.setup_s == 60
+    simulated = task.simulator.simulate_trial(fastest, steps=30, seed=0)
+    assert simulated.step_times_s == (pytest.approx(256 * 4096 / 200_000),) * 30
+    assert simulated.memory_bytes == 40 * 2**30 and simulated.setup_s == 60
 
 
 def test_a_recorded_failure_costs_its_start_alone(tmp_path) -> None:
     task = tasks_of(tmp_path)["3B-1"]
-    (failing,) = [c for c in task.candidates if task.imitator.steps_per_s(c) is None]
-    result = run_imitated(task.imitator.imitate(failing, steps=30, seed=0))
+    (failing,) = [c for c in task.candidates if task.simulator.steps_per_s(c) is None]
+    result = run_simulated(task.simulator.simulate_trial(failing, steps=30, seed=0))
     assert (result.outcome, result.seconds, result.steps) == ("failed", 60, 0)
 
 
 def test_noise_is_the_trial_s_and_the_step_s(tmp_path) -> None:
     task = tasks_of(tmp_path)["80B-2"]
     configuration = task.candidates.configuration(0)
-    logs = [[math.log(t) for t in task.imitator.imitate(configuration, steps=200, seed=seed).step_times_s] for seed in range(200)]
+    logs = [[math.log(t) for t in task.simulator.simulate_trial(configuration, steps=200, seed=seed).step_times_s] for seed in range(200)]
     usual = math.log(256 * 4096 / 10_000)
     means = [statistics.mean(each) for each in logs]
     assert statistics.mean(means) == pytest.approx(usual, abs=3 * 0.03 / math.sqrt(200))
@@ -68,12 +68,12 @@ def test_noise_is_the_trial_s_and_the_step_s(tmp_path) -> None:
 
 def test_noise_depends_on_seed_and_configuration_alone(tmp_path) -> None:
     task = tasks_of(tmp_path)["3B-1"]
-    first, second = (c for c in task.candidates if task.imitator.steps_per_s(c))
-    before = task.imitator.imitate(first, steps=10, seed=1)
-    task.imitator.imitate(second, steps=10, seed=1)
-    assert task.imitator.imitate(first, steps=10, seed=1) == before
-    assert task.imitator.imitate(first, steps=10, seed=2) != before
-    assert task.imitator.imitate(first, steps=5, seed=1).step_times_s == before.step_times_s[:5]
+    first, second = (c for c in task.candidates if task.simulator.steps_per_s(c))
+    before = task.simulator.simulate_trial(first, steps=10, seed=1)
+    task.simulator.simulate_trial(second, steps=10, seed=1)
+    assert task.simulator.simulate_trial(first, steps=10, seed=1) == before
+    assert task.simulator.simulate_trial(first, steps=10, seed=2) != before
+    assert task.simulator.simulate_trial(first, steps=5, seed=1).step_times_s == before.step_times_s[:5]
 
 
 def test_a_configuration_that_is_listed_twice_counts_once(tmp_path) -> None:

@@ -1,13 +1,13 @@
-"""The simulator: an imitator that obeys physics, and its jobs."""
+"""The simulator: an simulator that obeys physics, and its jobs."""
 
 import numpy as np
 import pytest
 
 from oppa.errors import InputError
 from oppa.problem.job import load_job
-from oppa.simulator.pipelines import Layout
+from oppa.simulator.pipelines import PipelineSettings
 from oppa.simulator.simulator import Simulator
-from oppa.simulator.step import Steps
+from oppa.simulator.step import StepSimulator
 from oppa.simulator.topology import Topology
 from oppa.trials.runner import load_runner
 from tests.simulator.conftest import JOBS, plan
@@ -29,16 +29,16 @@ def test_every_job_has_candidates_that_run_and_a_runner_without_a_program(proble
 
 def test_a_trial_is_as_long_as_it_is_asked_to_be_and_as_fast_as_it_truly_is(make_simulator):
     simulator, configuration = make_simulator(), plan(dp=8, micro_batch=2)
-    trial = simulator.imitate(configuration, steps=20, seed=3)
+    trial = simulator.simulate_trial(configuration, steps=20, seed=3)
     assert trial.outcome == "completed" and len(trial.step_times_s) == 20 and trial.setup_s > 0
     assert np.median(trial.step_times_s) == pytest.approx(1 / simulator.steps_per_s(configuration), rel=0.1)
     assert trial.memory_bytes == simulator.memory_bytes(configuration)
-    assert trial == simulator.imitate(configuration, steps=20, seed=3) != simulator.imitate(configuration, steps=20, seed=4)
+    assert trial == simulator.simulate_trial(configuration, steps=20, seed=3) != simulator.simulate_trial(configuration, steps=20, seed=4)
 
 
 def test_what_does_not_fit_runs_out_of_memory(make_simulator):
     simulator, configuration = make_simulator(model="llama-2-7b"), plan(dp=8)
-    trial = simulator.imitate(configuration, steps=20, seed=0)
+    trial = simulator.simulate_trial(configuration, steps=20, seed=0)
     assert simulator.steps_per_s(configuration) is None
     assert trial.outcome == "out_of_memory" and trial.step_times_s == () and trial.memory_bytes is None
     assert "GiB allocated of" in trial.cause
@@ -72,7 +72,7 @@ def test_a_faster_link_never_slows_a_step(make_simulator, link, values):
     links = [each.model_copy(update=faster) if i == link else each for i, each in enumerate(hardware.link)]
     network = hardware.network.model_copy(update=faster if link == "network" else {})
     topology = Topology(hardware.model_copy(update={"link": tuple(links), "network": network}), hosts=2)
-    changed = Steps(steps.model, steps.kernels, topology, steps.framework)
+    changed = StepSimulator(steps.model, steps.kernels, topology, steps.framework)
     assert changed.seconds(plan(**values)) <= steps.seconds(plan(**values))
 
 
@@ -100,13 +100,13 @@ def test_experts_spread_over_ranks_need_less_memory(make_simulator):
 def test_every_schedule_runs(make_simulator, schedule):
     simulator = make_simulator(framework="torch")
     configuration = plan(pp=4, dp=2, schedule=schedule, model_chunks=1 if schedule in ("gpipe", "1f1b", "zb-h1") else 2)
-    executed = simulator.steps.pipelines.execution(Layout.of(configuration, simulator.framework))
+    executed = simulator.steps.pipelines.execution(PipelineSettings.of(configuration, simulator.framework))
     assert 0 < executed.bubble_rate < 0.5
     assert simulator.step_time_s(configuration) > executed.makespan_s
 
 
 def test_more_hosts_start_later(make_simulator):
-    few, many = (make_simulator(hosts=hosts).imitate(plan(dp=8), steps=3, seed=0).setup_s for hosts in (2, 64))
+    few, many = (make_simulator(hosts=hosts).simulate_trial(plan(dp=8), steps=3, seed=0).setup_s for hosts in (2, 64))
     assert many > few
 
 

@@ -89,9 +89,9 @@ def test_a_patch_of_oppa_or_another_python_makes_no_table_stale(made, problem) -
     with_origin(made, versions={**made.origin.versions, "oppa": f"{major_minor}.99", "python": "4.0"}).require_for(problem, here=HERE)
 
 
-def test_imitated_trials_are_as_fast_on_any_machine_with_any_torch(made, problem) -> None:
-    imitated = with_origin(made, hardware=None, versions={**made.origin.versions, "torch": "1.0"})
-    imitated.require_for(problem, here=HERE)
+def test_simulated_trials_are_as_fast_on_any_machine_with_any_torch(made, problem) -> None:
+    simulated = with_origin(made, hardware=None, versions={**made.origin.versions, "torch": "1.0"})
+    simulated.require_for(problem, here=HERE)
 
 
 def test_a_process_beside_a_larger_cluster_is_not_asked_for_its_machine(made, problem) -> None:

@@ -129,7 +129,7 @@ def test_step_times_tell_steps_over_seconds_and_how_much_one_step_varies() -> No
     assert StepTimeObservation.of(CONFIGURATION, [90.0, 110.0, 100.0, 100.0]).variance == pytest.approx(told.variance)
 
 
-def test_imitated_steps_that_all_take_the_same_time_refine(small) -> None:
+def test_simulated_steps_that_all_take_the_same_time_refine(small) -> None:
     after = refined(small, [StepTimeObservation.of(small.rows[2].configuration, [0.25] * 5)])
     assert after.rows[2].steps_per_s == pytest.approx(4.0, rel=0.05) and all(np.isfinite(beliefs(after)).ravel())
 

@@ -26,7 +26,7 @@ def test_it_says_how_old_it_is_and_how_it_was_made(table) -> None:
     assert said["rows"] == "18 measured, 1 predicted of 20 candidates" and said["trials"] == "3, which took 12.5 s"
     broken_off = dataclasses.replace(table.origin, complete=False, pruned=4, training_steps=9, hardware=None)
     said = dict(facts(Table(rows=(), origin=broken_off), now=table.origin.created_at + 3 * 86400))
-    assert said["made"].endswith("3 d ago") and said["profile"].endswith("not complete") and said["hardware"] == "imitated"
+    assert said["made"].endswith("3 d ago") and said["profile"].endswith("not complete") and said["hardware"] == "simulated"
     assert said["rows"] == "none of 20 candidates; 4 left out, which do not fit" and said["training"] == "9 steps have refined it"
     assert provenance(table, now=0.0)["command"] == "`oppa profile job.toml`"
 

@@ -10,9 +10,9 @@ from oppa.bench.profile import play
 from oppa.bench.profile_regret import regret, trajectories
 from oppa.problem.batches import batches_of, over
 from oppa.problem.job import load_job
+from oppa.simulator.benchmark_task import BenchmarkTask
+from oppa.simulator.executor import SimulatedExecutor
 from oppa.simulator.simulator import Simulator
-from oppa.simulator.task import Task
-from oppa.simulator.trial import ImitatedTrials
 from oppa.study import Study
 from oppa.table import Table
 from oppa.tuning.designer import Observation
@@ -49,7 +49,7 @@ def task(tmp_path_factory):
     path = tmp_path_factory.mktemp("job") / "job.toml"
     path.write_text(JOB)
     problem = over(load_job(path), BATCHES)
-    return Task(name="small", problem=problem, candidates=problem.candidates(), imitator=Simulator.of(problem))
+    return BenchmarkTask(name="small", problem=problem, candidates=problem.candidates(), simulator=Simulator.of(problem))
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def sit(task, tmp_path):
         with Study.create(tmp_path / "T", problem.to_dict(), problem.fingerprint) as study:
             if not study.sittings():  # a process sits down once
                 study.open_session({})
-            executor = TrialExecutor(study, problem, ImitatedTrials(task.imitator, seed=0), Unmoved(trials), imitated=True)
-            keeper = Keeper(executor, task.candidates, profiler, bound=0.01, command="oppa profile", imitated=True)
+            executor = TrialExecutor(study, problem, SimulatedExecutor(task.simulator, seed=0), Unmoved(trials), simulated=True)
+            keeper = Keeper(executor, task.candidates, profiler, bound=0.01, command="oppa profile", simulated=True)
             try:
                 profile(executor, task.candidates, profiler, keeper)
             except KeyboardInterrupt:
@@ -105,7 +105,7 @@ def test_an_exhaustive_profile_tries_everything_once_but_what_cannot_fit(task, e
     again = play(task, complete, never(task.problem.limits), seed=0)
     assert again.trials == exhaustive.trials == len(task.candidates) - complete.pruned
     assert complete.pruned > 0
-    fitting = {configuration for configuration in task.candidates if task.imitator.steps_per_s(configuration)}
+    fitting = {configuration for configuration in task.candidates if task.simulator.steps_per_s(configuration)}
     assert {row.configuration for row in exhaustive.rows} == fitting
     assert all(row.source == "measured" for row in exhaustive.rows)
 
@@ -122,7 +122,7 @@ def test_an_active_profile_decides_as_well_with_a_third_of_the_seconds(task, exh
     found = play(task, active, precise(task.problem.limits), seed=0)
     assert active.satisfied and active.loss.mean <= active.loss.worst <= 0.01
     assert found.seconds < exhaustive.seconds / 3
-    assert regret(found.rows, exhaustive.rows, task.imitator.steps_per_s, BATCHES).worst < 0.02
+    assert regret(found.rows, exhaustive.rows, task.simulator.steps_per_s, BATCHES).worst < 0.02
 
 
 @pytest.mark.slow
@@ -130,10 +130,10 @@ def test_a_table_of_an_active_profile_has_the_promising_and_nothing_that_does_no
     found = play(task, active, precise(task.problem.limits), seed=0)
     sources = {row.source for row in found.rows}
     assert sources == {"measured", "predicted"}
-    assert all(task.imitator.steps_per_s(row.configuration) for row in found.rows)
+    assert all(task.simulator.steps_per_s(row.configuration) for row in found.rows)
     predicted = [(row.strategy, row.configuration.global_batch) for row in found.rows if row.source == "predicted"]
     assert len(set(predicted)) == len(predicted)
-    truths = [task.imitator.steps_per_s(row.configuration) for row in found.rows]
+    truths = [task.simulator.steps_per_s(row.configuration) for row in found.rows]
     distances = [math.log(truth / row.steps_per_s) / row.log_stddev for row, truth in zip(found.rows, truths, strict=True)]
     assert np.mean(np.abs(distances) < 2) > 0.85
 
@@ -159,7 +159,7 @@ def test_what_needs_no_less_than_what_ran_out_of_memory_is_not_suggested(task, a
 def test_what_is_chosen_untried_is_believed_to_fit_safely(task, active) -> None:
     candidate = active.suggest(set())
     configuration = task.candidates.configuration(candidate)
-    rate, memory = task.imitator.steps_per_s(configuration), task.imitator.memory_bytes(configuration)
+    rate, memory = task.simulator.steps_per_s(configuration), task.simulator.memory_bytes(configuration)
     values = {"log_variance": 1e-4, "memory_bytes": memory, "step_times_s": (1 / rate,) * 6, "seconds": 20.0}
     active.update([Observation(candidate=candidate, outcome="completed", log_steps_per_s=math.log(rate), **values)])
     view, _ = active._assessed()
@@ -200,7 +200,7 @@ def test_trajectories_stay_in_range_and_differ() -> None:
 
 def test_a_decision_that_does_not_fit_gets_nothing(task, exhaustive) -> None:
     rows, batches = exhaustive.rows, batches_of(task.problem.space)
-    assert regret(rows, rows, task.imitator.steps_per_s, batches).worst == pytest.approx(0)
+    assert regret(rows, rows, task.simulator.steps_per_s, batches).worst == pytest.approx(0)
     small = [row for row in rows if row.configuration.global_batch == 32]
     lost = regret(rows, small, lambda each: 1.0 if each.global_batch == 32 else None, batches)
     assert lost.worst == pytest.approx(1 - np.mean([scales < 40 for scales in trajectories(batches).values()], axis=1).min(), abs=0.2)

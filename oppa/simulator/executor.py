@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oppa.problem.training import Limits
-from oppa.simulator.imitation import Imitation, Imitator
+from oppa.simulator.trial_simulator import SimulatedTrial, TrialSimulator
 from oppa.trials.monitor import StopRule, writable
 from oppa.trials.throughput import estimate
 from oppa.trials.trial import TrialResult
@@ -14,33 +14,33 @@ from oppa.trials.trial_folder import MEASUREMENTS, Measurement, TrialSpec
 from oppa.units import format_seconds
 
 
-def run_imitated(imitation: Imitation, judge: StopRule | None = None) -> TrialResult:
+def run_simulated(simulated_trial: SimulatedTrial, judge: StopRule | None = None) -> TrialResult:
     """Return the result of a trial, which stops after the first step at which `judge` returns true.
 
     Without a judge it runs all its steps. The judge gets the times of all steps so far, from the second step on.
     """
-    times = imitation.step_times_s
-    if imitation.outcome != "completed" or len(times) < 2:
-        return TrialResult(outcome=imitation.outcome, cause=imitation.cause, seconds=imitation.setup_s)
+    times = simulated_trial.step_times_s
+    if simulated_trial.outcome != "completed" or len(times) < 2:
+        return TrialResult(outcome=simulated_trial.outcome, cause=simulated_trial.cause, seconds=simulated_trial.setup_s)
     stop = next((q for q in range(2, len(times)) if judge and judge(times[:q])), len(times))
     return TrialResult(
         outcome="completed" if stop == len(times) else "terminated_early",
         step_times_s=times[:stop],
         estimate=estimate(times[:stop]),
-        memory_bytes=imitation.memory_bytes,
-        seconds=imitation.setup_s + sum(times[:stop]),
-        setup_s=imitation.setup_s,
+        memory_bytes=simulated_trial.memory_bytes,
+        seconds=simulated_trial.setup_s + sum(times[:stop]),
+        setup_s=simulated_trial.setup_s,
     )
 
 
-class ImitatedTrials:
+class SimulatedExecutor:
     """Runs a study's trials in process, on a simulated clock.
 
     Each trial's folder has the files of a real one.
     """
 
-    def __init__(self, imitator: Imitator, *, seed: int) -> None:
-        self._imitator, self._seed = imitator, seed
+    def __init__(self, simulator: TrialSimulator, *, seed: int) -> None:
+        self._simulator, self._seed = simulator, seed
 
     def __call__(
         self,
@@ -58,8 +58,8 @@ class ImitatedTrials:
             StudyError: `folder` cannot be written. Errors of `on_tick` and `on_step` are passed on.
         """
         on_tick()
-        imitation = self._imitator.imitate(spec.configuration, steps=spec.steps, seed=self._seed + spec.trial)
-        result = within(run_imitated(imitation, judge), limits.trial_time_s)
+        simulated_trial = self._simulator.simulate_trial(spec.configuration, steps=spec.steps, seed=self._seed + spec.trial)
+        result = within(run_simulated(simulated_trial, judge), limits.trial_time_s)
         measured = [
             Measurement(step=step, step_time_s=time_s, memory_bytes=result.memory_bytes) for step, time_s in enumerate(result.step_times_s)
         ]

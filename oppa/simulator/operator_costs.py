@@ -56,7 +56,7 @@ class Passes:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Work:
+class OperatorCosts:
     """Predicts the passes of a micro-batch of `sequences` sequences on one rank."""
 
     model: Model

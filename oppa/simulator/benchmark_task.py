@@ -9,24 +9,24 @@ from numpy.typing import NDArray
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.problem import Problem
-from oppa.simulator.imitation import Imitator
+from oppa.simulator.trial_simulator import TrialSimulator
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Task:
-    """Holds a problem, its candidates, and the imitator that simulates their trials."""
+class BenchmarkTask:
+    """Holds a problem, its candidates, and the simulator that simulates their trials."""
 
     name: str
     problem: Problem
     candidates: Candidates
-    imitator: Imitator
+    simulator: TrialSimulator
     headline: bool = True
     """The task counts in the summary of all tasks; otherwise it is reported separately."""
 
     @functools.cached_property
     def steps_per_s(self) -> NDArray[np.float64]:
         """Return the true throughput of every candidate in steps per second, NaN if it cannot run, shape (n,)."""
-        rates = map(self.imitator.steps_per_s, self.candidates)
+        rates = map(self.simulator.steps_per_s, self.candidates)
         return np.array([math.nan if rate is None else rate for rate in rates])
 
     @property

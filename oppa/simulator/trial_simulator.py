@@ -8,7 +8,7 @@ from oppa.trials.trial_folder import Outcome
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Imitation:
+class SimulatedTrial:
     """Describes how a trial goes if nothing ends it early."""
 
     outcome: Outcome
@@ -22,10 +22,10 @@ class Imitation:
     """Peak memory, the maximum over ranks."""
 
 
-class Imitator(Protocol):
+class TrialSimulator(Protocol):
     """Simulates trials in process, without starting a program."""
 
-    def imitate(self, configuration: Configuration, *, steps: int, seed: int) -> Imitation:
+    def simulate_trial(self, configuration: Configuration, *, steps: int, seed: int) -> SimulatedTrial:
         """Return the simulated trial of a configuration; its noise depends on the configuration and the seed alone."""
         ...
 
