@@ -17,9 +17,9 @@ from scipy.stats import spearmanr
 from oppa.bench.elastic import Chain
 from oppa.bench.training_gang import Order, TrainingGang
 from oppa.errors import EnvironmentLackingError, InputError
-from oppa.pipeline.configured import order_of, stages_of
-from oppa.pipeline.prediction import Prediction, predict
-from oppa.pipeline.profile import Profile
+from oppa.pipeline.from_configuration import schedule_of, stages_of
+from oppa.pipeline.prediction import PipelineEstimate, predict
+from oppa.pipeline.profile import PipelineProfile
 from oppa.pipeline.stage_layout import BALANCED
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -72,7 +72,7 @@ class Ran:
 class Round:
     """Holds a profile and the pipelines that ran after it."""
 
-    profile: Profile
+    profile: PipelineProfile
     ran: tuple[Ran, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Round:
             Ran(configuration=Configuration(**each["configuration"]), steps_s=tuple(each["steps_s"]), peak_bytes=each["peak_bytes"])
             for each in values["ran"]
         )
-        return cls(profile=Profile.from_dict(values["profile"]), ran=tuple(ran))
+        return cls(profile=PipelineProfile.from_dict(values["profile"]), ran=tuple(ran))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ def measure(rounds: int, tell: Callable[[str], None]) -> tuple[list[Round], list
 
         def once(model: Model, configurations: Sequence[Configuration], where: str) -> Round:
             tell(f"{where}: a profile of the {model.name} model")
-            profile = Profile.from_dict(run(model, PROFILED)[0]["profile"])
+            profile = PipelineProfile.from_dict(run(model, PROFILED)[0]["profile"])
             ran = []
             for configuration in configurations:
                 tell(f"{where}: {configuration.id}")
@@ -181,9 +181,9 @@ def rank_correlation(rows: Sequence[Compared]) -> float:
     return float(spearmanr([row.predicted_s for row in rows], [row.measured_s for row in rows]).statistic)
 
 
-def predicted(profile: Profile, configuration: Configuration, model: Model = MODEL) -> Prediction:
+def predicted(profile: PipelineProfile, configuration: Configuration, model: Model = MODEL) -> PipelineEstimate:
     """Return the estimate of a step in a configuration."""
-    order, stages = order_of(configuration), stages_of(configuration, model)
+    order, stages = schedule_of(configuration), stages_of(configuration, model)
     return predict(profile, order, dp=configuration.dp, zero_stage=configuration.zero_stage, stages=stages)
 
 

@@ -24,10 +24,10 @@ from oppa.bench.pipelines import (
     compared,
     rank_correlation,
 )
-from oppa.pipeline.configured import order_of, stages_of
 from oppa.pipeline.execution import execute
+from oppa.pipeline.from_configuration import schedule_of, stages_of
 from oppa.pipeline.prediction import modelled_s, passes_as_written_s, predict, times
-from oppa.pipeline.scaling import Candidate, Job, candidates, fastest
+from oppa.pipeline.scaling import ScaleCandidate, ScaledJob, candidates, fastest
 from oppa.pipeline.stage_layout import balanced, even, written
 from oppa.problem.configuration import Configuration
 from oppa.report.figures import Axis, Series, lines, standalone
@@ -99,7 +99,7 @@ def _balance(rounds: Sequence[Round]) -> Section:
     profile = rounds[-1].profile
     in_layers = profile.costs[-1] / statistics.mean(profile.costs[1:-1])
     stages = [written(stages_of(configuration, HEAVY)) for configuration in BALANCE]
-    by_cost = written(balanced(profile.costs, order_of(BALANCE[0]).shape)).replace("|", " ")
+    by_cost = written(balanced(profile.costs, schedule_of(BALANCE[0]).shape)).replace("|", " ")
     return Section(
         title="Stages of a heavy-ended model",
         text=f"{HEAVY.layers} layers and an output projection that takes as long as {in_layers:.1f} of them. Balanced stages share out "
@@ -119,7 +119,7 @@ def _as_written(rounds: Sequence[Round]) -> Section:
     """Compare the paper's formulas with propagated times, on the newest profile."""
     profile, rows = rounds[-1].profile, []
     for configuration in LAYOUTS:
-        order = order_of(configuration)
+        order = schedule_of(configuration)
         executed = execute(order, times(profile, even(profile.layers, order.shape.stages), split=order.split))
         rows.append(
             (
@@ -220,7 +220,7 @@ def _speedups(rounds: Sequence[Round]) -> str:
     rows = {row.configuration: row for row in compared(rounds, LAYOUTS)}
     base = PROFILED[0]
     measured_s = statistics.median(each.profile.step_s for each in rounds)
-    predicted_s = statistics.median(predict(each.profile, order_of(base)).step_s for each in rounds)
+    predicted_s = statistics.median(predict(each.profile, schedule_of(base)).step_s for each in rounds)
     known = {base: (measured_s, predicted_s)} | {configuration: (row.measured_s, row.predicted_s) for configuration, row in rows.items()}
     panels = {}
     for title, those in (
@@ -271,13 +271,13 @@ def _configurations(rounds: Sequence[Round]) -> str:
     return lines({"": drawn}, x=DEVICES, y=SPEEDUP, description="Predicted speed-ups of all configurations, the best schedule of each")
 
 
-def _job(rounds: Sequence[Round]) -> Job:
-    return Job(profile=rounds[-1].profile, global_batch=PROFILED[0].global_batch)
+def _job(rounds: Sequence[Round]) -> ScaledJob:
+    return ScaledJob(profile=rounds[-1].profile, global_batch=PROFILED[0].global_batch)
 
 
-def _ways(job: Job, devices: int, replicas: Sequence[int] | None) -> list[Candidate]:
+def _ways(job: ScaledJob, devices: int, replicas: Sequence[int] | None) -> list[ScaleCandidate]:
     return list(candidates(job, devices, replicas=replicas, schedules=SCHEDULES))
 
 
-def _over(now: Candidate, way: Candidate) -> float:
+def _over(now: ScaleCandidate, way: ScaleCandidate) -> float:
     return now.prediction.step_s / way.prediction.step_s

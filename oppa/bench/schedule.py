@@ -13,15 +13,15 @@ from oppa.bench import published
 from oppa.bench.simulator import FILES, KNOWN_SCHEDULES, LAYERS_AND_ENDS, SCHEDULES, STAGE_TIMES
 from oppa.errors import EnvironmentLackingError, InputError
 from oppa.pipeline import schedules
-from oppa.pipeline.costs_file import Profiled, read_profiled
+from oppa.pipeline.costs_file import ProfiledStages, read_profiled
 from oppa.pipeline.execution import Times
-from oppa.pipeline.graph import Shape
+from oppa.pipeline.graph import PipelineShape
 from oppa.pipeline.memory import Footprint
 from oppa.pipeline.search.exact import prove
 from oppa.pipeline.search.heuristic import heuristic
 from oppa.pipeline.search.joint import search, shapes
-from oppa.pipeline.search.lists import length
-from oppa.pipeline.search.task import Task
+from oppa.pipeline.search.makespan import makespan
+from oppa.pipeline.search.task import ScheduleTask
 from oppa.random_streams import stream
 from oppa.report.record import Section
 
@@ -81,22 +81,22 @@ def measure(times: Path | None, tell: Callable[[str], None]) -> list[Row]:
     return rows
 
 
-def _named(profiled: Profiled, tell: Callable[[str], None]) -> Iterator[Row]:
+def _named(profiled: ProfiledStages, tell: Callable[[str], None]) -> Iterator[Row]:
     costs, layers = profiled.costs, LAYERS_AND_ENDS.get(profiled.model, 0)
     several = layers // costs.ranks or SEVERAL
     for name in schedules.SCHEDULES:
         chunks = 2 if name in schedules.FOLDED else several if name.startswith("interleaved") else 1
         begun = time.perf_counter()
         try:
-            order = schedules.order(name, ranks=costs.ranks, micro_batches=profiled.micro_batches, chunks=chunks)
+            found = schedules.build_schedule(name, ranks=costs.ranks, micro_batches=profiled.micro_batches, chunks=chunks)
         except InputError as error:
             tell(f"no {name}: {error}")
             continue
-        executed, peak = costs.executed(order)
+        executed, peak = costs.executed(found)
         yield _row(profiled, name, None, costs.bubble_rate(executed), max(peak), time.perf_counter() - begun)
 
 
-def _searched(profiled: Profiled, limit: float) -> Row:
+def _searched(profiled: ProfiledStages, limit: float) -> Row:
     begun = time.perf_counter()
     costs = profiled.costs
     found = search(costs, shapes(ranks=costs.ranks, micro_batches=profiled.micro_batches, chunks=[1]), limit=limit * costs.ranks)
@@ -104,7 +104,7 @@ def _searched(profiled: Profiled, limit: float) -> Row:
     return _row(profiled, SEARCH, limit, costs.bubble_rate(found.execution), max(found.peak_memory), seconds)
 
 
-def _row(profiled: Profiled, name: str, limit: float | None, bubble_rate: float, peak: float, seconds: float) -> Row:
+def _row(profiled: ProfiledStages, name: str, limit: float | None, bubble_rate: float, peak: float, seconds: float) -> Row:
     return Row(
         model=profiled.model,
         pp=profiled.costs.ranks,
@@ -173,15 +173,15 @@ class Gap:
     """The solver proved the optimum in time; otherwise the true gap may be smaller."""
 
 
-def instance(seed: int) -> Task:
+def instance(seed: int) -> ScheduleTask:
     """Return a random small pipeline: 2 to 4 uneven stages, 2 to 8 micro-batches, and memory limits per rank or one for all."""
     draws = stream(seed, "instance")
     ranks, count = int(draws.integers(2, 5)), int(draws.integers(2, 9))
     forward, backward = (draws.integers(10, 41, ranks).astype(float).tolist() for _ in range(2))
     weight = draws.integers(5, 31, ranks).astype(float).tolist()
     limits = draws.choice([1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0], ranks if draws.random() < 0.5 else 1)
-    return Task(
-        shape=Shape(ranks=ranks, micro_batches=count),
+    return ScheduleTask(
+        shape=PipelineShape(ranks=ranks, micro_batches=count),
         times=Times(forward_s=forward, backward_s=backward, weight_s=weight, transfer_s=[float(draws.integers(0, 7))] * (ranks - 1)),
         footprint=Footprint(held=[1.0] * ranks, for_weights=[0.5] * ranks),
         limits=np.broadcast_to(limits, ranks).tolist(),
@@ -198,12 +198,12 @@ def gap(seed: int) -> Gap:
     found = heuristic(task)
     assert all(task.fits(rank, codes) for rank, codes in enumerate(found.lists))
     proof = prove(task, found.lists, seconds=PROVING_S)
-    best_s = min(length(task, proof.lists).span_s, found.length.span_s)
+    best_s = min(makespan(task, proof.lists).span_s, found.makespan.span_s)
     return Gap(
         seed=seed,
         ranks=task.shape.ranks,
         micro_batches=task.shape.micro_batches,
-        gap=found.length.span_s / proof.least_s - 1,
+        gap=found.makespan.span_s / proof.least_s - 1,
         proven=proof.proven or best_s <= proof.least_s * (1 + 1e-9),
     )
 

@@ -13,7 +13,7 @@ from oppa.bench import published
 from oppa.bench.judgement import RAN, all_reduce_section, error, skipped, task_section, task_table
 from oppa.bench.tasks import load_suite
 from oppa.pipeline.execution import Times, execute
-from oppa.pipeline.schedules import order
+from oppa.pipeline.schedules import build_schedule
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
@@ -109,7 +109,7 @@ def _configuration(row: Mapping[Hashable, Any]) -> Configuration:
 def _bubble_rate(row: Mapping[Hashable, Any]) -> float:
     ranks = int(row["pp"])
     chunks = LAYERS_AND_ENDS[row["model"]] // ranks if row["schedule"] == "1F1B-I" else 1
-    found = order(KNOWN_SCHEDULES[row["schedule"]], ranks=ranks, micro_batches=int(row["microbatches"]), chunks=chunks)
+    found = build_schedule(KNOWN_SCHEDULES[row["schedule"]], ranks=ranks, micro_batches=int(row["microbatches"]), chunks=chunks)
     forward_s, input_s, weight_s, transfer_s = (row[f"T_{name}_ms"] / 1e3 for name in ("F", "B", "W", "comm"))
     stages = ranks * chunks
     times = Times(

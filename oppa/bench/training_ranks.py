@@ -23,7 +23,7 @@ import torch.distributed as dist
 from oppa.bench.paired import in_turn
 from oppa.bench.stopwatch import Stopwatch
 from oppa.bench.training_gang import BEGIN, Order
-from oppa.pipeline.configured import order_of
+from oppa.pipeline.from_configuration import schedule_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
 from oppa.training.batches import Batch
@@ -155,7 +155,7 @@ def pipeline(order: Order, folder: Path, rank: int) -> dict[str, Any]:
         peak, steps_s = PeakMemory(mesh.device), []
         with exact_pages(mesh.device), peak.watch():
             replica = Replica(first, mesh)
-            profiling = Profiling(replica, first, mesh, order_of(first.configuration))
+            profiling = Profiling(replica, first, mesh, schedule_of(first.configuration))
             profiling.watch(peak)
             replica.step(share_of(first, mesh))
         profiling.took(0.0)

@@ -16,14 +16,14 @@ def gantt(executed: "Execution", columns: int) -> list["Text"]:
 
     Later model chunks have small letters.
     """
-    shape = executed.order.shape
+    shape = executed.schedule.shape
     label = len(str(shape.ranks - 1))
     cells = columns - label - 1
     per_s = cells / executed.makespan_s
     shares: list[list[dict[str, float]]] = [[{WAITS: 1.0} for _ in range(cells)] for _ in range(shape.ranks)]
     for span in executed.spans():
-        letter = LETTERS[span.node.kind]
-        letter = letter.lower() if span.node.stage >= shape.ranks else letter
+        letter = LETTERS[span.action.kind]
+        letter = letter.lower() if span.action.stage >= shape.ranks else letter
         first, last = span.start_s * per_s, span.end_s * per_s
         for column in range(int(first), min(int(last) + 1, cells)):
             covered = min(last, column + 1) - max(first, column)

@@ -105,7 +105,7 @@ def _study_around(file: Path) -> Path:
 
 def _meant(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
     """Return the configuration of a setting, or of a JSON file; raises InputError, which names the violated rule."""
-    from oppa.pipeline.configured import stages_of
+    from oppa.pipeline.from_configuration import stages_of
 
     configuration = _legal(setting, problem, batches)
     if configuration.stage_layout != "even":

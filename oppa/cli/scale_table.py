@@ -12,7 +12,7 @@ import typer
 from oppa.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from oppa.pipeline.scaling import Candidate, Entry, Job
+    from oppa.pipeline.scaling import Entry, ScaleCandidate, ScaledJob
     from oppa.problem.configuration import Configuration
     from oppa.report.record import Section
     from oppa.training.run_folder import RunSpec
@@ -44,7 +44,7 @@ def scale_table(
     worth a change, 2 wrong input.
     """
     from oppa.cli import style
-    from oppa.pipeline.orders import SEARCH
+    from oppa.pipeline.registry import SEARCH
     from oppa.training.run_folder import SCALES, RunSpec
 
     spec = RunSpec.read(run)
@@ -77,15 +77,17 @@ class _Predicting:
         tell: Called with a description of the progress.
     """
 
-    def __init__(self, job: "Job", names: Sequence[str], replicas: list[int] | None, search_s: float, tell: Callable[[str], None]) -> None:
-        from oppa.pipeline.orders import SEARCH
+    def __init__(
+        self, job: "ScaledJob", names: Sequence[str], replicas: list[int] | None, search_s: float, tell: Callable[[str], None]
+    ) -> None:
+        from oppa.pipeline.registry import SEARCH
 
         self._job, self._replicas, self._left_s, self._tell = job, replicas, search_s, tell
         self._named, self._searches = [name for name in names if name != SEARCH], SEARCH in names
         self.cut_short = 0
         """How many numbers of devices had their search ended early."""
 
-    def entries(self, devices: range, present: int, as_run: "Candidate") -> "list[Entry]":
+    def entries(self, devices: range, present: int, as_run: "ScaleCandidate") -> "list[Entry]":
         """Return the scale table; raises InfeasibleError if nothing fits, or nothing is worth a change."""
         from oppa.pipeline.scaling import scale_table
 
@@ -93,7 +95,7 @@ class _Predicting:
         ways = {count: self._ways(count, len(counts) - number) for number, count in enumerate(counts)}
         return scale_table(self._job, ways, (present, as_run), devices)
 
-    def _ways(self, count: int, sizes_left: int) -> "list[Candidate]":
+    def _ways(self, count: int, sizes_left: int) -> "list[ScaleCandidate]":
         from oppa.pipeline.scaling import candidates
         from oppa.pipeline.search.scaled import searched
 
@@ -114,14 +116,14 @@ class _Predicting:
         return ways
 
 
-def _job(spec: "RunSpec", run: Path) -> "Job":
+def _job(spec: "RunSpec", run: Path) -> "ScaledJob":
     """Return the job with its profile; raises RunError if the run has no profile, or a damaged one."""
-    from oppa.pipeline.profile import Profile
-    from oppa.pipeline.scaling import Job
+    from oppa.pipeline.profile import PipelineProfile
+    from oppa.pipeline.scaling import ScaledJob
     from oppa.training.searching import PROFILE
 
     try:
-        profile = Profile.from_dict(json.loads((run / PROFILE).read_text()))
+        profile = PipelineProfile.from_dict(json.loads((run / PROFILE).read_text()))
     except FileNotFoundError:
         raise RunError(
             f"`{run}` has no profile of its first steps", hint="train a few steps more, with `profile_steps` in [train]"
@@ -129,7 +131,7 @@ def _job(spec: "RunSpec", run: Path) -> "Job":
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"`{run / PROFILE}` is damaged: {error}", hint="train the job again for a few steps") from None
     configuration = spec.configuration
-    return Job(
+    return ScaledJob(
         profile=profile,
         global_batch=configuration.global_batch,
         tp=configuration.tp,
@@ -139,18 +141,18 @@ def _job(spec: "RunSpec", run: Path) -> "Job":
     )
 
 
-def _as_run(job: "Job", spec: "RunSpec", run: Path) -> "Candidate":
+def _as_run(job: "ScaledJob", spec: "RunSpec", run: Path) -> "ScaleCandidate":
     """Return the profiled configuration with its own prediction, in the order that the run found, if it found one."""
-    from oppa.pipeline.configured import order_of, searches, stages_of
-    from oppa.pipeline.order_file import order_of as written
+    from oppa.pipeline.from_configuration import schedule_of, searches, stages_of
     from oppa.pipeline.scaling import candidate
-    from oppa.pipeline.stored_orders import stored
+    from oppa.pipeline.stored_schedules import stored
+    from oppa.pipeline.torch_csv import parse_schedule as written
 
     present = spec.configuration
     text = stored(run, present) if searches(present) else ""
     return candidate(
         job,
-        written(text, "the run's order") if text else order_of(present),
+        written(text, "the run's order") if text else schedule_of(present),
         dp=present.dp,
         schedule=present.schedule,
         stage_layout=present.stage_layout,
@@ -169,7 +171,7 @@ def _range(text: str) -> tuple[int, int]:
 
 def _schedules(text: str) -> list[str]:
     from oppa.errors import nearest
-    from oppa.pipeline.orders import SCHEDULES
+    from oppa.pipeline.registry import SCHEDULES
 
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
@@ -182,7 +184,7 @@ def _schedules(text: str) -> list[str]:
 
 def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
     """Write the entries that are worth a change as rows of a table, and the orders that were searched for."""
-    from oppa.pipeline import stored_orders
+    from oppa.pipeline import stored_schedules
     from oppa.table import Origin, Table, TableRow
 
     kept = [entry.best for entry in entries if not entry.left_out]
@@ -208,16 +210,16 @@ def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
         command="oppa scale-table",
     )
     try:
-        stored_orders.forget(folder)
+        stored_schedules.forget(folder)
         for way in kept:
             if way.passes is not None:
-                stored_orders.store(folder, _configuration(spec, way), way.passes)
+                stored_schedules.store(folder, _configuration(spec, way), way.passes)
     except OSError as error:
         raise InputError(f"`{folder}` cannot be written: {error.strerror}", hint="name another folder with --out") from None
     Table(rows=rows, origin=origin).write(folder)
 
 
-def _configuration(spec: "RunSpec", way: "Candidate") -> "Configuration":
+def _configuration(spec: "RunSpec", way: "ScaleCandidate") -> "Configuration":
     """Return the configuration in which the run would be started."""
     import dataclasses
 
@@ -233,7 +235,7 @@ def _plain(entry: "Entry") -> dict[str, Any]:
     return {**facts, **best, "prediction": dataclasses.asdict(entry.best.prediction), "passes": entry.best.passes is not None}
 
 
-def _section(entries: "Sequence[Entry]", job: "Job", spec: "RunSpec") -> "Section":
+def _section(entries: "Sequence[Entry]", job: "ScaledJob", spec: "RunSpec") -> "Section":
     from oppa.report.record import Section
     from oppa.units import format_bytes, format_seconds
 

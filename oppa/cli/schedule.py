@@ -9,7 +9,7 @@ from oppa.errors import InputError
 
 if TYPE_CHECKING:
     from oppa.pipeline.costs import Costs
-    from oppa.pipeline.search.joint import Found
+    from oppa.pipeline.search.joint import SearchedSchedule
 
 SEARCH = "search"
 PIPE_COLUMNS = 120
@@ -76,36 +76,38 @@ def _sizes(text: str) -> list[int]:
     return sizes
 
 
-def _named(schedule: str, costs: "Costs", micro_batches: int, sizes: list[int], limit: float | None) -> "Found":
+def _named(schedule: str, costs: "Costs", micro_batches: int, sizes: list[int], limit: float | None) -> "SearchedSchedule":
     """Return a named schedule in the form of a search result; raises InputError if it is unknown or exceeds the memory limit."""
     from oppa.errors import nearest
-    from oppa.pipeline.schedules import FOLDED, SCHEDULES, order
-    from oppa.pipeline.search.joint import Found, Variant
+    from oppa.pipeline.schedules import FOLDED, SCHEDULES, build_schedule
+    from oppa.pipeline.search.joint import PipelineVariant, SearchedSchedule
     from oppa.pipeline.search.task import TOLERANCE
 
     if schedule not in SCHEDULES:
         raise InputError(f"`--schedule {schedule}` is not known", hint=nearest(schedule, [SEARCH, *SCHEDULES]))
-    made = order(schedule, ranks=costs.ranks, micro_batches=micro_batches, chunks=2 if schedule in FOLDED else max(sizes))
+    made = build_schedule(schedule, ranks=costs.ranks, micro_batches=micro_batches, chunks=2 if schedule in FOLDED else max(sizes))
     executed, peak = costs.executed(made)
     if limit is not None and max(peak) > limit + TOLERANCE:
         raise InputError(f"{schedule} holds {max(peak):g}, over the limit of {limit:g}", hint="allow that much, or use --schedule search")
-    return Found(variant=Variant(made.shape), order=made, execution=executed, peak_memory=peak, least_s=executed.longest_span_s)
+    return SearchedSchedule(
+        variant=PipelineVariant(made.shape), schedule=made, execution=executed, peak_memory=peak, least_s=executed.longest_span_s
+    )
 
 
-def _write(found: "Found", out: Path, title: str) -> None:
+def _write(found: "SearchedSchedule", out: Path, title: str) -> None:
     from oppa.cli import style
-    from oppa.pipeline.order_file import write_order
+    from oppa.pipeline.torch_csv import to_csv
     from oppa.report.gantt import gantt
     from oppa.report.record import write_texts
     from oppa.report.svg import standalone
 
     chart = out.with_suffix(".svg")
-    write_texts(out.parent, {out.name: write_order(found.order), chart.name: standalone(gantt(found.execution, description=title))})
+    write_texts(out.parent, {out.name: to_csv(found.schedule), chart.name: standalone(gantt(found.execution, description=title))})
     style.err().print(f"written: {out}, {chart}", markup=False)
 
 
-def _figures(found: "Found", costs: "Costs", schedule: str, model: str, limit: float) -> dict[str, Any]:
-    shape = found.order.shape
+def _figures(found: "SearchedSchedule", costs: "Costs", schedule: str, model: str, limit: float) -> dict[str, Any]:
+    shape = found.schedule.shape
     return {
         "model": model,
         "pp": shape.ranks,
@@ -123,16 +125,16 @@ def _figures(found: "Found", costs: "Costs", schedule: str, model: str, limit: f
     }
 
 
-def _critical(found: "Found", costs: "Costs") -> dict[str, float]:
+def _critical(found: "SearchedSchedule", costs: "Costs") -> dict[str, float]:
     """Return the share of the critical path that each kind of pass or transfer takes."""
     from oppa.pipeline.dag import Dag, shares
 
-    order, recomputed = found.order, found.variant.recomputed
-    times = costs.times(order.shape, split=order.split, recomputed=recomputed)
-    return shares(Dag.of(order, times, costs.footprint(order.shape, recomputed=recomputed)).critical_path())
+    build_schedule, recomputed = found.schedule, found.variant.recomputed
+    times = costs.times(build_schedule.shape, split=build_schedule.split, recomputed=recomputed)
+    return shares(Dag.of(build_schedule, times, costs.footprint(build_schedule.shape, recomputed=recomputed)).critical_path())
 
 
-def _print(found: "Found", figures: dict[str, Any]) -> None:
+def _print(found: "SearchedSchedule", figures: dict[str, Any]) -> None:
     from oppa.cli import style
     from oppa.cli.gantt import gantt
     from oppa.units import format_seconds
@@ -140,7 +142,7 @@ def _print(found: "Found", figures: dict[str, Any]) -> None:
     out = style.out()
     for line in gantt(found.execution, min(out.width, PIPE_COLUMNS) if not out.is_terminal else out.width):
         out.print(line)
-    shape = found.order.shape
+    shape = found.schedule.shape
     made = style.table(["", ""])
     made.show_header = False
     made.add_row("bubble rate", f"{figures['bubble_rate']:.2%}")
@@ -154,7 +156,7 @@ def _print(found: "Found", figures: dict[str, Any]) -> None:
     out.print(made)
 
 
-def _known(found: "Found", figures: dict[str, Any]) -> str:
+def _known(found: "SearchedSchedule", figures: dict[str, Any]) -> str:
     if figures["least_span_ms"] is None:
         return ""
     return ", and none is shorter" if found.gap < 1e-4 else f", at most {found.gap:.1%} over the shortest possible"

@@ -229,7 +229,7 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
     from oppa.cli.summary import new_folder
     from oppa.cli.train_watch import make_watcher, print_outcome, print_run, print_worth
     from oppa.cli.watch import Interruption
-    from oppa.pipeline import stored_orders
+    from oppa.pipeline import stored_schedules
     from oppa.training import ledger
     from oppa.training.run_folder import PROFILED, STOP, held
     from oppa.training.supervision import Ending, supervise
@@ -242,7 +242,7 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
         if wishes.table:
             wishes.table.write(folder / PROFILED)
         if wishes.orders:
-            stored_orders.copy(wishes.orders, folder)
+            stored_schedules.copy(wishes.orders, folder)
         sweep(run.uuid)
         print_run(run, folder)
         again, grace_s = again_with("--run", folder), problem.limits.grace_s

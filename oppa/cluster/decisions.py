@@ -73,7 +73,7 @@ class Running:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class ScaleDecision:
     """A change of a job's size, with the reason."""
 
     job: Job
@@ -100,7 +100,7 @@ def probability(speedup: float, overhead_s: float, rate: float) -> float:
 
 def grow(
     running: Iterable[Running], idle: int, rate: float, settings: Settings, *, possible: Callable[[Running, int], bool] = lambda *_: True
-) -> Scaling | None:
+) -> ScaleDecision | None:
     """Return the next scale-up into idle GPUs while no job waits (section 5.1); None if no change pays.
 
     Args:
@@ -121,11 +121,11 @@ def grow(
         if worth_it and (chance > settings.threshold or settings.threshold == 0):
             idle_here = f"{best.gpus - each.gpus} idle {settings.unit} make it {speedup:.2f} times as fast"
             reason = f"{idle_here}, which pays with a probability of {chance:.2f}"
-            return Scaling(job=each.job, before=each.gpus, after=best.gpus, speedup=speedup, reason=reason, probability=chance)
+            return ScaleDecision(job=each.job, before=each.gpus, after=best.gpus, speedup=speedup, reason=reason, probability=chance)
     return None
 
 
-Enough = Callable[[Sequence[Scaling]], bool]
+Enough = Callable[[Sequence[ScaleDecision]], bool]
 """Returns True if the GPUs that these changes free are enough to start the waiting job."""
 
 
@@ -134,17 +134,17 @@ def giving(lacking: int) -> Enough:
     return lambda changes: sum(change.before - change.after for change in changes) >= lacking
 
 
-def reclaim(running: Iterable[Running], enough: Enough, *, unit: str = "GPUs") -> list[Scaling]:
+def reclaim(running: Iterable[Running], enough: Enough, *, unit: str = "GPUs") -> list[ScaleDecision]:
     """Choose the jobs that give GPUs back to a job that cannot start (section 5.2).
 
     Jobs with the largest speed-up over their request give first, down to it. The last one keeps the largest size that still frees enough.
     The list is empty if nothing is lacking, or if even all spare GPUs would not be enough.
     """
 
-    def back(each: Running, after: int) -> Scaling:
+    def back(each: Running, after: int) -> ScaleDecision:
         speedup = each.table.speedup(after) / each.speedup
         reason = f"a job that waits needs {each.gpus - after} of its {each.gpus} {unit}"
-        return Scaling(job=each.job, before=each.gpus, after=after, speedup=speedup, reason=reason)
+        return ScaleDecision(job=each.job, before=each.gpus, after=after, speedup=speedup, reason=reason)
 
     holding = sorted((each for each in running if each.spare), key=lambda each: (-each.speedup, each.job.arrival_s, each.job.name))
     entirely = [back(each, each.job.gpus) for each in holding]

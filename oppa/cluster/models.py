@@ -15,15 +15,15 @@ from collections.abc import Sequence
 
 from oppa.cluster.elastic import Elasticity
 from oppa.cluster.job import ScaleTable
-from oppa.pipeline.configured import order_of
-from oppa.pipeline.profile import Link, Part, Profile
-from oppa.pipeline.scaling import Candidate, Entry, Job, candidate, candidates, scale_table
+from oppa.pipeline.from_configuration import schedule_of
+from oppa.pipeline.profile import MessageTime, Part, PipelineProfile
+from oppa.pipeline.scaling import Entry, ScaleCandidate, ScaledJob, candidate, candidates, scale_table
 from oppa.pipeline.stage_layout import BALANCED, cut
 from oppa.problem.configuration import Configuration
 
 FLOPS = 400e12
 """Training throughput of a GPU, in operations per second."""
-NETWORK = Link(latency_s=20e-6, byte_s=1 / 40e9)
+NETWORK = MessageTime(latency_s=20e-6, byte_s=1 / 40e9)
 VOCAB = 102_400
 ELEMENT_BYTES = 2
 STAGE = 8
@@ -140,7 +140,7 @@ def _sizes(model: Published, most: float) -> range:
     return range(model.gpus, int(most * model.gpus) + 1, max(STAGE, model.gpus // STEPS))
 
 
-def _ways(job: Job, gpus: int, replicas: list[int] | None) -> list[Candidate]:
+def _ways(job: ScaledJob, gpus: int, replicas: list[int] | None) -> list[ScaleCandidate]:
     return list(candidates(job, gpus, replicas=replicas, schedules=SCHEDULES))
 
 
@@ -151,14 +151,14 @@ def elasticity(*, replicas: bool, models: Sequence[Published] = MODELS) -> dict[
     }
 
 
-def _as_run(job: Job, model: Published) -> Candidate:
+def _as_run(job: ScaledJob, model: Published) -> ScaleCandidate:
     configuration = Configuration(dp=model.dp, pp=model.pp, global_batch=model.batch, micro_batch=1, stage_layout=BALANCED)
-    order = order_of(configuration)
+    order = schedule_of(configuration)
     stages = cut(BALANCED, order.shape, job.profile.costs, job.profile.chain)
     return candidate(job, order, dp=model.dp, schedule=configuration.schedule, stage_layout=BALANCED, stages=stages)
 
 
-def job_of(model: Published, division: Division) -> Job:
+def job_of(model: Published, division: Division) -> ScaledJob:
     """Return a job with a synthetic profile of the model: the time of each part is its operations over the throughput of a stage."""
     logits = VOCAB * model.hidden
     blocks = model.layers + model.heads
@@ -179,7 +179,7 @@ def job_of(model: Published, division: Division) -> Job:
         loss = [part(logits / slices, end_bytes / slices)] * slices  # each stage may hold a loss, so each has a copy of the projection
         letters = "E" + "t" * model.layers + "L" * slices + ("m" + "L" * slices) * model.heads
         behind = [*loss, *[part(joined, each_bytes), *loss] * model.heads]
-    profile = Profile(
+    profile = PipelineProfile(
         parts=(part(0.0, end_bytes), *layers, *behind),
         letters=letters,
         micro_batch=1,
@@ -192,4 +192,4 @@ def job_of(model: Published, division: Division) -> Job:
         point_to_point=NETWORK,
         all_reduce=NETWORK,
     )
-    return Job(profile=profile, global_batch=model.batch, tp=STAGE, zero_stage=1)
+    return ScaledJob(profile=profile, global_batch=model.batch, tp=STAGE, zero_stage=1)

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from oppa.cluster.decisions import Running, Scaling, Settings, grow, shared_out
+from oppa.cluster.decisions import Running, ScaleDecision, Settings, grow, shared_out
 from oppa.errors import InputError, nearest
 
 Possible = Callable[[Running, int], bool]
@@ -22,7 +22,7 @@ Possible = Callable[[Running, int], bool]
 class Policy(Protocol):
     """The scaling policy of one cluster."""
 
-    def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[Scaling]:
+    def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[ScaleDecision]:
         """Return the next changes of size while no job waits; jobs that shrink come first."""
         ...
 
@@ -33,7 +33,7 @@ class Growing:
 
     settings: Settings
 
-    def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[Scaling]:
+    def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[ScaleDecision]:
         """Return the next job to scale up, if any."""
         found = grow(running, idle, rate, self.settings, possible=possible)
         return [found] if found else []
@@ -45,11 +45,11 @@ class ElasticFlow:
 
     settings: Settings
 
-    def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[Scaling]:
+    def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[ScaleDecision]:
         """Return the changes from the present sizes to the redistributed ones."""
         sizes = shared_out(running, idle, self.settings)
         changes = [
-            Scaling(
+            ScaleDecision(
                 job=each.job,
                 before=each.gpus,
                 after=sizes[each.job.name],

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oppa.cluster.decisions import Scaling
+from oppa.cluster.decisions import ScaleDecision
 from oppa.cluster.job import Job
 
 
@@ -80,7 +80,7 @@ class Result:
 
     done: Sequence[Done]
     """Jobs in the order of their ends."""
-    scalings: Sequence[tuple[float, Scaling]]
+    scalings: Sequence[tuple[float, ScaleDecision]]
     """Time in seconds, and change of size."""
     usage: Usage
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from oppa.cluster.arrivals import Arrivals
-from oppa.cluster.decisions import Running, Scaling, Settings, reclaim
+from oppa.cluster.decisions import Running, ScaleDecision, Settings, reclaim
 from oppa.cluster.job import Job
 from oppa.cluster.nodes import Holding, Nodes, less, surplus
 from oppa.cluster.policies import Policy
@@ -138,7 +138,7 @@ class Simulation:
         self._checking = False
         self._now_s = 0.0
         self._done: list[Done] = []
-        self._scalings: list[tuple[float, Scaling]] = []
+        self._scalings: list[tuple[float, ScaleDecision]] = []
         self._usage = Usage(nodes.idle)
         self._random = np.random.default_rng(failures.seed if failures else 0)
 
@@ -283,7 +283,7 @@ class Simulation:
         if not any(task.spare for task in self._elastic.values()):
             return
 
-        def enough(changes: Sequence[Scaling]) -> bool:
+        def enough(changes: Sequence[ScaleDecision]) -> bool:
             freed = Counter[int]()
             for _, given in self._returning.values():
                 freed.update(given)
@@ -294,7 +294,7 @@ class Simulation:
         for change in reclaim(self._states(changing=True), enough):
             self._scale(change)
 
-    def _scale(self, change: Scaling) -> None:
+    def _scale(self, change: ScaleDecision) -> None:
         task = self._elastic[change.job.name]
         assert task.job.table is not None
         more = change.after - task.gpus

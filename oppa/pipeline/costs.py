@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from oppa.pipeline.execution import Execution, Times, execute
-from oppa.pipeline.graph import Order, Shape
+from oppa.pipeline.graph import PipelineShape, Schedule
 from oppa.pipeline.memory import Footprint, peak_memory
 
 RECOMPUTED = 2 / 34
@@ -34,7 +34,7 @@ class Costs:
         """Return the number of ranks, p."""
         return len(self.forward_s)
 
-    def times(self, shape: Shape, *, split: bool, recomputed: Collection[int] = ()) -> Times:
+    def times(self, shape: PipelineShape, *, split: bool, recomputed: Collection[int] = ()) -> Times:
         """Return the times of each stage; a rank's layers are cut evenly into its chunks.
 
         A rank that recomputes runs its forward pass again before each backward pass. That backward pass includes the weights' gradients,
@@ -50,7 +50,7 @@ class Costs:
         transfers = [self.transfer_s] * (shape.stages - 1)
         return Times(forward_s=forward, backward_s=backward, weight_s=weight if split else (), transfer_s=transfers)
 
-    def footprint(self, shape: Shape, *, recomputed: Collection[int] = ()) -> Footprint:
+    def footprint(self, shape: PipelineShape, *, recomputed: Collection[int] = ()) -> Footprint:
         """Return the memory of each stage; a rank's layers are cut evenly into its chunks."""
         again = [rank in recomputed for rank in self._ranks(shape)]
         held = [(self.recomputed_memory if each else 1.0) / shape.chunks for each in again]
@@ -60,10 +60,10 @@ class Costs:
             working=[1 / shape.chunks - each for each in held],
         )
 
-    def executed(self, order: Order) -> tuple[Execution, list[float]]:
+    def executed(self, schedule: Schedule) -> tuple[Execution, list[float]]:
         """Execute a schedule at these times; returns the execution, and the peak memory of each rank."""
-        times = self.times(order.shape, split=order.split)
-        return execute(order, times), peak_memory(order, self.footprint(order.shape))
+        times = self.times(schedule.shape, split=schedule.split)
+        return execute(schedule, times), peak_memory(schedule, self.footprint(schedule.shape))
 
     def bubble_rate(self, executed: Execution) -> float:
         """Return the share of the longest span c in which a rank does no work: (c - m (F + B + W)) / c (Qi et al. 2024, section 5.3).
@@ -71,7 +71,7 @@ class Costs:
         If ranks are uneven, it is their mean. Recomputation does not count as work.
         """
         each_s = [sum(rank) for rank in zip(self.forward_s, self.backward_s, self.weight_s, strict=True)]
-        return 1 - executed.order.shape.micro_batches * sum(each_s) / len(each_s) / executed.longest_span_s
+        return 1 - executed.schedule.shape.micro_batches * sum(each_s) / len(each_s) / executed.longest_span_s
 
-    def _ranks(self, shape: Shape) -> list[int]:
+    def _ranks(self, shape: PipelineShape) -> list[int]:
         return [shape.rank_of(stage) for stage in range(shape.stages)]

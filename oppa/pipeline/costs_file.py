@@ -22,7 +22,7 @@ TRANSFER = "T_comm_ms"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Profiled:
+class ProfiledStages:
     """Holds the times of one model's stages, at one number of stages and micro-batches."""
 
     model: str
@@ -32,7 +32,7 @@ class Profiled:
     costs: Costs
 
 
-def read_profiled(path: Path, *, weight_memory: float = WEIGHT_MEMORY) -> list[Profiled]:
+def read_profiled(path: Path, *, weight_memory: float = WEIGHT_MEMORY) -> list[ProfiledStages]:
     """Read all entries of a file, in its order.
 
     Raises:
@@ -54,7 +54,7 @@ def read_profiled(path: Path, *, weight_memory: float = WEIGHT_MEMORY) -> list[P
     return [_profiled(path, dict(zip(named, map(str, key), strict=True)), group, weight_memory) for key, group in groups]
 
 
-def choose(profiled: list[Profiled], *, stages: int, micro_batches: int, model: str = "") -> Profiled:
+def choose(profiled: list[ProfiledStages], *, stages: int, micro_batches: int, model: str = "") -> ProfiledStages:
     """Return the entry with this number of stages whose number of micro-batches is nearest.
 
     Raises:
@@ -74,7 +74,7 @@ def choose(profiled: list[Profiled], *, stages: int, micro_batches: int, model: 
     return min(fitting, key=lambda each: abs(each.micro_batches - micro_batches) if each.micro_batches else math.inf)
 
 
-def _profiled(path: Path, names: Mapping[str, str], rows: pd.DataFrame, weight_memory: float) -> Profiled:
+def _profiled(path: Path, names: Mapping[str, str], rows: pd.DataFrame, weight_memory: float) -> ProfiledStages:
     count = _count(path, names["pp"], rows) if "pp" in names else len(rows)
     if "stage" in rows:
         rows = rows.sort_values("stage", key=lambda column: pd.to_numeric(column, errors="coerce"))
@@ -91,7 +91,7 @@ def _profiled(path: Path, names: Mapping[str, str], rows: pd.DataFrame, weight_m
         each = {name: [_seconds(path, line, column)] * count for column, name in SECONDS.items()}
     transfers = [_seconds(path, line, TRANSFER) for line in _lines(rows)] if TRANSFER in rows else [0.0]
     micro_batches = _count(path, names["microbatches"], rows) if "microbatches" in names else 0
-    return Profiled(
+    return ProfiledStages(
         model=names.get("model", ""),
         micro_batches=micro_batches,
         costs=Costs(

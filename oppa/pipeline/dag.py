@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from oppa.pipeline.execution import Times
-from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Node, Order
+from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Action, Schedule
 from oppa.pipeline.memory import Footprint
 
 SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD = range(3, 7)
@@ -46,10 +46,10 @@ class Dag:
     needs: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, order: Order, times: Times, footprint: Footprint) -> Self:
+    def of(cls, schedule: Schedule, times: Times, footprint: Footprint) -> Self:
         """Build the graph of a schedule without a deadlock."""
-        made = _Making(order, times, footprint)
-        for node, rank in zip(order.sequence.nodes, order.sequence.ranks, strict=True):
+        made = _Making(schedule, times, footprint)
+        for node, rank in zip(schedule.sequence.actions, schedule.sequence.ranks, strict=True):
             made.compute(node, rank)
         return cls(nodes=tuple(made.nodes), needs=tuple(made.needs))
 
@@ -83,17 +83,17 @@ def shares(path: Sequence[DagNode]) -> dict[str, float]:
 class _Making:
     """Builds a graph, pass by pass."""
 
-    def __init__(self, order: Order, times: Times, footprint: Footprint) -> None:
+    def __init__(self, schedule: Schedule, times: Times, footprint: Footprint) -> None:
         self.nodes: list[DagNode] = []
         self.needs: list[tuple[int, ...]] = []
-        self._order, self._times, self._footprint = order, times, footprint
-        self._computed: dict[Node, int] = {}
+        self._schedule, self._times, self._footprint = schedule, times, footprint
+        self._computed: dict[Action, int] = {}
         self._last: dict[int, int] = {}
         """Position of the last pass of each rank."""
 
-    def compute(self, node: Node, rank: int) -> None:
+    def compute(self, node: Action, rank: int) -> None:
         """Add a pass after its input and after the rank's previous pass; adds the transfer too if the input is on another rank."""
-        need = self._order.shape.need_of(node)
+        need = self._schedule.shape.need_of(node)
         behind = [self._last[rank]] if rank in self._last else []
         if need is not None:
             source = self._computed[need]
@@ -101,7 +101,7 @@ class _Making:
             behind.append(self._received(need, node, rank, source) if elsewhere else source)
         self._computed[node] = self._last[rank] = self._add(DagNode(*node, rank, self._seconds(node), self._memory(node)), behind)
 
-    def _received(self, need: Node, node: Node, rank: int, source: int) -> int:
+    def _received(self, need: Action, node: Action, rank: int, source: int) -> int:
         """Add the transfer of a result to a rank; returns the position of the receiving node."""
         send, receive = _MESSAGES[need.kind]
         between = min(need.stage, node.stage)
@@ -114,15 +114,15 @@ class _Making:
         self.needs.append(tuple(behind))
         return len(self.nodes) - 1
 
-    def _seconds(self, node: Node) -> float:
+    def _seconds(self, node: Action) -> float:
         times = self._times
-        together = node in self._order.together and bool(times.whole_s)
+        together = node in self._schedule.together and bool(times.whole_s)
         if node.kind == WEIGHT:
             return 0.0 if together else times.weight_s[node.stage]
         return (times.forward_s if node.kind == FORWARD else times.whole_s if together else times.backward_s)[node.stage]
 
-    def _memory(self, node: Node) -> float:
+    def _memory(self, node: Action) -> float:
         held = self._footprint.held[node.stage]
-        split = self._order.split and len(self._footprint.for_weights) > 0
+        split = self._schedule.split and len(self._footprint.for_weights) > 0
         kept = self._footprint.for_weights[node.stage] if split else 0.0
         return {FORWARD: held, BACKWARD: kept - held, WEIGHT: -kept}[node.kind]

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from oppa.pipeline.graph import BACKWARD, Node, Order
+from oppa.pipeline.graph import BACKWARD, Action, Schedule
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Times:
 class Span(NamedTuple):
     """Holds the rank, the beginning and the end of an executed node."""
 
-    node: Node
+    action: Action
     rank: int
     start_s: float
     end_s: float
@@ -41,11 +41,11 @@ class Span(NamedTuple):
 class Execution:
     """Holds a schedule and the times of its execution."""
 
-    order: Order
+    schedule: Schedule
     durations_s: tuple[float, ...]
-    """Seconds that each node takes, by position in `order.sequence`."""
+    """Seconds that each node takes, by position in `schedule.sequence`."""
     ends_s: tuple[float, ...]
-    """Seconds at which each node ends, by position in `order.sequence`."""
+    """Seconds at which each node ends, by position in `schedule.sequence`."""
     finish_s: tuple[float, ...]
     """Seconds at which each rank has finished its last node, shape (p,)."""
 
@@ -58,7 +58,7 @@ class Execution:
     def busy_s(self) -> tuple[float, ...]:
         """Return the seconds that each rank computes, shape (p,)."""
         busy_s = [0.0] * len(self.finish_s)
-        for rank, duration_s in zip(self.order.sequence.ranks, self.durations_s, strict=True):
+        for rank, duration_s in zip(self.schedule.sequence.ranks, self.durations_s, strict=True):
             busy_s[rank] += duration_s
         return tuple(busy_s)
 
@@ -66,7 +66,7 @@ class Execution:
     def spans_s(self) -> tuple[float, ...]:
         """Return the seconds from the beginning of each rank's first node to the end of its last, shape (p,)."""
         begins: dict[int, float] = {}
-        for rank, duration_s, end_s in zip(self.order.sequence.ranks, self.durations_s, self.ends_s, strict=True):
+        for rank, duration_s, end_s in zip(self.schedule.sequence.ranks, self.durations_s, self.ends_s, strict=True):
             begins.setdefault(rank, end_s - duration_s)
         return tuple(end_s - begins[rank] for rank, end_s in enumerate(self.finish_s))
 
@@ -82,19 +82,19 @@ class Execution:
 
     def spans(self) -> Iterator[Span]:
         """Yield every node with its rank, beginning and end."""
-        sequence = self.order.sequence
-        for node, rank, duration_s, end_s in zip(sequence.nodes, sequence.ranks, self.durations_s, self.ends_s, strict=True):
-            yield Span(node, rank, end_s - duration_s, end_s)
+        sequence = self.schedule.sequence
+        for action, rank, duration_s, end_s in zip(sequence.actions, sequence.ranks, self.durations_s, self.ends_s, strict=True):
+            yield Span(action, rank, end_s - duration_s, end_s)
 
 
-def execute(order: Order, times: Times) -> Execution:
+def execute(schedule: Schedule, times: Times) -> Execution:
     """Compute when every node of a schedule ends. The schedule must not have a deadlock (`oppa.pipeline.validation`)."""
-    shape, sequence = order.shape, order.sequence
-    durations = _durations(order, times)
-    lags = _lags(order, times)
+    shape, sequence = schedule.shape, schedule.sequence
+    durations = _durations(schedule, times)
+    lags = _lags(schedule, times)
     sending = lags if times.sender_waits else [0.0] * len(lags)
-    count = len(sequence.nodes)
-    assert count == sum(map(len, order.ranks)), "a deadlock"
+    count = len(sequence.actions)
+    assert count == sum(map(len, schedule.ranks)), "a deadlock"
     ends = [0.0] * (count + 1)  # the last entry, 0, is the end of no node
     free = [0.0] * shape.ranks
     for position, (code, rank, need, edge) in enumerate(sequence):
@@ -102,25 +102,25 @@ def execute(order: Order, times: Times) -> Execution:
         start = free[rank] if free[rank] > arrived else arrived
         ends[position] = end = start + durations[position]
         free[rank] = end + sending[code]
-    return Execution(order=order, durations_s=durations, ends_s=tuple(ends[:count]), finish_s=tuple(free))
+    return Execution(schedule=schedule, durations_s=durations, ends_s=tuple(ends[:count]), finish_s=tuple(free))
 
 
-def _durations(order: Order, times: Times) -> tuple[float, ...]:
+def _durations(schedule: Schedule, times: Times) -> tuple[float, ...]:
     """Return the seconds of each node, by its position."""
-    of_code = (*times.forward_s, *times.backward_s, *(times.weight_s or [0.0] * order.shape.stages))
-    durations = tuple(map(of_code.__getitem__, order.sequence.codes))
-    if not (order.split and times.whole_s):
+    of_code = (*times.forward_s, *times.backward_s, *(times.weight_s or [0.0] * schedule.shape.stages))
+    durations = tuple(map(of_code.__getitem__, schedule.sequence.codes))
+    if not (schedule.split and times.whole_s):
         return durations
-    together = order.together
+    together = schedule.together
     return tuple(
-        duration if node not in together else times.whole_s[node.stage] if node.kind is BACKWARD else 0.0
-        for node, duration in zip(order.sequence.nodes, durations, strict=True)
+        duration if action not in together else times.whole_s[action.stage] if action.kind is BACKWARD else 0.0
+        for action, duration in zip(schedule.sequence.actions, durations, strict=True)
     )
 
 
-def _lags(order: Order, times: Times) -> list[float]:
+def _lags(schedule: Schedule, times: Times) -> list[float]:
     """Return the seconds of the transfer of a result, by code of its node; the last entry is for a result that is not sent."""
-    shape = order.shape
+    shape = schedule.shape
     changes = [shape.rank_of(stage) != shape.rank_of(stage + 1) for stage in range(shape.stages - 1)]
     between = [seconds if change else 0.0 for seconds, change in zip(times.transfer_s or [0.0] * len(changes), changes, strict=True)]
     return [*between, 0.0, 0.0, *between, *[0.0] * shape.stages, 0.0]

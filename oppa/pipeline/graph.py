@@ -23,7 +23,7 @@ FORWARD, BACKWARD, WEIGHT = KINDS = range(3)
 """Kinds of nodes. They are plain integers because nodes are looked up by the thousand, and an Enum's hash is slow."""
 
 
-class Node(NamedTuple):
+class Action(NamedTuple):
     """Describes one computation of one stage for one micro-batch."""
 
     kind: int
@@ -32,7 +32,7 @@ class Node(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class PipelineShape:
     """Describes the numbers of ranks, micro-batches and model chunks, and the assignment of stages to ranks."""
 
     ranks: int
@@ -54,93 +54,95 @@ class Shape:
         chunk, rank = divmod(stage, self.ranks)
         return self.ranks - 1 - rank if self.folded and chunk % 2 else rank
 
-    def need_of(self, node: Node) -> Node | None:
+    def need_of(self, action: Action) -> Action | None:
         """Return the node whose result a node needs; None for the forward pass of the first stage."""
-        kind, stage, micro_batch = node
+        kind, stage, micro_batch = action
         if kind is FORWARD:
-            return Node(kind, stage - 1, micro_batch) if stage else None
+            return Action(kind, stage - 1, micro_batch) if stage else None
         if kind is WEIGHT:
-            return Node(BACKWARD, stage, micro_batch)
+            return Action(BACKWARD, stage, micro_batch)
         last = stage == self.stages - 1
-        return Node(FORWARD, stage, micro_batch) if last else Node(kind, stage + 1, micro_batch)
+        return Action(FORWARD, stage, micro_batch) if last else Action(kind, stage + 1, micro_batch)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Order:
+class Schedule:
     """Holds a schedule: the nodes of each rank, in the order in which it computes them. Instances compare by identity."""
 
-    shape: Shape
+    shape: PipelineShape
     split: bool = False
     """The gradients of the weights are nodes of their own."""
     apart: bool = False
     """The gradients of the weights are computed separately even right after their backward pass."""
-    ranks: tuple[tuple[Node, ...], ...]
+    ranks: tuple[tuple[Action, ...], ...]
 
     @functools.cached_property
-    def sequence(self) -> "Sequence":
+    def sequence(self) -> "ActionSequence":
         """Return the nodes in a topological order; nodes that a deadlock blocks are missing."""
-        return Sequence.of(self)
+        return ActionSequence.of(self)
 
     @functools.cached_property
-    def together(self) -> frozenset[Node]:
+    def together(self) -> frozenset[Action]:
         """Return the backward passes that their own weights' gradients follow directly, and these; each pair is one computation."""
         if self.apart:
             return frozenset()
-        pairs = (pair for nodes in self.ranks for pair in itertools.pairwise(nodes))
-        return frozenset(node for one, other in pairs if one.kind == BACKWARD and other == Node(WEIGHT, *one[1:]) for node in (one, other))
+        pairs = (pair for actions in self.ranks for pair in itertools.pairwise(actions))
+        return frozenset(
+            action for one, other in pairs if one.kind == BACKWARD and other == Action(WEIGHT, *one[1:]) for action in (one, other)
+        )
 
     @functools.cached_property
     def codes(self) -> tuple[NDArray[np.intp], ...]:
         """Return the codes of each rank's nodes, in its order; code = kind S + stage."""
         stages = self.shape.stages
-        return tuple(np.array([node.kind * stages + node.stage for node in nodes], np.intp) for nodes in self.ranks)
+        return tuple(np.array([action.kind * stages + action.stage for action in actions], np.intp) for actions in self.ranks)
 
 
-def whole(order: Order) -> Order:
+def whole(schedule: Schedule) -> Schedule:
     """Return the schedule with the gradients of the weights inside each backward pass; the order of passes stays the same."""
-    ranks = tuple(tuple(node for node in nodes if node.kind != WEIGHT) for nodes in order.ranks)
-    return Order(shape=order.shape, ranks=ranks)
+    ranks = tuple(tuple(action for action in actions if action.kind != WEIGHT) for actions in schedule.ranks)
+    return Schedule(shape=schedule.shape, ranks=ranks)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Sequence:
+class ActionSequence:
     """Holds the nodes of a schedule in a topological order, as columns of length n.
 
     A code is kind S + stage. A need is the position of the node whose result a node needs, or n for none. An edge is the code of that
     node if its result moves to another rank, else 3 S.
     """
 
-    nodes: tuple[Node, ...]
+    actions: tuple[Action, ...]
     codes: tuple[int, ...]
     ranks: tuple[int, ...]
     needs: tuple[int, ...]
     edges: tuple[int, ...]
 
     @classmethod
-    def of(cls, order: Order) -> "Sequence":
+    def of(cls, schedule: Schedule) -> "ActionSequence":
         """Build the sequence: advance each rank as long as the results that it needs exist, until no rank can advance."""
-        stages, holder = order.shape.stages, [order.shape.rank_of(stage) for stage in range(order.shape.stages)]
-        position: dict[Node | None, int] = {None: sum(map(len, order.ranks))}
-        rows: list[tuple[Node, int, int, int, int]] = []
-        for rank, node, need in _walk(order, position):
-            position[node] = len(rows)
+        stages, holder = schedule.shape.stages, [schedule.shape.rank_of(stage) for stage in range(schedule.shape.stages)]
+        position: dict[Action | None, int] = {None: sum(map(len, schedule.ranks))}
+        rows: list[tuple[Action, int, int, int, int]] = []
+        for rank, action, need in _walk(schedule, position):
+            position[action] = len(rows)
             edge = 3 * stages if need is None or holder[need.stage] == rank else need.kind * stages + need.stage
-            rows.append((node, node.kind * stages + node.stage, rank, position[need], edge))
-        nodes, codes, ranks, needs, edges = zip(*rows, strict=True) if rows else ((),) * 5
-        return cls(nodes=nodes, codes=codes, ranks=ranks, needs=needs, edges=edges)
+            rows.append((action, action.kind * stages + action.stage, rank, position[need], edge))
+        actions, codes, ranks, needs, edges = zip(*rows, strict=True) if rows else ((),) * 5
+        return cls(actions=actions, codes=codes, ranks=ranks, needs=needs, edges=edges)
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
         return zip(self.codes, self.ranks, self.needs, self.edges, strict=True)
 
 
-def _walk(order: Order, done: Mapping[Node | None, int]) -> Iterator[tuple[int, Node, Node | None]]:
+def _walk(schedule: Schedule, done: Mapping[Action | None, int]) -> Iterator[tuple[int, Action, Action | None]]:
     """Yield rank, node and needed node as soon as the needed node is in `done`; the caller adds each node to `done`."""
-    need_of = order.shape.need_of
-    waiting = [[(node, need_of(node)) for node in reversed(nodes)] for nodes in order.ranks]
+    need_of = schedule.shape.need_of
+    waiting = [[(action, need_of(action)) for action in reversed(actions)] for actions in schedule.ranks]
     moved = True
     while moved:
         moved = False
-        for rank, nodes in enumerate(waiting):
-            while nodes and nodes[-1][1] in done:
-                yield rank, *nodes.pop()
+        for rank, actions in enumerate(waiting):
+            while actions and actions[-1][1] in done:
+                yield rank, *actions.pop()
                 moved = True

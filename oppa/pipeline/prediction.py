@@ -10,14 +10,14 @@ import itertools
 from collections.abc import Sequence
 
 from oppa.pipeline.execution import Execution, Times, execute
-from oppa.pipeline.graph import Order, Shape
+from oppa.pipeline.graph import PipelineShape, Schedule
 from oppa.pipeline.memory import Footprint, peak_memory
-from oppa.pipeline.profile import Part, Profile
+from oppa.pipeline.profile import Part, PipelineProfile
 from oppa.pipeline.stage_layout import evenly
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class PipelineEstimate:
     """Holds the predicted time and memory of one step."""
 
     step_s: float
@@ -27,32 +27,34 @@ class Prediction:
     """Part of `step_s` from the first pass to the last, in seconds."""
 
 
-def predict(profile: Profile, order: Order, *, dp: int = 1, zero_stage: int = 0, stages: Sequence[range] = ()) -> Prediction:
+def predict(
+    profile: PipelineProfile, schedule: Schedule, *, dp: int = 1, zero_stage: int = 0, stages: Sequence[range] = ()
+) -> PipelineEstimate:
     """Predict a step of a pipeline with this schedule.
 
     Args:
         dp: Number of replicas.
         stages: Parts of each stage; shared evenly by default.
     """
-    stages = stages or evenly(profile.chain, order.shape.stages)
-    executed = execute(order, times(profile, stages, split=order.split))
-    peaks = peak_memory(order, footprint(profile, stages, split=order.split, dp=dp, zero_stage=zero_stage))
-    static = static_bytes(profile, order.shape, stages, dp=dp, zero_stage=zero_stage)
-    after_s = _after_passes_s(profile, order, stages, dp, zero_stage)
-    return Prediction(
+    stages = stages or evenly(profile.chain, schedule.shape.stages)
+    executed = execute(schedule, times(profile, stages, split=schedule.split))
+    peaks = peak_memory(schedule, footprint(profile, stages, split=schedule.split, dp=dp, zero_stage=zero_stage))
+    static = static_bytes(profile, schedule.shape, stages, dp=dp, zero_stage=zero_stage)
+    after_s = _after_passes_s(profile, schedule, stages, dp, zero_stage)
+    return PipelineEstimate(
         step_s=executed.makespan_s + after_s + _rest_s(profile),
         peak_bytes=max(map(sum, zip(peaks, static, strict=True))),
         passes_s=executed.makespan_s,
     )
 
 
-def between_s(profile: Profile, order: Order, stages: Sequence[range]) -> float:
-    """Return the mean seconds by which a pass began later than passes and messages explain, in the schedule `order` that was profiled."""
-    accounted_s = execute(order, times(profile, stages, split=order.split)).makespan_s
-    return max(0.0, profile.passes_s - accounted_s) / max(len(nodes) for nodes in order.ranks)
+def between_s(profile: PipelineProfile, schedule: Schedule, stages: Sequence[range]) -> float:
+    """Return the mean seconds by which a pass began later than passes and messages explain, in the profiled schedule."""
+    accounted_s = execute(schedule, times(profile, stages, split=schedule.split)).makespan_s
+    return max(0.0, profile.passes_s - accounted_s) / max(len(actions) for actions in schedule.ranks)
 
 
-def times(profile: Profile, stages: Sequence[range], *, split: bool) -> Times:
+def times(profile: PipelineProfile, stages: Sequence[range], *, split: bool) -> Times:
     """Return the times of each stage for one micro-batch.
 
     If backward passes are split, torch computes the first stage's entirely in its second half, because its inputs have no gradients.
@@ -70,7 +72,7 @@ def times(profile: Profile, stages: Sequence[range], *, split: bool) -> Times:
     return Times(forward_s=forward, backward_s=backward, weight_s=weight if split else (), whole_s=whole, transfer_s=transfers)
 
 
-def footprint(profile: Profile, stages: Sequence[range], *, split: bool, dp: int = 1, zero_stage: int = 0) -> Footprint:
+def footprint(profile: PipelineProfile, stages: Sequence[range], *, split: bool, dp: int = 1, zero_stage: int = 0) -> Footprint:
     """Return the bytes of each stage for one micro-batch (eq. 11)."""
     parts = _parts(profile, stages)
     held = [sum(part.held_bytes for part in stage) for stage in parts]
@@ -84,7 +86,9 @@ def footprint(profile: Profile, stages: Sequence[range], *, split: bool, dp: int
     )
 
 
-def static_bytes(profile: Profile, shape: Shape, stages: Sequence[range], *, dp: int = 1, zero_stage: int = 0) -> list[float]:
+def static_bytes(
+    profile: PipelineProfile, shape: PipelineShape, stages: Sequence[range], *, dp: int = 1, zero_stage: int = 0
+) -> list[float]:
     """Return the bytes that each rank holds throughout a step in any schedule, shape (p,): state, and buffers for messages.
 
     Gradients are not included: they are allocated by the first backward passes.
@@ -93,7 +97,7 @@ def static_bytes(profile: Profile, shape: Shape, stages: Sequence[range], *, dp:
     return sum_of_ranks(shape, list(map(sum, zip(states, _message_bytes(profile, shape), strict=True))))
 
 
-def modelled_s(profile: Profile, *, pp: int, micro_batches: int) -> float:
+def modelled_s(profile: PipelineProfile, *, pp: int, micro_batches: int) -> float:
     """Return the seconds of a step by equation 5 of FlexTrain: passes through chunks of one layer each, without communication."""
     layers = profile.divisions
     layer_s = sum(part.forward_s + part.backward_s for part in profile.parts) / layers
@@ -110,18 +114,18 @@ def passes_as_written_s(executed: Execution) -> float:
     are absolute times, so the sum grows with the square of the number of nodes. `Execution.makespan_s` is the correct form: a node ends
     its duration after its last predecessor, the rank's previous node included.
     """
-    sums = [0.0] * executed.order.shape.ranks
+    sums = [0.0] * executed.schedule.shape.ranks
     ends = (*executed.ends_s, 0.0)
-    for duration_s, (_, rank, need, _) in zip(executed.durations_s, executed.order.sequence, strict=True):
+    for duration_s, (_, rank, need, _) in zip(executed.durations_s, executed.schedule.sequence, strict=True):
         sums[rank] += duration_s + ends[need]
     return max(sums)
 
 
-def _parts(profile: Profile, stages: Sequence[range]) -> list[tuple[Part, ...]]:
+def _parts(profile: PipelineProfile, stages: Sequence[range]) -> list[tuple[Part, ...]]:
     return [profile.parts[stage.start : stage.stop] for stage in stages]
 
 
-def sum_of_ranks(shape: Shape, of_stages: Sequence[float]) -> list[float]:
+def sum_of_ranks(shape: PipelineShape, of_stages: Sequence[float]) -> list[float]:
     """Return the sums over the stages of each rank, shape (p,)."""
     sums = [0.0] * shape.ranks
     for stage, value in enumerate(of_stages):
@@ -148,7 +152,7 @@ def _state_bytes(parts: Sequence[Part], dp: int, zero_stage: int) -> float:
     return weights / (dp if zero_stage >= 3 else 1) + buckets + sum(part.optimizer_bytes for part in parts) / (dp if zero_stage >= 1 else 1)
 
 
-def _message_bytes(profile: Profile, shape: Shape) -> list[float]:
+def _message_bytes(profile: PipelineProfile, shape: PipelineShape) -> list[float]:
     """Return the bytes of each stage's messages, shape (S,).
 
     torch keeps a buffer for what every micro-batch receives, and the gradient of its input until the step ends.
@@ -157,18 +161,18 @@ def _message_bytes(profile: Profile, shape: Shape) -> list[float]:
     return [each * (2 * (stage > 0) + (stage < last)) for stage in range(last + 1)]
 
 
-def _after_passes_s(profile: Profile, order: Order, stages: Sequence[range], dp: int, zero_stage: int) -> float:
+def _after_passes_s(profile: PipelineProfile, schedule: Schedule, stages: Sequence[range], dp: int, zero_stage: int) -> float:
     """Return the seconds of gradient exchange and update after the passes, on the slowest rank."""
-    weights = sum_of_ranks(order.shape, [sum(part.weight_bytes for part in stage) for stage in _parts(profile, stages)])
+    weights = sum_of_ranks(schedule.shape, [sum(part.weight_bytes for part in stage) for stage in _parts(profile, stages)])
     return max(profile.update_byte_s * size / (dp if zero_stage else 1) + _exchange_s(profile, size, dp) for size in weights)
 
 
-def _exchange_s(profile: Profile, size_bytes: float, dp: int) -> float:
+def _exchange_s(profile: PipelineProfile, size_bytes: float, dp: int) -> float:
     """Return the seconds of an all-reduce of `size_bytes`: 2 (dp - 1) messages of one dp-th each."""
     return (dp - 1) * profile.all_reduce.latency_s + 2 * (dp - 1) / dp * size_bytes * profile.all_reduce.byte_s
 
 
-def _rest_s(profile: Profile) -> float:
+def _rest_s(profile: PipelineProfile) -> float:
     """Return the seconds of a profiled step outside passes, exchange and update; the prediction adds them in any layout."""
     weights = max(sum(part.weight_bytes for part in profile.parts) / profile.pp, 1)
     known_s = profile.passes_s + profile.update_byte_s * weights + _exchange_s(profile, weights, profile.dp)

@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class MessageTime:
     """Models the seconds of a message: a latency, and a time for each byte."""
 
     latency_s: float = 0.0
@@ -53,7 +53,7 @@ class Link:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Profile:
+class PipelineProfile:
     """Holds measurements of a run's first steps on all ranks."""
 
     parts: tuple[Part, ...]
@@ -70,8 +70,8 @@ class Profile:
     """Seconds of the optimizer for each byte of weights that a rank updates."""
     boundary_bytes: int = 0
     """Bytes that a stage sends for one micro-batch."""
-    point_to_point: Link = Link()
-    all_reduce: Link = Link()
+    point_to_point: MessageTime = MessageTime()
+    all_reduce: MessageTime = MessageTime()
     """Time of an all-reduce between two ranks."""
     between_s: float = 0.0
     """Seconds between two passes of a rank, without the time that it waits for other ranks."""
@@ -142,7 +142,7 @@ class Profile:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Invert `to_dict`; raises TypeError, KeyError or ValueError for other values."""
-        links = {name: Link(**values[name]) for name in ("point_to_point", "all_reduce")}
+        links = {name: MessageTime(**values[name]) for name in ("point_to_point", "all_reduce")}
         parts = tuple(Part(**part) for part in values["parts"])
         if len(parts) < 3 or len(values.get("letters") or parts) != len(parts):
             raise ValueError(f"{len(parts)} parts")

@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from oppa.errors import InfeasibleError, InputError
-from oppa.pipeline.graph import Order, Shape
-from oppa.pipeline.orders import CHUNKS, SPLIT, order
-from oppa.pipeline.prediction import Prediction, modelled_s, predict
-from oppa.pipeline.profile import Profile
+from oppa.pipeline.graph import PipelineShape, Schedule
+from oppa.pipeline.prediction import PipelineEstimate, modelled_s, predict
+from oppa.pipeline.profile import PipelineProfile
+from oppa.pipeline.registry import CHUNKS, SPLIT, build_schedule
 from oppa.pipeline.stage_layout import EVEN, Stages, balanced, evenly, written
 
 DISCREPANCY = 0.3
@@ -22,10 +22,10 @@ SIGNIFICANT = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ScaledJob:
     """Describes what a job keeps on every number of devices."""
 
-    profile: Profile
+    profile: PipelineProfile
     global_batch: int
     tp: int = 1
     """Number of devices that split the layers of a stage."""
@@ -36,7 +36,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ScaleCandidate:
     """Describes one way to run the job, with its predictions."""
 
     dp: int
@@ -44,10 +44,10 @@ class Candidate:
     chunks: int
     schedule: str
     stage_layout: str
-    prediction: Prediction
+    prediction: PipelineEstimate
     modelled_s: float
     """Seconds of a step by FlexTrain's equation 5."""
-    passes: Order | None = None
+    passes: Schedule | None = None
     """Schedule that a search found; None for a schedule by name."""
 
 
@@ -56,7 +56,7 @@ class Entry:
     """Describes the fastest candidate on one number of devices."""
 
     devices: int
-    best: Candidate
+    best: ScaleCandidate
     speedup: float
     """Speed-up over the fastest candidate on the present number of devices, both predicted from the profile; it is 1 there."""
     modelled_speedup: float
@@ -65,7 +65,7 @@ class Entry:
     """Reason why the scale table leaves it out; empty if it does not."""
 
 
-def candidates(job: Job, devices: int, *, replicas: Sequence[int] | None, schedules: Sequence[str]) -> Iterator[Candidate]:
+def candidates(job: ScaledJob, devices: int, *, replicas: Sequence[int] | None, schedules: Sequence[str]) -> Iterator[ScaleCandidate]:
     """Yield all ways to run a job on this number of devices, including those that do not fit in memory.
 
     Each pipeline comes with layers shared evenly, and with layers balanced by measured cost.
@@ -76,12 +76,12 @@ def candidates(job: Job, devices: int, *, replicas: Sequence[int] | None, schedu
     """
     for dp, pp, micro_batches in pipelines(job, devices, replicas):
         for schedule in schedules if pp > 1 else ("1f1b",):
-            for each in _orders(schedule, pp, micro_batches, job.profile.divisions) if _runs(job, schedule, pp, micro_batches) else ():
+            for each in _schedules(schedule, pp, micro_batches, job.profile.divisions) if _runs(job, schedule, pp, micro_batches) else ():
                 for layout, stages in layouts(job.profile, each.shape):
                     yield candidate(job, each, dp=dp, schedule=schedule, stage_layout=layout, stages=stages)
 
 
-def pipelines(job: Job, devices: int, replicas: Sequence[int] | None) -> Iterator[tuple[int, int, int]]:
+def pipelines(job: ScaledJob, devices: int, replicas: Sequence[int] | None) -> Iterator[tuple[int, int, int]]:
     """Yield dp, pp and the micro-batches of each replica, for all pipelines on this number of devices that divide the batch evenly."""
     for dp in range(1, devices // job.tp + 1):
         micro_batches, uneven = divmod(job.global_batch, dp * job.profile.micro_batch)
@@ -90,7 +90,7 @@ def pipelines(job: Job, devices: int, replicas: Sequence[int] | None) -> Iterato
             yield dp, pp, micro_batches
 
 
-def layouts(profile: Profile, shape: Shape) -> Iterator[tuple[str, Stages]]:
+def layouts(profile: PipelineProfile, shape: PipelineShape) -> Iterator[tuple[str, Stages]]:
     """Yield an even layout of layers and a balanced layout of measured costs, with their texts; none leaves a rank without parts.
 
     The even layout is called `even` if each rank has a layer and each stage a part, as in search spaces. Otherwise its parts are spelled
@@ -105,33 +105,35 @@ def layouts(profile: Profile, shape: Shape) -> Iterator[tuple[str, Stages]]:
 
 
 def candidate(
-    job: Job, order: Order, *, dp: int, schedule: str, stage_layout: str, stages: Sequence[range], searched: bool = False
-) -> Candidate:
+    job: ScaledJob, build_schedule: Schedule, *, dp: int, schedule: str, stage_layout: str, stages: Sequence[range], searched: bool = False
+) -> ScaleCandidate:
     """Return one way to run a job: replicas of a pipeline with this schedule and these stages.
 
     Args:
         searched: A search found the schedule, so the candidate stores it.
     """
-    shape = order.shape
-    return Candidate(
+    shape = build_schedule.shape
+    return ScaleCandidate(
         dp=dp,
         pp=shape.ranks,
         chunks=shape.chunks,
         schedule=schedule,
         stage_layout=stage_layout,
-        prediction=predict(job.profile, order, dp=dp, zero_stage=job.zero_stage, stages=stages),
+        prediction=predict(job.profile, build_schedule, dp=dp, zero_stage=job.zero_stage, stages=stages),
         modelled_s=modelled_s(job.profile, pp=shape.ranks, micro_batches=shape.micro_batches),
-        passes=order if searched else None,
+        passes=build_schedule if searched else None,
     )
 
 
-def fastest(job: Job, ways: Sequence[Candidate]) -> Candidate | None:
+def fastest(job: ScaledJob, ways: Sequence[ScaleCandidate]) -> ScaleCandidate | None:
     """Return the fastest candidate that fits in memory; None if none fits."""
     fitting = [way for way in ways if job.limit_bytes is None or way.prediction.peak_bytes <= job.limit_bytes]
     return min(fitting, key=lambda way: way.prediction.step_s, default=None)
 
 
-def scale_table(job: Job, ways: Mapping[int, Sequence[Candidate]], present: tuple[int, Candidate], devices: Collection[int]) -> list[Entry]:
+def scale_table(
+    job: ScaledJob, ways: Mapping[int, Sequence[ScaleCandidate]], present: tuple[int, ScaleCandidate], devices: Collection[int]
+) -> list[Entry]:
     """Take the fastest candidate that fits on each number of devices, and filter them (section 4.4.4).
 
     Args:
@@ -154,7 +156,7 @@ def scale_table(job: Job, ways: Mapping[int, Sequence[Candidate]], present: tupl
     return filtered(best, (here, now))
 
 
-def filtered(best: Sequence[tuple[int, Candidate]], present: tuple[int, Candidate]) -> list[Entry]:
+def filtered(best: Sequence[tuple[int, ScaleCandidate]], present: tuple[int, ScaleCandidate]) -> list[Entry]:
     """Filter the fastest candidates of each number of devices, in ascending order.
 
     A number is left out for one of three reasons. Its two predictions go in opposite directions, their speed-ups differ by too much, or
@@ -200,18 +202,18 @@ def _trend(before: float, now: float) -> int:
     return 0 if abs(change) < FLAT else 1 if change > 0 else -1
 
 
-def _runs(job: Job, schedule: str, pp: int, micro_batches: int) -> bool:
+def _runs(job: ScaledJob, schedule: str, pp: int, micro_batches: int) -> bool:
     """Return whether torch's runtime supports it: 1f1b must fill its pipeline, and FSDP2 that reshards cannot split backward passes."""
     return (schedule != "1f1b" or micro_batches >= pp) and (schedule not in SPLIT or job.zero_stage <= 2)
 
 
-def _orders(schedule: str, pp: int, micro_batches: int, divisions: int) -> Iterator[Order]:
+def _schedules(schedule: str, pp: int, micro_batches: int, divisions: int) -> Iterator[Schedule]:
     """Yield a schedule with each number of chunks that it allows, up to the first at which no stage needs more than one part."""
     least, most = CHUNKS[schedule] if pp > 1 else (1, 1)
     if schedule.startswith("interleaved"):
         least = 2
     for chunks in range(least, min(most or divisions, -(-divisions // pp)) + 1):
         try:
-            yield order(schedule, ranks=pp, micro_batches=micro_batches, chunks=chunks)
+            yield build_schedule(schedule, ranks=pp, micro_batches=micro_batches, chunks=chunks)
         except InputError:  # it does not allow this number of micro-batches
             continue

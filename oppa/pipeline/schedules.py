@@ -17,70 +17,70 @@ import functools
 from collections.abc import Callable, Iterable
 
 from oppa.errors import InputError, nearest
-from oppa.pipeline.folded import dualpipe_v, zb_v
-from oppa.pipeline.graph import KINDS, Node, Order, Shape
-from oppa.pipeline.sketch import Sketch
+from oppa.pipeline.graph import KINDS, Action, PipelineShape, Schedule
+from oppa.pipeline.schedule_builder import ScheduleBuilder
+from oppa.pipeline.v_schedules import dualpipe_v, zb_v
 
 F, B, W = KINDS
-_NodesOf = Callable[[int], Iterable[Node]]
+_NodesOf = Callable[[int], Iterable[Action]]
 
 
 @functools.lru_cache(maxsize=512)
-def order(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Order:
+def build_schedule(name: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Schedule:
     """Return a schedule by name; the same arguments return the same object.
 
     Raises:
         InputError: the schedule is unknown, or does not allow these chunks or micro-batches.
     """
-    if schedule not in SCHEDULES:
-        raise InputError(f'`schedule = "{schedule}"` is not known', hint=nearest(schedule, SCHEDULES))
-    least, most = CHUNKS[schedule]
+    if name not in SCHEDULES:
+        raise InputError(f'`schedule = "{name}"` is not known', hint=nearest(name, SCHEDULES))
+    least, most = CHUNKS[name]
     if not least <= chunks <= (most or chunks):
         hint = f"use {least}" if least == most else f"use at least {least}"
-        raise InputError(f'`model_chunks = {chunks}` is not possible with `schedule = "{schedule}"`', hint=hint)
-    return SCHEDULES[schedule](Shape(ranks=ranks, micro_batches=micro_batches, chunks=chunks, folded=schedule in FOLDED))
+        raise InputError(f'`model_chunks = {chunks}` is not possible with `schedule = "{name}"`', hint=hint)
+    return SCHEDULES[name](PipelineShape(ranks=ranks, micro_batches=micro_batches, chunks=chunks, folded=name in FOLDED))
 
 
-def _gpipe(shape: Shape) -> Order:
-    return _order(shape, lambda rank: [Node(kind, rank, each) for kind in (F, B) for each in range(shape.micro_batches)], split=False)
+def _gpipe(shape: PipelineShape) -> Schedule:
+    return _order(shape, lambda rank: [Action(kind, rank, each) for kind in (F, B) for each in range(shape.micro_batches)], split=False)
 
 
-def _memory_minimal(shape: Shape) -> Order:
+def _memory_minimal(shape: PipelineShape) -> Schedule:
     return _order(shape, lambda rank: _one_by_one(shape, rank), split=False)
 
 
-def _one_forward_one_backward(shape: Shape) -> Order:
+def _one_forward_one_backward(shape: PipelineShape) -> Schedule:
     return _order(shape, lambda rank: _alternating(shape, rank, hop=1), split=False)
 
 
-def _interleaved(shape: Shape) -> Order:
+def _interleaved(shape: PipelineShape) -> Schedule:
     return _order(shape, lambda rank: _alternating(shape, rank, hop=2), split=False)
 
 
-def _zero_bubble(shape: Shape) -> Order:
+def _zero_bubble(shape: PipelineShape) -> Schedule:
     return _order(shape, lambda rank: _alternating(shape, rank, hop=1, late=rank), split=True)
 
 
-def _zero_bubble_with_memory(shape: Shape) -> Order:
+def _zero_bubble_with_memory(shape: PipelineShape) -> Schedule:
     return _order(shape, lambda rank: _alternating(shape, rank, hop=2, late=2 * rank), split=True)
 
 
-def _folded_zero_bubble(shape: Shape) -> Order:
+def _folded_zero_bubble(shape: PipelineShape) -> Schedule:
     return _order(shape, lambda rank: zb_v(shape, rank), split=True)
 
 
-def _dual_pipe(shape: Shape) -> Order:
+def _dual_pipe(shape: PipelineShape) -> Schedule:
     return _order(shape, lambda rank: dualpipe_v(shape, rank), split=True)
 
 
-def one_by_one(shape: Shape, *, split: bool) -> Order:
+def one_by_one(shape: PipelineShape, *, split: bool) -> Schedule:
     """Return the schedule of one micro-batch at a time, which needs the least memory.
 
     Args:
         split: Compute both halves of each backward pass separately.
     """
     ranks = tuple(tuple(_one_by_one(shape, rank, split=split)) for rank in range(shape.ranks))
-    return Order(shape=shape, split=split, apart=split, ranks=ranks)
+    return Schedule(shape=shape, split=split, apart=split, ranks=ranks)
 
 
 SCHEDULES = {
@@ -105,11 +105,11 @@ CHUNKS = (
 """Smallest and largest number of chunks of a rank; a largest number of 0 means no bound."""
 
 
-def _order(shape: Shape, nodes_of: _NodesOf, *, split: bool) -> Order:
-    return Order(shape=shape, split=split, ranks=tuple(tuple(nodes_of(rank)) for rank in range(shape.ranks)))
+def _order(shape: PipelineShape, nodes_of: _NodesOf, *, split: bool) -> Schedule:
+    return Schedule(shape=shape, split=split, ranks=tuple(tuple(nodes_of(rank)) for rank in range(shape.ranks)))
 
 
-def _alternating(shape: Shape, rank: int, *, hop: int, late: int | None = None) -> list[Node]:
+def _alternating(shape: PipelineShape, rank: int, *, hop: int, late: int | None = None) -> list[Action]:
     """Return a rank's nodes: forward passes that fill the pipeline, then forward and backward passes in turn.
 
     Args:
@@ -120,7 +120,7 @@ def _alternating(shape: Shape, rank: int, *, hop: int, late: int | None = None) 
     round_ = _round(shape)
     units = shape.micro_batches * v
     ahead = min((v - 1) * round_ + hop * (p - 1 - rank), units)
-    rank_ = Sketch()
+    rank_ = ScheduleBuilder()
     for step in range(units + ahead):
         if step < units:
             rank_.do(F, (step // round_ % v) * p + rank)
@@ -131,13 +131,13 @@ def _alternating(shape: Shape, rank: int, *, hop: int, late: int | None = None) 
                 rank_.do(W, (v - 1 - (done - late) // round_ % v) * p + rank)
     for left in range(max(units - late, 0), units) if late is not None else ():
         rank_.do(W, (v - 1 - left // round_ % v) * p + rank)
-    return rank_.nodes
+    return rank_.actions
 
 
-def _one_by_one(shape: Shape, rank: int, *, split: bool = False) -> list[Node]:
+def _one_by_one(shape: PipelineShape, rank: int, *, split: bool = False) -> list[Action]:
     """Return a rank's nodes: each micro-batch goes forward through all chunks of the rank, then back."""
     stages = [stage for stage in range(shape.stages) if shape.rank_of(stage) == rank]
-    rank_ = Sketch()
+    rank_ = ScheduleBuilder()
     for _ in range(shape.micro_batches):
         for stage in stages:
             rank_.do(F, stage)
@@ -145,10 +145,10 @@ def _one_by_one(shape: Shape, rank: int, *, split: bool = False) -> list[Node]:
             rank_.do(B, stage)
             if split:
                 rank_.do(W, stage)
-    return rank_.nodes
+    return rank_.actions
 
 
-def _round(shape: Shape) -> int:
+def _round(shape: PipelineShape) -> int:
     """Return how many micro-batches a chunk computes before the next chunk begins.
 
     Raises:

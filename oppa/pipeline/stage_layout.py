@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from oppa.errors import InputError
-from oppa.pipeline.graph import Shape
+from oppa.pipeline.graph import PipelineShape
 
 EVEN, BALANCED = "even", "balanced"
 LAYERS = "tm"
@@ -37,7 +37,7 @@ def plain(layers: int, losses: int = 1) -> str:
     return "E" + "t" * layers + "L" * losses
 
 
-def cut(layout: str, shape: Shape, costs: Sequence[float], chain: str = "") -> Stages:
+def cut(layout: str, shape: PipelineShape, costs: Sequence[float], chain: str = "") -> Stages:
     """Return the parts of each stage in a layout.
 
     Args:
@@ -85,7 +85,7 @@ def evenly(chain: str, stages: int) -> Stages:
     return _between([0, *begins, len(chain)])
 
 
-def balanced(costs: Sequence[float], shape: Shape) -> Stages:
+def balanced(costs: Sequence[float], shape: PipelineShape) -> Stages:
     """Share costs so that the largest cost of a rank is as low as the search finds, then the next largest, then those of the stages.
 
     The largest cost is minimal if each rank has one stage. With several stages per rank, single parts are moved between stages as long
@@ -95,7 +95,7 @@ def balanced(costs: Sequence[float], shape: Shape) -> Stages:
 
 
 @functools.lru_cache(256)
-def _balanced(costs: tuple[float, ...], shape: Shape) -> Stages:
+def _balanced(costs: tuple[float, ...], shape: PipelineShape) -> Stages:
     sums = [0.0, *itertools.accumulate(costs)]
 
     def badness(cuts: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -128,7 +128,7 @@ def recognised(text: str, ranks: int, costs: Sequence[float], chain: str = "") -
     Raises:
         InputError: `cut` refuses the text.
     """
-    shape = Shape(ranks=ranks, micro_batches=1, chunks=max(1, (_plain(text).count("|") + 1) // ranks))
+    shape = PipelineShape(ranks=ranks, micro_batches=1, chunks=max(1, (_plain(text).count("|") + 1) // ranks))
     stages = cut(text, shape, costs, chain)
     names = [name for name in (EVEN, BALANCED) if cut(name, shape, costs, chain) == stages]
     return (*names, written(stages, chain))[0], shape.chunks

@@ -5,9 +5,9 @@ import functools
 
 from oppa.pipeline import stage_layout
 from oppa.pipeline.execution import Execution, Times, execute
-from oppa.pipeline.graph import Order
+from oppa.pipeline.graph import Schedule
 from oppa.pipeline.memory import Footprint, peak_memory
-from oppa.pipeline.orders import order
+from oppa.pipeline.registry import build_schedule
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.simulator.collectives import all_gather_s, reduce_scatter_s, send_s
@@ -84,11 +84,11 @@ class Pipelines:
 
     def execution(self, layout: PipelineSettings) -> Execution:
         """Return when each action of the pipeline's schedule is executed."""
-        return execute(_order(layout), self._times(layout))
+        return execute(_schedule(layout), self._times(layout))
 
     def _ranks(self, layout: PipelineSettings) -> list[Rank]:
         """Return the pipeline ranks, in order."""
-        executed, shape = self.execution(layout), _order(layout).shape
+        executed, shape = self.execution(layout), _schedule(layout).shape
         stages, held = self._stages(layout), self._activation_bytes(layout)
         seconds = [self._seconds(layout, stage) for stage in stages]
         ranks = []
@@ -109,12 +109,12 @@ class Pipelines:
 
     def _stages(self, layout: PipelineSettings) -> tuple[StageCosts, ...]:
         if layout.stage_layout != stage_layout.EVEN:
-            return of_parts(self.model, stage_layout.cut(layout.stage_layout, _order(layout).shape, self.model.part_flops))
+            return of_parts(self.model, stage_layout.cut(layout.stage_layout, _schedule(layout).shape, self.model.part_flops))
         return cut(self.model, layout.pp * layout.chunks, balanced=self.balanced)
 
     def _times(self, layout: PipelineSettings) -> Times:
         forward, backward, weight = zip(*(self._seconds(layout, stage) for stage in self._stages(layout)), strict=True)
-        if not _order(layout).split:
+        if not _schedule(layout).split:
             backward, weight = tuple(map(sum, zip(backward, weight, strict=True))), ()
         return Times(
             forward_s=forward,
@@ -174,7 +174,7 @@ class Pipelines:
 
         A transfer within a rank takes 0 s.
         """
-        shape, stride = _order(layout).shape, layout.dp * layout.tp
+        shape, stride = _schedule(layout).shape, layout.dp * layout.tp
         bytes_ = layout.micro_batch * self.model.seq_len * self.model.hidden * self.kernels.bytes_per_element
         bytes_ //= layout.tp if self.framework.sequence_parallel else 1
         seconds = []
@@ -191,12 +191,12 @@ class Pipelines:
         """
         activations = Activations(work=self._work(layout.tp, layout.ep, layout.micro_batch, False))
         held = [stage.layers * activations.layer_bytes(layout.recompute) for stage in self._stages(layout)]
-        found, working = _order(layout), activations.working_bytes(layout.recompute)
+        found, working = _schedule(layout), activations.working_bytes(layout.recompute)
         peaks = [peak + working for peak in peak_memory(found, Footprint(held=held, for_weights=held))]
         last = found.shape.rank_of(len(held) - 1)
         peaks[last] += max(activations.head_bytes - working, 0.0)
         return peaks
 
 
-def _order(layout: PipelineSettings) -> Order:
-    return order(layout.schedule, ranks=layout.pp, micro_batches=layout.num_microbatches, chunks=layout.chunks)
+def _schedule(layout: PipelineSettings) -> Schedule:
+    return build_schedule(layout.schedule, ranks=layout.pp, micro_batches=layout.num_microbatches, chunks=layout.chunks)

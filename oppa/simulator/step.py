@@ -1,6 +1,6 @@
 """Predict the seconds and bytes of one optimizer step: micro-batches through the pipeline, gradients, and the optimizer."""
 
-from oppa.pipeline.orders import folded
+from oppa.pipeline.registry import folded
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.simulator.collectives import all_reduce_s

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from oppa.errors import CheckpointError, InputError, TrainingError
-from oppa.pipeline.order_file import order_of
-from oppa.pipeline.profile import Profile
+from oppa.pipeline.profile import PipelineProfile
+from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.configuration import Configuration
 from oppa.training import ledger
 from oppa.training.adviser import Advice, Adviser
@@ -149,7 +149,7 @@ class Attempt:
             return None
         return Order(configuration=change, local_batches=local_batches, back_to=back_to, save=save, passes=passes, stop=stop)
 
-    def _profiled(self, profile: Profile, run: TrainingRun) -> None:
+    def _profiled(self, profile: PipelineProfile, run: TrainingRun) -> None:
         """Store the profile of the run's first steps, and search for a schedule if the configuration requires it."""
         assert self._ledger is not None
         write_json(self.folder / PROFILE, profile.to_dict())
@@ -254,7 +254,7 @@ class Attempt:
         elif order.configuration is not None:
             self._change(order.configuration, order.local_batches, run)
         elif order.passes:
-            run.reorder(order_of(order.passes, ORDER))
+            run.reorder(parse_schedule(order.passes, ORDER))
         if order.save or order.back_to:  # a later attempt must not resume from the abandoned weights
             self._save(run)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from oppa.pipeline.configured import stages_of
+from oppa.pipeline.from_configuration import stages_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.training.boxes import Box, Piece, elements

@@ -1,8 +1,8 @@
 """Manage the schedule of a run with `schedule = "search"`: use a stored schedule, or search for one and store it.
 
 A schedule that the run finds is stored in its folder by configuration. Its scale table stores one for each size that the job may have
-(`oppa.pipeline.stored_orders`). A job whose pipeline changes its length therefore uses a searched schedule from its next step on. When it
-returns to an earlier length, it uses the schedule that it found then.
+(`oppa.pipeline.stored_schedules`). A job whose pipeline changes its length therefore uses a searched schedule from its next step on. When
+it returns to an earlier length, it uses the schedule that it found then.
 """
 
 import logging
@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from oppa.errors import InputError, OppaError
-from oppa.pipeline import stored_orders
-from oppa.pipeline.configured import searches, shape_of
-from oppa.pipeline.order_file import order_of
+from oppa.pipeline import stored_schedules
+from oppa.pipeline.from_configuration import searches, shape_of
+from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.configuration import Configuration
 from oppa.training.ledger import Ledger
 from oppa.training.run import TrainingRun
@@ -41,7 +41,7 @@ class KeptOrder:
         if not searches(run.configuration):
             return
         if text := run.told(self._stored(run.configuration) if run.mesh.rank == 0 else ""):
-            run.reorder(order_of(text, ORDER))
+            run.reorder(parse_schedule(text, ORDER))
             self._taken = True
             _write(ledger, "order_taken_up", run)
 
@@ -65,12 +65,12 @@ class KeptOrder:
             return ""
         self._searching = None
         passes: str = found.pop("order")
-        order = order_of(passes, ORDER)
+        order = parse_schedule(passes, ORDER)
         if order.shape != shape_of(run.configuration):  # the batch has changed during the search
             return ""
         _write(ledger, "reordered", run, **found)
         try:
-            stored_orders.store(self._folder, run.configuration, order)
+            stored_schedules.store(self._folder, run.configuration, order)
         except OSError as error:
             _log.warning("the order that was found is not stored: %s", error)
         return passes
@@ -85,7 +85,7 @@ class KeptOrder:
         """Return the stored schedule of a configuration, first from the run, then from its scale table; empty if there is none."""
         for folder in (self._folder, self._folder / SCALES):
             try:
-                if text := stored_orders.stored(folder, configuration):
+                if text := stored_schedules.stored(folder, configuration):
                     return text
             except InputError as error:
                 _log.warning("%s; an order is searched for", error.message)

@@ -10,9 +10,9 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, _Action, _PipelineScheduleRuntime
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
-from oppa.pipeline.configured import order_of, shape_of, stages_of
-from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Order
-from oppa.pipeline.order_file import cells
+from oppa.pipeline.from_configuration import schedule_of, shape_of, stages_of
+from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Schedule
+from oppa.pipeline.torch_csv import cells
 from oppa.problem.configuration import Configuration
 from oppa.training.batches import Batch
 from oppa.training.family import Family
@@ -61,7 +61,7 @@ class Pipeline:
         mesh: Mesh,
         family: Family,
         *,
-        passes: Order | None = None,
+        passes: Schedule | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         """Build the stages and the schedule.
@@ -96,7 +96,7 @@ class Pipeline:
             count = configuration.num_microbatches
             self._schedule = OF_TORCH[configuration.schedule](stages[0], count, loss_fn=loss, scale_grads=False)
         else:
-            self._schedule = _runtime(passes or order_of(configuration), stages, loss)
+            self._schedule = _runtime(passes or schedule_of(configuration), stages, loss)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         """Accumulate gradients over this replica's share of the batch; return its mean loss on the rank of the last stage, else None."""
@@ -106,7 +106,7 @@ class Pipeline:
         return torch.stack([loss.detach() for loss in losses]).sum() if self._last else None
 
 
-def _runtime(order: Order, stages: Sequence[_PipelineStageBase], loss: Callable[[Tensor, Tensor], Tensor]) -> _PipelineScheduleRuntime:
+def _runtime(order: Schedule, stages: Sequence[_PipelineStageBase], loss: Callable[[Tensor, Tensor], Tensor]) -> _PipelineScheduleRuntime:
     """Return torch's runtime with a schedule of oppa's, to which torch adds the sends and receives."""
     runtime = _PipelineScheduleRuntime(list(stages), order.shape.micro_batches, loss_fn=loss, scale_grads=False)
     runtime._prepare_schedule_with_comms({rank: [_Action.from_str(cell) for cell in row] for rank, row in enumerate(cells(order))})

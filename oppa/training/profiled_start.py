@@ -8,9 +8,9 @@ step on.
 import contextlib
 from collections.abc import Iterator
 
-from oppa.pipeline.configured import order_of, searches, shape_of
-from oppa.pipeline.graph import Order
-from oppa.pipeline.profile import Profile
+from oppa.pipeline.from_configuration import schedule_of, searches, shape_of
+from oppa.pipeline.graph import Schedule
+from oppa.pipeline.profile import PipelineProfile
 from oppa.pipeline.schedules import one_by_one
 from oppa.training.memory import PeakMemory
 from oppa.training.mesh import Mesh
@@ -30,15 +30,15 @@ class ProfiledStart:
         order: Schedule to profile under, instead of one micro-batch at a time.
     """
 
-    def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, steps: int, order: Order | None = None) -> None:
+    def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, steps: int, order: Schedule | None = None) -> None:
         self._replica, self._mesh, self._steps = replica, mesh, steps
         configuration = spec.configuration
-        self._orders: list[Order] = []
+        self._orders: list[Schedule] = []
         if order is not None:
             self._orders = [order]
         elif searches(configuration):
             self._orders = [one_by_one(shape_of(configuration), split=split) for split in (False, True)]
-        self._profiling = Profiling(replica, spec, mesh, self._orders[0] if self._orders else order_of(configuration))
+        self._profiling = Profiling(replica, spec, mesh, self._orders[0] if self._orders else schedule_of(configuration))
         self._left = 0
         self._begin()
 
@@ -53,7 +53,7 @@ class ProfiledStart:
             self._profiling.watch(peak)
             yield
 
-    def took(self, step_s: float) -> Profile | None:
+    def took(self, step_s: float) -> PipelineProfile | None:
         """Record the time of a step; return the profile after the last step, else None."""
         self._profiling.took(step_s)
         self._left -= 1

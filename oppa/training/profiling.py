@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from oppa.pipeline.configured import stages_of
-from oppa.pipeline.graph import Order
+from oppa.pipeline.from_configuration import stages_of
+from oppa.pipeline.graph import Schedule
 from oppa.pipeline.prediction import between_s
-from oppa.pipeline.profile import Link, Part, Profile
+from oppa.pipeline.profile import MessageTime, Part, PipelineProfile
 from oppa.training.memory import PeakMemory
 from oppa.training.mesh import Mesh
 from oppa.training.pipeline_parallel import numbers_of
@@ -35,7 +35,7 @@ class Profiling:
         order: Schedule of the first steps.
     """
 
-    def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, order: Order) -> None:
+    def __init__(self, replica: Replica, spec: TrialSpec, mesh: Mesh, order: Schedule) -> None:
         self._replica, self._spec, self._mesh, self._order = replica, spec, mesh, order
         configuration = spec.configuration
         stages = dict(zip(numbers_of(configuration, mesh.pp.index), replica.stages, strict=True))
@@ -70,7 +70,7 @@ class Profiling:
         self._recorder.close()
         self._replica.record(None)
 
-    def profile(self) -> Profile:
+    def profile(self) -> PipelineProfile:
         """Stop recording, and return the profile over all ranks; all ranks call it."""
         self.stop()
         spec, configuration = self._spec, self._spec.configuration
@@ -89,7 +89,7 @@ class Profiling:
         }
         everyones: list[Any] = [None] * self._mesh.world
         dist.all_gather_object(everyones, mine)
-        found = Profile(
+        found = PipelineProfile(
             parts=_parts(everyones, spec.model.layers, len(spec.training.moments)),
             micro_batch=configuration.micro_batch,
             pp=configuration.pp,
@@ -109,11 +109,11 @@ class Profiling:
         between = self._replica.boundary(1)
         return between.numel() * between.element_size()
 
-    def _point_to_point(self) -> Link:
+    def _point_to_point(self) -> MessageTime:
         """Measure messages between the first two ranks of this pipeline."""
         axis = self._mesh.pp
         if axis.group is None:
-            return Link()
+            return MessageTime()
         ranks = dist.get_process_group_ranks(axis.group)
 
         def there_and_back(size: int) -> Callable[[], None]:
@@ -131,11 +131,11 @@ class Profiling:
 
         return self._link(there_and_back, 2.0, 2.0)
 
-    def _all_reduce(self) -> Link:
+    def _all_reduce(self) -> MessageTime:
         """Estimate an all-reduce of two ranks from one over all n ranks: 2 (n - 1) messages, each of 1 / n of the data."""
         world = self._mesh.world
         if world == 1:
-            return Link()
+            return MessageTime()
 
         def summed(size: int) -> Callable[[], None]:
             values = torch.zeros(size // 4, device=self._mesh.device)
@@ -143,7 +143,7 @@ class Profiling:
 
         return self._link(summed, float(world - 1), 2 * (world - 1) / world)
 
-    def _link(self, of_size: Callable[[int], Callable[[], None]], messages: float, shares: float) -> Link:
+    def _link(self, of_size: Callable[[int], Callable[[], None]], messages: float, shares: float) -> MessageTime:
         """Fit latency and seconds per byte to a small and a large operation.
 
         Args:
@@ -153,7 +153,7 @@ class Profiling:
         """
         small_s, large_s = (self._agreed(self._timed(of_size(size))) for size in (SMALL_BYTES, LARGE_BYTES))
         byte_s = max(0.0, large_s - small_s) / (LARGE_BYTES - SMALL_BYTES)
-        return Link(latency_s=small_s / messages, byte_s=byte_s / shares)
+        return MessageTime(latency_s=small_s / messages, byte_s=byte_s / shares)
 
     def _timed(self, once: Callable[[], None]) -> float:
         times_s = []

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from oppa.pipeline.configured import stages_of
-from oppa.pipeline.graph import BACKWARD, FORWARD, Order
+from oppa.pipeline.from_configuration import stages_of
+from oppa.pipeline.graph import BACKWARD, FORWARD, Schedule
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Over
 from oppa.training.batches import Batch
@@ -64,7 +64,7 @@ class Replica:
         self._statistics: GradientStatistics | None = None
         self._answered: Answered | None = None
         self._recorder: Recorder | None = None
-        self._order: Order | None = None
+        self._order: Schedule | None = None
         self._family = family
         self._passes = self._passes_of(family)
 
@@ -109,7 +109,7 @@ class Replica:
         self._answered = answered
         self._passes = self._passes_of(self._family)
 
-    def reorder(self, order: Order) -> None:
+    def reorder(self, order: Schedule) -> None:
         """Use another schedule from the next step on, as long as the number of micro-batches stays.
 
         If the configuration's schedule does not split the backward pass, the new one may split it only with a single replica.

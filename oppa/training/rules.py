@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 
 from oppa.errors import InputError, nearest
-from oppa.pipeline.configured import shape_of
-from oppa.pipeline.orders import CHUNKS, SCHEDULES, SPLIT
+from oppa.pipeline.from_configuration import shape_of
+from oppa.pipeline.registry import CHUNKS, SCHEDULES, SPLIT
 from oppa.pipeline.stage_layout import cut
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model

@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 
 from oppa.errors import CheckpointError, InputError
-from oppa.pipeline.configured import searches
-from oppa.pipeline.graph import Order as Passes
+from oppa.pipeline.from_configuration import searches
+from oppa.pipeline.graph import Schedule as Passes
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
 from oppa.training import saving

@@ -4,7 +4,7 @@ run.json                the problem, the first configuration and the planned cha
 steps.jsonl             the ledger: a line per optimizer step and per other event (`ledger`)
 checkpoints/step-N/     the training state after N steps (`checkpoint`); only the newest ones are kept
 profiled/               the throughput table from which configurations are chosen, if there is one
-orders/                 searched schedules by configuration (`oppa.pipeline.stored_orders`), found by the run or copied from a table
+orders/                 searched schedules by configuration (`oppa.pipeline.stored_schedules`), found by the run or copied from a table
 scale-table/            the output of `oppa scale-table`, with its own schedules
 attempts/NNNN/          one trial folder for each start of the ranks, with their output and result
 stop                    requests that the training process saves the run and stops; other processes create it

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from oppa.errors import OppaError
-from oppa.pipeline.configured import shape_of, stages_of
-from oppa.pipeline.order_file import write_order
+from oppa.pipeline.from_configuration import shape_of, stages_of
 from oppa.pipeline.prediction import predict
-from oppa.pipeline.profile import Profile
+from oppa.pipeline.profile import PipelineProfile
 from oppa.pipeline.schedules import one_by_one
 from oppa.pipeline.search.profiled import choose
+from oppa.pipeline.torch_csv import to_csv
 from oppa.problem.configuration import Configuration
 from oppa.training.run_folder import RunSpec
 from oppa.trials.trial_folder import write_json
@@ -68,12 +68,12 @@ def main(folder: Path, configuration: Configuration) -> None:
     """Search for a schedule, and write the result."""
     os.nice(NICE)
     problem = RunSpec.read(folder).problem
-    profile = Profile.from_dict(json.loads((folder / PROFILE).read_text()))
+    profile = PipelineProfile.from_dict(json.loads((folder / PROFILE).read_text()))
     dp, zero_stage, shape = configuration.dp, configuration.zero_stage, shape_of(configuration)
     stages = stages_of(configuration, problem.model)
     chosen = choose(profile, shape, dp=dp, zero_stage=zero_stage, limit_bytes=problem.cluster.usable_bytes, stages=stages)
     begun = predict(profile, one_by_one(shape, split=False), dp=dp, zero_stage=zero_stage, stages=stages)
-    (folder / ORDER).write_text(write_order(chosen.order))
+    (folder / ORDER).write_text(to_csv(chosen.schedule))
     facts = {"name": chosen.name, "step_s": chosen.prediction.step_s, "peak_bytes": round(chosen.prediction.peak_bytes)}
     write_json(folder / FOUND, {**facts, "from_step_s": begun.step_s})
 

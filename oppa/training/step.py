@@ -4,7 +4,7 @@ import dataclasses
 import json
 from typing import Self
 
-from oppa.pipeline.profile import Profile
+from oppa.pipeline.profile import PipelineProfile
 from oppa.problem.configuration import Configuration
 from oppa.protocol.worker import WorkerState
 from oppa.training.noise_scale import NoiseScale, Norms
@@ -22,7 +22,7 @@ class Order:
     """Name of a checkpoint whose weights to restore; empty for none."""
     save: bool = False
     passes: str = ""
-    """Schedule to use, as CSV text of `oppa.pipeline.order_file`; empty keeps the present one."""
+    """Schedule to use, as CSV text of `oppa.pipeline.torch_csv`; empty keeps the present one."""
     stop: bool = False
 
     def to_json(self) -> str:
@@ -59,6 +59,6 @@ class Step:
     """State of each worker over the window that ended with the step before; empty if none ended."""
     updated: bool
     """Loss and gradients were finite; if not, the weights have not changed."""
-    profile: Profile | None
+    profile: PipelineProfile | None
     """Profile of the run's first steps, set in the last of them."""
     order: Order | None

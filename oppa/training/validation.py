@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from oppa.pipeline.configured import shape_of
+from oppa.pipeline.from_configuration import shape_of
 from oppa.pipeline.stage_layout import Stages
 from oppa.problem.configuration import Configuration
 from oppa.training.accuracy import hits

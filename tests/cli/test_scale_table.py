@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from oppa import catalog
-from oppa.pipeline.configured import stages_of
-from oppa.pipeline.orders import order
+from oppa.pipeline.from_configuration import stages_of
 from oppa.pipeline.profile import Part
-from oppa.pipeline.scaling import Job, candidates
-from oppa.pipeline.stored_orders import store, stored
+from oppa.pipeline.registry import build_schedule
+from oppa.pipeline.scaling import ScaledJob, candidates
+from oppa.pipeline.stored_schedules import store, stored
 from oppa.problem.baseline import declared
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
@@ -112,7 +112,7 @@ SEARCHED = dataclasses.replace(PRESENT, schedule="search")
 @pytest.mark.slow
 def test_a_job_in_a_searched_order_has_one_at_each_size(oppa: Oppa, tmp_path: Path) -> None:
     run = written(tmp_path / "run", SEARCHED)
-    found = order("gpipe", ranks=2, micro_batches=8)
+    found = build_schedule("gpipe", ranks=2, micro_batches=8)
     store(run, SEARCHED, found)
     done = oppa("scale-table", run, "--devices", "2..4", "--same-replicas", "--search-s", "2", "--json")
     entries = json.loads(done.stdout)["entries"]
@@ -132,7 +132,9 @@ def test_whatever_is_proposed_can_be_asked_for(devices: int, tmp_path: Path) -> 
     problem, heavy = load_job(tmp_path / "job.toml"), Part(forward_s=2.0, backward_s=4.0)
     assert problem.model.layers == profile().layers
     seen = dataclasses.replace(profile(), parts=(*profile().parts[:-1], heavy))
-    found = list(candidates(Job(profile=seen, global_batch=360), devices, replicas=[1], schedules=["1f1b", "interleaved", "zb-h1", "zb-v"]))
+    found = list(
+        candidates(ScaledJob(profile=seen, global_batch=360), devices, replicas=[1], schedules=["1f1b", "interleaved", "zb-h1", "zb-v"])
+    )
     assert found
     for way in found:
         layout = {"model_chunks": way.chunks, "schedule": way.schedule, "stage_layout": way.stage_layout}

@@ -6,8 +6,8 @@ import pytest
 
 from oppa.cluster.real.spool import JOB, META, Elastic, folders
 from oppa.errors import InputError, RunError, TableError
-from oppa.pipeline.orders import order
-from oppa.pipeline.stored_orders import store, stored
+from oppa.pipeline.registry import build_schedule
+from oppa.pipeline.stored_schedules import store, stored
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from tests.cluster.spools import JOB_FILE, put
@@ -28,7 +28,7 @@ def test_a_job_is_kept_with_its_sizes(scales: Path) -> None:
 def test_searched_orders_of_its_sizes_come_with_a_job(scales: Path) -> None:
     searched = Configuration(dp=1, pp=4, global_batch=8, micro_batch=1, schedule="search")
     assert not (put(scales, name="without").folder / "orders").exists()
-    store(scales, searched, order("1f1b", ranks=4, micro_batches=8))
+    store(scales, searched, build_schedule("1f1b", ranks=4, micro_batches=8))
     assert stored(put(scales).folder, searched) == stored(scales, searched)
 
 

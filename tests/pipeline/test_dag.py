@@ -9,7 +9,7 @@ from oppa.pipeline.dag import NAMES, RECEIVE_BACKWARD, RECEIVE_FORWARD, SEND_BAC
 from oppa.pipeline.execution import Times, execute
 from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT
 from oppa.pipeline.memory import Footprint, memory_curves
-from oppa.pipeline.orders import order
+from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.schedules import FOLDED, SCHEDULES
 from oppa.random_streams import stream
 
@@ -20,7 +20,7 @@ def chunks_of(schedule: str) -> int:
 
 @pytest.mark.parametrize("schedule", [*SCHEDULES, "search"])
 def test_the_longest_path_is_the_makespan(schedule: str) -> None:
-    made = order(schedule, ranks=4, micro_batches=8, chunks=chunks_of(schedule))
+    made = build_schedule(schedule, ranks=4, micro_batches=8, chunks=chunks_of(schedule))
     draws, stages = stream(0, schedule), made.shape.stages
     forward, backward, weight = draws.random((3, stages)).tolist()
     times = Times(
@@ -38,7 +38,7 @@ def test_the_longest_path_is_the_makespan(schedule: str) -> None:
 
 def test_what_goes_from_rank_to_rank_is_sent_and_received() -> None:
     times = Times(forward_s=[1.0] * 2, backward_s=[1.0] * 2, transfer_s=[0.5])
-    dag = Dag.of(order("1f1b", ranks=2, micro_batches=3), times, Footprint(held=[1.0, 1.0]))
+    dag = Dag.of(build_schedule("1f1b", ranks=2, micro_batches=3), times, Footprint(held=[1.0, 1.0]))
     counts = collections.Counter(node.kind for node in dag.nodes)
     assert counts == {FORWARD: 6, BACKWARD: 6, SEND_FORWARD: 3, RECEIVE_FORWARD: 3, SEND_BACKWARD: 3, RECEIVE_BACKWARD: 3}
     received = {position for position, node in enumerate(dag.nodes) if node.kind == RECEIVE_FORWARD}
@@ -48,7 +48,7 @@ def test_what_goes_from_rank_to_rank_is_sent_and_received() -> None:
 
 def test_what_stays_on_a_rank_is_not_sent() -> None:
     folded = Dag.of(
-        order("zb-v", ranks=2, micro_batches=4, chunks=2),
+        build_schedule("zb-v", ranks=2, micro_batches=4, chunks=2),
         Times(forward_s=[1.0] * 4, backward_s=[1.0] * 4, weight_s=[1.0] * 4, transfer_s=[0.5] * 3),
         Footprint(held=[1.0] * 4),
     )

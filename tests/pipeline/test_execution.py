@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from oppa.pipeline.execution import Times, execute
-from oppa.pipeline.schedules import FOLDED, SCHEDULES, order
+from oppa.pipeline.schedules import FOLDED, SCHEDULES, build_schedule
 
 
 def times(stages, *, split=False, transfer_s=0.0, sender_waits=False):
@@ -21,7 +21,7 @@ def times(stages, *, split=False, transfer_s=0.0, sender_waits=False):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_nothing_begins_before_what_it_needs_has_arrived(name):
-    found = order(name, ranks=4, micro_batches=8, chunks=2 if name in FOLDED else 1)
+    found = build_schedule(name, ranks=4, micro_batches=8, chunks=2 if name in FOLDED else 1)
     executed = {span.node: span for span in execute(found, times(found.shape.stages, split=found.split, transfer_s=0.3)).spans()}
     for node, span in executed.items():
         if need := found.shape.need_of(node):
@@ -31,7 +31,7 @@ def test_nothing_begins_before_what_it_needs_has_arrived(name):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_rank_does_one_thing_at_a_time_and_all_of_its_work(name):
-    found = order(name, ranks=4, micro_batches=8, chunks=2 if name in FOLDED else 1)
+    found = build_schedule(name, ranks=4, micro_batches=8, chunks=2 if name in FOLDED else 1)
     executed = execute(found, times(found.shape.stages, split=found.split))
     for rank, busy_s in enumerate(executed.busy_s):
         spans = sorted((span.start_s, span.end_s) for span in executed.spans() if span.rank == rank)
@@ -40,7 +40,7 @@ def test_a_rank_does_one_thing_at_a_time_and_all_of_its_work(name):
 
 
 def test_slower_transfers_never_help_and_waiting_for_them_costs_more():
-    found = order("1f1b", ranks=4, micro_batches=8)
+    found = build_schedule("1f1b", ranks=4, micro_batches=8)
     overlapped = [execute(found, times(4, transfer_s=seconds)).makespan_s for seconds in (0.0, 0.1, 0.5, 2.0)]
     waiting = [execute(found, times(4, transfer_s=seconds, sender_waits=True)).makespan_s for seconds in (0.0, 0.1, 0.5, 2.0)]
     assert overlapped == sorted(overlapped) and waiting[0] == overlapped[0]
@@ -49,5 +49,5 @@ def test_slower_transfers_never_help_and_waiting_for_them_costs_more():
 
 def test_stages_beside_each_other_on_a_rank_send_nothing():
     """Of a V of one rank, nothing is sent at all."""
-    found = order("zb-v", ranks=1, micro_batches=3, chunks=2)
+    found = build_schedule("zb-v", ranks=1, micro_batches=3, chunks=2)
     assert execute(found, times(2, split=True, transfer_s=9.0)).bubble_rate == pytest.approx(0)

@@ -4,8 +4,8 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.pipeline.costs_file import choose, read_profiled
-from oppa.pipeline.order_file import read_order, write_order
-from oppa.pipeline.schedules import FOLDED, SCHEDULES, order
+from oppa.pipeline.schedules import FOLDED, SCHEDULES, build_schedule
+from oppa.pipeline.torch_csv import read_schedule, to_csv
 
 HEAD = "model,pp,microbatches,T_F_ms,T_B_ms,T_W_ms,T_comm_ms"
 
@@ -22,18 +22,18 @@ def written(tmp_path):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_an_order_is_read_as_it_was_written(name, written):
-    made = order(name, ranks=3, micro_batches=6, chunks=2 if name in FOLDED else 1)
-    text = write_order(made)
-    found = read_order(written(text))
+    made = build_schedule(name, ranks=3, micro_batches=6, chunks=2 if name in FOLDED else 1)
+    text = to_csv(made)
+    found = read_schedule(written(text))
     assert found.ranks == made.ranks and found.shape == made.shape
-    assert write_order(found) == text
+    assert to_csv(found) == text
 
 
 def test_torch_reads_it():
     from torch.distributed.pipelining.schedules import _Action
 
-    made = order("zb-h1", ranks=2, micro_batches=3)
-    rows = [[str(_Action.from_str(cell)) for cell in line.split(",")] for line in write_order(made).splitlines()]
+    made = build_schedule("zb-h1", ranks=2, micro_batches=3)
+    rows = [[str(_Action.from_str(cell)) for cell in line.split(",")] for line in to_csv(made).splitlines()]
     assert rows == [["0F0", "0F1", "0B0", "0F2", "0B1", "0B2"], ["1F0", "1I0", "1F1", "1I1", "1W0", "1F2", "1I2", "1W1", "1W2"]]
 
 
@@ -50,7 +50,7 @@ def test_torch_reads_it():
 )
 def test_what_is_no_order_is_named(text, message, written):
     with pytest.raises(InputError, match=message):
-        read_order(written(text))
+        read_schedule(written(text))
 
 
 def test_times_are_those_of_the_nearest_number_of_micro_batches(written):

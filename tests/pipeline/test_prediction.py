@@ -6,22 +6,24 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.pipeline.execution import execute
-from oppa.pipeline.graph import Shape
-from oppa.pipeline.order_file import cells
-from oppa.pipeline.orders import order
+from oppa.pipeline.graph import PipelineShape
 from oppa.pipeline.prediction import between_s, footprint, modelled_s, passes_as_written_s, predict, static_bytes, times
-from oppa.pipeline.profile import Link, Part, Profile
+from oppa.pipeline.profile import MessageTime, Part, PipelineProfile
+from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.schedules import one_by_one
 from oppa.pipeline.search.profiled import choose
 from oppa.pipeline.stage_layout import even
+from oppa.pipeline.torch_csv import cells
 from oppa.pipeline.validation import violations
 
 LAYER = Part(forward_s=1.0, backward_s=2.0, held_bytes=10.0, weight_bytes=4, optimizer_bytes=8)
 
 
-def profile(layers: int = 8, **values: object) -> Profile:
+def profile(layers: int = 8, **values: object) -> PipelineProfile:
     parts = (Part(weight_bytes=6, optimizer_bytes=12), *[LAYER] * layers, Part(weight_bytes=6, optimizer_bytes=12))
-    return Profile(**{"parts": parts, "micro_batch": 1, "pp": 2, "dp": 1, "zero_stage": 0, "step_s": 0.0, "passes_s": 0.0, **values})  # type: ignore[arg-type]
+    return PipelineProfile(
+        **{"parts": parts, "micro_batch": 1, "pp": 2, "dp": 1, "zero_stage": 0, "step_s": 0.0, "passes_s": 0.0, **values}
+    )  # type: ignore[arg-type]
 
 
 def test_parts_are_shared_out_as_layers_are() -> None:
@@ -35,7 +37,7 @@ def test_parts_are_shared_out_as_layers_are() -> None:
 def test_the_paper_s_model_is_the_interleaved_schedule_with_a_layer_in_each_chunk(pp: int, micro_batches: int) -> None:
     seen = dataclasses.replace(profile(), parts=(Part(), *profile().parts[1:-1], Part()))
     chunks = 8 // pp
-    passes = order("interleaved" if pp > 1 else "1f1b", ranks=pp, micro_batches=micro_batches, chunks=chunks if pp > 1 else 1)
+    passes = build_schedule("interleaved" if pp > 1 else "1f1b", ranks=pp, micro_batches=micro_batches, chunks=chunks if pp > 1 else 1)
     assert modelled_s(seen, pp=pp, micro_batches=micro_batches) == predict(seen, passes).passes_s
 
 
@@ -45,23 +47,23 @@ def test_with_fewer_micro_batches_than_stages_the_model_has_more_bubbles() -> No
 
 
 def test_ends_summed_as_written_are_far_beyond_the_right_form() -> None:
-    executed = execute(order("1f1b", ranks=2, micro_batches=4), times(profile(), even(8, 2), split=False))
+    executed = execute(build_schedule("1f1b", ranks=2, micro_batches=4), times(profile(), even(8, 2), split=False))
     assert executed.makespan_s == (4 + 1) * 12.0
     forward, backward = 4 * 4 + (4 + 8 + 28 + 40), 4 * 8 + (8 + 20 + 32 + 44)  # of the second rank: durations, and what they need
     assert passes_as_written_s(executed) == forward + backward
 
 
 def test_a_step_is_passes_and_update_and_exchange_and_what_is_left_over() -> None:
-    seen = profile(step_s=100.0, passes_s=60.0, update_byte_s=0.5, all_reduce=Link(latency_s=1.0, byte_s=0.25), pp=1)
+    seen = profile(step_s=100.0, passes_s=60.0, update_byte_s=0.5, all_reduce=MessageTime(latency_s=1.0, byte_s=0.25), pp=1)
     assert seen.parts[0].weight_bytes + 8 * 4 + 6 == 44
-    alone = predict(seen, order("memory-minimal", ranks=1, micro_batches=2))
+    alone = predict(seen, build_schedule("memory-minimal", ranks=1, micro_batches=2))
     assert alone.step_s == 2 * 8 * 3.0 + 0.5 * 44 + (100 - 60 - 22)
-    four = predict(seen, order("memory-minimal", ranks=1, micro_batches=2), dp=4)
+    four = predict(seen, build_schedule("memory-minimal", ranks=1, micro_batches=2), dp=4)
     assert four.step_s - alone.step_s == 3 * 1.0 + 2 * 3 / 4 * 44 * 0.25
 
 
 def test_what_is_between_passes_is_told_from_the_steps_that_were_seen() -> None:
-    passes = order("1f1b", ranks=2, micro_batches=4)
+    passes = build_schedule("1f1b", ranks=2, micro_batches=4)
     exact = predict(profile(), passes).passes_s
     late = dataclasses.replace(profile(), passes_s=exact + 8.0)
     assert between_s(late, passes, even(8, 2)) == 1.0
@@ -77,19 +79,19 @@ def test_the_first_stage_of_a_split_order_computes_its_whole_backward_pass_as_th
 
 
 def test_halves_that_follow_at_once_are_one_computation() -> None:
-    together, apart = (one_by_one(Shape(ranks=1, micro_batches=2), split=split) for split in (False, True))
+    together, apart = (one_by_one(PipelineShape(ranks=1, micro_batches=2), split=split) for split in (False, True))
     assert [cells(each)[0] for each in (together, apart)] == [["0F0", "0B0", "0F1", "0B1"], ["0F0", "0I0", "0W0", "0F1", "0I1", "0W1"]]
     at_once = dataclasses.replace(apart, apart=False)
     assert cells(at_once) == cells(together)
     layers = [dataclasses.replace(LAYER, input_s=1.5, weight_s=1.0)] * 8
     each = times(dataclasses.replace(profile(), parts=(Part(), *layers, Part())), even(8, 1), split=True)
     each = dataclasses.replace(each, backward_s=[12.0], weight_s=[8.0])
-    assert [execute(order, each).makespan_s for order in (at_once, apart)] == [2 * (8 + 16), 2 * (8 + 12 + 8)]
+    assert [execute(build_schedule, each).makespan_s for build_schedule in (at_once, apart)] == [2 * (8 + 16), 2 * (8 + 12 + 8)]
 
 
 def test_memory_is_state_and_messages_and_what_is_in_flight() -> None:
     seen = profile(boundary_bytes=1)
-    passes = order("1f1b", ranks=4, micro_batches=8)
+    passes = build_schedule("1f1b", ranks=4, micro_batches=8)
     first = (6 + 12) + 2 * 12 + 8 * 1 + (4 * 20 + 6 + 2 * 4)
     second = 2 * 12 + 8 * 3 + (3 * 20 + 2 * 4)
     assert predict(seen, passes).peak_bytes == max(first, second) == first
@@ -101,31 +103,31 @@ def test_memory_is_state_and_messages_and_what_is_in_flight() -> None:
 def test_gradients_come_with_the_first_backward_pass() -> None:
     held = footprint(profile(), even(8, 2), split=False)
     assert list(held.gradients) == [6 + 16, 6 + 16]
-    gpipe = predict(profile(), order("gpipe", ranks=2, micro_batches=4)).peak_bytes
+    gpipe = predict(profile(), build_schedule("gpipe", ranks=2, micro_batches=4)).peak_bytes
     assert gpipe == 18 + 4 * 12 + 4 * 40  # gradients are not there yet when most is in flight
 
 
 @pytest.mark.parametrize("limit_bytes", [None, 300.0, 200.0, 150.0])
 def test_the_order_that_is_chosen_fits(limit_bytes: float | None) -> None:
-    chosen = choose(profile(), Shape(ranks=4, micro_batches=8), limit_bytes=limit_bytes, nodes=200_000)
-    assert not violations(chosen.order)
+    chosen = choose(profile(), PipelineShape(ranks=4, micro_batches=8), limit_bytes=limit_bytes, nodes=200_000)
+    assert not violations(chosen.schedule)
     assert limit_bytes is None or chosen.prediction.peak_bytes <= limit_bytes
-    assert chosen.prediction.step_s <= predict(profile(), one_by_one(Shape(ranks=4, micro_batches=8), split=False)).step_s
+    assert chosen.prediction.step_s <= predict(profile(), one_by_one(PipelineShape(ranks=4, micro_batches=8), split=False)).step_s
 
 
 def test_with_less_memory_it_is_slower() -> None:
-    shape = Shape(ranks=4, micro_batches=8)
+    shape = PipelineShape(ranks=4, micro_batches=8)
     roomy, tight = (choose(profile(), shape, limit_bytes=limit, nodes=200_000).prediction.step_s for limit in (None, 100.0))
     assert roomy < tight
 
 
 def test_nothing_fits_into_nothing() -> None:
     with pytest.raises(InputError, match="predicted to fit"):
-        choose(profile(), Shape(ranks=4, micro_batches=8), limit_bytes=1.0, nodes=1000)
+        choose(profile(), PipelineShape(ranks=4, micro_batches=8), limit_bytes=1.0, nodes=1000)
 
 
 def test_a_profile_comes_back_from_json() -> None:
-    seen = profile(all_reduce=Link(latency_s=1.0))
-    assert Profile.from_dict(seen.to_dict()) == seen
+    seen = profile(all_reduce=MessageTime(latency_s=1.0))
+    assert PipelineProfile.from_dict(seen.to_dict()) == seen
     with pytest.raises(ValueError, match="parts"):
-        Profile.from_dict({**seen.to_dict(), "parts": []})
+        PipelineProfile.from_dict({**seen.to_dict(), "parts": []})

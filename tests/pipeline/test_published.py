@@ -3,7 +3,7 @@
 import pytest
 
 from oppa.pipeline.execution import Times, execute
-from oppa.pipeline.schedules import order
+from oppa.pipeline.schedules import build_schedule
 
 PROFILED = {  # model, micro-batches: F, B, W, transfer in milliseconds
     ("1.5B", 24): (18.522, 18.086, 9.337, 0.601),
@@ -24,7 +24,7 @@ CHUNKS = {"1.5B": 3, "6.2B": 4}
 @pytest.mark.parametrize(("case", "number"), [(case, number) for number, case in enumerate(PROFILED)])
 def test_the_bubble_rate_is_the_papers(schedule, case, number):
     chunks = CHUNKS[case[0]] if schedule == "interleaved" else 1
-    found = order(schedule, ranks=8, micro_batches=case[1], chunks=chunks)
+    found = build_schedule(schedule, ranks=8, micro_batches=case[1], chunks=chunks)
     forward, backward, weight, transfer = (seconds / 1e3 for seconds in PROFILED[case])
     if not found.split:
         backward, weight = backward + weight, 0.0

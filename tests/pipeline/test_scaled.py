@@ -4,16 +4,16 @@ import dataclasses
 
 import pytest
 
-from oppa.pipeline.configured import shape_of
+from oppa.pipeline.from_configuration import shape_of
 from oppa.pipeline.prediction import predict
-from oppa.pipeline.scaling import Job, candidates, fastest
+from oppa.pipeline.scaling import ScaledJob, candidates, fastest
 from oppa.pipeline.search.scaled import CLOSEST, searched
 from oppa.pipeline.stage_layout import cut
 from oppa.pipeline.validation import violations
 from oppa.problem.configuration import Configuration
 from tests.pipeline.test_prediction import profile
 
-JOB = Job(profile=profile(4), global_batch=4)
+JOB = ScaledJob(profile=profile(4), global_batch=4)
 FEW = 20_000
 
 

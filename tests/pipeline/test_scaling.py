@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.errors import InfeasibleError
-from oppa.pipeline.orders import order
-from oppa.pipeline.prediction import Prediction
+from oppa.pipeline.prediction import PipelineEstimate
 from oppa.pipeline.profile import Part
-from oppa.pipeline.scaling import Candidate, Entry, Job, candidate, candidates, fastest, filtered, scale_table
+from oppa.pipeline.registry import build_schedule
+from oppa.pipeline.scaling import Entry, ScaleCandidate, ScaledJob, candidate, candidates, fastest, filtered, scale_table
 from oppa.pipeline.stage_layout import EVEN, evenly
 from tests.pipeline.test_prediction import LAYER, profile
 
-JOB = Job(profile=profile(), global_batch=8)
+JOB = ScaledJob(profile=profile(), global_batch=8)
 
 
-def way(step_s: float, modelled_s: float, **values: object) -> Candidate:
-    prediction = Prediction(step_s=step_s, peak_bytes=1.0, passes_s=step_s)
+def way(step_s: float, modelled_s: float, **values: object) -> ScaleCandidate:
+    prediction = PipelineEstimate(step_s=step_s, peak_bytes=1.0, passes_s=step_s)
     layout = {"dp": 1, "pp": 1, "chunks": 1, "schedule": "1f1b", "stage_layout": "even"}
-    return Candidate(**{**layout, "prediction": prediction, "modelled_s": modelled_s, **values})  # type: ignore[arg-type]
+    return ScaleCandidate(**{**layout, "prediction": prediction, "modelled_s": modelled_s, **values})  # type: ignore[arg-type]
 
 
 def test_all_ways_are_looked_at_that_can_be_run() -> None:
@@ -82,8 +82,8 @@ def table_of(layers: int, loss_share: float, pp: int, batch: int, devices: range
     """The scale table of layers that are alike, and a loss that takes so many of them, as profiled in `as_run` on so many stages."""
     loss = Part(forward_s=loss_share, backward_s=2 * loss_share)
     seen = profile(layers)
-    job = Job(profile=dataclasses.replace(seen, parts=(Part(), *seen.parts[1:-1], loss)), global_batch=batch)
-    passes = order(as_run if pp > 1 else "1f1b", ranks=pp, micro_batches=batch)
+    job = ScaledJob(profile=dataclasses.replace(seen, parts=(Part(), *seen.parts[1:-1], loss)), global_batch=batch)
+    passes = build_schedule(as_run if pp > 1 else "1f1b", ranks=pp, micro_batches=batch)
     stages = evenly(job.profile.chain, pp)
     now = candidate(job, passes, dp=1, schedule=as_run, stage_layout=EVEN, stages=stages)
     ways = {count: list(candidates(job, count, replicas=[1], schedules=schedules)) for count in {*devices, pp}}
@@ -142,7 +142,7 @@ def test_a_loss_in_slices_lets_stages_alone_scale_further() -> None:
     best = {}
     for letters, losses in (("EttttttttL", [whole]), ("EttttttttLLLL", [LAYER] * 4)):
         seen = dataclasses.replace(profile(), parts=(Part(), *[LAYER] * 8, *losses), letters=letters)
-        job = Job(profile=seen, global_batch=32)
+        job = ScaledJob(profile=seen, global_batch=32)
         best[len(losses)] = fastest(job, list(candidates(job, 12, replicas=[1], schedules=["1f1b"])))
     assert best[1] is None  # eight layers and a loss share out among nine at most
     assert best[4] is not None and best[4].stage_layout == "E" + "t|" * 8 + "L|L|L|L" and best[4].prediction.passes_s == (32 + 12 - 1) * 3.0

@@ -7,24 +7,24 @@ import pytest
 from oppa.bench.schedule import instance
 from oppa.errors import InputError
 from oppa.pipeline.execution import Times, execute
-from oppa.pipeline.graph import Shape
+from oppa.pipeline.graph import PipelineShape
 from oppa.pipeline.memory import Footprint, peak_memory
-from oppa.pipeline.schedules import SCHEDULES, order
-from oppa.pipeline.search.construction import Rules, construct
+from oppa.pipeline.schedules import SCHEDULES, build_schedule
 from oppa.pipeline.search.exact import prove
 from oppa.pipeline.search.heuristic import heuristic
 from oppa.pipeline.search.joint import search, shapes
-from oppa.pipeline.search.lists import ENDLESS, length
-from oppa.pipeline.search.task import Task, lists_of
+from oppa.pipeline.search.list_scheduling import Rules, construct
+from oppa.pipeline.search.makespan import ENDLESS, makespan
+from oppa.pipeline.search.task import ScheduleTask, lists_of
 from oppa.pipeline.validation import violations
 
 SHAPES = [(p, m, v, folded) for p in (1, 2, 5) for m in (1, 3, 8) for v, folded in ((1, False), (2, False), (2, True), (3, False))]
 NODES = 200_000
 
 
-def task(p, m, v=1, folded=False, limit=4.0, again=False) -> Task:
+def task(p, m, v=1, folded=False, limit=4.0, again=False) -> ScheduleTask:
     """Stages that differ."""
-    shape = Shape(ranks=p, micro_batches=m, chunks=v, folded=folded)
+    shape = PipelineShape(ranks=p, micro_batches=m, chunks=v, folded=folded)
     stages = range(shape.stages)
     times = Times(
         forward_s=[1 + 0.1 * i for i in stages],
@@ -36,7 +36,7 @@ def task(p, m, v=1, folded=False, limit=4.0, again=False) -> Task:
     footprint = Footprint(
         held=[held / v for _ in stages], for_weights=[0.0 if again else 0.5 / v for _ in stages], working=[(1 - held) / v for _ in stages]
     )
-    return Task(shape=shape, times=times, footprint=footprint, limits=[limit] * p)
+    return ScheduleTask(shape=shape, times=times, footprint=footprint, limits=[limit] * p)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -46,35 +46,35 @@ def test_whatever_the_rules_the_order_holds_and_keeps_its_limit(limit, again):
         asked = task(p, m, v, folded, limit, again)
         for ahead, patience, idle_s, deep in itertools.product((1.0, 20.0), (0.0, 1.0), (0.0, 1e9), (True, False)):
             lists = construct(asked, Rules((ahead,) * p, (patience,) * p, (idle_s,) * p, deep))
-            found = asked.order(lists)
+            found = asked.schedule(lists)
             assert not violations(found), (p, m, v, folded)
             assert max(peak_memory(found, asked.footprint)) <= limit + 1e-9
-            assert length(asked, lists).span_s == pytest.approx(execute(found, asked.times).longest_span_s)
+            assert makespan(asked, lists).span_s == pytest.approx(execute(found, asked.times).longest_span_s)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_an_order_by_name_is_as_long_as_a_list_as_it_is_executed(name):
-    found = order(name, ranks=4, micro_batches=8, chunks=2 if name in ("zb-v", "dualpipe-v") else 1)
+    found = build_schedule(name, ranks=4, micro_batches=8, chunks=2 if name in ("zb-v", "dualpipe-v") else 1)
     asked = task(4, 8, found.shape.chunks, found.shape.folded, limit=1e9)
     lists = lists_of(found)
-    assert not violations(asked.order(lists))
+    assert not violations(asked.schedule(lists))
     if found.split:
-        assert length(asked, lists).span_s == pytest.approx(execute(found, asked.times).longest_span_s)
+        assert makespan(asked, lists).span_s == pytest.approx(execute(found, asked.times).longest_span_s)
 
 
 def test_a_deadlock_is_endless():
     asked = task(2, 1)
-    lists = lists_of(order("zb-h1", ranks=2, micro_batches=1))
-    assert length(asked, lists) < ENDLESS
-    assert length(asked, [list(reversed(lists[0])), lists[1]]) == ENDLESS
+    lists = lists_of(build_schedule("zb-h1", ranks=2, micro_batches=1))
+    assert makespan(asked, lists) < ENDLESS
+    assert makespan(asked, [list(reversed(lists[0])), lists[1]]) == ENDLESS
 
 
 def test_the_search_is_reproducible_and_no_worse_than_what_it_begins_with():
     asked = task(4, 6, limit=4.0)
     found, again = (heuristic(asked, nodes=NODES) for _ in range(2))
     assert found == again
-    named = length(asked, lists_of(order("zb-h1", ranks=4, micro_batches=6)))
-    assert max(asked.busy_s) <= found.length.span_s <= named.span_s
+    named = makespan(asked, lists_of(build_schedule("zb-h1", ranks=4, micro_batches=6)))
+    assert max(asked.busy_s) <= found.makespan.span_s <= named.span_s
 
 
 def test_on_the_smallest_pipelines_it_is_as_short_as_any_order():
@@ -83,9 +83,9 @@ def test_on_the_smallest_pipelines_it_is_as_short_as_any_order():
         words = set(itertools.permutations([0, 0, 2, 2, 4, 4]))
         ranks = [[[code + rank for code in word] for word in words] for rank in range(2)]
         kept = [[codes for codes in each if asked.fits(rank, codes)] for rank, each in enumerate(ranks)]
-        shortest_s = min(length(asked, lists).span_s for lists in itertools.product(*kept))
+        shortest_s = min(makespan(asked, lists).span_s for lists in itertools.product(*kept))
         found = heuristic(asked, nodes=NODES)
-        assert found.length.span_s == pytest.approx(shortest_s)
+        assert found.makespan.span_s == pytest.approx(shortest_s)
         assert prove(asked, found.lists, seconds=20).least_s <= shortest_s * (1 + 1e-9)
 
 
@@ -96,8 +96,8 @@ def test_on_small_pipelines_it_is_within_a_percent_of_what_is_proved(seed):
     found = heuristic(asked, nodes=2_000_000)
     proof = prove(asked, found.lists, seconds=60)
     assert proof.proven
-    assert proof.least_s * (1 - 1e-9) <= found.length.span_s <= proof.least_s * 1.01
-    assert not violations(asked.order(proof.lists))
+    assert proof.least_s * (1 - 1e-9) <= found.makespan.span_s <= proof.least_s * 1.01
+    assert not violations(asked.schedule(proof.lists))
 
 
 @pytest.mark.slow
@@ -123,14 +123,14 @@ def test_chunks_and_recomputation_are_chosen_where_they_help(costs):
     assert little.variant.recomputed and not plain.variant.recomputed and not kept.variant.recomputed
     assert little.execution.longest_span_s < kept.execution.longest_span_s
     for found, limit in ((plain, 4), (chunked, 4), (little, 2), (kept, 2)):
-        assert not violations(found.order) and max(found.peak_memory) <= limit + 1e-9
+        assert not violations(found.schedule) and max(found.peak_memory) <= limit + 1e-9
 
 
 def test_ranks_that_recompute_have_weights_gradients_with_their_backward_passes(costs):
     found = search(costs(2), shapes(ranks=2, micro_batches=4, chunks=[1]), limit=1.2, nodes=NODES, proving_s=0)
     assert found.variant.recomputed
     for rank in found.variant.recomputed:
-        kinds = "".join("FBW"[node.kind] for node in found.order.ranks[rank])
+        kinds = "".join("FBW"[node.kind] for node in found.schedule.ranks[rank])
         assert kinds.count("BW") == kinds.count("B") == 4
 
 

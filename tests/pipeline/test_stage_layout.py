@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.errors import InputError
-from oppa.pipeline.graph import Shape
+from oppa.pipeline.graph import PipelineShape
 from oppa.pipeline.stage_layout import LAYERS, Stages, balanced, cut, even, evenly, plain, recognised, written
 
 COSTS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 5.0]), min_size=3, max_size=9)
 
 
-def shape(ranks: int, chunks: int = 1, *, folded: bool = False) -> Shape:
-    return Shape(ranks=ranks, micro_batches=1, chunks=chunks, folded=folded)
+def shape(ranks: int, chunks: int = 1, *, folded: bool = False) -> PipelineShape:
+    return PipelineShape(ranks=ranks, micro_batches=1, chunks=chunks, folded=folded)
 
 
-def most(stages: Stages, costs: Sequence[float], pipeline: Shape) -> float:
+def most(stages: Stages, costs: Sequence[float], pipeline: PipelineShape) -> float:
     """What the rank has that has most."""
     ranks = [0.0] * pipeline.ranks
     for stage, parts in enumerate(stages):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT
-from oppa.pipeline.schedules import FOLDED, order
+from oppa.pipeline.schedules import FOLDED, build_schedule
 
 pytestmark = pytest.mark.slow  # torch's import
 
@@ -48,5 +48,5 @@ def nodes_of(action, *, whole):
 def test_the_order_is_torch_s(name, p, rounds):
     rounds += name == "dualpipe-v"  # which torch has for at least 2 p micro-batches
     for v in (2,) if name in FOLDED else (2, 3):
-        here = order(name, ranks=p, micro_batches=rounds * p, chunks=v)
+        here = build_schedule(name, ranks=p, micro_batches=rounds * p, chunks=v)
         assert [[tuple(node) for node in nodes] for nodes in here.ranks] == of_torch(name, p, rounds * p, v)

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from oppa.pipeline.graph import Order
-from oppa.pipeline.schedules import order
+from oppa.pipeline.graph import Schedule
+from oppa.pipeline.schedules import build_schedule
 from oppa.pipeline.validation import violations
 
 
@@ -14,7 +14,7 @@ def changed():
     """The 1F1B order of two ranks and two micro-batches with the nodes of one rank changed."""
 
     def change(rank, nodes_of):
-        valid = order("1f1b", ranks=2, micro_batches=2)
+        valid = build_schedule("1f1b", ranks=2, micro_batches=2)
         ranks = list(valid.ranks)
         ranks[rank] = tuple(nodes_of(ranks[rank]))
         return dataclasses.replace(valid, ranks=tuple(ranks))
@@ -23,7 +23,7 @@ def changed():
 
 
 def test_a_valid_order_has_no_violations():
-    assert violations(order("1f1b", ranks=2, micro_batches=2)) == []
+    assert violations(build_schedule("1f1b", ranks=2, micro_batches=2)) == []
 
 
 def test_what_is_left_out_is_named(changed):
@@ -41,6 +41,6 @@ def test_a_deadlock_is_named_with_its_ranks(changed):
 
 
 def test_a_stage_on_another_rank_is_named():
-    valid = order("1f1b", ranks=2, micro_batches=1)
-    swapped = Order(shape=valid.shape, ranks=valid.ranks[::-1])
+    valid = build_schedule("1f1b", ranks=2, micro_batches=1)
+    swapped = Schedule(shape=valid.shape, ranks=valid.ranks[::-1])
     assert "F(stage 0, micro-batch 0) is not on rank 0" in violations(swapped)

@@ -25,7 +25,7 @@ def test_a_job_loads_as_written(write_job: WriteJob) -> None:
     assert problem.cluster == Cluster(devices_per_host=4, memory_limit_bytes=160 * 2**20, intra_host=link)
     assert problem.runner.name == "torch" and (problem.runner / "runner.toml").is_file()
     assert (problem.training, problem.limits) == (Training(), Limits(trials=30, wall_time_s=600))
-    assert problem.strategy == SearchOptions(stopping=None, beta=1.0)
+    assert problem.search_options == SearchOptions(stopping=None, beta=1.0)
     assert problem.space["micro_batch"].choices == (1, 2, 4, 8)
     assert len(problem.candidates()) > 0
 
@@ -70,7 +70,7 @@ def test_training_and_limits_are_read(write_job: WriteJob, tmp_path: Path) -> No
     ],
 )
 def test_the_search_s_choices_are_read(text: str, strategy: SearchOptions, write_job: WriteJob) -> None:
-    assert load_job(write_job((LIMITS, f"{DESIGNER}{text}\n{LIMITS}"))).strategy == strategy
+    assert load_job(write_job((LIMITS, f"{DESIGNER}{text}\n{LIMITS}"))).search_options == strategy
 
 
 def test_runner_and_space_may_lie_beside_the_job(write_job: WriteJob, tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from oppa.pipeline.configured import order_of
-from oppa.pipeline.orders import order
-from oppa.pipeline.profile import Profile
-from oppa.pipeline.stored_orders import store
+from oppa.pipeline.from_configuration import schedule_of
+from oppa.pipeline.profile import PipelineProfile
+from oppa.pipeline.registry import build_schedule
+from oppa.pipeline.stored_schedules import store
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Training
@@ -33,7 +33,7 @@ def spec_of(configuration: Configuration) -> TrialSpec:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile, list[float], list[float]]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[PipelineProfile, list[float], list[float]]:
     """One process's profile, and its losses with a recorder and without."""
     folder = tmp_path_factory.mktemp("meet")
     spec = spec_of(configured(global_batch=8, micro_batch=2))
@@ -41,7 +41,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile, list[float
         found = []
         for recorded in (True, False):
             replica = Replica(spec, mesh)
-            profiling = Profiling(replica, spec, mesh, order_of(spec.configuration)) if recorded else None
+            profiling = Profiling(replica, spec, mesh, schedule_of(spec.configuration)) if recorded else None
             seen = []
             for step in range(STEPS):
                 loss = replica.step(source_of(spec).batch(step, range(8)))
@@ -57,7 +57,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile, list[float
     return profile, *found
 
 
-def test_all_parts_are_seen(alone: tuple[Profile, list[float], list[float]]) -> None:
+def test_all_parts_are_seen(alone: tuple[PipelineProfile, list[float], list[float]]) -> None:
     profile, _, _ = alone
     assert profile.layers == TINY.layers and all(part.forward_s > 0 and part.backward_s > 0 for part in profile.parts)
     layers = profile.parts[1:-1]
@@ -67,7 +67,7 @@ def test_all_parts_are_seen(alone: tuple[Profile, list[float], list[float]]) -> 
     assert profile.between_s == pytest.approx((profile.passes_s - per_step_s) / 8, abs=1e-4)
 
 
-def test_recording_changes_no_bit(alone: tuple[Profile, list[float], list[float]]) -> None:
+def test_recording_changes_no_bit(alone: tuple[PipelineProfile, list[float], list[float]]) -> None:
     _, recorded, free = alone
     assert recorded == free
 
@@ -79,7 +79,7 @@ def test_a_searched_run_begins_with_a_micro_batch_at_a_time_and_goes_over_to_a_b
     profiled, reordered = events(folder, "profiled", "reordered")
     assert profiled["step"] == 2 * (1 + 2) and profiled["step"] < reordered["step"] < 250
     assert reordered["step_s"] < reordered["from_step_s"] and len((folder / "order.csv").read_text().splitlines()) == 4
-    profile = Profile.from_dict(json.loads((folder / "profile.json").read_text()))
+    profile = PipelineProfile.from_dict(json.loads((folder / "profile.json").read_text()))
     late = profile.parts[3:-1]  # not on the first stage, whose backward pass is never split
     assert all(part.input_s and part.weight_s and part.for_weights_bytes and part.held_bytes for part in late)
     other = made.trained(configured(pp=1, micro_batch=1), samples=8 * 250, profile_steps=0)
@@ -100,7 +100,7 @@ def test_a_searched_run_begins_with_a_micro_batch_at_a_time_and_goes_over_to_a_b
 def test_runs_are_profiled_in_every_layout(configuration: Configuration, made: Runs) -> None:
     folder = made.new(configuration)
     assert made.train(folder).ending.value == "finished"
-    profile = Profile.from_dict(json.loads((folder / "profile.json").read_text()))
+    profile = PipelineProfile.from_dict(json.loads((folder / "profile.json").read_text()))
     assert (profile.dp, profile.pp) == (configuration.dp, configuration.pp)
     assert all(part.forward_s > 0 and part.backward_s > 0 and part.weight_bytes > 0 for part in profile.parts)
     held = {round(part.held_bytes) for part in profile.parts[1:-1]}
@@ -124,7 +124,7 @@ def grown(folder: Path, configuration: Configuration) -> None:
 def test_a_job_in_a_searched_order_grows_into_the_one_that_is_stored(in_table: bool, made: Runs) -> None:
     larger = dataclasses.replace(SEARCHED, pp=4)
     folder = made.new(SEARCHED, profile_steps=2)
-    store(folder / SCALES if in_table else folder, larger, order("zb-h2", ranks=4, micro_batches=8))
+    store(folder / SCALES if in_table else folder, larger, build_schedule("zb-h2", ranks=4, micro_batches=8))
     assert made.train(folder, Heard(stop_behind=2)).ending.value == "stopped"
     assert not events(folder, "order_taken_up")
     grown(folder, larger)
@@ -143,7 +143,7 @@ def test_a_job_in_a_searched_order_searches_again_where_none_is_stored(made: Run
     first, second = (line["step"] for line in events(folder, "profiled"))
     (changed,) = events(folder, "changed")
     assert first < changed["step"] < second == changed["step"] + 4
-    profile = Profile.from_dict(json.loads((folder / "profile.json").read_text()))
+    profile = PipelineProfile.from_dict(json.loads((folder / "profile.json").read_text()))
     assert (profile.dp, profile.pp) == (1, 4)
 
 
@@ -151,7 +151,10 @@ def test_a_job_in_a_searched_order_searches_again_where_none_is_stored(made: Run
 def test_a_stored_order_is_the_run_s_first_and_is_taken_up_again_after_a_change(made: Runs) -> None:
     here, there = dataclasses.replace(SEARCHED, dp=2), dataclasses.replace(SEARCHED, pp=4)
     folder = made.new(here, (32, there), (64, here), profile_steps=2)
-    for each, passes in ((here, order("gpipe", ranks=2, micro_batches=4)), (there, order("zb-h1", ranks=4, micro_batches=8))):
+    for each, passes in (
+        (here, build_schedule("gpipe", ranks=2, micro_batches=4)),
+        (there, build_schedule("zb-h1", ranks=4, micro_batches=8)),
+    ):
         store(folder, each, passes)
     assert made.train(folder).ending.value == "finished"
     assert [line["step"] for line in events(folder, "order_taken_up")] == [0, 4, 8]
@@ -163,7 +166,7 @@ def test_a_stored_order_is_the_run_s_first_and_is_taken_up_again_after_a_change(
 @pytest.mark.slow
 def test_a_damaged_order_is_not_gone_in(made: Runs) -> None:
     folder = made.new(SEARCHED, profile_steps=2)
-    store(folder, SEARCHED, order("gpipe", ranks=2, micro_batches=8))
+    store(folder, SEARCHED, build_schedule("gpipe", ranks=2, micro_batches=8))
     (path,) = (folder / "orders").iterdir()
     path.write_text("0F0\n1F0\n")
     assert made.train(folder).ending.value == "finished"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from oppa.cluster.decisions import Running, Scaling, Settings, giving, grow, reclaim
+from oppa.cluster.decisions import Running, ScaleDecision, Settings, giving, grow, reclaim
 from oppa.cluster.job import Job, ScaleTable
 from oppa.cluster.real.comers import Comers
 from oppa.cluster.real.spool import DECISIONS, FRUITLESS, LOG, Elastic, folders
@@ -183,7 +183,7 @@ class Controller:
             job.want(hosts=hosts)
             ask("scancel", held.id, lenient=True)
 
-    def _decide(self, found: Sequence[Status], view: View) -> list[Scaling]:
+    def _decide(self, found: Sequence[Status], view: View) -> list[ScaleDecision]:
         """Return reclaim decisions for the first waiting job, or else a scale-up; none while a job is changing its size."""
         running = [_running(status) for status in found if status.settled]
         if view.waiting:
@@ -195,7 +195,7 @@ class Controller:
         change = grow(running, view.idle, self._comers.rate(), self._settings)
         return [change] if change else []
 
-    def _carry_out(self, change: Scaling, job: Elastic) -> None:
+    def _carry_out(self, change: ScaleDecision, job: Elastic) -> None:
         self._say(f"{job.name}: from {change.before} to {change.after} hosts, as {change.reason}", job.name)
         if not self._act:
             return

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from oppa.cluster.job import ScaleTable
 from oppa.errors import InputError, RunError, TableError, nearest
-from oppa.pipeline import stored_orders
+from oppa.pipeline import stored_schedules
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Table
@@ -268,7 +268,7 @@ def _write(found: Elastic, job: Path) -> None:
     try:
         draft.mkdir(parents=True)
         shutil.copy(job, draft / JOB)
-        stored_orders.copy(found.source, draft)
+        stored_schedules.copy(found.source, draft)
         write_json(draft / ELASTIC, found.to_dict())
         draft.rename(found.folder)
     except OSError as error:

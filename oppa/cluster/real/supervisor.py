@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from oppa.cluster.real.spool import ENDING, HELD, JOB, STARTED, Elastic
-from oppa.pipeline import stored_orders
+from oppa.pipeline import stored_schedules
 from oppa.training import ledger
 from oppa.trials.processes import this_process
 from oppa.trials.trial_folder import write_json
@@ -33,7 +33,7 @@ def main(folder: Path, hosts: int, words: list[str]) -> None:
                 sys.exit(0)
             time.sleep(0.05)  # perhaps another process tests the lock
     os.set_inheritable(descriptor, True)
-    stored_orders.copy(folder, job.run)
+    stored_schedules.copy(folder, job.run)
     configuration = folder / f"on-{hosts}.json"
     write_json(configuration, job.sizes[hosts].to_dict())
     facts = {"hosts": hosts, "at": time.time(), "size": ledger.size(job.run), "launch": job.wanted().launches}

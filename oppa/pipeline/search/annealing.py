@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from oppa.pipeline.search.lists import ENDLESS, Length, length
-from oppa.pipeline.search.task import Lists, Task
+from oppa.pipeline.search.makespan import ENDLESS, Makespan, makespan
+from oppa.pipeline.search.task import Lists, ScheduleTask
 
 HOPS = (1, 1, 1, 2, 3, 5, 8)
 """Distances that a node moves, each equally likely."""
@@ -16,7 +16,7 @@ TIES = 1e-3
 """Weight of the sum of all spans against the longest span; it guides the search among schedules of equal length."""
 
 
-def anneal(task: Task, lists: Lists, *, moves: int, heat: float, draws: np.random.Generator) -> tuple[Length, list[list[int]]]:
+def anneal(task: ScheduleTask, lists: Lists, *, moves: int, heat: float, draws: np.random.Generator) -> tuple[Makespan, list[list[int]]]:
     """Return the length of the best lists found, and these lists.
 
     Args:
@@ -26,7 +26,7 @@ def anneal(task: Task, lists: Lists, *, moves: int, heat: float, draws: np.rando
         heat: Relative increase in length that is accepted with probability 1/e at the beginning.
         draws: Random generator.
     """
-    best_length = now_length = length(task, lists)
+    best_length = now_length = makespan(task, lists)
     best = now = [list(codes) for codes in lists]
     least_s, heat_s = max(task.busy_s), heat * best_length.span_s
     for move in range(moves):
@@ -36,7 +36,7 @@ def anneal(task: Task, lists: Lists, *, moves: int, heat: float, draws: np.rando
         if codes == now[rank] or not task.fits(rank, codes):
             continue
         then = [*now[:rank], codes, *now[rank + 1 :]]
-        then_length = length(task, then)
+        then_length = makespan(task, then)
         longer_s = _cost(then_length) - _cost(now_length)
         if then_length != ENDLESS and (longer_s <= 0 or draws.random() < math.exp(-longer_s / (heat_s * (1 - move / moves)))):
             now, now_length = then, then_length
@@ -56,5 +56,5 @@ def _moved(lists: list[list[int]], draws: np.random.Generator) -> tuple[int, lis
     return rank, codes
 
 
-def _cost(found: Length) -> float:
+def _cost(found: Makespan) -> float:
     return found.span_s + TIES * found.total_s

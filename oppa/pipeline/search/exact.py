@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppa.pipeline.execution import execute
 from oppa.pipeline.graph import BACKWARD, KINDS, WEIGHT
-from oppa.pipeline.search.task import TOLERANCE, Lists, Task
+from oppa.pipeline.search.task import TOLERANCE, Lists, ScheduleTask
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel
@@ -36,7 +36,7 @@ class Proof:
     """The solver proved its schedule optimal, up to the rounding of times."""
 
 
-def prove(task: Task, lists: Lists, *, seconds: float, workers: int = 1) -> Proof:
+def prove(task: ScheduleTask, lists: Lists, *, seconds: float, workers: int = 1) -> Proof:
     """Search for schedules shorter than the given lists, until there are none or the time is over.
 
     The solver may let a rank begin later than it could. Its span can then be shorter than that of the same schedule in `execute`.
@@ -66,7 +66,7 @@ def prove(task: Task, lists: Lists, *, seconds: float, workers: int = 1) -> Proo
 class _Program:
     """Builds the CP-SAT model of a task."""
 
-    def __init__(self, task: Task, model: "CpModel") -> None:
+    def __init__(self, task: ScheduleTask, model: "CpModel") -> None:
         self.task, self.model = task, model
         self.per_second = _per_one([*task.durations_s, *task.lags_s], max(task.busy_s), STEPS)
         self._durations, self._lags = ([round(seconds * self.per_second) for seconds in each] for each in (task.durations_s, task.lags_s))
@@ -85,9 +85,9 @@ class _Program:
 
     def hint(self, lists: Lists) -> None:
         """Give the solver these lists as its initial solution."""
-        executed = execute(self.task.order(lists), self.task.times)
+        executed = execute(self.task.schedule(lists), self.task.times)
         for span in executed.spans():
-            self.model.add_hint(self._starts[self.task.code(span.node)][span.node.micro_batch], round(span.start_s * self.per_second))
+            self.model.add_hint(self._starts[self.task.code(span.action)][span.action.micro_batch], round(span.start_s * self.per_second))
 
     def lists(self, solver: Any) -> list[list[int]]:
         """Return the lists of codes that the solver found."""

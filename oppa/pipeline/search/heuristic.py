@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from oppa.errors import InputError
-from oppa.pipeline.schedules import SCHEDULES, order
+from oppa.pipeline.schedules import SCHEDULES, build_schedule
 from oppa.pipeline.search.annealing import anneal
-from oppa.pipeline.search.construction import Rules, construct, in_flight
-from oppa.pipeline.search.lists import Length, length
-from oppa.pipeline.search.task import Task, lists_of
+from oppa.pipeline.search.list_scheduling import Rules, construct, in_flight
+from oppa.pipeline.search.makespan import Makespan, makespan
+from oppa.pipeline.search.task import ScheduleTask, lists_of
 from oppa.random_streams import stream
 
 SHARES, MORE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -39,14 +39,14 @@ Enough = Callable[[], bool]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
+class ScheduleCandidate:
     """Holds a schedule as lists of codes, with its length."""
 
-    length: Length
+    makespan: Makespan
     lists: list[list[int]]
 
 
-def heuristic(task: Task, *, seed: int = 0, nodes: int = NODES, enough: Enough = lambda: False) -> Candidate:
+def heuristic(task: ScheduleTask, *, seed: int = 0, nodes: int = NODES, enough: Enough = lambda: False) -> ScheduleCandidate:
     """Return the best schedule found.
 
     Args:
@@ -61,28 +61,30 @@ def heuristic(task: Task, *, seed: int = 0, nodes: int = NODES, enough: Enough =
         if enough():
             break
         draws = stream(seed, f"anneal {turn}")
-        best.append(Candidate(*anneal(task, best[turn % len(begun[:KEPT])].lists, moves=moves, heat=HEATS[turn % len(HEATS)], draws=draws)))
+        best.append(
+            ScheduleCandidate(*anneal(task, best[turn % len(begun[:KEPT])].lists, moves=moves, heat=HEATS[turn % len(HEATS)], draws=draws))
+        )
     return min(best, key=_length)
 
 
-def _length(candidate: Candidate) -> Length:
-    return candidate.length
+def _length(candidate: ScheduleCandidate) -> Makespan:
+    return candidate.makespan
 
 
-def _named(task: Task) -> Iterator[Candidate]:
+def _named(task: ScheduleTask) -> Iterator[ScheduleCandidate]:
     """Yield the schedules by name that have the task's shape and keep its limits."""
     shape = task.shape
     for name in SCHEDULES:
         try:
-            found = order(name, ranks=shape.ranks, micro_batches=shape.micro_batches, chunks=shape.chunks)
+            found = build_schedule(name, ranks=shape.ranks, micro_batches=shape.micro_batches, chunks=shape.chunks)
         except InputError:
             continue  # it does not allow these chunks or micro-batches
         lists = lists_of(found)
         if found.shape == shape and all(task.fits(rank, codes) for rank, codes in enumerate(lists)):
-            yield Candidate(length(task, lists), lists)
+            yield ScheduleCandidate(makespan(task, lists), lists)
 
 
-def _by_rules(task: Task, *, tries: int, draws: np.random.Generator, enough: Enough) -> list[Candidate]:
+def _by_rules(task: ScheduleTask, *, tries: int, draws: np.random.Generator, enough: Enough) -> list[ScheduleCandidate]:
     """Return the best schedules built by rules.
 
     The rules are first the same for all ranks: the numbers of passes in flight are tried first, then when gaps are filled. The best are
@@ -105,16 +107,16 @@ def _by_rules(task: Task, *, tries: int, draws: np.random.Generator, enough: Eno
 class _Made:
     """Collects the schedules that rules lead to, each built once."""
 
-    def __init__(self, task: Task, enough: Enough) -> None:
-        self.task, self.candidates, self._enough = task, dict[Rules, Candidate](), enough
+    def __init__(self, task: ScheduleTask, enough: Enough) -> None:
+        self.task, self.candidates, self._enough = task, dict[Rules, ScheduleCandidate](), enough
         self._ranked: list[Rules] = []
 
     def add(self, rules: Rules) -> None:
         if rules in self.candidates or (self.candidates and self._enough()):
             return
         lists = construct(self.task, rules)
-        self.candidates[rules] = Candidate(length(self.task, lists), lists)
-        bisect.insort(self._ranked, rules, key=lambda each: self.candidates[each].length)
+        self.candidates[rules] = ScheduleCandidate(makespan(self.task, lists), lists)
+        bisect.insort(self._ranked, rules, key=lambda each: self.candidates[each].makespan)
 
     def best(self, count: int) -> list[Rules]:
         return self._ranked[:count]

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from oppa.errors import InputError
 from oppa.pipeline.costs import Costs
 from oppa.pipeline.execution import Execution, execute
-from oppa.pipeline.graph import Order, Shape
+from oppa.pipeline.graph import PipelineShape, Schedule
 from oppa.pipeline.memory import peak_memory
 from oppa.pipeline.search.exact import prove
-from oppa.pipeline.search.heuristic import NODES, Candidate, heuristic
-from oppa.pipeline.search.lists import length
-from oppa.pipeline.search.task import Task
+from oppa.pipeline.search.heuristic import NODES, ScheduleCandidate, heuristic
+from oppa.pipeline.search.makespan import makespan
+from oppa.pipeline.search.task import ScheduleTask
 
 SMALL = 128
 """Largest number of nodes of a graph that constraint programming searches, too."""
@@ -24,20 +24,20 @@ PROMISING = 1.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Variant:
+class PipelineVariant:
     """Describes a pipeline that a schedule is searched for."""
 
-    shape: Shape
+    shape: PipelineShape
     recomputed: frozenset[int] = frozenset()
     """Ranks that recompute activations."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found:
+class SearchedSchedule:
     """Holds the best schedule of a variant, its execution, and a bound."""
 
-    variant: Variant
-    order: Order
+    variant: PipelineVariant
+    schedule: Schedule
     execution: Execution
     peak_memory: list[float]
     """Peak memory of each rank, shape (p,), in units of what a forward pass leaves there."""
@@ -50,22 +50,22 @@ class Found:
         return self.execution.longest_span_s / self.least_s - 1
 
 
-def shapes(*, ranks: int, micro_batches: int, chunks: Sequence[int]) -> list[Shape]:
+def shapes(*, ranks: int, micro_batches: int, chunks: Sequence[int]) -> list[PipelineShape]:
     """Return the shapes of a pipeline with each of these numbers of model chunks; two chunks come interleaved and as a V."""
     ways = [(count, folded) for count in chunks for folded in ((False, True) if count == 2 and ranks > 1 else (False,))]
-    return [Shape(ranks=ranks, micro_batches=micro_batches, chunks=count, folded=folded) for count, folded in ways]
+    return [PipelineShape(ranks=ranks, micro_batches=micro_batches, chunks=count, folded=folded) for count, folded in ways]
 
 
 def search(
     costs: Costs,
-    shapes: Sequence[Shape],
+    shapes: Sequence[PipelineShape],
     *,
     limit: float | Sequence[float],
     recompute: bool = True,
     nodes: int = NODES,
     proving_s: float = PROVING_S,
     seed: int = 0,
-) -> Found:
+) -> SearchedSchedule:
     """Return the schedule with the shortest longest span that the search finds.
 
     Args:
@@ -82,35 +82,35 @@ def search(
     """
     limits = [float(limit)] * costs.ranks if isinstance(limit, int | float) else list(limit)
     tasks = _tasks(costs, _variants(shapes, limits, recompute=recompute), limits)
-    glances: dict[Variant, Candidate] = {}
+    glances: dict[PipelineVariant, ScheduleCandidate] = {}
     for variant, task in sorted(tasks.items(), key=lambda each: max(each[1].busy_s)):
-        if len(tasks) == 1 or max(task.busy_s) < min((each.length.span_s for each in glances.values()), default=float("inf")):
+        if len(tasks) == 1 or max(task.busy_s) < min((each.makespan.span_s for each in glances.values()), default=float("inf")):
             glances[variant] = heuristic(task, seed=seed, nodes=nodes // GLANCE if len(tasks) > 1 else nodes)
-    best_s = min(each.length.span_s for each in glances.values())
+    best_s = min(each.makespan.span_s for each in glances.values())
     founds = []
     for variant, glance in glances.items():
-        if glance.length.span_s <= best_s * PROMISING:
+        if glance.makespan.span_s <= best_s * PROMISING:
             task = tasks[variant]
-            candidate = glance if len(tasks) == 1 else min(glance, heuristic(task, seed=seed, nodes=nodes), key=lambda each: each.length)
+            candidate = glance if len(tasks) == 1 else min(glance, heuristic(task, seed=seed, nodes=nodes), key=lambda each: each.makespan)
             founds.append(_found(variant, task, candidate, proving_s))
     return min(founds, key=lambda each: each.execution.longest_span_s)
 
 
-def _variants(shapes: Sequence[Shape], limits: Sequence[float], *, recompute: bool) -> Iterator[Variant]:
+def _variants(shapes: Sequence[PipelineShape], limits: Sequence[float], *, recompute: bool) -> Iterator[PipelineVariant]:
     """Yield each shape with recomputation on 0, 1, 2, up to all ranks, those that lack memory most first."""
     ranks = len(limits)
     wanting = sorted(range(ranks), key=lambda rank: limits[rank] / (ranks - rank))
     for shape in shapes:
         for again in range(ranks + 1) if recompute else (0,):
-            yield Variant(shape, frozenset(wanting[:again]))
+            yield PipelineVariant(shape, frozenset(wanting[:again]))
 
 
-def _tasks(costs: Costs, variants: Iterator[Variant], limits: Sequence[float]) -> dict[Variant, Task]:
+def _tasks(costs: Costs, variants: Iterator[PipelineVariant], limits: Sequence[float]) -> dict[PipelineVariant, ScheduleTask]:
     """Return the tasks of the variants that can keep the limits; raises InputError if none can."""
-    tasks, refusal = dict[Variant, Task](), InputError("nothing to search", hint="name at least one number of chunks")
+    tasks, refusal = dict[PipelineVariant, ScheduleTask](), InputError("nothing to search", hint="name at least one number of chunks")
     for variant in variants:
         try:
-            tasks[variant] = Task(
+            tasks[variant] = ScheduleTask(
                 shape=variant.shape,
                 times=costs.times(variant.shape, split=True, recomputed=variant.recomputed),
                 footprint=costs.footprint(variant.shape, recomputed=variant.recomputed),
@@ -123,20 +123,20 @@ def _tasks(costs: Costs, variants: Iterator[Variant], limits: Sequence[float]) -
     return tasks
 
 
-def _found(variant: Variant, task: Task, candidate: Candidate, proving_s: float) -> Found:
+def _found(variant: PipelineVariant, task: ScheduleTask, candidate: ScheduleCandidate, proving_s: float) -> SearchedSchedule:
     lists, least_s = candidate.lists, max(task.busy_s)
-    if task.size <= SMALL and proving_s > 0 and candidate.length.span_s > least_s * (1 + 1e-9):
+    if task.size <= SMALL and proving_s > 0 and candidate.makespan.span_s > least_s * (1 + 1e-9):
         try:
             proof = prove(task, lists, seconds=proving_s)
         except ImportError:
             pass  # without OR-Tools, the heuristic's schedule and the bound `least_s` stand
         else:
-            lists, least_s = min(lists, proof.lists, key=lambda each: length(task, each)), proof.least_s
-    order = task.order(task.tidy(lists))
-    return Found(
+            lists, least_s = min(lists, proof.lists, key=lambda each: makespan(task, each)), proof.least_s
+    schedule = task.schedule(task.tidy(lists))
+    return SearchedSchedule(
         variant=variant,
-        order=order,
-        execution=execute(order, task.times),
-        peak_memory=peak_memory(order, task.footprint),
+        schedule=schedule,
+        execution=execute(schedule, task.times),
+        peak_memory=peak_memory(schedule, task.footprint),
         least_s=least_s,
     )

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from oppa.errors import InputError
 from oppa.pipeline import schedules
-from oppa.pipeline.graph import Order, Shape, whole
-from oppa.pipeline.prediction import Prediction, footprint, predict, static_bytes, sum_of_ranks, times
-from oppa.pipeline.profile import Profile
+from oppa.pipeline.graph import PipelineShape, Schedule, whole
+from oppa.pipeline.prediction import PipelineEstimate, footprint, predict, static_bytes, sum_of_ranks, times
+from oppa.pipeline.profile import PipelineProfile
 from oppa.pipeline.search.heuristic import NODES, heuristic
-from oppa.pipeline.search.task import Task
+from oppa.pipeline.search.task import ScheduleTask
 from oppa.pipeline.stage_layout import evenly
 
 
@@ -18,15 +18,15 @@ from oppa.pipeline.stage_layout import evenly
 class Chosen:
     """Holds a schedule, and the prediction of a step in it."""
 
-    order: Order
+    schedule: Schedule
     name: str
     """Name of the schedule; `search` for a searched one."""
-    prediction: Prediction
+    prediction: PipelineEstimate
 
 
 def choose(
-    profile: Profile,
-    shape: Shape,
+    profile: PipelineProfile,
+    shape: PipelineShape,
     *,
     dp: int = 1,
     zero_stage: int = 0,
@@ -48,34 +48,34 @@ def choose(
     """
     stages = stages or evenly(profile.chain, shape.stages)
     found = []
-    for name, order in (*_named(shape), *_searched(profile, shape, stages, dp, zero_stage, limit_bytes, nodes, enough)):
-        prediction = predict(profile, order, dp=dp, zero_stage=zero_stage, stages=stages)
+    for name, schedule in (*_named(shape), *_searched(profile, shape, stages, dp, zero_stage, limit_bytes, nodes, enough)):
+        prediction = predict(profile, schedule, dp=dp, zero_stage=zero_stage, stages=stages)
         if limit_bytes is None or prediction.peak_bytes <= limit_bytes:
-            found.append(Chosen(order=order, name=name, prediction=prediction))
+            found.append(Chosen(schedule=schedule, name=name, prediction=prediction))
     if not found:
         raise InputError("no order of this pipeline is predicted to fit", hint="use more stages, smaller micro-batches, or recompute")
     return min(found, key=lambda each: each.prediction.step_s)
 
 
-def _named(shape: Shape) -> Iterator[tuple[str, Order]]:
+def _named(shape: PipelineShape) -> Iterator[tuple[str, Schedule]]:
     for name, (least, most) in schedules.CHUNKS.items():
         if least <= shape.chunks <= (most or shape.chunks) and shape.folded == (name in schedules.FOLDED):
             try:
-                yield name, schedules.order(name, ranks=shape.ranks, micro_batches=shape.micro_batches, chunks=shape.chunks)
+                yield name, schedules.build_schedule(name, ranks=shape.ranks, micro_batches=shape.micro_batches, chunks=shape.chunks)
             except InputError:  # it does not allow this number of micro-batches
                 continue
 
 
 def _searched(
-    profile: Profile,
-    shape: Shape,
+    profile: PipelineProfile,
+    shape: PipelineShape,
     stages: Sequence[range],
     dp: int,
     zero_stage: int,
     limit_bytes: float | None,
     nodes: int,
     enough: Callable[[], bool],
-) -> Iterator[tuple[str, Order]]:
+) -> Iterator[tuple[str, Schedule]]:
     """Yield the schedules that the heuristic finds in the memory that state leaves, with whole and with split backward passes.
 
     A variant is skipped if that memory does not suffice for one micro-batch.
@@ -88,8 +88,8 @@ def _searched(
         each = times(profile, stages, split=split)
         each = each if split else dataclasses.replace(each, weight_s=[0.0] * shape.stages)
         try:
-            task = Task(shape=shape, times=each, footprint=held, limits=left)
+            task = ScheduleTask(shape=shape, times=each, footprint=held, limits=left)
         except InputError:
             continue
-        found = task.order(task.tidy(heuristic(task, nodes=nodes // 2, enough=enough).lists))
+        found = task.schedule(task.tidy(heuristic(task, nodes=nodes // 2, enough=enough).lists))
         yield "search", found if split else whole(found)

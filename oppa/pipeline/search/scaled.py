@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from oppa.errors import InputError
-from oppa.pipeline.graph import Shape
-from oppa.pipeline.orders import SEARCH, folded
+from oppa.pipeline.graph import PipelineShape
 from oppa.pipeline.prediction import sum_of_ranks
-from oppa.pipeline.scaling import Candidate, Job, candidate, layouts, pipelines
+from oppa.pipeline.registry import SEARCH, folded
+from oppa.pipeline.scaling import ScaleCandidate, ScaledJob, candidate, layouts, pipelines
 from oppa.pipeline.search.profiled import choose
 from oppa.pipeline.stage_layout import Stages
 
@@ -21,8 +21,8 @@ CLOSEST = 4
 
 
 def searched(
-    job: Job, devices: int, *, replicas: Sequence[int] | None, nodes: int = NODES, enough: Callable[[], bool] = lambda: False
-) -> Iterator[Candidate]:
+    job: ScaledJob, devices: int, *, replicas: Sequence[int] | None, nodes: int = NODES, enough: Callable[[], bool] = lambda: False
+) -> Iterator[ScaleCandidate]:
     """Yield ways to run a job on this number of devices with a searched schedule, each within the memory limit.
 
     Pipelines are tried in ascending order of their busiest rank's compute time, which no schedule can beat. The search ends when no
@@ -51,15 +51,15 @@ def searched(
         except InputError:  # it does not fit in any order
             continue
         best_s, tried = min(best_s, found.prediction.step_s), tried + 1
-        yield candidate(job, found.order, dp=dp, schedule=SEARCH, stage_layout=layout, stages=stages, searched=True)
+        yield candidate(job, found.schedule, dp=dp, schedule=SEARCH, stage_layout=layout, stages=stages, searched=True)
 
 
-def _pipelines(job: Job, devices: int, replicas: Sequence[int] | None) -> Iterator[tuple[float, int, Shape, str, Stages]]:
+def _pipelines(job: ScaledJob, devices: int, replicas: Sequence[int] | None) -> Iterator[tuple[float, int, PipelineShape, str, Stages]]:
     """Yield every pipeline of at least two ranks, with the compute seconds of its busiest rank first."""
     costs = list(itertools.accumulate(job.profile.costs, initial=0.0))
     for dp, pp, micro_batches in pipelines(job, devices, replicas) if job.zero_stage <= 2 else ():
         for chunks in range(1, -(-job.profile.divisions // pp) + 1) if pp > 1 else ():
-            shape = Shape(ranks=pp, micro_batches=micro_batches, chunks=chunks, folded=folded(SEARCH, chunks))
+            shape = PipelineShape(ranks=pp, micro_batches=micro_batches, chunks=chunks, folded=folded(SEARCH, chunks))
             for layout, stages in layouts(job.profile, shape):
                 busy_s = sum_of_ranks(shape, [costs[parts.stop] - costs[parts.start] for parts in stages])
                 yield micro_batches * max(busy_s), dp, shape, layout, stages

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from oppa.errors import InputError
 from oppa.pipeline.execution import Times
-from oppa.pipeline.graph import BACKWARD, FORWARD, KINDS, WEIGHT, Node, Order, Shape
+from oppa.pipeline.graph import BACKWARD, FORWARD, KINDS, WEIGHT, Action, PipelineShape, Schedule
 from oppa.pipeline.memory import Footprint
 
 Lists = Sequence[Sequence[int]]
@@ -24,14 +24,14 @@ TOLERANCE = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Task:
+class ScheduleTask:
     """Describes a graph with split backward passes, and the memory limits of its ranks.
 
     Raises:
         InputError: a limit is too small even for one micro-batch at a time.
     """
 
-    shape: Shape
+    shape: PipelineShape
     times: Times
     footprint: Footprint
     limits: Sequence[float]
@@ -62,8 +62,8 @@ class Task:
     @functools.cached_property
     def needs(self) -> list[int]:
         """Return the code whose result each code needs, or -1, shape (3 S,)."""
-        needed = [self.shape.need_of(Node(kind, stage, 0)) for kind in KINDS for stage in range(self.shape.stages)]
-        return [-1 if node is None else self.code(node) for node in needed]
+        needed = [self.shape.need_of(Action(kind, stage, 0)) for kind in KINDS for stage in range(self.shape.stages)]
+        return [-1 if action is None else self.code(action) for action in needed]
 
     @functools.cached_property
     def feeds(self) -> list[int]:
@@ -110,9 +110,9 @@ class Task:
         """Return the number of nodes."""
         return 3 * self.shape.stages * self.shape.micro_batches
 
-    def code(self, node: Node) -> int:
+    def code(self, action: Action) -> int:
         """Return the code of a node."""
-        return node.kind * self.shape.stages + node.stage
+        return action.kind * self.shape.stages + action.stage
 
     def fits(self, rank: int, codes: Sequence[int]) -> bool:
         """Return whether a rank keeps its memory limit with this list of codes."""
@@ -126,9 +126,9 @@ class Task:
                 return False
         return True
 
-    def order(self, lists: Lists) -> Order:
+    def schedule(self, lists: Lists) -> Schedule:
         """Return the schedule that lists of codes describe."""
-        return Order(shape=self.shape, split=True, ranks=tuple(tuple(self._nodes(codes)) for codes in lists))
+        return Schedule(shape=self.shape, split=True, ranks=tuple(tuple(self._nodes(codes)) for codes in lists))
 
     def tidy(self, lists: Lists) -> list[list[int]]:
         """Return the lists with weights' gradients that take no time moved right after their backward passes, which compute them."""
@@ -141,22 +141,22 @@ class Task:
             tidied.append([code for pair in behind for code in pair])
         return tidied
 
-    def _nodes(self, codes: Sequence[int]) -> list[Node]:
+    def _nodes(self, codes: Sequence[int]) -> list[Action]:
         turns: collections.Counter[int] = collections.Counter()
         nodes = []
         for code in codes:
             kind, stage = divmod(code, self.shape.stages)
-            nodes.append(Node(kind, stage, turns[code]))
+            nodes.append(Action(kind, stage, turns[code]))
             turns[code] += 1
         return nodes
 
 
-def lists_of(order: Order) -> list[list[int]]:
+def lists_of(schedule: Schedule) -> list[list[int]]:
     """Return a schedule as lists of codes; if it does not split backward passes, weights' gradients follow each directly."""
-    stages = order.shape.stages
-    if order.split:
-        return [[int(code) for code in codes] for codes in order.codes]
-    return [[part for code in codes for part in _apart(int(code), stages)] for codes in order.codes]
+    stages = schedule.shape.stages
+    if schedule.split:
+        return [[int(code) for code in codes] for codes in schedule.codes]
+    return [[part for code in codes for part in _apart(int(code), stages)] for codes in schedule.codes]
 
 
 def _apart(code: int, stages: int) -> tuple[int, ...]:

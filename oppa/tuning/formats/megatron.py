@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from oppa.errors import InputError
-from oppa.pipeline.configured import stages_of
+from oppa.pipeline.from_configuration import stages_of
 from oppa.pipeline.stage_layout import EVEN, letters, recognised
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model

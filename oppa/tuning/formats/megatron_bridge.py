@@ -4,7 +4,7 @@ Names: megatron/bridge/training/config.py of megatron-bridge 0.3.1, and ModelPar
 DistributedDataParallelConfig of megatron-core 0.16, which the tests check.
 """
 
-from oppa.pipeline.configured import stages_of
+from oppa.pipeline.from_configuration import stages_of
 from oppa.pipeline.stage_layout import EVEN, letters
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem

@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from oppa.pipeline.configured import order_of
-from oppa.pipeline.order_file import write_order
-from oppa.pipeline.orders import SEARCH
+from oppa.pipeline.from_configuration import schedule_of
+from oppa.pipeline.registry import SEARCH
+from oppa.pipeline.torch_csv import to_csv
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.problem.space import Value
@@ -81,7 +81,7 @@ def export(problem: Problem, configuration: Configuration) -> dict[str, str]:
     body = f'{base}\nexport PYTHONPATH="$here${{PYTHONPATH:+:$PYTHONPATH}}"\n{start}'
     usage = "       with BASE=, the `module:function` of a configuration of the model"
     found = {RECIPE: text, launch.SCRIPT: launch.script(problem, c, usage=usage, body=body)}
-    return found | ({ORDER: write_order(order_of(c))} if c.pp > 1 and c.schedule == SEARCH else {})
+    return found | ({ORDER: to_csv(schedule_of(c))} if c.pp > 1 and c.schedule == SEARCH else {})
 
 
 def values(problem: Problem, configuration: Configuration) -> dict[str, object]:

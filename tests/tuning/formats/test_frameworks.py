@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from oppa.pipeline.order_file import read_order
+from oppa.pipeline.torch_csv import read_schedule
 from oppa.tuning.formats import colossalai, export, megatron_bridge, torchtitan
 from tests.tuning.formats.conftest import ask
 from tests.tuning.formats.test_formats import at
@@ -221,7 +221,7 @@ def test_torchtitan_reads_an_order_that_was_searched_for(chunks, schedule, probl
     chosen = at(dp=2, tp=2, pp=2, schedule="search", model_chunks=chunks)
     files = export("torchtitan", problem_of("torch"), chosen)
     (tmp_path / torchtitan.ORDER).write_text(files[torchtitan.ORDER])
-    found = read_order(tmp_path / torchtitan.ORDER)
+    found = read_schedule(tmp_path / torchtitan.ORDER)
     assert (found.shape.ranks, found.shape.chunks, found.shape.micro_batches) == (2, chunks, chosen.num_microbatches)
     assert found.shape.folded is (chunks == 2), "laid out as torchtitan lays the stages of that schedule"
     assert schedule in files[torchtitan.RECIPE] and "schedule.csv" in files[torchtitan.RECIPE]

@@ -3,20 +3,20 @@
 import math
 from typing import NamedTuple
 
-from oppa.pipeline.search.task import Lists, Task
+from oppa.pipeline.search.task import Lists, ScheduleTask
 
 
-class Length(NamedTuple):
+class Makespan(NamedTuple):
     """Holds the length of a schedule; it compares by the longest span, then by the sum of all spans."""
 
     span_s: float
     total_s: float
 
 
-ENDLESS = Length(math.inf, math.inf)
+ENDLESS = Makespan(math.inf, math.inf)
 
 
-def length(task: Task, lists: Lists) -> Length:
+def makespan(task: ScheduleTask, lists: Lists) -> Makespan:
     """Return the longest span of any rank, and the sum of all spans; `ENDLESS` for a deadlock."""
     needs, lags, durations = task.needs, task.lags_s, task.durations_s
     holder, feeds = task.rank_of, task.feeds
@@ -50,4 +50,4 @@ def length(task: Task, lists: Lists) -> Length:
     if any(at < len(codes) for at, codes in zip(done, lists, strict=True)):
         return ENDLESS
     spans = [end - begin for end, begin in zip(free, begins, strict=True)]
-    return Length(max(spans), sum(spans))
+    return Makespan(max(spans), sum(spans))

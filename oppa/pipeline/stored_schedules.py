@@ -1,6 +1,6 @@
 """Store searched schedules by configuration, in a run, its scale table or an elastic job, which uses them after it scales.
 
-orders/ID_bN.csv    the schedule of configuration ID at a global batch of N, as `oppa.pipeline.order_file` writes it
+orders/ID_bN.csv    the schedule of configuration ID at a global batch of N, as `oppa.pipeline.torch_csv` writes it
 """
 
 import os
@@ -8,20 +8,20 @@ import shutil
 from pathlib import Path
 
 from oppa.errors import InputError
-from oppa.pipeline.configured import shape_of
-from oppa.pipeline.graph import Order
-from oppa.pipeline.order_file import order_of, write_order
+from oppa.pipeline.from_configuration import shape_of
+from oppa.pipeline.graph import Schedule
+from oppa.pipeline.torch_csv import parse_schedule, to_csv
 from oppa.problem.configuration import Configuration
 
 ORDERS = "orders"
 
 
-def store(folder: Path, configuration: Configuration, order: Order) -> None:
+def store(folder: Path, configuration: Configuration, schedule: Schedule) -> None:
     """Store a schedule in a folder's `orders/` atomically, replacing an earlier one; raises OSError if it cannot be written."""
     path = _path(folder, configuration)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(write_order(order))
+    draft.write_text(to_csv(schedule))
     draft.replace(path)
 
 
@@ -38,7 +38,7 @@ def stored(folder: Path, configuration: Configuration) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"`{path}` cannot be read: {error}", hint="`oppa scale-table` writes it again") from None
-    if (found := order_of(text, f"`{path}`").shape) != (asked := shape_of(configuration)):
+    if (found := parse_schedule(text, f"`{path}`").shape) != (asked := shape_of(configuration)):
         raise InputError(f"`{path}` is the order of another pipeline: {found}, not {asked}", hint="`oppa scale-table` writes it again")
     return text
 

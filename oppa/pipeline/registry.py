@@ -5,7 +5,7 @@ import functools
 from oppa.errors import InputError, nearest
 from oppa.pipeline import schedules
 from oppa.pipeline.costs import Costs
-from oppa.pipeline.graph import Order, Shape
+from oppa.pipeline.graph import PipelineShape, Schedule
 from oppa.pipeline.search.joint import search
 
 SEARCH = "search"
@@ -17,7 +17,7 @@ NODES = 1_000_000
 
 
 @functools.lru_cache(maxsize=512)
-def order(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Order:
+def build_schedule(name: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> Schedule:
     """Return a schedule by name; the same arguments return the same object.
 
     `search` is the shortest schedule found within the memory of 1F1B. It assumes equal stages whose forward pass, inputs' gradients and
@@ -26,15 +26,15 @@ def order(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> 
     Raises:
         InputError: the schedule is unknown, or does not allow these chunks or micro-batches.
     """
-    if schedule not in SCHEDULES:
-        raise InputError(f'`schedule = "{schedule}"` is not known', hint=nearest(schedule, SCHEDULES))
-    if schedule != SEARCH:
-        return schedules.order(schedule, ranks=ranks, micro_batches=micro_batches, chunks=chunks)
+    if name not in SCHEDULES:
+        raise InputError(f'`schedule = "{name}"` is not known', hint=nearest(name, SCHEDULES))
+    if name != SEARCH:
+        return schedules.build_schedule(name, ranks=ranks, micro_batches=micro_batches, chunks=chunks)
     equal = Costs(forward_s=[1.0] * ranks, backward_s=[1.0] * ranks, weight_s=[1.0] * ranks)
-    shape = Shape(ranks=ranks, micro_batches=micro_batches, chunks=chunks, folded=folded(schedule, chunks))
-    return search(equal, [shape], limit=ranks, recompute=False, nodes=NODES, proving_s=0).order
+    shape = PipelineShape(ranks=ranks, micro_batches=micro_batches, chunks=chunks, folded=folded(name, chunks))
+    return search(equal, [shape], limit=ranks, recompute=False, nodes=NODES, proving_s=0).schedule
 
 
-def folded(schedule: str, chunks: int) -> bool:
+def folded(name: str, chunks: int) -> bool:
     """Return whether the stages of a schedule form a V; a search with two chunks uses a V, which is faster at equal memory."""
-    return schedule in schedules.FOLDED or (schedule == SEARCH and chunks == 2)
+    return name in schedules.FOLDED or (name == SEARCH and chunks == 2)

@@ -1,16 +1,16 @@
 """Derive the pipeline of a configuration: its shape, its schedule, and the parts of the model in each stage."""
 
-from oppa.pipeline.graph import Order, Shape
-from oppa.pipeline.orders import SEARCH, folded, order
+from oppa.pipeline.graph import PipelineShape, Schedule
+from oppa.pipeline.registry import SEARCH, build_schedule, folded
 from oppa.pipeline.stage_layout import Stages, cut
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 
 
-def shape_of(configuration: Configuration) -> Shape:
+def shape_of(configuration: Configuration) -> PipelineShape:
     """Return the shape of the configuration's pipeline."""
     pp, chunks, count = configuration.pp, configuration.model_chunks, configuration.num_microbatches
-    return Shape(ranks=pp, micro_batches=count, chunks=chunks, folded=pp > 1 and folded(configuration.schedule, chunks))
+    return PipelineShape(ranks=pp, micro_batches=count, chunks=chunks, folded=pp > 1 and folded(configuration.schedule, chunks))
 
 
 def searches(configuration: Configuration) -> bool:
@@ -18,10 +18,10 @@ def searches(configuration: Configuration) -> bool:
     return configuration.pp > 1 and configuration.schedule == SEARCH
 
 
-def order_of(configuration: Configuration) -> Order:
+def schedule_of(configuration: Configuration) -> Schedule:
     """Return the schedule of the configuration; without a pipeline, it runs one micro-batch after the other."""
     shape = {"ranks": configuration.pp, "micro_batches": configuration.num_microbatches, "chunks": configuration.model_chunks}
-    return order(configuration.schedule if configuration.pp > 1 else "memory-minimal", **shape)
+    return build_schedule(configuration.schedule if configuration.pp > 1 else "memory-minimal", **shape)
 
 
 def stages_of(configuration: Configuration, model: Model) -> Stages:

@@ -15,7 +15,7 @@ import heapq
 import math
 from typing import NamedTuple
 
-from oppa.pipeline.search.task import TOLERANCE, Task
+from oppa.pipeline.search.task import TOLERANCE, ScheduleTask
 
 
 class Rules(NamedTuple):
@@ -31,13 +31,13 @@ class Rules(NamedTuple):
     """A later chunk goes first; otherwise the chunk with fewer micro-batches done goes first."""
 
 
-def construct(task: Task, rules: Rules) -> list[list[int]]:
+def construct(task: ScheduleTask, rules: Rules) -> list[list[int]]:
     """Return the lists of codes that the rules lead to."""
     return _Construction(task, rules).lists
 
 
 class _Construction:
-    def __init__(self, task: Task, rules: Rules) -> None:
+    def __init__(self, task: ScheduleTask, rules: Rules) -> None:
         self.task, self.rules = task, rules
         ranks, stages = task.shape.ranks, task.shape.stages
         self.lists: list[list[int]] = [[] for _ in range(ranks)]
@@ -139,7 +139,7 @@ class _Construction:
             heapq.heappush(self._moments, (max(arrived, self._free[there]), there))
 
 
-def in_flight(task: Task, share: float, more: float) -> tuple[float, ...]:
+def in_flight(task: ScheduleTask, share: float, more: float) -> tuple[float, ...]:
     """Return the number of forward passes in flight on each rank, rounded, at least 1, shape (p,).
 
     It is `share` times the rank's round trip, counted in passes of its own, plus `more`.

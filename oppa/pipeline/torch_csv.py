@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from oppa.errors import InputError
-from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Node, Order, Shape, whole
+from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Action, PipelineShape, Schedule, whole
 from oppa.pipeline.validation import violations
 
 LETTERS = {FORWARD: "F", BACKWARD: "I", WEIGHT: "W"}
@@ -19,18 +19,18 @@ WHOLE = "B"
 _CELL = re.compile(r"(\d+)([FIBW])(\d+)")
 
 
-def write_order(order: Order) -> str:
+def to_csv(schedule: Schedule) -> str:
     """Return the CSV text of a schedule."""
-    return "".join(",".join(row) + "\n" for row in cells(order))
+    return "".join(",".join(row) + "\n" for row in cells(schedule))
 
 
-def cells(order: Order) -> list[list[str]]:
+def cells(schedule: Schedule) -> list[list[str]]:
     """Return the cells of a schedule, for each rank."""
-    return [list(_cells(order, nodes)) for nodes in order.ranks]
+    return [list(_cells(schedule, actions)) for actions in schedule.ranks]
 
 
-def read_order(path: Path) -> Order:
-    """Read a schedule from a CSV file, whether `write_order`, torch or an editor wrote it.
+def read_schedule(path: Path) -> Schedule:
+    """Read a schedule from a CSV file, whether `to_csv`, torch or an editor wrote it.
 
     Raises:
         InputError: a cell is not a pass, and its line; or the schedule is not valid (`oppa.pipeline.validation`).
@@ -39,42 +39,42 @@ def read_order(path: Path) -> Order:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"`{path}` cannot be read: {error}", hint="name the CSV file of an order") from None
-    return order_of(text, f"`{path}`")
+    return parse_schedule(text, f"`{path}`")
 
 
-def order_of(text: str, where: str) -> Order:
-    """Parse the text of a schedule; raises InputError as `read_order` does, with `where` as the source of the text."""
+def parse_schedule(text: str, where: str) -> Schedule:
+    """Parse the text of a schedule; raises InputError as `read_schedule` does, with `where` as the source of the text."""
     lines = [[cell.strip() for cell in line.split(",") if cell.strip()] for line in text.splitlines()]
-    ranks = [[node for cell in row for node in _nodes(cell, f"{where}, line {number}")] for number, row in enumerate(lines, start=1)]
+    ranks = [[action for cell in row for action in _nodes(cell, f"{where}, line {number}")] for number, row in enumerate(lines, start=1)]
     if not ranks or not all(ranks):
         raise InputError(f"{where}: a rank has nothing to do", hint="a line for each rank, a cell for each pass")
-    order = Order(
+    schedule = Schedule(
         shape=_shape(ranks), split=any("I" in cell or "W" in cell for row in lines for cell in row), ranks=tuple(map(tuple, ranks))
     )
-    found = order if order.split else whole(order)
+    found = schedule if schedule.split else whole(schedule)
     if wrong := violations(found):
         raise InputError(f"{where} is no order: {wrong[0]}", hint=f"{len(wrong)} such in all" if len(wrong) > 1 else "")
     return found
 
 
-def _cells(order: Order, nodes: Iterable[Node]) -> Iterator[str]:
-    for node in nodes:
-        both = node.kind == BACKWARD and (not order.split or node in order.together)
-        if node.kind != WEIGHT or node not in order.together:
-            yield f"{node.stage}{WHOLE if both else LETTERS[node.kind]}{node.micro_batch}"
+def _cells(schedule: Schedule, actions: Iterable[Action]) -> Iterator[str]:
+    for action in actions:
+        both = action.kind == BACKWARD and (not schedule.split or action in schedule.together)
+        if action.kind != WEIGHT or action not in schedule.together:
+            yield f"{action.stage}{WHOLE if both else LETTERS[action.kind]}{action.micro_batch}"
 
 
-def _nodes(cell: str, where: str) -> list[Node]:
+def _nodes(cell: str, where: str) -> list[Action]:
     if not (match := _CELL.fullmatch(cell)):
         raise InputError(f"{where}: `{cell}` is no pass", hint="stage, one of F I B W, micro-batch: `1F0`")
     stage, letter, micro_batch = int(match[1]), match[2], int(match[3])
     kinds = {WHOLE: (BACKWARD, WEIGHT)} | {letter: (kind,) for kind, letter in LETTERS.items()}
-    return [Node(kind, stage, micro_batch) for kind in kinds[letter]]
+    return [Action(kind, stage, micro_batch) for kind in kinds[letter]]
 
 
-def _shape(ranks: list[list[Node]]) -> Shape:
+def _shape(ranks: list[list[Action]]) -> PipelineShape:
     """Infer the shape: a V if a rank has two stages and the first rank holds the last stage, else every chunk starts at rank 0."""
-    stages = 1 + max(node.stage for nodes in ranks for node in nodes)
-    folded = len(ranks) > 1 and stages == 2 * len(ranks) and any(node.stage == stages - 1 for node in ranks[0])
-    micro_batches = 1 + max(node.micro_batch for nodes in ranks for node in nodes)
-    return Shape(ranks=len(ranks), micro_batches=micro_batches, chunks=max(stages // len(ranks), 1), folded=folded)
+    stages = 1 + max(action.stage for actions in ranks for action in actions)
+    folded = len(ranks) > 1 and stages == 2 * len(ranks) and any(action.stage == stages - 1 for action in ranks[0])
+    micro_batches = 1 + max(action.micro_batch for actions in ranks for action in actions)
+    return PipelineShape(ranks=len(ranks), micro_batches=micro_batches, chunks=max(stages // len(ranks), 1), folded=folded)

@@ -6,15 +6,15 @@ schedule is valid.
 
 from typing import Self
 
-from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Node, Shape
-from oppa.pipeline.sketch import Sketch
+from oppa.pipeline.graph import BACKWARD, FORWARD, WEIGHT, Action, PipelineShape
+from oppa.pipeline.schedule_builder import ScheduleBuilder
 
 F, B, W = FORWARD, BACKWARD, WEIGHT
 
 
-def zb_v(shape: Shape, rank: int) -> list[Node]:
+def zb_v(shape: PipelineShape, rank: int) -> list[Action]:
     """Return the nodes of one rank in ZB-V (Qi et al. 2024, section 6)."""
-    p, down, up, rank_ = shape.ranks, rank, shape.stages - 1 - rank, Sketch()
+    p, down, up, rank_ = shape.ranks, rank, shape.stages - 1 - rank, ScheduleBuilder()
     for _ in range(2 * (p - rank) - 1):
         rank_.do(F, down)
     for _ in range(rank):
@@ -33,10 +33,10 @@ def zb_v(shape: Shape, rank: int) -> list[Node]:
     for stage in (up, down):
         while rank_.count(W, stage) < rank_.count(B, stage):
             rank_.do(W, stage)
-    return _first(rank_.nodes, shape)
+    return _first(rank_.actions, shape)
 
 
-def dualpipe_v(shape: Shape, rank: int) -> list[Node]:
+def dualpipe_v(shape: PipelineShape, rank: int) -> list[Action]:
     """Return the nodes of one rank in DualPipeV (DeepSeek-AI 2025, eight steps).
 
     In its main part, forward and backward passes of the two chunks alternate. Its authors run such a pair at once, so that one computes
@@ -61,10 +61,10 @@ def dualpipe_v(shape: Shape, rank: int) -> list[Node]:
         rank_.weights().later(down)
     for _ in range(rank + 1):
         rank_.weights()
-    return _first(rank_.nodes, shape)
+    return _first(rank_.actions, shape)
 
 
-class _Late(Sketch):
+class _Late(ScheduleBuilder):
     """Adds weights' gradients right after their backward pass, or defers them."""
 
     def __init__(self) -> None:
@@ -89,5 +89,5 @@ class _Late(Sketch):
         return self
 
 
-def _first(nodes: list[Node], shape: Shape) -> list[Node]:
-    return [node for node in nodes if node.micro_batch < shape.micro_batches]
+def _first(actions: list[Action], shape: PipelineShape) -> list[Action]:
+    return [action for action in actions if action.micro_batch < shape.micro_batches]

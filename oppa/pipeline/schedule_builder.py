@@ -3,19 +3,19 @@
 import collections
 from typing import Self
 
-from oppa.pipeline.graph import Node
+from oppa.pipeline.graph import Action
 
 
-class Sketch:
+class ScheduleBuilder:
     """Holds the nodes of a rank so far."""
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.actions: list[Action] = []
         self._done: collections.Counter[tuple[int, int]] = collections.Counter()
 
     def do(self, kind: int, stage: int) -> Self:
         """Append a node of this kind for the next micro-batch of a stage."""
-        self.nodes.append(Node(kind, stage, self._done[kind, stage]))
+        self.actions.append(Action(kind, stage, self._done[kind, stage]))
         self._done[kind, stage] += 1
         return self
 
