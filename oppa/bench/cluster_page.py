@@ -20,9 +20,9 @@ from oppa.bench.cluster_sim import (
     scaling_of,
 )
 from oppa.cluster.comparison import FREE, NONE
-from oppa.cluster.decisions import Settings
 from oppa.cluster.elastic import Elasticity
 from oppa.cluster.models import MODELS
+from oppa.cluster.scaling import Settings
 from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.inputs import Inputs
 from oppa.report.record import Section, write_record

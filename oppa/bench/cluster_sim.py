@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from oppa.bench import published
 from oppa.bench.declared import ELASTIC
-from oppa.cluster.comparison import FREE, NONE, Cluster, Row, compared
-from oppa.cluster.decisions import Settings
+from oppa.cluster.comparison import FREE, NONE, PolicyRow, SharedCluster, compared
 from oppa.cluster.elastic import Elasticity, elastic
 from oppa.cluster.generator import SEREN, generate
 from oppa.cluster.job import ScaleTable
-from oppa.cluster.models import MODELS, Published, elasticity
+from oppa.cluster.models import MODELS, PublishedModel, elasticity
+from oppa.cluster.scaling import Settings
 
 SEEDS = (0, 1, 2, 3, 4)
 SHARE = 0.2
@@ -48,11 +48,11 @@ class Ran:
     """Holds a world and the result of each policy in it."""
 
     world: World
-    rows: tuple[Row, ...]
+    rows: tuple[PolicyRow, ...]
     seconds: float
     """Seconds that the simulation took in one process."""
 
-    def row(self, policy: str) -> Row:
+    def row(self, policy: str) -> PolicyRow:
         """Return the result of one policy."""
         return next(row for row in self.rows if row.policy == policy)
 
@@ -82,7 +82,7 @@ def simulated(world: World, kinds: Mapping[int, Elasticity]) -> Ran:
     jobs = elastic(generate(SEREN, days=world.days, seed=world.seed), world.share, kinds, seed=world.seed)
     settings = Settings(threshold=world.threshold, window_s=world.window_h * 3600)
     begin_s = time.perf_counter()
-    found = compared(jobs, Cluster(gpus=SEREN.gpus, each=SEREN.gpus_per_node, settings=settings), world.policies)
+    found = compared(jobs, SharedCluster(gpus=SEREN.gpus, each=SEREN.gpus_per_node, settings=settings), world.policies)
     return Ran(world=world, rows=tuple(row for row, _ in found), seconds=time.perf_counter() - begin_s)
 
 
@@ -99,7 +99,7 @@ def scale_tables(tell: Callable[[str], None], names: Sequence[str] = ELASTIC) ->
     return found | ({} if published.missing({published.NANOTRON: ""}) else {MEASURED: measured_elasticity(models)})
 
 
-def measured_elasticity(models: Sequence[Published] = MODELS) -> dict[int, Elasticity]:
+def measured_elasticity(models: Sequence[PublishedModel] = MODELS) -> dict[int, Elasticity]:
     """Return the elasticity of an 8B model on 8 to 512 H100, with the fastest setting on each number of nodes (the Ultra-Scale Playbook).
 
     The result has an entry for each model's number of GPUs. The costs of a change are the model's own.

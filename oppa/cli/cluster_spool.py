@@ -37,7 +37,7 @@ def submit(
     Exit codes: 0 taken, 2 wrong input.
     """
     from oppa.cli import style
-    from oppa.cluster.real.spool import submit as put
+    from oppa.cluster.slurm.spool import submit as put
 
     taken = put(spool, job, table, hosts=hosts, name=name)
     sizes = ", ".join(f"{size.gpus} ({size.speedup:.2f})" for size in taken.table.sizes)
@@ -67,13 +67,13 @@ def run(
 
     from oppa.cli import style
     from oppa.cli.watch import Interruption
-    from oppa.cluster.decisions import Settings
-    from oppa.cluster.real.controller import Controller
+    from oppa.cluster.scaling import Settings
+    from oppa.cluster.slurm.controller import ClusterController
     from oppa.training.run_folder import held
 
     settings = Settings(threshold=threshold, window_s=window_hours * 3600, counted_gpus=counted_hosts, most=most, first=first, unit="hosts")
     partitioned = [f"--sbatch=--partition={partition}"] if partition else []
-    controller = Controller(
+    controller = ClusterController(
         spool,
         settings,
         words=["--launcher", "slurm", *partitioned, *(f"--sbatch={word}" for word in sbatch or ())],
@@ -102,18 +102,18 @@ def status(
 
     Exit codes: 0, 2 wrong input.
     """
-    from oppa.cluster.real.spool import Elastic, folders
-    from oppa.cluster.real.status import status_of
+    from oppa.cluster.slurm.spool import ElasticJob, folders
+    from oppa.cluster.slurm.status import status_of
     from oppa.errors import OppaError
 
     rows = list[dict[str, Any]]()
     for folder in folders(spool):
         try:
-            found = status_of(Elastic.read(folder))
+            found = status_of(ElasticJob.read(folder))
         except (OppaError, OSError) as error:
             rows.append({"name": folder.name, "state": "damaged", "why": str(error)})
             continue
-        sizes = {"hosts": found.hosts, "wanted": found.wanted, "asks_for": found.job.hosts}
+        sizes = {"hosts": found.hosts, "wanted": found.desired, "asks_for": found.job.hosts}
         rows.append({"name": folder.name, "state": found.state, **sizes, "steps": found.steps, "loss": found.loss})
     if as_json:
         typer.echo(json.dumps({"jobs": rows}, indent=1))
@@ -137,7 +137,7 @@ def cancel(
     Exit codes: 0, 2 wrong input.
     """
     from oppa.cli import style
-    from oppa.cluster.real.spool import job_of
+    from oppa.cluster.slurm.spool import job_of
 
     job = job_of(spool, name)
     job.cancel()
@@ -154,7 +154,7 @@ def retry(
     Exit codes: 0, 2 wrong input.
     """
     from oppa.cli import style
-    from oppa.cluster.real.spool import job_of
+    from oppa.cluster.slurm.spool import job_of
 
     job = job_of(spool, name)
     job.retry()

@@ -11,10 +11,10 @@ from oppa.cli.cluster_options import First, Most, Threshold, WindowHours
 from oppa.errors import InputError
 
 if TYPE_CHECKING:
-    from oppa.cluster.comparison import Cluster, Queued, Row
+    from oppa.cluster.comparison import PolicyRow, QueueingTimes, SharedCluster
     from oppa.cluster.elastic import Elasticity
-    from oppa.cluster.generator import Like
-    from oppa.cluster.job import Job
+    from oppa.cluster.generator import TraceProfile
+    from oppa.cluster.job import TraceJob
     from oppa.cluster.result import Result
     from oppa.report.record import Section
 
@@ -58,10 +58,10 @@ def simulate(
 
     Exit codes: 0 simulated, 2 wrong input.
     """
-    from oppa.cluster.comparison import NONE, Cluster
-    from oppa.cluster.decisions import Settings
+    from oppa.cluster.comparison import NONE, SharedCluster
     from oppa.cluster.elastic import elastic as made_elastic
     from oppa.cluster.policies import policy_of
+    from oppa.cluster.scaling import Settings
     from oppa.cluster.simulation import Failures
     from oppa.cluster.traces import read_trace
 
@@ -70,7 +70,7 @@ def simulate(
     for name in names:
         policy_of(name, settings)
     failures = Failures(every_s=fails_days * 86_400, seed=seed) if fails_days else None
-    shared = Cluster(gpus=gpus, each=gpus_per_node, settings=settings, backfill=backfill, failures=failures)
+    shared = SharedCluster(gpus=gpus, each=gpus_per_node, settings=settings, backfill=backfill, failures=failures)
     jobs = made_elastic(read_trace(trace), elastic, _kinds(table or [], start_s, replicas=replicas), seed=seed)
     found = _told(jobs, shared, names)
     if decisions:
@@ -95,7 +95,7 @@ def generate(
 
     Exit codes: 0 written, 2 wrong input.
     """
-    from oppa.cluster.comparison import NONE, Cluster, queues
+    from oppa.cluster.comparison import NONE, SharedCluster, queues
     from oppa.cluster.generator import generate as made
     from oppa.cluster.generator import like as known_by
     from oppa.cluster.traces import write_trace
@@ -104,7 +104,7 @@ def generate(
     known = known_by(like)
     jobs = made(known, days=days, seed=seed)
     write_text(out, write_trace(jobs))
-    result = _told(jobs, Cluster(gpus=known.gpus, each=known.gpus_per_node), [NONE])[0][1]
+    result = _told(jobs, SharedCluster(gpus=known.gpus, each=known.gpus_per_node), [NONE])[0][1]
     found = queues(result, known)
     if as_json:
         import dataclasses
@@ -120,7 +120,7 @@ def generate(
     style.err().print(f"written: {out}, {len(jobs)} jobs", markup=False)
 
 
-def _told(jobs: "Sequence[Job]", shared: "Cluster", policies: Sequence[str]) -> "list[tuple[Row, Result]]":
+def _told(jobs: "Sequence[TraceJob]", shared: "SharedCluster", policies: Sequence[str]) -> "list[tuple[PolicyRow, Result]]":
     """Simulate the jobs under each policy in turn, and show the progress."""
     from oppa.cli import style
     from oppa.cluster.comparison import compared
@@ -144,7 +144,7 @@ def _kinds(tables: Sequence[Path], start_s: float, *, replicas: bool) -> "dict[i
         return elasticity(replicas=replicas)
 
 
-def _write_decisions(file: Path, found: "Sequence[tuple[Row, Result]]") -> None:
+def _write_decisions(file: Path, found: "Sequence[tuple[PolicyRow, Result]]") -> None:
     from oppa.report.page import write_text
 
     lines = [
@@ -166,7 +166,7 @@ def _write_decisions(file: Path, found: "Sequence[tuple[Row, Result]]") -> None:
     write_text(file, "".join(f"{line}\n" for line in lines))
 
 
-def _plain(row: "Row", none: "Row") -> dict[str, Any]:
+def _plain(row: "PolicyRow", none: "PolicyRow") -> dict[str, Any]:
     import dataclasses
 
     ratios = {"completion_ratio": _ratio(row.completion_s, none.completion_s), "queue_ratio": _ratio(row.queue_s, none.queue_s)}
@@ -177,7 +177,7 @@ def _ratio(value: float, reference: float) -> float:
     return value / reference if reference else 1.0
 
 
-def _section(rows: "Sequence[Row]", jobs: "Sequence[Job]", shared: "Cluster") -> "Section":
+def _section(rows: "Sequence[PolicyRow]", jobs: "Sequence[TraceJob]", shared: "SharedCluster") -> "Section":
     from oppa.report.record import Section
     from oppa.units import format_seconds
 
@@ -203,7 +203,7 @@ def _section(rows: "Sequence[Row]", jobs: "Sequence[Job]", shared: "Cluster") ->
     )
 
 
-def _queue_section(found: "Sequence[Queued]", result: "Result", known: "Like", days: float) -> "Section":
+def _queue_section(found: "Sequence[QueueingTimes]", result: "Result", known: "TraceProfile", days: float) -> "Section":
     from oppa.report.record import Section
     from oppa.units import format_seconds
 

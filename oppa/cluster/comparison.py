@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from oppa.cluster.decisions import Settings
-from oppa.cluster.generator import WAITS_S, Like
-from oppa.cluster.job import Job
+from oppa.cluster.generator import WAITS_S, TraceProfile
+from oppa.cluster.job import TraceJob
 from oppa.cluster.nodes import Nodes
 from oppa.cluster.policies import policy_of
 from oppa.cluster.result import Result
+from oppa.cluster.scaling import Settings
 from oppa.cluster.simulation import Failures, Simulation
 
 NONE, FREE = "none", "free changes"
@@ -20,7 +20,7 @@ Told = Callable[[str, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class SharedCluster:
     """The GPUs that jobs run on, and the rules of the scheduler."""
 
     gpus: int
@@ -30,7 +30,7 @@ class Cluster:
     backfill: bool = False
     failures: Failures | None = None
 
-    def run(self, jobs: Sequence[Job], policy: str, tell: Callable[[int], None] = lambda _: None) -> Result:
+    def run(self, jobs: Sequence[TraceJob], policy: str, tell: Callable[[int], None] = lambda _: None) -> Result:
         """Simulate a trace under a policy; raises InputError for a trace that cannot run, and for an unknown policy."""
         chosen = policy_of("greedy" if policy == FREE else policy, self.settings)
         trace = [dataclasses.replace(job, save_s=0.0, start_s=0.0) for job in jobs] if policy == FREE else jobs
@@ -39,7 +39,7 @@ class Cluster:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PolicyRow:
     """Results of one policy."""
 
     policy: str
@@ -59,7 +59,9 @@ class Row:
     """Number of elastic jobs."""
 
 
-def compared(jobs: Sequence[Job], cluster: Cluster, policies: Sequence[str], tell: Told = lambda *_: None) -> list[tuple[Row, Result]]:
+def compared(
+    jobs: Sequence[TraceJob], cluster: SharedCluster, policies: Sequence[str], tell: Told = lambda *_: None
+) -> list[tuple[PolicyRow, Result]]:
     """Simulate a trace under each policy, and return a row and the full result of each."""
     names = {job.name for job in jobs if job.table is not None}
     found = []
@@ -69,8 +71,8 @@ def compared(jobs: Sequence[Job], cluster: Cluster, policies: Sequence[str], tel
     return found
 
 
-def _row(policy: str, result: Result, names: set[str], until_s: float) -> Row:
-    return Row(
+def _row(policy: str, result: Result, names: set[str], until_s: float) -> PolicyRow:
+    return PolicyRow(
         policy=policy,
         completion_s=result.completion_s(names),
         queue_s=result.queue_s(names),
@@ -83,7 +85,7 @@ def _row(policy: str, result: Result, names: set[str], until_s: float) -> Row:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
+class QueueingTimes:
     """Queueing times of one type of jobs."""
 
     kind: str
@@ -95,12 +97,12 @@ class Queued:
     """The same shares as published."""
 
 
-def queues(result: Result, known: Like) -> list[Queued]:
+def queues(result: Result, known: TraceProfile) -> list[QueueingTimes]:
     """Return simulated and published queueing times, one entry per type of job."""
     found = []
     for kind in known.kinds:
         waits = np.array([each.queue_s for each in result.done if each.job.kind == kind.name])
         shares = tuple(float((waits <= wait_s).mean()) for wait_s in WAITS_S) if len(waits) else (1.0,) * len(WAITS_S)
         mean_s = float(waits.mean()) if len(waits) else 0.0
-        found.append(Queued(kind=kind.name, jobs=len(waits), mean_s=mean_s, shares=shares, published=kind.queued))
+        found.append(QueueingTimes(kind=kind.name, jobs=len(waits), mean_s=mean_s, shares=shares, published=kind.queued))
     return found

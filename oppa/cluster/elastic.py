@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from oppa.cluster.job import Job, ScaleTable
+from oppa.cluster.job import ScaleTable, TraceJob
 from oppa.errors import InputError
 from oppa.table import Table
 
@@ -23,7 +23,7 @@ class Elasticity:
     start_s: float
 
 
-def elastic(jobs: Sequence[Job], share: float, kinds: Mapping[int, Elasticity], *, seed: int = 0) -> list[Job]:
+def elastic(jobs: Sequence[TraceJob], share: float, kinds: Mapping[int, Elasticity], *, seed: int = 0) -> list[TraceJob]:
     """Make a share of the pretraining jobs elastic, and return all jobs. A larger share contains the elastic jobs of a smaller one.
 
     Args:
@@ -40,7 +40,7 @@ def elastic(jobs: Sequence[Job], share: float, kinds: Mapping[int, Elasticity], 
     count = min(len(able), round(share * len(pretraining)))
     chosen = set(np.random.default_rng(seed).permutation(able)[:count].tolist())
 
-    def made(number: int, job: Job) -> Job:
+    def made(number: int, job: TraceJob) -> TraceJob:
         if number not in chosen:
             return job
         kind = kinds[job.gpus]

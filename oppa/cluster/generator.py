@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oppa.cluster.job import Job
+from oppa.cluster.job import TraceJob
 from oppa.errors import InputError, nearest
 
 DAY_S = 86_400.0
@@ -32,7 +32,7 @@ DEBUG_WEIGHTS = (0.118, 0.008, 0.038, 0.687, 0.061, 0.043, 0.0084, 0.0047, 0.009
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class JobKind:
     """One type of jobs."""
 
     name: str
@@ -52,7 +52,7 @@ class Kind:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Like:
+class TraceProfile:
     """Published properties of a cluster and its jobs, which a generated trace simulates."""
 
     name: str
@@ -63,10 +63,10 @@ class Like:
     jobs_a_day: float
     queue_s: float
     """Published mean queueing time in seconds."""
-    kinds: tuple[Kind, ...]
+    kinds: tuple[JobKind, ...]
 
 
-SEREN = Like(
+SEREN = TraceProfile(
     name="seren",
     gpus=2_288,
     gpus_per_node=8,
@@ -74,7 +74,7 @@ SEREN = Like(
     jobs_a_day=330_000 / 90,
     queue_s=445.984,
     kinds=(
-        Kind(
+        JobKind(
             name="Eval",
             share=0.6486,
             gpu_time=0.060,
@@ -84,7 +84,7 @@ SEREN = Like(
             priority=0,
             batch=12,
         ),
-        Kind(
+        JobKind(
             name=PRETRAIN,
             share=0.0089,
             gpu_time=0.695,
@@ -93,7 +93,7 @@ SEREN = Like(
             queued=(0.72, 0.942, 0.996),
             priority=2,
         ),
-        Kind(
+        JobKind(
             name="SFT",
             share=0.1486,
             gpu_time=0.040,
@@ -101,7 +101,7 @@ SEREN = Like(
             gpus={1: 0.17, 2: 0.20, 4: 0.06, 8: 0.52, 16: 0.04, 32: 7.3e-3, 64: 1.2e-3, 128: 5.9e-4, 192: 3e-4, 256: 5e-5, 512: 4e-5},
             queued=(0.605, 0.848, 0.993),
         ),
-        Kind(
+        JobKind(
             name="MLLM",
             share=0.0295,
             gpu_time=0.055,
@@ -109,7 +109,7 @@ SEREN = Like(
             gpus={1: 0.30, 2: 0.25, 4: 0.06, 8: 0.30, 16: 0.047, 32: 0.018, 64: 0.0092, 128: 0.0125, 256: 0.0023},
             queued=(0.727, 0.937, 0.983),
         ),
-        Kind(
+        JobKind(
             name="Debug",
             share=0.0188,
             gpu_time=0.062,
@@ -118,7 +118,7 @@ SEREN = Like(
             queued=(0.848, 0.988, 0.999),
             batch=3,
         ),
-        Kind(
+        JobKind(
             name="Other",
             share=0.1456,
             gpu_time=0.088,
@@ -141,14 +141,14 @@ ARRANGED = 0.005
 """Tolerance of a type's GPU time, as a share."""
 
 
-def like(name: str) -> Like:
+def like(name: str) -> TraceProfile:
     """Return the profile of this name; raises InputError for an unknown name."""
     if name not in LIKE:
         raise InputError(f"`--like {name}` is not known", hint=nearest(name, LIKE))
     return LIKE[name]
 
 
-def generate(known: Like, *, days: float = 90.0, seed: int = 0) -> list[Job]:
+def generate(known: TraceProfile, *, days: float = 90.0, seed: int = 0) -> list[TraceJob]:
     """Return the jobs that arrive within `days`, in order of arrival; the same seed gives the same jobs.
 
     Raises:
@@ -170,12 +170,12 @@ def generate(known: Like, *, days: float = 90.0, seed: int = 0) -> list[Job]:
     drawn = small + _placed(large, _wanted(small, span_s), known.gpus * QUOTA, span_s, random)
     drawn.sort(key=lambda job: job[0])
     return [
-        Job(name=f"job-{number}", arrival_s=at, duration_s=lasts, gpus=held, kind=kind.name, priority=kind.priority)
+        TraceJob(name=f"job-{number}", arrival_s=at, duration_s=lasts, gpus=held, kind=kind.name, priority=kind.priority)
         for number, (at, lasts, held, kind) in enumerate(drawn)
     ]
 
 
-_Drawn = tuple[float, float, int, Kind]
+_Drawn = tuple[float, float, int, JobKind]
 """Arrival in seconds, duration in seconds, GPUs, and type."""
 
 
@@ -212,7 +212,7 @@ def _placed(large: Sequence[_Drawn], wanted: Floats, quota: float, span_s: float
     return placed
 
 
-def _durations_s(kind: Kind, count: int, random: np.random.Generator) -> Floats:
+def _durations_s(kind: JobKind, count: int, random: np.random.Generator) -> Floats:
     """Draw one duration from each of `count` strata, in random order."""
     strata = (np.arange(count) + random.random(count)) / max(count, 1)
     found: Floats = np.exp(np.interp(random.permutation(strata), QUANTILES, np.log(kind.durations_s)))

@@ -10,7 +10,7 @@ from oppa.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Scale:
+class JobScale:
     """A number of GPUs that a job can run on, and its speed-up over the requested number."""
 
     gpus: int
@@ -21,7 +21,7 @@ class Scale:
 class ScaleTable:
     """The sizes of an elastic job in ascending order. The requested size is one of them, with a speed-up of 1."""
 
-    sizes: tuple[Scale, ...]
+    sizes: tuple[JobScale, ...]
 
     @classmethod
     def of(cls, gpus: int, speedups: Iterable[tuple[int, float]]) -> Self:
@@ -37,17 +37,17 @@ class ScaleTable:
             if size in sizes and size != gpus:
                 raise InputError(f"a scale table has {size} GPUs twice", hint="keep one of them")
             sizes[size] = 1.0 if size == gpus else speedup
-        return cls(tuple(Scale(size, speedup) for size, speedup in sorted(sizes.items())))
+        return cls(tuple(JobScale(size, speedup) for size, speedup in sorted(sizes.items())))
 
     @functools.cached_property
-    def _fastest(self) -> tuple[tuple[int, ...], tuple[Scale, ...]]:
+    def _fastest(self) -> tuple[tuple[int, ...], tuple[JobScale, ...]]:
         """Return all sizes, and for each the fastest size that is not larger; the smallest of equally fast ones."""
-        best: list[Scale] = []
+        best: list[JobScale] = []
         for size in self.sizes:
             best.append(size if not best or size.speedup > best[-1].speedup else best[-1])
         return tuple(size.gpus for size in self.sizes), tuple(best)
 
-    def fastest(self, most: int) -> Scale | None:
+    def fastest(self, most: int) -> JobScale | None:
         """Return the fastest size of at most `most` GPUs; None if all sizes are larger."""
         gpus, best = self._fastest
         at = bisect.bisect_right(gpus, most)
@@ -62,7 +62,7 @@ class ScaleTable:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TraceJob:
     """One job of a trace."""
 
     name: str

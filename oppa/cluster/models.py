@@ -48,7 +48,7 @@ class Division(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedModel:
     """One model of table 2."""
 
     name: str
@@ -73,7 +73,7 @@ class Published:
         return self.dp * self.pp * STAGE
 
 
-SMALL = Published(
+SMALL = PublishedModel(
     name="small",
     active=1e9,
     parameters=7e9,
@@ -87,7 +87,7 @@ SMALL = Published(
     save_s=20,
     start_s=60,
 )
-MEDIUM = Published(
+MEDIUM = PublishedModel(
     name="medium",
     active=6e9,
     parameters=60e9,
@@ -101,7 +101,7 @@ MEDIUM = Published(
     save_s=30,
     start_s=90,
 )
-LARGE = Published(
+LARGE = PublishedModel(
     name="large",
     active=30e9,
     parameters=600e9,
@@ -119,7 +119,7 @@ MODELS = (SMALL, MEDIUM, LARGE)
 
 
 @functools.cache
-def entries(model: Published, *, replicas: bool, most: float = 4.0, division: Division = Division.SLICES) -> tuple[Entry, ...]:
+def entries(model: PublishedModel, *, replicas: bool, most: float = 4.0, division: Division = Division.SLICES) -> tuple[Entry, ...]:
     """Return the fastest candidate on each number of GPUs, up to `most` times the initial number, with the reason if it is left out.
 
     Args:
@@ -130,13 +130,13 @@ def entries(model: Published, *, replicas: bool, most: float = 4.0, division: Di
     return tuple(scale_table(job, ways, (model.gpus, _as_run(job, model)), ways.keys()))
 
 
-def table_of(model: Published, *, replicas: bool, most: float = 4.0, division: Division = Division.SLICES) -> ScaleTable:
+def table_of(model: PublishedModel, *, replicas: bool, most: float = 4.0, division: Division = Division.SLICES) -> ScaleTable:
     """Return the scale table of the model: the entries that are not left out."""
     found = entries(model, replicas=replicas, most=most, division=division)
     return ScaleTable.of(model.gpus, [(entry.devices, entry.speedup) for entry in found if not entry.left_out])
 
 
-def _sizes(model: Published, most: float) -> range:
+def _sizes(model: PublishedModel, most: float) -> range:
     return range(model.gpus, int(most * model.gpus) + 1, max(STAGE, model.gpus // STEPS))
 
 
@@ -144,21 +144,21 @@ def _ways(job: ScaledJob, gpus: int, replicas: list[int] | None) -> list[ScaleCa
     return list(candidates(job, gpus, replicas=replicas, schedules=SCHEDULES))
 
 
-def elasticity(*, replicas: bool, models: Sequence[Published] = MODELS) -> dict[int, Elasticity]:
+def elasticity(*, replicas: bool, models: Sequence[PublishedModel] = MODELS) -> dict[int, Elasticity]:
     """Return the elasticity of jobs like each model, with the assumed cost of a change, by their initial number of GPUs."""
     return {
         model.gpus: Elasticity(table=table_of(model, replicas=replicas), save_s=model.save_s, start_s=model.start_s) for model in models
     }
 
 
-def _as_run(job: ScaledJob, model: Published) -> ScaleCandidate:
+def _as_run(job: ScaledJob, model: PublishedModel) -> ScaleCandidate:
     configuration = Configuration(dp=model.dp, pp=model.pp, global_batch=model.batch, micro_batch=1, stage_layout=BALANCED)
     order = schedule_of(configuration)
     stages = cut(BALANCED, order.shape, job.profile.costs, job.profile.chain)
     return candidate(job, order, dp=model.dp, schedule=configuration.schedule, stage_layout=BALANCED, stages=stages)
 
 
-def job_of(model: Published, division: Division) -> ScaledJob:
+def job_of(model: PublishedModel, division: Division) -> ScaledJob:
     """Return a job with a synthetic profile of the model: the time of each part is its operations over the throughput of a stage."""
     logits = VOCAB * model.hidden
     blocks = model.layers + model.heads

@@ -12,14 +12,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from oppa.cluster.decisions import Running, ScaleDecision, Settings, grow, shared_out
+from oppa.cluster.scaling import Running, ScaleDecision, Settings, grow, shared_out
 from oppa.errors import InputError, nearest
 
 Possible = Callable[[Running, int], bool]
 """Returns True if the placement allows a job to hold this number of GPUs."""
 
 
-class Policy(Protocol):
+class ScalingPolicy(Protocol):
     """The scaling policy of one cluster."""
 
     def scale(self, running: Sequence[Running], idle: int, rate: float, possible: Possible) -> list[ScaleDecision]:
@@ -65,7 +65,7 @@ class ElasticFlow:
 NAMES = ("none", "greedy", "flextrain", "elasticflow")
 
 
-def policy_of(name: str, settings: Settings) -> Policy | None:
+def policy_of(name: str, settings: Settings) -> ScalingPolicy | None:
     """Return the policy of this name, or None for `none`; raises InputError for an unknown name."""
     if name not in NAMES:
         raise InputError(f"`--policy {name}` is not known", hint=nearest(name, NAMES))

@@ -6,15 +6,15 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oppa.cluster.decisions import ScaleDecision
-from oppa.cluster.job import Job
+from oppa.cluster.job import TraceJob
+from oppa.cluster.scaling import ScaleDecision
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """One job that has ended."""
 
-    job: Job
+    job: TraceJob
     number: int
     """Position in the order of arrivals."""
     started_s: float

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from oppa.cluster.arrivals import Arrivals
-from oppa.cluster.decisions import Running, ScaleDecision, Settings, reclaim
-from oppa.cluster.job import Job
+from oppa.cluster.job import TraceJob
 from oppa.cluster.nodes import Holding, Nodes, less, surplus
-from oppa.cluster.policies import Policy
+from oppa.cluster.policies import ScalingPolicy
 from oppa.cluster.result import Done, Result, Usage
+from oppa.cluster.scaling import Running, ScaleDecision, Settings, reclaim
 from oppa.errors import InputError
 
 CHECK_S = 60.0
@@ -67,7 +67,7 @@ class _Task:
 
     __slots__ = ("changes", "end", "gpu_s", "gpus", "holding", "job", "left_s", "number", "ready_s", "seen_s", "speed", "started_s")
 
-    def __init__(self, number: int, job: Job) -> None:
+    def __init__(self, number: int, job: TraceJob) -> None:
         self.number, self.job = number, job
         self.left_s = job.duration_s
         """Remaining work, in seconds on the requested GPUs."""
@@ -109,9 +109,9 @@ class Simulation:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[TraceJob],
         nodes: Nodes,
-        policy: Policy | None,
+        policy: ScalingPolicy | None,
         settings: Settings,
         *,
         backfill: bool = False,
@@ -241,7 +241,7 @@ class Simulation:
             self._shadow = until_s, spare - (nodes if late else 0)
             self._start(task, holding)
 
-    def _start_of(self, job: Job) -> tuple[float, int]:
+    def _start_of(self, job: TraceJob) -> tuple[float, int]:
         """Return when a job can start if no other job does, and the number of whole nodes left then."""
         ending = ((task.end_s, task.holding) for task in self._running.values())
         repaired = ((due_s, {node: self._nodes.each}) for node, due_s in self._down.items())
@@ -278,7 +278,7 @@ class Simulation:
     def _possible(self, running: Running, gpus: int) -> bool:
         return self._nodes.fits(gpus - running.gpus)
 
-    def _ask_back(self, job: Job) -> None:
+    def _ask_back(self, job: TraceJob) -> None:
         """Reclaim spare GPUs of elastic jobs for a job that cannot start."""
         if not any(task.spare for task in self._elastic.values()):
             return
@@ -351,7 +351,7 @@ class Simulation:
         self._schedule()
 
 
-def require_progress(jobs: Sequence[Job], nodes: Nodes, failures: Failures) -> None:
+def require_progress(jobs: Sequence[TraceJob], nodes: Nodes, failures: Failures) -> None:
     """Refuse failures so frequent that a job would hardly ever reach a checkpoint; raises InputError."""
     widest = max(jobs, key=lambda job: job.gpus, default=None)
     spans = math.ceil(widest.gpus / nodes.each) if widest else 1
@@ -363,7 +363,7 @@ def require_progress(jobs: Sequence[Job], nodes: Nodes, failures: Failures) -> N
         )
 
 
-def require_possible(jobs: Sequence[Job], nodes: Nodes) -> None:
+def require_possible(jobs: Sequence[TraceJob], nodes: Nodes) -> None:
     """Refuse a trace that no scheduler could run.
 
     Raises:

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from oppa.cluster.job import Job
+from oppa.cluster.job import TraceJob
 from oppa.errors import InputError
 
 COLUMNS = ("job_id", "submit_s", "duration_s", "gpu_num", "type", "priority")
@@ -28,7 +28,7 @@ NEVER = (None, "None", "")
 _PHILLY_TIME = "%Y-%m-%d %H:%M:%S"
 
 
-def read_trace(path: Path) -> list[Job]:
+def read_trace(path: Path) -> list[TraceJob]:
     """Return all jobs that request GPUs, in order of arrival; the first one arrives at 0.
 
     Raises:
@@ -46,7 +46,7 @@ def read_trace(path: Path) -> list[Job]:
     return sorted(moved, key=lambda job: (job.arrival_s, job.name))
 
 
-def write_trace(jobs: Iterable[Job]) -> str:
+def write_trace(jobs: Iterable[TraceJob]) -> str:
     """Return the text of a trace in oppa's format."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
@@ -55,7 +55,7 @@ def write_trace(jobs: Iterable[Job]) -> str:
     return text.getvalue()
 
 
-def _rows(path: Path, text: str) -> Iterator[Job]:
+def _rows(path: Path, text: str) -> Iterator[TraceJob]:
     lines = csv.DictReader(io.StringIO(text, newline=""))
     try:
         found = lines.fieldnames or []
@@ -72,7 +72,7 @@ def _rows(path: Path, text: str) -> Iterator[Job]:
         raise InputError(f"`{path}`, line {number}: {error}", hint="mend the line, or leave it out") from None
 
 
-def _sensible(job: Job, where: str) -> Job:
+def _sensible(job: TraceJob, where: str) -> TraceJob:
     if not isinstance(job.name, str) or not job.name:
         raise InputError(f"{where}: a job without a name", hint="names tell jobs apart: give it one, or leave it out")
     if not 0 <= job.duration_s < math.inf:
@@ -82,10 +82,10 @@ def _sensible(job: Job, where: str) -> Job:
     return job
 
 
-def _oppa(cells: Mapping[str, str]) -> Job:
+def _oppa(cells: Mapping[str, str]) -> TraceJob:
     kind = cells.get("type") or ""
     priority = cells.get("priority") or ""
-    return Job(
+    return TraceJob(
         name=cells["job_id"],
         arrival_s=float(cells["submit_s"]),
         duration_s=float(cells["duration_s"]),
@@ -95,8 +95,8 @@ def _oppa(cells: Mapping[str, str]) -> Job:
     )
 
 
-def _acme(cells: Mapping[str, str]) -> Job:
-    return Job(
+def _acme(cells: Mapping[str, str]) -> TraceJob:
+    return TraceJob(
         name=cells["job_id"],
         arrival_s=datetime.fromisoformat(cells["submit_time"]).timestamp(),
         duration_s=float(cells["duration"]),
@@ -106,9 +106,9 @@ def _acme(cells: Mapping[str, str]) -> Job:
     )
 
 
-def _kalos(cells: Mapping[str, str]) -> Job:
+def _kalos(cells: Mapping[str, str]) -> TraceJob:
     kind = cells["job_class"]
-    return Job(
+    return TraceJob(
         name=cells["job_id"],
         arrival_s=float(cells["arrival_s"]),
         duration_s=float(cells["duration_s_lo"]),
@@ -118,14 +118,14 @@ def _kalos(cells: Mapping[str, str]) -> Job:
     )
 
 
-_READERS: Sequence[tuple[Sequence[str], Callable[[Mapping[str, str]], Job]]] = (
+_READERS: Sequence[tuple[Sequence[str], Callable[[Mapping[str, str]], TraceJob]]] = (
     (COLUMNS[:4], _oppa),
     (("job_id", "gpu_num", "type", "submit_time", "duration"), _acme),
     (("job_id", "arrival_s", "duration_s_lo", "num_gpus", "job_class"), _kalos),
 )
 
 
-def _philly(path: Path, text: str) -> list[Job]:
+def _philly(path: Path, text: str) -> list[TraceJob]:
     try:
         entries = json.loads(text)
         return [job for number, entry in enumerate(entries) if (job := _of_philly(entry, number, path)) is not None]
@@ -133,14 +133,14 @@ def _philly(path: Path, text: str) -> list[Job]:
         raise InputError(f"`{path}` is not Philly's JSON: {error!r}", hint=f"give {FORMATS}") from None
 
 
-def _of_philly(entry: Mapping[str, Any], number: int, path: Path) -> Job | None:
+def _of_philly(entry: Mapping[str, Any], number: int, path: Path) -> TraceJob | None:
     """Merge all attempts into one job; return None for a job that never held a GPU."""
     spans = [(attempt["start_time"], attempt["end_time"]) for attempt in entry["attempts"]]
     times = [(_philly_s(begin), _philly_s(end)) for begin, end in spans if begin not in NEVER and end not in NEVER]
     gpus = max((sum(len(node["gpus"]) for node in attempt["detail"]) for attempt in entry["attempts"]), default=0)
     if not times or not gpus:
         return None
-    job = Job(
+    job = TraceJob(
         name=entry["jobid"],
         arrival_s=_philly_s(entry["submitted_time"]),
         duration_s=sum(end - begin for begin, end in times),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oppa.cluster.real import status
+from oppa.cluster.slurm import status
 from oppa.table import Origin, Table
 from tests.cli.conftest import Oppa
 from tests.cluster.spools import JOB_FILE, Held

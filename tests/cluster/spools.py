@@ -7,8 +7,8 @@ import os
 import time
 from pathlib import Path
 
-from oppa.cluster.real.spool import HELD, STARTED, Elastic, submit
-from oppa.cluster.real.view import Queued, View
+from oppa.cluster.slurm.queue_snapshot import QueuedJob, QueueSnapshot
+from oppa.cluster.slurm.spool import HELD, STARTED, ElasticJob, submit
 from oppa.trials.trial_folder import write_json
 
 JOB_FILE = """\
@@ -19,7 +19,7 @@ runner = {name = "torch"}
 """
 
 
-def put(scales: Path, **values: object) -> Elastic:
+def put(scales: Path, **values: object) -> ElasticJob:
     """Into a spool beside the scale table."""
     return submit(scales.parent / "spool", scales.parent / "job.toml", scales, **values)  # type: ignore[arg-type]
 
@@ -28,15 +28,15 @@ def put(scales: Path, **values: object) -> Elastic:
 class Slurm:
     """What the controller is told of the nodes."""
 
-    view: View
+    view: QueueSnapshot
 
-    def __call__(self, _: str) -> View:
+    def __call__(self, _: str) -> QueueSnapshot:
         return self.view
 
 
-def waiting(nodes: int) -> Queued:
+def waiting(nodes: int) -> QueuedJob:
     """Somebody else's job that waits for so many."""
-    return Queued(id="7", state="PENDING", nodes=nodes, reason="Resources", elastic="")
+    return QueuedJob(id="7", state="PENDING", nodes=nodes, reason="Resources", elastic="")
 
 
 class Held:
@@ -62,7 +62,7 @@ class Held:
         self._descriptor = None
 
 
-def started(job: Elastic, hosts: int, *, size: int = 0, ago_s: float = 100.0) -> None:
+def started(job: ElasticJob, hosts: int, *, size: int = 0, ago_s: float = 100.0) -> None:
     """What a supervisor writes."""
-    facts = {"hosts": hosts, "at": time.time() - ago_s, "size": size, "launch": job.wanted().launches}
+    facts = {"hosts": hosts, "at": time.time() - ago_s, "size": size, "launch": job.desired().launches}
     write_json(job.folder / STARTED, {"process": "1:1", **facts})

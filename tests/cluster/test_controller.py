@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from oppa.cluster.decisions import Settings
-from oppa.cluster.real import controller as real
-from oppa.cluster.real import spool
-from oppa.cluster.real import status as standing
-from oppa.cluster.real.comers import Comers
-from oppa.cluster.real.spool import ENDING
-from oppa.cluster.real.status import status_of
-from oppa.cluster.real.view import Queued, View, look
+from oppa.cluster.scaling import Settings
+from oppa.cluster.slurm import controller as real
+from oppa.cluster.slurm import spool
+from oppa.cluster.slurm import status as standing
+from oppa.cluster.slurm.arrival_log import ArrivalLog
+from oppa.cluster.slurm.queue_snapshot import QueuedJob, QueueSnapshot, look
+from oppa.cluster.slurm.spool import ENDING
+from oppa.cluster.slurm.status import status_of
 from oppa.errors import EnvironmentLackingError
 from oppa.training import ledger
 from oppa.training.run_folder import held as hold
@@ -28,48 +28,48 @@ GONE = SimpleNamespace(poll=lambda: 1)
 
 def test_idle_hosts_are_taken_and_given_back(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = held.job
-    slurm, said = Slurm(View(idle=3, jobs=())), list[str]()
+    slurm, said = Slurm(QueueSnapshot(idle=3, jobs=())), list[str]()
     monkeypatch.setattr(real, "look", slurm)
-    control = real.Controller(taken.folder.parent, Settings(unit="hosts"), tell=said.append)
+    control = real.ClusterController(taken.folder.parent, Settings(unit="hosts"), tell=said.append)
     control.step()
-    assert taken.wanted().hosts == 4 and (taken.run / "stop").exists() and "from 1 to 4 hosts, as 3 idle hosts" in said[-1]
+    assert taken.desired().hosts == 4 and (taken.run / "stop").exists() and "from 1 to 4 hosts, as 3 idle hosts" in said[-1]
     control.step()
     assert len(said) == 1, "nothing more is decided while it changes"
     (taken.run / "stop").unlink()
     started(taken, 4)
-    slurm.view = View(idle=0, jobs=[waiting(2)])
+    slurm.view = QueueSnapshot(idle=0, jobs=[waiting(2)])
     control.step()
-    assert taken.wanted().hosts == 2 and "a job that waits needs 2 of its 4 hosts" in said[-1]
+    assert taken.desired().hosts == 2 and "a job that waits needs 2 of its 4 hosts" in said[-1]
     decisions = [json.loads(line) for line in (taken.folder.parent / "decisions.jsonl").read_text().splitlines()]
     assert [(each["before"], each["after"]) for each in decisions] == [(1, 4), (4, 2)]
 
 
 def test_hosts_that_somebody_else_was_given_are_not_waited_for(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = held.job
-    taken.want(hosts=4)
+    taken.set_desired(hosts=4)
     started(taken, 4)
-    own = Queued(id="9", state="PENDING", nodes=4, reason="Resources", elastic=taken.token)
-    monkeypatch.setattr(real, "look", Slurm(View(idle=1, jobs=[own])))
+    own = QueuedJob(id="9", state="PENDING", nodes=4, reason="Resources", elastic=taken.token)
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=1, jobs=[own])))
     asked = list[tuple[str, ...]]()
     monkeypatch.setattr(real, "ask", lambda *words, **_: asked.append(words))
     (taken.run / "steps.jsonl").write_text("")
     said = list[str]()
-    real.Controller(taken.folder.parent, Settings(), tell=said.append).step()
-    assert asked == [("scancel", "9")] and taken.wanted().hosts == 1 and "back from 4 to 1 hosts" in said[-1]
+    real.ClusterController(taken.folder.parent, Settings(), tell=said.append).step()
+    assert asked == [("scancel", "9")] and taken.desired().hosts == 1 and "back from 4 to 1 hosts" in said[-1]
     assert taken.start() is not None and taken.start().excused
 
 
 def test_a_slurm_that_does_not_answer_for_a_while_ends_nobody(scales: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(_: str) -> View:
+    def silent(_: str) -> QueueSnapshot:
         raise EnvironmentLackingError("`squeue` failed: slurm_load_jobs error")
 
     monkeypatch.setattr(real, "look", silent)
     put(scales)
     said = list[str]()
-    control = real.Controller(scales.parent / "spool", Settings(), tell=said.append, act=False)
+    control = real.ClusterController(scales.parent / "spool", Settings(), tell=said.append, act=False)
     with pytest.raises(EnvironmentLackingError):
         control.step()
-    monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=())))
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=0, jobs=())))
     control.step()
     monkeypatch.setattr(real, "look", silent)
     assert len(control.step()) == 1 and "nothing is decided" in said[-1]
@@ -77,16 +77,16 @@ def test_a_slurm_that_does_not_answer_for_a_while_ends_nobody(scales: Path, monk
 
 def test_a_dry_run_only_speaks(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = held.job
-    monkeypatch.setattr(real, "look", Slurm(View(idle=3, jobs=())))
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=3, jobs=())))
     said = list[str]()
     before = sorted(path.name for path in taken.folder.rglob("*"))
-    real.Controller(taken.folder.parent, Settings(), tell=said.append, act=False).step()
-    assert "from 1 to 4" in said[-1] and taken.wanted().hosts == 1 and sorted(path.name for path in taken.folder.rglob("*")) == before
+    real.ClusterController(taken.folder.parent, Settings(), tell=said.append, act=False).step()
+    assert "from 1 to 4" in said[-1] and taken.desired().hosts == 1 and sorted(path.name for path in taken.folder.rglob("*")) == before
 
 
 def test_what_never_comes_to_a_step_is_given_up(scales: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = put(scales)
-    monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=())))
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=0, jobs=())))
     launched = list[list[str]]()
 
     class Popen:
@@ -99,7 +99,7 @@ def test_what_never_comes_to_a_step_is_given_up(scales: Path, monkeypatch: pytes
 
     monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=Popen))
     said = list[str]()
-    control = real.Controller(taken.folder.parent, Settings(), tell=said.append)
+    control = real.ClusterController(taken.folder.parent, Settings(), tell=said.append)
     endings = [control.step()[0].ending for _ in range(6)]
     assert len(launched) == 3 and endings[-1] == "given up" and "given up" in said[-1]
     assert all("oppa-elastic:" in command[-1] for command in launched)
@@ -108,20 +108,20 @@ def test_what_never_comes_to_a_step_is_given_up(scales: Path, monkeypatch: pytes
 def test_a_supervisor_that_never_says_that_it_has_begun_is_given_up_too(scales: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nobody is launched beside one that is about to: by this controller, or by one that was killed."""
     taken, ended, launched = put(scales), list[int](), list[object]()
-    monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=())))
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=0, jobs=())))
     child = SimpleNamespace(poll=lambda: ended[-1] if ended else None)
     monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda command, **_: launched.append(command) or child))
-    control = real.Controller(taken.folder.parent, Settings(), tell=(said := list[str]()).append)
+    control = real.ClusterController(taken.folder.parent, Settings(), tell=(said := list[str]()).append)
     for _ in range(3):
         control.step()
-    real.Controller(taken.folder.parent, Settings()).step()
+    real.ClusterController(taken.folder.parent, Settings()).step()
     assert len(launched) == 1
     ended.append(1)
     endings = [control.step()[0].ending for _ in range(4)]
     assert len(launched) == 3 and endings[-1] == "given up" and "given up" in said[-1]
     taken.retry()
     monkeypatch.setattr(real, "LAUNCH_S", 0.0)
-    real.Controller(taken.folder.parent, Settings()).step()
+    real.ClusterController(taken.folder.parent, Settings()).step()
     assert len(launched) == 4
 
 
@@ -129,48 +129,48 @@ def test_a_disk_that_is_full_ends_nobody(held: Held, monkeypatch: pytest.MonkeyP
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(real, "look", Slurm(View(idle=3, jobs=())))
-    control = real.Controller(held.job.folder.parent, Settings(), tell=(said := list[str]()).append)
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=3, jobs=())))
+    control = real.ClusterController(held.job.folder.parent, Settings(), tell=(said := list[str]()).append)
     with monkeypatch.context() as disk:
         disk.setattr(spool, "write_json", full)
         control.step()
-    assert "No space left" in said[-1] and held.job.wanted().hosts == 1
+    assert "No space left" in said[-1] and held.job.desired().hosts == 1
     control.step()
-    assert held.job.wanted().hosts == 4, "it is tried again"
+    assert held.job.desired().hosts == 4, "it is tried again"
 
 
 def test_hosts_beyond_a_limit_are_tried_three_times(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle nodes are there, and Slurm does not give them: the job goes back to what it has, and at last stays there."""
     taken = held.job
-    own = Queued(id="9", state="PENDING", nodes=4, reason="QOSMaxNodePerUserLimit", elastic=taken.token)
+    own = QueuedJob(id="9", state="PENDING", nodes=4, reason="QOSMaxNodePerUserLimit", elastic=taken.token)
     monkeypatch.setattr(real, "ask", lambda *_, **__: "")
     monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda *_, **__: GONE))
-    control = real.Controller(taken.folder.parent, Settings(), tell=(said := list[str]()).append)
+    control = real.ClusterController(taken.folder.parent, Settings(), tell=(said := list[str]()).append)
     for tried in range(1, real.FRUITLESS + 1):
-        taken.want(hosts=4)
+        taken.set_desired(hosts=4)
         started(taken, 4, size=ledger.size(taken.run))
-        monkeypatch.setattr(real, "look", Slurm(View(idle=4, jobs=[own])))
+        monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=4, jobs=[own])))
         control.step()
-        assert "Slurm says `QOSMaxNodePerUserLimit`" in said[-1] and taken.wanted().hosts == 1
+        assert "Slurm says `QOSMaxNodePerUserLimit`" in said[-1] and taken.desired().hosts == 1
         held.end()
-        monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=[])))
+        monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=0, jobs=[])))
         control.step()
-        assert taken.wanted().vain == {4: tried}
+        assert taken.desired().failed_starts == {4: tried}
         held.begin(1)
-    monkeypatch.setattr(real, "look", Slurm(View(idle=3, jobs=[])))
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=3, jobs=[])))
     control.step()
-    assert taken.wanted().hosts == 2, "four are not tried again"
+    assert taken.desired().hosts == 2, "four are not tried again"
 
 
 def test_one_that_never_starts_larger_goes_back_and_is_not_given_up(scales: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = put(scales)
-    taken.want(hosts=4)
+    taken.set_desired(hosts=4)
     started(taken, 4)
-    monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=())))
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=0, jobs=())))
     monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda *_, **__: GONE))
-    control = real.Controller(taken.folder.parent, Settings(), tell=(said := list[str]()).append)
+    control = real.ClusterController(taken.folder.parent, Settings(), tell=(said := list[str]()).append)
     control.step()
-    assert taken.wanted().hosts == 1 and taken.wanted().vain == {4: 1}
+    assert taken.desired().hosts == 1 and taken.desired().failed_starts == {4: 1}
     assert said == ["job: back to 1 hosts, as a start on 4 has come to nothing", "job: started on 1 hosts"]
 
 
@@ -178,10 +178,10 @@ def test_hosts_that_slurm_took_away_are_no_start_in_vain(scales: Path, monkeypat
     taken = put(scales)
     started(taken, 1)
     (taken.folder / ENDING).write_text('{"ending": "revoked"}')
-    monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=())))
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=0, jobs=())))
     monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda *_, **__: GONE))
-    real.Controller(taken.folder.parent, Settings()).step()
-    assert taken.wanted().vain == {}
+    real.ClusterController(taken.folder.parent, Settings()).step()
+    assert taken.desired().failed_starts == {}
 
 
 def test_clocks_of_other_hosts_do_not_tell_whether_a_job_trains(held: Held) -> None:
@@ -210,8 +210,8 @@ def test_a_damaged_job_keeps_no_other_waiting(file: str, text: str, scales: Path
     damaged, _ = put(scales, name="damaged"), put(scales, name="sound")
     damaged.run.mkdir()
     (damaged.folder / file).write_text(text)
-    monkeypatch.setattr(real, "look", Slurm(View(idle=0, jobs=())))
-    control = real.Controller(damaged.folder.parent, Settings(), tell=(said := list[str]()).append, act=False)
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=0, jobs=())))
+    control = real.ClusterController(damaged.folder.parent, Settings(), tell=(said := list[str]()).append, act=False)
     assert [status.job.name for status in control.step()] == ["sound"] and control.damaged == ["damaged"]
     control.step()
     assert len(said) == 2 and "is damaged" in said[0] and "would be started" in said[1], "each is said once"
@@ -226,14 +226,14 @@ def test_a_job_that_is_cancelled_stops_and_may_be_taken_up_again(held: Held, mon
     refused = oppa("cluster", "retry", spool, "job", code=2)
     assert "is being trained" in refused.stderr
     assert "stops behind its present step" in oppa("cluster", "cancel", spool, "job").stderr and (taken.run / "stop").exists()
-    monkeypatch.setattr(real, "look", Slurm(View(idle=9, jobs=())))
-    control, begun = real.Controller(spool, Settings()), list[object]()
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=9, jobs=())))
+    control, begun = real.ClusterController(spool, Settings()), list[object]()
     monkeypatch.setattr(real, "subprocess", SimpleNamespace(DEVNULL=None, Popen=lambda command, **_: begun.append(command) or GONE))
-    assert not control.step()[0].ending and taken.wanted().hosts == 1, "it does not grow any more"
+    assert not control.step()[0].ending and taken.desired().hosts == 1, "it does not grow any more"
     held.end()
     assert control.step()[0].ending == "cancelled" and not begun
     (taken.folder / ENDING).write_text('{"ending": "failed"}')
-    taken.want(vain={1: 3})
+    taken.set_desired(failed_starts={1: 3})
     assert "to be trained" in oppa("cluster", "retry", spool, "job").stderr
     assert not control.step()[0].ending and len(begun) == 1
     assert "did you mean `job`" in oppa("cluster", "cancel", spool, "jobb", code=2).stderr
@@ -249,21 +249,21 @@ def test_a_spool_has_one_controller(scales: Path, oppa: Oppa) -> None:
 
 
 def test_a_controller_that_takes_over_goes_on_counting(scales: Path) -> None:
-    def here(*numbers: str) -> View:
-        return View(idle=0, jobs=[Queued(id=number, state="RUNNING", nodes=2, reason="", elastic="") for number in numbers])
+    def here(*numbers: str) -> QueueSnapshot:
+        return QueueSnapshot(idle=0, jobs=[QueuedJob(id=number, state="RUNNING", nodes=2, reason="", elastic="") for number in numbers])
 
     spool = put(scales).folder.parent
-    comers = Comers(spool, 3600.0, 2, keep=True)
+    arrival_log = ArrivalLog(spool, 3600.0, 2, keep=True)
     for numbers in (("1", "2"), ("1", "3_[4-9]"), ("3_4", "3_5", "3_[6-9]"), ("3_4", "7")):
-        comers.count(here(*numbers))
-    after = Comers(spool, 3600.0, 2, keep=True)
+        arrival_log.count(here(*numbers))
+    after = ArrivalLog(spool, 3600.0, 2, keep=True)
     after.count(here("3_4", "7", "8"))
     kept = json.loads((spool / "arrivals.json").read_text())
     assert kept["known"] == ["3", "7", "8"] and len(kept["came"]) == 3  # the array once, 7, and 8, who came meanwhile
     assert after.rate() == pytest.approx(3 / (time.time() - kept["since"]), rel=0.1)
     for broken in ("{", "[]", '{"since": 1e12, "known": [], "came": []}', '{"since": 0, "known": [], "came": [1]}'):
         (spool / "arrivals.json").write_text(broken)
-        assert Comers(spool, 3600.0, 2, keep=True).rate() == 0
+        assert ArrivalLog(spool, 3600.0, 2, keep=True).rate() == 0
 
 
 def test_what_others_write_into_their_jobs_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ esac""",
 
 def test_a_job_that_ended_is_left_alone(scales: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = put(scales)
-    monkeypatch.setattr(real, "look", Slurm(View(idle=3, jobs=())))
+    monkeypatch.setattr(real, "look", Slurm(QueueSnapshot(idle=3, jobs=())))
     (taken.folder / ENDING).write_text('{"ending": "finished"}')
-    (found,) = real.Controller(taken.folder.parent, Settings()).step()
+    (found,) = real.ClusterController(taken.folder.parent, Settings()).step()
     assert found.ending == "finished" and not taken.supervised()

@@ -8,7 +8,7 @@ import pytest
 from oppa.cluster.elastic import Elasticity, elastic, of_table
 from oppa.cluster.generator import PRETRAIN, SEREN, generate
 from oppa.cluster.job import ScaleTable
-from oppa.cluster.models import LARGE, MEDIUM, MODELS, SMALL, Division, Published, entries, job_of, table_of
+from oppa.cluster.models import LARGE, MEDIUM, MODELS, SMALL, Division, PublishedModel, entries, job_of, table_of
 from oppa.errors import InputError, TableError
 from oppa.table import Origin, Table
 from tests.table.conftest import origin, problem, row  # noqa: F401 - fixtures
@@ -35,7 +35,7 @@ def test_the_published_models_begin_with_the_published_gpus() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [SMALL, MEDIUM], ids=lambda model: model.name)
-def test_more_gpus_are_faster_and_replicas_faster_than_stages_alone(model: Published) -> None:
+def test_more_gpus_are_faster_and_replicas_faster_than_stages_alone(model: PublishedModel) -> None:
     alone, both = (table_of(model, replicas=replicas) for replicas in (False, True))
     for table in (alone, both):
         speedups = [size.speedup for size in table.sizes]
@@ -54,7 +54,7 @@ def test_the_small_one_scales_with_stages_alone_as_far_as_its_table_has_it() -> 
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_however_a_model_is_divided_it_computes_the_same(model: Published) -> None:
+def test_however_a_model_is_divided_it_computes_the_same(model: PublishedModel) -> None:
     totals = {division: sum(job_of(model, division).profile.costs) for division in Division}
     assert totals[Division.LOSSES] == pytest.approx(totals[Division.WHOLE]) == pytest.approx(totals[Division.SLICES])
     slices = job_of(model, Division.SLICES).profile

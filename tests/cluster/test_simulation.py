@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oppa.cluster.decisions import Settings
-from oppa.cluster.job import Job, ScaleTable
+from oppa.cluster.job import ScaleTable, TraceJob
 from oppa.cluster.nodes import Nodes
 from oppa.cluster.policies import NAMES, policy_of
 from oppa.cluster.result import Done, Result
+from oppa.cluster.scaling import Settings
 from oppa.cluster.simulation import Failures, Simulation
 from oppa.errors import InputError
 
@@ -20,11 +20,11 @@ RULES = Settings(window_s=3600.0)
 TWICE = ScaleTable.of(8, [(16, 2.0)])
 
 
-def job(name: str, arrival_s: float, duration_s: float, gpus: int, **values: object) -> Job:
-    return Job(name=name, arrival_s=arrival_s, duration_s=duration_s, gpus=gpus, **values)  # type: ignore[arg-type]
+def job(name: str, arrival_s: float, duration_s: float, gpus: int, **values: object) -> TraceJob:
+    return TraceJob(name=name, arrival_s=arrival_s, duration_s=duration_s, gpus=gpus, **values)  # type: ignore[arg-type]
 
 
-def run(jobs: Sequence[Job], gpus: int = 16, policy: str = "none", **values: object) -> Result:
+def run(jobs: Sequence[TraceJob], gpus: int = 16, policy: str = "none", **values: object) -> Result:
     return Simulation(jobs, Nodes.of(gpus, 8), policy_of(policy, RULES), RULES, **values).run()  # type: ignore[arg-type]
 
 
@@ -136,7 +136,7 @@ def test_a_job_that_loses_a_node_goes_on_from_its_checkpoint_as_the_first() -> N
         (job("beyond", 0, 1, 8, table=ScaleTable.of(8, [(32, 2.0)])), "32 GPUs of 16"),
     ],
 )
-def test_what_cannot_be_run_is_refused(broken: Job, said: str) -> None:
+def test_what_cannot_be_run_is_refused(broken: TraceJob, said: str) -> None:
     with pytest.raises(InputError, match=said) as refusal:
         run([broken])
     assert refusal.value.hint
@@ -154,7 +154,7 @@ TABLES = [None, ScaleTable.of(8, [(16, 1.7), (24, 2.1)]), ScaleTable.of(16, [(24
 
 
 @st.composite
-def traces(draw: st.DrawFn) -> list[Job]:
+def traces(draw: st.DrawFn) -> list[TraceJob]:
     """Jobs on a cluster of four nodes."""
     count = draw(st.integers(1, 25))
     found = []
@@ -162,7 +162,7 @@ def traces(draw: st.DrawFn) -> list[Job]:
         table = draw(st.sampled_from(TABLES))
         gpus = table.sizes[0].gpus if table else draw(st.sampled_from([1, 2, 4, 5, 8, 12, 16, 24, 32]))
         found.append(
-            Job(
+            TraceJob(
                 name=f"job-{number:02}",
                 arrival_s=float(draw(st.integers(0, 2_000))),
                 duration_s=float(draw(st.integers(0, 1_500))),
@@ -187,7 +187,7 @@ class Watched(Nodes):
 
 @settings(max_examples=60, deadline=None)
 @given(traces(), st.sampled_from(NAMES), st.booleans())
-def test_laws(jobs: list[Job], policy: str, backfill: bool) -> None:
+def test_laws(jobs: list[TraceJob], policy: str, backfill: bool) -> None:
     nodes = Watched(4, 8)
     result = Simulation(jobs, nodes, policy_of(policy, RULES), RULES, backfill=backfill).run()
     done = {each.job.name: each for each in result.done}
@@ -207,7 +207,7 @@ def test_laws(jobs: list[Job], policy: str, backfill: bool) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(traces(), st.sampled_from(NAMES), st.booleans(), st.sampled_from([3.0, 300.0]), st.integers(0, 9))
-def test_nodes_that_fail_lose_no_job(jobs: list[Job], policy: str, backfill: bool, repair_s: float, seed: int) -> None:
+def test_nodes_that_fail_lose_no_job(jobs: list[TraceJob], policy: str, backfill: bool, repair_s: float, seed: int) -> None:
     """Not even one that fails and is back while a job is giving it back."""
     failures = Failures(every_s=2_000, repair_s=repair_s, checkpoint_s=100, seed=seed)
     result = Simulation(jobs, Watched(4, 8), policy_of(policy, RULES), RULES, backfill=backfill, failures=failures).run()
@@ -227,7 +227,7 @@ def _in_order(done: list[Done]) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(traces(), st.sampled_from(NAMES))
-def test_the_same_trace_gives_the_same_result(jobs: list[Job], policy: str) -> None:
+def test_the_same_trace_gives_the_same_result(jobs: list[TraceJob], policy: str) -> None:
     one, other = (run(jobs, gpus=32, policy=policy) for _ in range(2))
     assert one.done == other.done and one.scalings == other.scalings
     shuffled = run(jobs[::-1], gpus=32, policy=policy)
@@ -236,7 +236,7 @@ def test_the_same_trace_gives_the_same_result(jobs: list[Job], policy: str) -> N
 
 @settings(max_examples=20, deadline=None)
 @given(traces())
-def test_without_cost_growing_delays_no_elastic_job_that_is_alone(jobs: list[Job]) -> None:
+def test_without_cost_growing_delays_no_elastic_job_that_is_alone(jobs: list[TraceJob]) -> None:
     alone = [dataclasses.replace(each, save_s=0.0, start_s=0.0) for each in jobs if each.table][:1]
     if alone:
         assert run(alone, gpus=32, policy="greedy").done[0].ended_s <= run(alone, gpus=32).done[0].ended_s

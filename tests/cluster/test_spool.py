@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from oppa.cluster.real.spool import JOB, META, Elastic, folders
+from oppa.cluster.slurm.spool import JOB, META, ElasticJob, folders
 from oppa.errors import InputError, RunError, TableError
 from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.stored_schedules import store, stored
@@ -15,14 +15,14 @@ from tests.cluster.spools import JOB_FILE, put
 
 def test_a_job_is_kept_with_its_sizes(scales: Path) -> None:
     taken = put(scales, hosts=2, name="mine")
-    assert taken.hosts == 2 == taken.wanted().hosts and not taken.supervised() and taken.start() is None and not taken.ending()
+    assert taken.hosts == 2 == taken.desired().hosts and not taken.supervised() and taken.start() is None and not taken.ending()
     assert [(size.gpus, round(size.speedup, 3)) for size in taken.table.sizes] == [(1, 0.667), (2, 1.0), (4, 1.667)]
     assert taken.sizes[4].pp == 8 and (taken.folder / JOB).read_text() == JOB_FILE
-    assert [Elastic.read(folder) for folder in folders(scales.parent / "spool")] == [taken]
-    taken.want(hosts=4)
-    assert taken.wanted().hosts == 4
+    assert [ElasticJob.read(folder) for folder in folders(scales.parent / "spool")] == [taken]
+    taken.set_desired(hosts=4)
+    assert taken.desired().hosts == 4
     (taken.folder / "wanted.json").write_text("{")
-    assert taken.wanted().hosts == 2  # as it asked for
+    assert taken.desired().hosts == 2  # as it asked for
 
 
 def test_searched_orders_of_its_sizes_come_with_a_job(scales: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_table_that_was_altered_is_noticed(scales: Path) -> None:
         taken.require_unchanged_table()
     (taken.folder / "elastic.json").write_text("{}")
     with pytest.raises(RunError, match="damaged"):
-        Elastic.read(taken.folder)
+        ElasticJob.read(taken.folder)
 
 
 def test_other_hosts_are_another_problem(scales: Path) -> None:

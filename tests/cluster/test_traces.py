@@ -7,7 +7,7 @@ import pytest
 
 from oppa.bench.published import folder
 from oppa.cluster.generator import PRETRAIN, SEREN, generate, like
-from oppa.cluster.job import Job
+from oppa.cluster.job import TraceJob
 from oppa.cluster.traces import read_trace, write_trace
 from oppa.errors import InputError
 
@@ -40,8 +40,8 @@ PHILLY = [
 def test_acme_s_jobs_with_gpus(tmp_path: Path) -> None:
     (tmp_path / "trace_seren.csv").write_text(ACME)
     first, second = read_trace(tmp_path / "trace_seren.csv")
-    assert first == Job(name="5778432", arrival_s=0.0, duration_s=117.0, gpus=8, kind="Other", priority=1)
-    assert second == Job(name="5778469", arrival_s=5 * 60 + 36, duration_s=2693.0, gpus=128, kind="Pretrain", priority=2)
+    assert first == TraceJob(name="5778432", arrival_s=0.0, duration_s=117.0, gpus=8, kind="Other", priority=1)
+    assert second == TraceJob(name="5778469", arrival_s=5 * 60 + 36, duration_s=2693.0, gpus=128, kind="Pretrain", priority=2)
 
 
 def test_philly_s_attempts_are_one_job(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_philly_s_attempts_are_one_job(tmp_path: Path) -> None:
     philly = [{**PHILLY[0], "attempts": [*PHILLY[0]["attempts"], never]}, PHILLY[1]]
     (tmp_path / "cluster_job_log").write_text(json.dumps(philly))
     assert read_trace(tmp_path / "cluster_job_log") == [
-        Job(name="application_1", arrival_s=0.0, duration_s=90.0, gpus=3, kind="", priority=1)
+        TraceJob(name="application_1", arrival_s=0.0, duration_s=90.0, gpus=3, kind="", priority=1)
     ]
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from oppa.cluster.job import Job, ScaleTable
+from oppa.cluster.job import ScaleTable, TraceJob
 from oppa.errors import InputError
 
 SMALLEST, LARGEST, OLDEST = ORDERS = ("smallest", "largest", "oldest")
@@ -50,7 +50,7 @@ class Settings:
 class Running:
     """An elastic job on its present GPUs."""
 
-    job: Job
+    job: TraceJob
     gpus: int
     left_s: float = math.inf
     """Seconds until the job ends at its present speed, if known. The duration of a job in a trace is unknown until it has passed."""
@@ -76,7 +76,7 @@ class Running:
 class ScaleDecision:
     """A change of a job's size, with the reason."""
 
-    job: Job
+    job: TraceJob
     before: int
     """Present number of GPUs."""
     after: int

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.cluster.arrivals import Arrivals
-from oppa.cluster.decisions import Running, Settings, giving, grow, probability, reclaim, shared_out
-from oppa.cluster.job import Job, ScaleTable
+from oppa.cluster.job import ScaleTable, TraceJob
+from oppa.cluster.scaling import Running, Settings, giving, grow, probability, reclaim, shared_out
 from oppa.errors import InputError
 
 TABLE = ScaleTable.of(8, [(16, 1.8), (24, 2.4), (32, 2.9)])
 
 
-def job(name: str, gpus: int = 8, *, table: ScaleTable | None = None, arrival_s: float = 0.0, overhead_s: float = 60.0) -> Job:
-    return Job(name=name, arrival_s=arrival_s, duration_s=3600.0, gpus=gpus, table=table or TABLE, start_s=overhead_s)
+def job(name: str, gpus: int = 8, *, table: ScaleTable | None = None, arrival_s: float = 0.0, overhead_s: float = 60.0) -> TraceJob:
+    return TraceJob(name=name, arrival_s=arrival_s, duration_s=3600.0, gpus=gpus, table=table or TABLE, start_s=overhead_s)
 
 
 def running(name: str, gpus: int, **values: object) -> Running:

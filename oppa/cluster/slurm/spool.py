@@ -45,12 +45,12 @@ FRUITLESS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredState:
     """The desired state of a job, and the result of its starts so far."""
 
     hosts: int
     """Number of hosts from the next start on."""
-    vain: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    failed_starts: Mapping[int, int] = dataclasses.field(default_factory=dict)
     """Consecutive starts without a step, by number of hosts."""
     start_s: float | None = None
     """Smallest observed cost of a start, in seconds; None if unknown."""
@@ -59,13 +59,13 @@ class Wanted:
     launched_at: float = 0.0
     """Unix time of the last launch."""
 
-    def hopeless(self, hosts: int) -> bool:
+    def keeps_failing(self, hosts: int) -> bool:
         """Return True if too many starts on this number of hosts have failed."""
-        return self.vain.get(hosts, 0) >= FRUITLESS
+        return self.failed_starts.get(hosts, 0) >= FRUITLESS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Start:
+class JobStart:
     """The last start of a job."""
 
     hosts: int
@@ -80,7 +80,7 @@ class Start:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Elastic:
+class ElasticJob:
     """One job of a spool."""
 
     folder: Path
@@ -140,33 +140,35 @@ class Elastic:
                 hint="put it back, or submit the job again",
             )
 
-    def wanted(self) -> Wanted:
+    def desired(self) -> DesiredState:
         """Return the desired state; the requested number of hosts until another one was decided."""
         try:
             values = json.loads((self.folder / WANTED).read_text())
-            vain = {int(hosts): int(starts) for hosts, starts in values["vain"].items()}
+            failed_starts = {int(hosts): int(starts) for hosts, starts in values.get("failed_starts", values.get("vain", {})).items()}
             start_s = float(values["start_s"]) if values["start_s"] is not None else None
-            found = Wanted(int(values["hosts"]), vain, start_s, int(values["launches"]), float(values["launched_at"]))
+            found = DesiredState(int(values["hosts"]), failed_starts, start_s, int(values["launches"]), float(values["launched_at"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return Wanted(self.hosts)
+            return DesiredState(self.hosts)
         return found if found.hosts in self.sizes else dataclasses.replace(found, hosts=self.hosts)
 
-    def want(self, **changes: Any) -> None:
+    def set_desired(self, **changes: Any) -> None:
         """Change fields of the desired state."""
-        write_json(self.folder / WANTED, dataclasses.asdict(dataclasses.replace(self.wanted(), **changes)))
+        write_json(self.folder / WANTED, dataclasses.asdict(dataclasses.replace(self.desired(), **changes)))
 
-    def start(self) -> Start | None:
+    def start(self) -> JobStart | None:
         """Return the last start; None if there was none, or while one is being written."""
         try:
             values = json.loads((self.folder / STARTED).read_text())
-            return Start(int(values["hosts"]), float(values["at"]), int(values["size"]), int(values["launch"]), bool(values.get("excused")))
+            return JobStart(
+                int(values["hosts"]), float(values["at"]), int(values["size"]), int(values["launch"]), bool(values.get("excused"))
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def begun(self) -> Start | None:
+    def begun(self) -> JobStart | None:
         """Return the start of the last launch; None if that launch has not begun, or ended before it did."""
         last = self.start()
-        return last if last is not None and last.launch == self.wanted().launches else None
+        return last if last is not None and last.launch == self.desired().launches else None
 
     def excuse(self) -> None:
         """Exempt the last start from the count of failed ones."""
@@ -219,10 +221,10 @@ class Elastic:
             raise RunError(f"`{self.name}` has been trained on all of its samples", hint="submit another job")
         for name in (ENDING, CANCELLED):
             (self.folder / name).unlink(missing_ok=True)
-        self.want(hosts=self.hosts, vain={})
+        self.set_desired(hosts=self.hosts, failed_starts={})
 
 
-def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, name: str = "") -> Elastic:
+def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, name: str = "") -> ElasticJob:
     """Add a job to a spool.
 
     Args:
@@ -250,7 +252,7 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
     if not re.fullmatch(NAME, name):
         raise InputError(f"`--name {name}` is no name", hint="letters, digits, `-`, `_` and `.`")
     speedups = [(size, row.steps_per_s / best[asked].steps_per_s) for size, row in best.items()]
-    found = Elastic(
+    found = ElasticJob(
         folder=spool / name,
         hosts=asked,
         sizes={size: row.configuration for size, row in sorted(best.items())},
@@ -262,7 +264,7 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
     return found
 
 
-def _write(found: Elastic, job: Path) -> None:
+def _write(found: ElasticJob, job: Path) -> None:
     """Create the folder of a job atomically, with all of its files."""
     draft = found.folder.parent / f".{found.name}.{os.getpid()}"
     try:
@@ -285,12 +287,12 @@ def folders(spool: Path) -> list[Path]:
     return sorted(path for path in spool.iterdir() if (path / ELASTIC).is_file() and not path.name.startswith("."))
 
 
-def job_of(spool: Path, name: str) -> Elastic:
+def job_of(spool: Path, name: str) -> ElasticJob:
     """Read one job of a spool; raises InputError if it does not exist, RunError if it is damaged."""
     names = [folder.name for folder in folders(spool)]
     if name not in names:
         raise InputError(f"`{spool}` has no job called `{name}`", hint=nearest(name, names) if names else "it has none")
-    return Elastic.read(spool / name)
+    return ElasticJob.read(spool / name)
 
 
 def _digest(table: Path) -> str:

@@ -15,7 +15,7 @@ LIMITS = ("Limit", "Max")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
+class QueuedJob:
     """A job in Slurm's queue."""
 
     id: str
@@ -42,30 +42,30 @@ class Queued:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class QueueSnapshot:
     """Idle nodes and queued jobs at one moment."""
 
     idle: int
     """Number of idle nodes."""
-    jobs: Sequence[Queued]
+    jobs: Sequence[QueuedJob]
     """Jobs in the order in which Slurm would start them."""
 
     @property
-    def waiting(self) -> list[Queued]:
+    def waiting(self) -> list[QueuedJob]:
         """Return the jobs that could start if more nodes were idle."""
         return [job for job in self.jobs if job.for_nodes]
 
-    def pending(self, token: str) -> Queued | None:
+    def pending(self, token: str) -> QueuedJob | None:
         """Return the pending Slurm job that requests hosts for this elastic job, if any."""
         return next((job for job in self.jobs if job.elastic == token and job.state == "PENDING"), None)
 
-    def others(self, known: Collection[str]) -> list[Queued]:
+    def others(self, known: Collection[str]) -> list[QueuedJob]:
         """Return one job of each submission that is not in `known` and holds no elastic job's hosts."""
         found = {job.submission: job for job in self.jobs if not job.elastic and job.submission not in known}
         return list(found.values())
 
 
-def look(partition: str = "") -> View:
+def look(partition: str = "") -> QueueSnapshot:
     """Query Slurm; raises EnvironmentLackingError if it does not answer."""
     words = [f"--partition={partition}"] if partition else []
     listed = ask("squeue", "--noheader", "--sort=-p,i", "--format=%i|%T|%D|%r", *words)
@@ -74,12 +74,12 @@ def look(partition: str = "") -> View:
     tokens = {number.strip(): comment.removeprefix(OWN) for number, _, comment in comments if comment.startswith(OWN)}
     states = ask("sinfo", "--noheader", "--Node", "--format=%N|%t", *words)
     idle = {line.partition("|")[0] for line in states.splitlines() if line.partition("|")[2].strip() == "idle"}
-    return View(idle=len(idle), jobs=[_job(line, tokens) for line in listed.splitlines() if line.strip()])
+    return QueueSnapshot(idle=len(idle), jobs=[_job(line, tokens) for line in listed.splitlines() if line.strip()])
 
 
-def _job(line: str, tokens: Mapping[str, str]) -> Queued:
+def _job(line: str, tokens: Mapping[str, str]) -> QueuedJob:
     try:
         number, state, nodes, reason = line.strip().split("|", 3)
-        return Queued(id=number, state=state, nodes=int(nodes), reason=reason.strip("()"), elastic=tokens.get(number, ""))
+        return QueuedJob(id=number, state=state, nodes=int(nodes), reason=reason.strip("()"), elastic=tokens.get(number, ""))
     except ValueError:
         raise EnvironmentLackingError(f"`squeue` says `{line}`", hint="a Slurm from 20.11 on is needed") from None

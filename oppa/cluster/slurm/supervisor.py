@@ -1,4 +1,4 @@
-"""Train an elastic job on a number of hosts: `python -P -m oppa.cluster.real.supervisor FOLDER HOSTS [WORD...]` becomes `oppa train`.
+"""Train an elastic job on a number of hosts: `python -P -m oppa.cluster.slurm.supervisor FOLDER HOSTS [WORD...]` becomes `oppa train`.
 
 It locks the job, records its process, and keeps the lock when it becomes `oppa train`. Other processes can thus detect that the job is
 trained, and by which process, even if its launcher has ended. If the job is locked already, it exits at once.
@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from oppa.cluster.real.spool import ENDING, HELD, JOB, STARTED, Elastic
+from oppa.cluster.slurm.spool import ENDING, HELD, JOB, STARTED, ElasticJob
 from oppa.pipeline import stored_schedules
 from oppa.training import ledger
 from oppa.trials.processes import this_process
@@ -22,7 +22,7 @@ LOOKS = 20
 
 def main(folder: Path, hosts: int, words: list[str]) -> None:
     """Lock the job, and become `oppa train`."""
-    job = Elastic.read(folder)
+    job = ElasticJob.read(folder)
     descriptor = os.open(folder / HELD, os.O_RDWR | os.O_CREAT, 0o644)
     for left in range(LOOKS, -1, -1):
         try:
@@ -36,7 +36,7 @@ def main(folder: Path, hosts: int, words: list[str]) -> None:
     stored_schedules.copy(folder, job.run)
     configuration = folder / f"on-{hosts}.json"
     write_json(configuration, job.sizes[hosts].to_dict())
-    facts = {"hosts": hosts, "at": time.time(), "size": ledger.size(job.run), "launch": job.wanted().launches}
+    facts = {"hosts": hosts, "at": time.time(), "size": ledger.size(job.run), "launch": job.desired().launches}
     write_json(folder / STARTED, {"process": str(this_process()), **facts})
     ending = os.open(folder / ENDING, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(ending, sys.stdout.fileno())

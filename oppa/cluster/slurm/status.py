@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from oppa.cluster.real.spool import Elastic
+from oppa.cluster.slurm.spool import ElasticJob
 from oppa.training import ledger
 from oppa.training.run_folder import STOP, RunSpec
 
@@ -18,10 +18,10 @@ RECENT = 10
 class Status:
     """The status of one job at one moment."""
 
-    job: Elastic
+    job: ElasticJob
     hosts: int
     """Number of hosts that it is trained on; 0 if it is not trained."""
-    wanted: int
+    desired: int
     """Desired number of hosts."""
     training: bool
     """True if it has taken a step since its last start."""
@@ -41,7 +41,7 @@ class Status:
     @property
     def changing(self) -> bool:
         """Return True if the job is changing its size or stopping."""
-        return self.hosts > 0 and (self.hosts != self.wanted or self.stopping)
+        return self.hosts > 0 and (self.hosts != self.desired or self.stopping)
 
     @property
     def settled(self) -> bool:
@@ -56,17 +56,17 @@ class Status:
         return "stopping" if self.stopping else "training" if self.training else "starting"
 
 
-def status_of(job: Elastic) -> Status:
+def status_of(job: ElasticJob) -> Status:
     """Read the status of a job from its folder; raises OppaError if that is damaged."""
-    supervised, start, wanted = job.supervised(), job.start(), job.wanted()
+    supervised, start, desired = job.supervised(), job.start(), job.desired()
     steps = ledger.latest_steps(job.run, 1)
-    said, given_up = job.ending(), "given up" if wanted.hopeless(job.hosts) else ""
+    said, given_up = job.ending(), "given up" if desired.keeps_failing(job.hosts) else ""
     own = said if said in ("finished", "failed") else ""
     start_s = cost_of_start(job)
     return Status(
         job=job,
         hosts=start.hosts if supervised and start is not None else 0,
-        wanted=wanted.hosts,
+        desired=desired.hosts,
         training=supervised and came_to_a_step(job),
         stopping=(job.run / STOP).exists(),
         ending="" if supervised else own or ("cancelled" if job.cancelled() else given_up),
@@ -77,19 +77,19 @@ def status_of(job: Elastic) -> Status:
     )
 
 
-def came_to_a_step(job: Elastic) -> bool:
+def came_to_a_step(job: ElasticJob) -> bool:
     """Return True if the last start has taken a step."""
     start = job.start()
     return start is not None and ledger.first_step(job.run, start.size) is not None
 
 
-def cost_of_start(job: Elastic) -> float | None:
+def cost_of_start(job: ElasticJob) -> float | None:
     """Return the smallest observed cost of a start in seconds, without waiting for hosts; None if none was observed.
 
     The last start adds two values: the time to its first step, from its beginning and from the last step before it. Values that are not
     positive are ignored, as the clocks of two hosts may differ.
     """
-    costs, start = [cost for cost in (job.wanted().start_s,) if cost is not None], job.start()
+    costs, start = [cost for cost in (job.desired().start_s,) if cost is not None], job.start()
     first = ledger.first_step(job.run, start.size) if start is not None else None
     if start is not None and first is not None:
         before = [line["time"] for line in ledger.latest_steps(job.run, 1, end=start.size)]
@@ -97,7 +97,7 @@ def cost_of_start(job: Elastic) -> float | None:
     return min(costs, default=None)
 
 
-def _left_s(job: Elastic, recent: Sequence[ledger.Line]) -> float:
+def _left_s(job: ElasticJob, recent: Sequence[ledger.Line]) -> float:
     """Return the seconds that the remaining samples take, at the pace of the last steps; infinite if unknown."""
     if len(recent) < 2:
         return math.inf

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from oppa.cluster.arrivals import Arrivals
-from oppa.cluster.real.spool import ARRIVALS
-from oppa.cluster.real.view import View
+from oppa.cluster.slurm.queue_snapshot import QueueSnapshot
+from oppa.cluster.slurm.spool import ARRIVALS
 from oppa.trials.trial_folder import write_json
 
 
-class Comers:
+class ArrivalLog:
     """Counts jobs that other users submit. Jobs queued before start-up are not arrivals.
 
     Args:
@@ -29,7 +29,7 @@ class Comers:
         self._since, self._times = time.time(), list[tuple[float, int]]()
         self._remember()
 
-    def count(self, view: View) -> None:
+    def count(self, view: QueueSnapshot) -> None:
         """Count the jobs that have arrived since the last call."""
         now = time.time()
         came = view.others(self._known or ())

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from oppa.cluster.decisions import Running, ScaleDecision, Settings, giving, grow, reclaim
-from oppa.cluster.job import Job, ScaleTable
-from oppa.cluster.real.comers import Comers
-from oppa.cluster.real.spool import DECISIONS, FRUITLESS, LOG, Elastic, folders
-from oppa.cluster.real.status import Status, came_to_a_step, cost_of_start, status_of
-from oppa.cluster.real.view import OWN, View, look
+from oppa.cluster.job import ScaleTable, TraceJob
+from oppa.cluster.scaling import Running, ScaleDecision, Settings, giving, grow, reclaim
+from oppa.cluster.slurm.arrival_log import ArrivalLog
+from oppa.cluster.slurm.queue_snapshot import OWN, QueueSnapshot, look
+from oppa.cluster.slurm.spool import DECISIONS, FRUITLESS, LOG, ElasticJob, folders
+from oppa.cluster.slurm.status import Status, came_to_a_step, cost_of_start, status_of
 from oppa.errors import EnvironmentLackingError, OppaError
 from oppa.launchers.slurm import ask
 
@@ -28,7 +28,7 @@ PATIENCE_S = 10.0
 """Seconds that a job that scales up waits for hosts that were idle at the decision."""
 
 
-class Controller:
+class ClusterController:
     """The controller of one spool.
 
     Args:
@@ -50,7 +50,7 @@ class Controller:
     ) -> None:
         folders(spool)
         self._spool, self._settings, self._words, self._partition, self._tell, self._act = spool, settings, words, partition, tell, act
-        self._comers = Comers(spool, settings.window_s, settings.counted_gpus, keep=act)
+        self._arrival_log = ArrivalLog(spool, settings.window_s, settings.counted_gpus, keep=act)
         self._answered = False
         self._told: dict[str, str] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -72,7 +72,7 @@ class Controller:
             return found
         self._answered = True
         with self._going_on("the spool"):
-            self._comers.count(view)
+            self._arrival_log.count(view)
         for status in found:
             with self._going_on(status.job.name):
                 self._keep(status)
@@ -95,7 +95,7 @@ class Controller:
         found, self.damaged = list[Status](), []
         for folder in folders(self._spool):
             try:
-                found.append(status_of(Elastic.read(folder)))
+                found.append(status_of(ElasticJob.read(folder)))
             except (OppaError, OSError) as error:
                 self.damaged.append(folder.name)
                 self._say(f"{folder.name}: {error}", folder.name)
@@ -104,61 +104,63 @@ class Controller:
     def _keep(self, status: Status) -> None:
         """Start a job that should be trained, and stop one that is cancelled or on another number of hosts than desired."""
         job = status.job
-        if job.cancelled() or (status.hosts and status.hosts != status.wanted):
+        if job.cancelled() or (status.hosts and status.hosts != status.desired):
             if self._act and status.hosts:
                 job.ask_to_stop()
         elif not status.ending and not job.supervised() and not self._launching(job):
             self._start(job)
 
-    def _launching(self, job: Elastic) -> bool:
+    def _launching(self, job: ElasticJob) -> bool:
         """Return True while a launch, perhaps by another controller, has not begun, ended or timed out."""
         if (child := self._children.get(job.name)) is not None:
             return child.poll() is None
-        return job.begun() is None and 0 <= time.time() - job.wanted().launched_at < LAUNCH_S
+        return job.begun() is None and 0 <= time.time() - job.desired().launched_at < LAUNCH_S
 
-    def _start(self, job: Elastic) -> None:
+    def _start(self, job: ElasticJob) -> None:
         try:
             job.require_unchanged_table()
         except OppaError as error:
             self._say(f"{job.name}: {error.message}", job.name)
             return
         if not self._act:
-            self._say(f"{job.name}: would be started on {job.wanted().hosts} hosts", job.name)
+            self._say(f"{job.name}: would be started on {job.desired().hosts} hosts", job.name)
             return
         self._learn(job)
-        wanted = job.wanted()
-        hosts = wanted.hosts
-        if wanted.hopeless(hosts):
+        desired = job.desired()
+        hosts = desired.hosts
+        if desired.keeps_failing(hosts):
             self._say(f"{job.name}: given up, as {FRUITLESS} starts have come to nothing; `{job.folder / LOG}` says why", job.name)
             return
         self._say(f"{job.name}: started on {hosts} hosts", job.name)
-        job.want(launches=wanted.launches + 1, launched_at=time.time())
+        job.set_desired(launches=desired.launches + 1, launched_at=time.time())
         words = [*self._words, f"--sbatch=--comment={OWN}{job.token}"]
-        command = [sys.executable, "-P", "-m", "oppa.cluster.real.supervisor", str(job.folder), str(hosts), *words]
+        command = [sys.executable, "-P", "-m", "oppa.cluster.slurm.supervisor", str(job.folder), str(hosts), *words]
         with (job.folder / LOG).open("ab") as log:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         self._children[job.name] = child
 
-    def _learn(self, job: Elastic) -> None:
+    def _learn(self, job: ElasticJob) -> None:
         """Record the result of the last launch, which has ended.
 
         A launch that came to a step resets the failed starts on its number of hosts, and updates the cost of a start. A launch without a
         step counts as a failed start, unless Slurm revoked its hosts or it was excused. After a failed scale-up the job returns to its
         requested hosts.
         """
-        begun, wanted = job.begun(), job.wanted()
-        if begun is None and not wanted.launches:
+        begun, desired = job.begun(), job.desired()
+        if begun is None and not desired.launches:
             return
-        hosts = begun.hosts if begun else wanted.hosts
+        hosts = begun.hosts if begun else desired.hosts
         if begun and came_to_a_step(job):
-            job.want(vain={size: starts for size, starts in wanted.vain.items() if size != hosts}, start_s=cost_of_start(job))
+            job.set_desired(
+                failed_starts={size: starts for size, starts in desired.failed_starts.items() if size != hosts}, start_s=cost_of_start(job)
+            )
         elif not begun or not (begun.excused or job.ending() == "revoked"):
-            job.want(vain={**wanted.vain, hosts: wanted.vain.get(hosts, 0) + 1})
-            if wanted.hosts == hosts != job.hosts:
+            job.set_desired(failed_starts={**desired.failed_starts, hosts: desired.failed_starts.get(hosts, 0) + 1})
+            if desired.hosts == hosts != job.hosts:
                 self._say(f"{job.name}: back to {job.hosts} hosts, as a start on {hosts} has come to nothing", job.name)
-                job.want(hosts=job.hosts)
+                job.set_desired(hosts=job.hosts)
 
-    def _make_do(self, status: Status, view: View) -> None:
+    def _make_do(self, status: Status, view: QueueSnapshot) -> None:
         """Shrink a scale-up whose hosts Slurm cannot grant: other jobs took them, they failed, or a limit applies.
 
         The job then gets the fastest size that idle hosts allow, at least its requested one. The request of a cancelled job is cancelled.
@@ -180,10 +182,10 @@ class Controller:
         if self._act:
             if not held.limited:
                 job.excuse()
-            job.want(hosts=hosts)
+            job.set_desired(hosts=hosts)
             ask("scancel", held.id, lenient=True)
 
-    def _decide(self, found: Sequence[Status], view: View) -> list[ScaleDecision]:
+    def _decide(self, found: Sequence[Status], view: QueueSnapshot) -> list[ScaleDecision]:
         """Return reclaim decisions for the first waiting job, or else a scale-up; none while a job is changing its size."""
         running = [_running(status) for status in found if status.settled]
         if view.waiting:
@@ -192,17 +194,17 @@ class Controller:
             return reclaim(running, giving(view.waiting[0].nodes - view.idle), unit=self._settings.unit)
         if any(status.hosts and not status.settled and not _barred(status, view) for status in found):
             return []
-        change = grow(running, view.idle, self._comers.rate(), self._settings)
+        change = grow(running, view.idle, self._arrival_log.rate(), self._settings)
         return [change] if change else []
 
-    def _carry_out(self, change: ScaleDecision, job: Elastic) -> None:
+    def _carry_out(self, change: ScaleDecision, job: ElasticJob) -> None:
         self._say(f"{job.name}: from {change.before} to {change.after} hosts, as {change.reason}", job.name)
         if not self._act:
             return
         facts = {"time": time.time(), "job": job.name, "before": change.before, "after": change.after, "reason": change.reason}
         with (self._spool / DECISIONS).open("a") as log:
             log.write(json.dumps({**facts, "speedup": change.speedup, "probability": change.probability}) + "\n")
-        job.want(hosts=change.after)
+        job.set_desired(hosts=change.after)
         job.ask_to_stop()
 
     def _say(self, what: str, about: str = "") -> None:
@@ -211,7 +213,7 @@ class Controller:
             self._told[about] = what
 
 
-def _barred(status: Status, view: View) -> bool:
+def _barred(status: Status, view: QueueSnapshot) -> bool:
     """Return True if the job waits for something other than nodes."""
     held = view.pending(status.job.token)
     return held is not None and not held.for_nodes
@@ -219,8 +221,8 @@ def _barred(status: Status, view: View) -> bool:
 
 def _running(status: Status) -> Running:
     """Return a job as input for the decisions, in hosts, without the sizes that failed to start too often."""
-    job, wanted = status.job, status.job.wanted()
+    job, desired = status.job, status.job.desired()
     kept = (status.hosts, job.hosts)
-    table = ScaleTable(tuple(size for size in job.table.sizes if size.gpus in kept or not wanted.hopeless(size.gpus)))
-    known = Job(name=job.name, arrival_s=0.0, duration_s=0.0, gpus=job.hosts, table=table, start_s=status.start_s)
+    table = ScaleTable(tuple(size for size in job.table.sizes if size.gpus in kept or not desired.keeps_failing(size.gpus)))
+    known = TraceJob(name=job.name, arrival_s=0.0, duration_s=0.0, gpus=job.hosts, table=table, start_s=status.start_s)
     return Running(known, status.hosts, left_s=status.left_s)
