@@ -46,7 +46,9 @@ def use(oppa: Path, home: Path) -> None:
     hint = run(oppa.with_name("python"), "-c", "from oppa import catalog; print(catalog.install_hint('peers'))", cwd=home)
     assert "optuna>=5" in hint and "xgboost-cpu" in hint, hint
     assert " oppa" not in hint, hint
-    assert "<script>" in run(oppa.with_name("python"), "-c", "import oppa.control.page; print(oppa.control.page.page())", cwd=home)
+    assert "<script>" in run(
+        oppa.with_name("python"), "-c", "import oppa.control.service.page; print(oppa.control.service.page.page())", cwd=home
+    )
     run(oppa, "init", "job.toml", cwd=home)
     assert "configurations" in run(oppa, "space", "job.toml", cwd=home)
     run(oppa, "doctor", cwd=home)

@@ -30,11 +30,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from oppa import catalog
-from oppa.control.client import ControlClient
-from oppa.control.decision import Situation
-from oppa.control.goodput_policy import GoodputPolicy
-from oppa.control.offers import Offers
-from oppa.control.tokens import Tokens
+from oppa.control.decision import JobState
+from oppa.control.policies.goodput import GoodputPolicy
+from oppa.control.service.client import ControlClient
+from oppa.control.service.tokens import Tokens
+from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
@@ -177,9 +177,9 @@ def _table(rows: int) -> Table:
 
 def _decisions(table: Table, count: int) -> list[float]:
     """Return the seconds of each decision, with noise scales and configurations that change."""
-    policy, times_s = GoodputPolicy(Offers(table)), []
+    policy, times_s = GoodputPolicy(ThroughputIndex(table)), []
     for number in range(count):
-        situation = Situation(
+        situation = JobState(
             configuration=table.rows[(7 * number) % len(table.rows)].configuration,
             noise_scale=10.0 * 1.002**number,
             elapsed_s=1e4,

@@ -33,11 +33,11 @@ def control(
     One live page shows them all. Exit codes: 0 stopped, 2 wrong input, 3 the port or the folder cannot be used.
     """
     from oppa.cli import style
-    from oppa.control.background import in_background
-    from oppa.control.job import controllers
-    from oppa.control.policies import policy_of
-    from oppa.control.service import Service
-    from oppa.control.tokens import Tokens
+    from oppa.control.policies.registry import policy_of
+    from oppa.control.service.job import controllers
+    from oppa.control.service.server import Service
+    from oppa.control.service.thread import serve_in_thread
+    from oppa.control.service.tokens import Tokens
     from oppa.table.table import Table
 
     if token:
@@ -52,7 +52,7 @@ def control(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        with in_background(service, port) as own:
+        with serve_in_thread(service, port) as own:
             style.err().print(f"{policy} over {len(profiled.rows):,} rows, {len(service.jobs)} jobs known", markup=False)
             style.err().print(f"jobs      127.0.0.1:{own}, with the token of `oppa control --table T --token JOB`", markup=False)
             style.err().print(f"live page http://127.0.0.1:{own}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)

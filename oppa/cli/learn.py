@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from oppa.control.learned.episode import Task
-    from oppa.control.learned.judgement import Score
-    from oppa.control.learned.reward import Reward
+    from oppa.control.rl.episode import EpisodeTask
+    from oppa.control.rl.evaluation import PolicyScore
+    from oppa.control.rl.reward import Reward
     from oppa.problem.problem import Problem
     from oppa.simulator.learning_curve import LearningCurve
 
@@ -59,9 +59,9 @@ def learn(
     """
     from oppa import __version__
     from oppa.cli.progress import Counted
-    from oppa.control.learned.algorithms import ALGORITHMS, learned
-    from oppa.control.learned.judgement import scores
-    from oppa.control.learned.weights import require_writable
+    from oppa.control.rl.algorithms import ALGORITHMS, learned
+    from oppa.control.rl.evaluation import scores
+    from oppa.control.rl.weights import require_writable
     from oppa.problem.job import load_job
 
     if algorithm not in ALGORITHMS:
@@ -113,16 +113,16 @@ def _real(context: typer.Context, job: Path, setting: str, weights: Path | None,
     return learn_on(problem, configuration, weights, **how)
 
 
-def _task(problem: "Problem", curve: "LearningCurve", reward: "Reward", window: int) -> "Task":
+def _task(problem: "Problem", curve: "LearningCurve", reward: "Reward", window: int) -> "EpisodeTask":
     """Return the simulated form of a job; raises InputError if its workers cannot have batches of their own."""
-    from oppa.control.learned.actions import Actions
-    from oppa.control.learned.episode import Task
+    from oppa.control.rl.actions import Actions
+    from oppa.control.rl.episode import EpisodeTask
 
     workers, batch = problem.cluster.devices, problem.global_batch
     if workers < 2 or batch < workers:
         hint = "give the job two devices or more, and a sample for each"
         raise InputError(f"{workers} workers with a batch of {batch} have nothing to share out", hint=hint)
-    return Task(
+    return EpisodeTask(
         curve=curve,
         actions=Actions.scaled(batch // workers),
         reward=reward,
@@ -146,7 +146,7 @@ def _curve(name: str, runs: Sequence[Path], problem: "Problem") -> "LearningCurv
 
 
 def _reward(form: str, settings: Sequence[str]) -> "Reward":
-    from oppa.control.learned.reward import CONSTANTS, Reward
+    from oppa.control.rl.reward import CONSTANTS, Reward
 
     values = dict[str, float]()
     for text in settings:
@@ -160,7 +160,7 @@ def _reward(form: str, settings: Sequence[str]) -> "Reward":
     return Reward.usual(form, **values)  # type: ignore[arg-type]
 
 
-def _print(path: Path, found: "Sequence[Score]") -> None:
+def _print(path: Path, found: "Sequence[PolicyScore]") -> None:
     from oppa.cli import style
     from oppa.units import format_seconds
 

@@ -34,8 +34,8 @@ def learn_on(
     """
     from oppa.cli.summary import new_folder
     from oppa.cli.train import train_under
-    from oppa.control.learned.from_runs import DrawingPolicy, RunLearner
-    from oppa.control.learned.weights import Weights, require_writable
+    from oppa.control.rl.online import DrawingPolicy, RunLearner
+    from oppa.control.rl.weights import Weights, require_writable
     from oppa.training import ledger
 
     if samples is not None:
@@ -60,7 +60,7 @@ def learn_on(
 
 def _require_teaching(problem: "Problem", configuration: "Configuration", window: int) -> None:
     """Raise InputError for episodes that would teach nothing: they are too short, or their workers cannot have batches of their own."""
-    from oppa.control.learned.from_runs import LEAST_WINDOWS
+    from oppa.control.rl.online import LEAST_WINDOWS
     from oppa.training.rules import require_runnable
 
     share = configuration.global_batch // configuration.dp

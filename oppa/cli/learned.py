@@ -8,22 +8,22 @@ from oppa.errors import InputError
 
 if TYPE_CHECKING:
     from oppa.control.decision import Policy
-    from oppa.control.learned.check import Recorded
-    from oppa.control.learned.weights import Weights
-    from oppa.control.offers import Offers
+    from oppa.control.rl.off_policy_evaluation import RecordedWindow
+    from oppa.control.rl.weights import Weights
+    from oppa.control.throughput_index import ThroughputIndex
     from oppa.problem.problem import Problem
 
 
 def policy_maker(
     name: str, weights: Path | None, recorded: Sequence[Path], in_force: str, problem: "Problem"
-) -> "Callable[[Offers | None], Policy]":
+) -> "Callable[[ThroughputIndex | None], Policy]":
     """Return the function that makes a policy of this name.
 
     Raises:
         InputError: the policy is not known, the weights cannot be read, or recorded runs show that a learned policy may be worse.
     """
-    from oppa.control.learned.weights import Weights
-    from oppa.control.policies import policy_of
+    from oppa.control.policies.registry import policy_of
+    from oppa.control.rl.weights import Weights
 
     loaded = Weights.load(weights) if weights else None
     make = policy_of(name, loaded)
@@ -38,8 +38,8 @@ def policy_maker(
 def _require_not_worse(weights: "Weights", recorded: Sequence[Path], in_force: str, problem: "Problem") -> None:
     """Raise InputError, with the numbers, unless recorded runs show that a policy is not worse than the policy `in_force`."""
     from oppa.cli import style
-    from oppa.control.learned.check import verdict
-    from oppa.control.policies import needs_table, policy_of
+    from oppa.control.policies.registry import needs_table, policy_of
+    from oppa.control.rl.off_policy_evaluation import verdict
 
     if not recorded:
         hint = "record one, `oppa train JOB --policy explore --weights FILE --run RUN`, and give it: `--recorded RUN`"
@@ -54,10 +54,10 @@ def _require_not_worse(weights: "Weights", recorded: Sequence[Path], in_force: s
     style.err().print(f"check   not worse than {in_force}: {found.words}", markup=False, soft_wrap=True)
 
 
-def _recorded(folder: Path, weights: "Weights", problem: "Problem") -> "list[Recorded]":
-    from oppa.control.learned.check import recorded
-    from oppa.control.learned.policy import ExploringPolicy
-    from oppa.control.policies import policy_of
+def _recorded(folder: Path, weights: "Weights", problem: "Problem") -> "list[RecordedWindow]":
+    from oppa.control.policies.registry import policy_of
+    from oppa.control.rl.off_policy_evaluation import recorded
+    from oppa.control.rl.policy import ExploringPolicy
     from oppa.table.origin import decisive
     from oppa.training import ledger
     from oppa.training.run_folder import RunSpec

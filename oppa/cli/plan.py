@@ -10,7 +10,7 @@ import typer
 from oppa.errors import InputError
 
 if TYPE_CHECKING:
-    from oppa.control.plan import NoiseSeen, Stage
+    from oppa.control.plan import NoiseSeen, PlanStage
     from oppa.problem.problem import Problem
     from oppa.training.ledger import Line
 
@@ -35,10 +35,10 @@ def plan(
 
     It is what the policy would have done along the noise scale of a run that is over. Exit codes: 0 written, 2 wrong input.
     """
-    from oppa.control.offers import Offers
     from oppa.control.plan import fastest_at
     from oppa.control.plan import plan as planned
-    from oppa.control.policies import policy_of
+    from oppa.control.policies.registry import policy_of
+    from oppa.control.throughput_index import ThroughputIndex
     from oppa.table.table import Table
     from oppa.training import ledger
     from oppa.training.run_folder import RunSpec
@@ -51,9 +51,9 @@ def plan(
     begin = fastest_at(profiled, run.configuration.global_batch).configuration
     options = run.problem.run_options
     total = samples or options.samples or (lines[-1]["samples"][1] if lines else 0)
-    offers = Offers(profiled).scaled(options.scaling)
+    throughputs = ThroughputIndex(profiled).scaled(options.scaling)
     stages = planned(
-        policy_of(policy)(offers),
+        policy_of(policy)(throughputs),
         profiled,
         _seen(lines),
         begin=begin,
@@ -76,7 +76,7 @@ def _seen(lines: "Sequence[Line]") -> "list[NoiseSeen]":
     return [NoiseSeen(samples=line["samples"][1], noise_scale=line["noise_scale"]) for line in lines if line["health"] == "healthy"]
 
 
-def _print(stages: "Sequence[Stage]", seq_len: int) -> None:
+def _print(stages: "Sequence[PlanStage]", seq_len: int) -> None:
     from rich.markup import escape
 
     from oppa.cli import style
@@ -89,7 +89,7 @@ def _print(stages: "Sequence[Stage]", seq_len: int) -> None:
     style.out().print(table)
 
 
-def _megatron(problem: "Problem", stages: "Sequence[Stage]") -> str:
+def _megatron(problem: "Problem", stages: "Sequence[PlanStage]") -> str:
     """Return a paragraph of arguments for each launch, in which layout and micro-batch are fixed.
 
     Raises:

@@ -18,7 +18,7 @@ from oppa.errors import InputError
 if TYPE_CHECKING:
     from oppa.cli.watch import Interruption
     from oppa.control.decision import Policy
-    from oppa.control.offers import Offers
+    from oppa.control.throughput_index import ThroughputIndex
     from oppa.launchers.resolve import Backend, LaunchRequest
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
@@ -132,7 +132,7 @@ def _with_options(problem: "Problem", samples: int | None, seed: int | None) -> 
 
 
 def train_under(
-    problem: "Problem", configuration: "Configuration", policy: str, make: "Callable[[Offers | None], Policy]", run: Path
+    problem: "Problem", configuration: "Configuration", policy: str, make: "Callable[[ThroughputIndex | None], Policy]", run: Path
 ) -> int:
     """Train a job under a policy that needs no table, in a folder of its own, and return the exit code of `oppa train`.
 
@@ -180,7 +180,7 @@ class _Wishes:
     request: "LaunchRequest"
     policy: str
     """Name of the policy; empty: none."""
-    make: "Callable[[Offers | None], Policy] | None"
+    make: "Callable[[ThroughputIndex | None], Policy] | None"
     """Function that makes the policy; None without one."""
     control: "_There | None"
     """A control service that already runs, if the user named one."""
@@ -213,14 +213,14 @@ def _there(text: str) -> _There | None:
     return _There(match["job"], int(match["port"]), token)
 
 
-def _policy(name: str, make: "Callable[[Offers | None], Policy]", table: "Table | None") -> "Policy":
+def _policy(name: str, make: "Callable[[ThroughputIndex | None], Policy]", table: "Table | None") -> "Policy":
     """Return the policy; raises InputError if it needs a table and there is none."""
-    from oppa.control.offers import Offers
-    from oppa.control.policies import needs_table
+    from oppa.control.policies.registry import needs_table
+    from oppa.control.throughput_index import ThroughputIndex
 
     if table is None and needs_table(name):
         raise InputError(f"`--policy {name}` needs a table to choose from", hint="give --table; `oppa profile` makes one")
-    return make(Offers(table) if table else None)
+    return make(ThroughputIndex(table) if table else None)
 
 
 def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tuple[dict[str, Any], int]:
@@ -272,9 +272,9 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Backend"
 
     The yielded account is empty until the end. It then holds what the decisions of a policy were worth.
     """
-    from oppa.control import line
+    from oppa.control.service import discovery
 
-    (folder / line.FILE).unlink(missing_ok=True)  # left by a supervisor that was killed
+    (folder / discovery.FILE).unlink(missing_ok=True)  # left by a supervisor that was killed
     account = dict[str, Any]()
     if wishes.control:
         with _told(wishes.control, run, folder, engine):
@@ -284,16 +284,16 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Backend"
         yield account
         return
     from oppa.cli import style
-    from oppa.control.background import in_background
-    from oppa.control.job import controllers
-    from oppa.control.service import Service
+    from oppa.control.service.job import controllers
+    from oppa.control.service.server import Service
+    from oppa.control.service.thread import serve_in_thread
     from oppa.launchers.network import LOOPBACK
     from oppa.training import ledger
 
     begun = time.time()
     service = Service(folder / "control", controllers(wishes.table, wishes.make))
     try:
-        with in_background(service) as port, _told(_There(run.uuid, port, service.tokens.of_job(run.uuid)), run, folder, engine):
+        with serve_in_thread(service) as port, _told(_There(run.uuid, port, service.tokens.of_job(run.uuid)), run, folder, engine):
             style.err().print(f"live    http://{LOOPBACK}:{port}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)
             yield account
         if (job := service.jobs.get(run.uuid)) is not None:
@@ -307,12 +307,12 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Backend"
 @contextlib.contextmanager
 def _told(there: _There, run: "RunSpec", folder: Path, engine: "Backend") -> Iterator[None]:
     """Let the ranks find and reach a service on this machine from their hosts, inside the context."""
-    from oppa.control import line
+    from oppa.control.service import discovery
     from oppa.launchers.network import LOOPBACK
 
     with (
         engine.reached(there.port, grace_s=run.problem.limits.grace_s, log=folder / "tunnel.log") as port,
-        line.told(folder, address=f"{LOOPBACK}:{there.port}", through=f"{LOOPBACK}:{port}", job=there.job, token=there.token),
+        discovery.told(folder, address=f"{LOOPBACK}:{there.port}", through=f"{LOOPBACK}:{port}", job=there.job, token=there.token),
     ):
         yield
 

@@ -3,9 +3,9 @@
 The policy runs every few steps. Once a configuration has run for enough steps, their times refine the table. The policy may then revert
 the change. A configuration that could not be built is not proposed again.
 
-Worth is goodput times seconds (`Worth`). A step adds the progress it made, however long it took, and pauses add nothing. The reference is
-a job that stays in its first configuration: all elapsed time counts, at the speed of that configuration in the refined table. Before the
-first change the two are equal except for failed attempts: a job that never changed has gained nothing.
+Worth is goodput times seconds (`GoodputAccount`). A step adds the progress it made, however long it took, and pauses add nothing. The
+reference is a job that stays in its first configuration: all elapsed time counts, at the speed of that configuration in the refined table.
+Before the first change the two are equal except for failed attempts: a job that never changed has gained nothing.
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from oppa.control.decision import HEALTHY, Command, Decision, Limit, Option, Policy, Situation
-from oppa.control.offers import Offers
-from oppa.control.spikes import Spikes
+from oppa.control.decision import HEALTHY, Decision, DecisionKind, JobState, Limit, Option, Policy
+from oppa.control.loss_spikes import LossSpikes
+from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
 from oppa.table.refinement import StepTimeObservation
@@ -34,7 +34,7 @@ RECENT = 200
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class GoodputAccount:
     """Goodput integrated over time, from the start of the run."""
 
     actual: float = 0.0
@@ -56,7 +56,7 @@ class Worth:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class _Stretch:
+class _Segment:
     """A segment of the run: consecutive steps in one configuration with the same local batches."""
 
     configuration: Configuration
@@ -98,8 +98,8 @@ class Controller:
 
     def __init__(
         self,
-        offers: Offers | None,
-        policy_of: Callable[[Offers | None], Policy],
+        throughputs: ThroughputIndex | None,
+        policy_of: Callable[[ThroughputIndex | None], Policy],
         *,
         total_samples: int | None = None,
         warmup_samples: int = 0,
@@ -107,7 +107,7 @@ class Controller:
         every: int = EVERY,
         proof: int = PROOF,
     ) -> None:
-        self._profiled, self._policy_of, self._policy = offers, policy_of, policy_of(offers)
+        self._profiled, self._policy_of, self._policy = throughputs, policy_of, policy_of(throughputs)
         self.total_samples = total_samples
         """Samples of the whole training; None if unknown. A resumed run may extend it."""
         self._warmup_samples = warmup_samples
@@ -118,9 +118,9 @@ class Controller:
         """Total seconds spent on changes of layout."""
         self._paid_s = 0.0
         """The part of `_reconfiguring_s` that is already included in `worth`."""
-        self._stretches: list[_Stretch] = []
+        self._segmentes: list[_Segment] = []
         self._barred: set[Configuration] = set()
-        self._spikes = Spikes()
+        self._spikes = LossSpikes()
         self._too_large: tuple[float, int] = (math.inf, 0)
         """Global batch that made the loss rise, and the number of samples until which it stays excluded."""
         self._on_the_way: Configuration | None = None
@@ -132,30 +132,30 @@ class Controller:
         self._losses: deque[float] = deque(maxlen=RECENT)
         """Losses of the steps since the last window that workers reported."""
         self._refine([])
-        self.worth = Worth()
+        self.worth = GoodputAccount()
         self.present: Option | None = None
         """Goodput of the last step by its own step time; None while the noise scale is unreliable or without a table."""
 
     def step(self, seen: StepTaken) -> Decision | None:
         """Record a step; return a decision if one is due, else None."""
-        stretch = self._stretch(seen)
-        stretch.took(seen.step_time_s)
+        segment = self._segment(seen)
+        segment.took(seen.step_time_s)
         self._account(seen)
         if (began := self._spikes.wide(seen.step, seen.loss)) is not None:
-            return self._rolled_back(stretch, seen, began)
-        if not stretch.proven and len(stretch.counted_s) >= self._proof:
-            stretch.proven = True
+            return self._rolled_back(segment, seen, began)
+        if not segment.proven and len(segment.counted_s) >= self._proof:
+            segment.proven = True
             self._refine(self._observations())
-            if undone := self._undone(stretch, seen):
-                return self._onward(stretch, seen) or undone
+            if undone := self._undone(segment, seen):
+                return self._onward(segment, seen) or undone
         if self._policy.window is not None:
-            return self._behind_window(seen, stretch)
+            return self._behind_window(seen, segment)
         self._until_next -= 1
-        settled = stretch.proven or not stretch.moved
+        settled = segment.proven or not segment.moved
         if not (self._until_next <= 0 or (settled and (self._policy.restless or (self._policy.interval and seen.tested)))):
             return None
         self._until_next = max(self._every, 2 * (self._policy.interval or 0))
-        return self._decide(seen, stretch)
+        return self._decide(seen, segment)
 
     def changed(self, seen: Changed) -> None:
         """Record the outcome of a change."""
@@ -167,17 +167,17 @@ class Controller:
         self._losses.clear()
         if seen.failure or seen.before == seen.after:
             return
-        back = bool(self._stretches) and self._stretches[-1].came_from == seen.after
+        back = bool(self._segmentes) and self._segmentes[-1].came_from == seen.after
         came_from = None if back else seen.before
         moved = ParallelStrategy.of(seen.before) != ParallelStrategy.of(seen.after)
-        self._stretches.append(
-            _Stretch(configuration=seen.after, local_batches=tuple(seen.local_batches), came_from=came_from, moved=moved)
+        self._segmentes.append(
+            _Segment(configuration=seen.after, local_batches=tuple(seen.local_batches), came_from=came_from, moved=moved)
         )
         self._until_next = max(self._every, self._proof + WARM_UP)
 
-    def _behind_window(self, seen: StepTaken, stretch: _Stretch) -> Decision | None:
+    def _behind_window(self, seen: StepTaken, segment: _Segment) -> Decision | None:
         """Decide after a window, for a policy that works in windows; None if no window has ended."""
-        decision = self._decide(seen, stretch) if seen.workers else None
+        decision = self._decide(seen, segment) if seen.workers else None
         if seen.workers:
             self._losses.clear()
         if seen.loss is not None:  # the step that reports a window is the first one after it
@@ -185,23 +185,23 @@ class Controller:
         self._ratio = self._ratio if seen.variance_ratio is None else seen.variance_ratio
         return decision
 
-    def _stretch(self, seen: StepTaken) -> _Stretch:
+    def _segment(self, seen: StepTaken) -> _Segment:
         """Return the current segment; begin one if the configuration or the local batches differ from the last one's."""
         configuration, local_batches = seen.configuration, tuple(seen.local_batches)
-        last = self._stretches[-1] if self._stretches else None
+        last = self._segmentes[-1] if self._segmentes else None
         if last is None or (last.configuration, last.local_batches) != (configuration, local_batches):
-            self._stretches.append(_Stretch(configuration=configuration, local_batches=local_batches, came_from=None))
-        return self._stretches[-1]
+            self._segmentes.append(_Segment(configuration=configuration, local_batches=local_batches, came_from=None))
+        return self._segmentes[-1]
 
-    def _situation(self, seen: StepTaken, stretch: _Stretch) -> Situation:
-        counted = stretch.counted_s
-        return Situation(
+    def _state(self, seen: StepTaken, segment: _Segment) -> JobState:
+        counted = segment.counted_s
+        return JobState(
             configuration=seen.configuration,
             noise_scale=seen.noise_scale,
             health=seen.health,
             variance_ratio=seen.variance_ratio if self._policy.window is None else self._ratio,
             worker_variance_ratio=seen.worker_variance_ratio,
-            local_batches=stretch.local_batches,
+            local_batches=segment.local_batches,
             workers=tuple(seen.workers),
             losses=tuple(self._losses),
             accuracy=seen.accuracy,
@@ -212,88 +212,88 @@ class Controller:
             samples=seen.samples,
             warming_up_samples=max(0, self._warmup_samples - seen.samples),
             remaining_samples=None if self.total_samples is None else max(0, self.total_samples - seen.samples),
-            barred=frozenset(self._barred),
+            unbuildable=frozenset(self._barred),
             too_large=self._too_large[0] if seen.samples < self._too_large[1] else math.inf,
         )
 
     def _observations(self) -> list[StepTimeObservation]:
-        long = [stretch for stretch in self._stretches if len(stretch.counted_s) > 1 and not stretch.local_batches]
-        return [StepTimeObservation.of(stretch.configuration, list(stretch.counted_s)) for stretch in long]
+        long = [segment for segment in self._segmentes if len(segment.counted_s) > 1 and not segment.local_batches]
+        return [StepTimeObservation.of(segment.configuration, list(segment.counted_s)) for segment in long]
 
     def _refine(self, observations: Sequence[StepTimeObservation]) -> None:
         self._offers = self._profiled and self._profiled.refined(observations)
         if self._policy.window is None:  # a policy with a window uses worker reports, not the table
             self._policy = self._policy_of(self._offers)
 
-    def _rolled_back(self, stretch: _Stretch, seen: StepTaken, began: int) -> Decision:
+    def _rolled_back(self, segment: _Segment, seen: StepTaken, began: int) -> Decision:
         """Roll back to the weights from before a wide spike; also revert the batch if it had grown shortly before the spike."""
-        present, before = stretch.configuration, stretch.came_from
+        present, before = segment.configuration, segment.came_from
         told = f"the loss has risen at step {began} and stays up"
         grown = before is not None and before.global_batch < present.global_batch
         wanted, weights = present, "back to the weights from before"
-        if before is not None and grown and stretch.steps - (seen.step - began) <= AFTERMATH:
+        if before is not None and grown and segment.steps - (seen.step - began) <= AFTERMATH:
             wanted, weights = before, f"back to batch {before.global_batch} from {present.global_batch}, and to the weights from before"
             self._too_large = present.global_batch, 2 * seen.samples
         reason = f"{told}: {weights}"
-        shares = next((each.local_batches for each in reversed(self._stretches) if each.configuration == wanted), ())
+        shares = next((each.local_batches for each in reversed(self._segmentes) if each.configuration == wanted), ())
         back = Decision(
-            command=Command.ROLL_BACK,
+            command=DecisionKind.ROLL_BACK,
             configuration=wanted,
             local_batches=shares,
             reason=reason,
             limits=(Limit.SPIKE,),
             before_step=began,
         )
-        return self._weighed(back, self._situation(seen, stretch))
+        return self._weighed(back, self._state(seen, segment))
 
-    def _undone(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:
+    def _undone(self, segment: _Segment, seen: StepTaken) -> Decision | None:
         """Return a decision to revert the last change, if the policy chooses so; None if the change stands."""
-        if stretch.came_from is None or seen.believed is None:
+        if segment.came_from is None or seen.believed is None:
             return None
-        situation = self._situation(seen, stretch)
-        undone = self._policy.undo(situation, stretch.came_from)
-        return undone and self._weighed(undone, situation)
+        state = self._state(seen, segment)
+        undone = self._policy.undo(state, segment.came_from)
+        return undone and self._weighed(undone, state)
 
-    def _onward(self, stretch: _Stretch, seen: StepTaken) -> Decision | None:
+    def _onward(self, segment: _Segment, seen: StepTaken) -> Decision | None:
         """Decide to move on from an intermediate step instead of reverting it; None if it is not one, or no further step pays off."""
-        if self._on_the_way != stretch.configuration:
+        if self._on_the_way != segment.configuration:
             return None
-        decision = self._decide(seen, stretch)
-        return None if decision.command == Command.NO_OP or decision.configuration == stretch.came_from else decision
+        decision = self._decide(seen, segment)
+        return None if decision.command == DecisionKind.NO_OP or decision.configuration == segment.came_from else decision
 
-    def _decide(self, seen: StepTaken, stretch: _Stretch) -> Decision:
-        situation = self._situation(seen, stretch)
-        decision = self._policy.decide(situation)
+    def _decide(self, seen: StepTaken, segment: _Segment) -> Decision:
+        state = self._state(seen, segment)
+        decision = self._policy.decide(state)
         self._on_the_way = decision.configuration if decision.onward else None
-        return self._weighed(decision, situation)
+        return self._weighed(decision, state)
 
-    def _weighed(self, decision: Decision, situation: Situation) -> Decision:
+    def _weighed(self, decision: Decision, state: JobState) -> Decision:
         """Add the goodput of the current, chosen and best candidates to a decision, for any policy.
 
         Without a table or a reliable noise scale the decision is returned unchanged.
         """
-        offers, noise_scale = self._offers, situation.noise_scale
-        if decision.best or offers is None or noise_scale is None or situation.health != HEALTHY:
+        throughputs, noise_scale = self._offers, state.noise_scale
+        if decision.best or throughputs is None or noise_scale is None or state.health != HEALTHY:
             return decision
         current, chosen = (
-            offers.current(each, noise_scale, situation.steps_per_s if each == situation.configuration else None)
-            for each in (situation.configuration, decision.configuration)
+            throughputs.current(each, noise_scale, state.steps_per_s if each == state.configuration else None)
+            for each in (state.configuration, decision.configuration)
         )
-        return dataclasses.replace(decision, current=current, chosen=chosen, best=offers.best(offers.goodputs(noise_scale)))
+        return dataclasses.replace(decision, current=current, chosen=chosen, best=throughputs.best(throughputs.goodputs(noise_scale)))
 
     def _account(self, seen: StepTaken) -> None:
         """Add a step to the actual worth of the run, and the time since the last step to the two references."""
         passed_s, self._elapsed_s = max(0.0, seen.elapsed_s - self._elapsed_s), seen.elapsed_s
-        self.present, offers = None, self._offers
-        if seen.believed is None or offers is None:
+        self.present, throughputs = None, self._offers
+        if seen.believed is None or throughputs is None:
             return
-        self.present = present = offers.measured(seen.configuration, seen.believed, 1 / seen.step_time_s)
+        self.present = present = throughputs.measured(seen.configuration, seen.believed, 1 / seen.step_time_s)
         actual = present.goodput * seen.step_time_s
         in_vain_s, self._paid_s = self._reconfiguring_s - self._paid_s, self._reconfiguring_s
-        first = offers.current(self._stretches[0].configuration, seen.believed, None) or present
-        known = offers.current(seen.configuration, seen.believed, None) or present
-        best = float(offers.goodputs(seen.believed).max())
-        self.worth = Worth(
+        first = throughputs.current(self._segmentes[0].configuration, seen.believed, None) or present
+        known = throughputs.current(seen.configuration, seen.believed, None) or present
+        best = float(throughputs.goodputs(seen.believed).max())
+        self.worth = GoodputAccount(
             actual=self.worth.actual + actual,
             stayed=self.worth.stayed + (first.goodput * passed_s if self.has_changed else actual + present.goodput * in_vain_s),
             ideal=self.worth.ideal + max(best, known.goodput) * passed_s,
@@ -302,7 +302,7 @@ class Controller:
     @property
     def has_changed(self) -> bool:
         """Return True if the job has left the segment in which it started."""
-        return len(self._stretches) > 1
+        return len(self._segmentes) > 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return the account of the run as a JSON-serialisable dict."""

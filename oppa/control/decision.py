@@ -17,7 +17,7 @@ HEALTHY = "healthy"
 """Value of `health` for a reliable noise scale."""
 
 
-class Command(enum.StrEnum):
+class DecisionKind(enum.StrEnum):
     """Command to a job (COPUS, section 4.3, and appendix E)."""
 
     NO_OP = "no_op"
@@ -45,14 +45,14 @@ class Limit(enum.StrEnum):
     """The change of layout would not pay off in the rest of the run."""
     GROWTH = "growth"
     """The batch would grow by more than the allowed factor."""
-    BARRED = "barred"
+    UNBUILDABLE = "barred"
     """An earlier attempt to build the configuration failed."""
     SPIKE = "spike"
     """The loss rose and stayed up at this batch size."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class JobState:
     """State of a job between two steps. Times are seconds on the job's own clock."""
 
     configuration: Configuration
@@ -86,7 +86,7 @@ class Situation:
     """Samples until training ends; None if unknown."""
     warming_up_samples: int = 0
     """Samples until the learning-rate warm-up ends; 0 from then on."""
-    barred: frozenset[Configuration] = frozenset()
+    unbuildable: frozenset[Configuration] = frozenset()
     """Configurations that could not be built."""
     too_large: float = math.inf
     """Smallest excluded global batch, in sequences, because the loss rose at that size."""
@@ -126,7 +126,7 @@ class Option:
 class Decision:
     """A policy's choice, its reason and its alternatives."""
 
-    command: Command
+    command: DecisionKind
     configuration: Configuration
     """Configuration from the next step on; the present one under `no_op`."""
     reason: str
@@ -161,7 +161,7 @@ class Decision:
 
 
 class Policy(Protocol):
-    """Chooses the configuration of a job. It keeps no state, so that equal situations give equal decisions."""
+    """Chooses the configuration of a job. It keeps no state of its own, so that equal job states give equal decisions."""
 
     measures: Over = "micro-batches"
     """Gradients that the job compares to measure noise: of micro-batches, or of workers."""
@@ -176,30 +176,30 @@ class Policy(Protocol):
     window: int | None = None
     """Steps of a window that workers summarise; the policy then runs only after a window. None: it needs no worker reports."""
 
-    def decide(self, situation: Situation) -> Decision:
+    def decide(self, state: JobState) -> Decision:
         """Return what the job should do before the next step."""
         ...
 
-    def undo(self, situation: Situation, came_from: Configuration) -> Decision | None:
+    def undo(self, state: JobState, came_from: Configuration) -> Decision | None:
         """Return a decision to revert the last change, once its effect is measured; None if the change stands."""
         return None
 
 
-def disbelief(situation: Situation) -> Decision | None:
+def reject_unreliable(state: JobState) -> Decision | None:
     """Return a No-Op if the noise scale is unreliable or not yet representative, else None.
 
     While the learning rate rises, the model learns word frequencies, almost without gradient noise. Measurements from then say little
     about later training.
     """
-    if situation.warming_up_samples:
-        reason = f"the learning rate still rises, for {situation.warming_up_samples:,} samples more"
-        return stay(situation, reason, Limit.WARM_UP)
-    if situation.health == HEALTHY and situation.noise_scale is not None:
+    if state.warming_up_samples:
+        reason = f"the learning rate still rises, for {state.warming_up_samples:,} samples more"
+        return stay(state, reason, Limit.WARM_UP)
+    if state.health == HEALTHY and state.noise_scale is not None:
         return None
-    return stay(situation, f"the noise scale cannot be believed: {situation.health}", Limit.UNHEALTHY)
+    return stay(state, f"the noise scale cannot be believed: {state.health}", Limit.UNHEALTHY)
 
 
-def stay(situation: Situation, reason: str, *limits: Limit, **weighed: Any) -> Decision:
+def stay(state: JobState, reason: str, *limits: Limit, **weighed: Any) -> Decision:
     """Return a No-Op with a reason; `weighed` sets further fields of the decision."""
-    present, local_batches = situation.configuration, situation.local_batches
-    return Decision(command=Command.NO_OP, configuration=present, local_batches=local_batches, reason=reason, limits=limits, **weighed)
+    present, local_batches = state.configuration, state.local_batches
+    return Decision(command=DecisionKind.NO_OP, configuration=present, local_batches=local_batches, reason=reason, limits=limits, **weighed)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from oppa.control.controller import EVERY
-from oppa.control.decision import Command, Policy, Situation
+from oppa.control.decision import DecisionKind, JobState, Policy
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy, TableRow
@@ -27,7 +27,7 @@ class NoiseSeen:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class PlanStage:
     """A stage of the plan: a configuration and the sample count at which it starts."""
 
     samples: int
@@ -48,7 +48,7 @@ def plan(
     total: int,
     warmup: int = 0,
     reconfiguration_s: float = 0.0,
-) -> list[Stage]:
+) -> list[PlanStage]:
     """Return the stages that a policy would choose along a recorded noise scale.
 
     Args:
@@ -68,7 +68,7 @@ def plan(
     rates = {row.configuration: row.steps_per_s for row in table.rows}
     if begin not in rates:
         raise InputError(f"the table has no row for `{begin.id}` at batch {begin.global_batch}", hint="begin with one of its rows")
-    stages = [Stage(samples=0, configuration=begin, reason="to begin with")]
+    stages = [PlanStage(samples=0, configuration=begin, reason="to begin with")]
     elapsed_s = changing_s = 0.0
     at = next_decision = 0
     for point in (each for each in seen if each.samples <= total):
@@ -79,7 +79,7 @@ def plan(
             continue
         unbiased, of_workers = _variance_ratios(point.noise_scale / Smoothing().calibration, present)
         decision = policy.decide(
-            Situation(
+            JobState(
                 configuration=present,
                 noise_scale=point.noise_scale,
                 variance_ratio=unbiased,
@@ -93,11 +93,11 @@ def plan(
             )
         )
         next_decision = at + (policy.interval or EVERY) * decision.configuration.global_batch
-        if decision.command == Command.NO_OP:
+        if decision.command == DecisionKind.NO_OP:
             continue
-        if decision.command == Command.RECONFIGURE:
+        if decision.command == DecisionKind.RECONFIGURE:
             elapsed_s, changing_s = elapsed_s + reconfiguration_s, changing_s + reconfiguration_s
-        stages.append(Stage(samples=at, configuration=decision.configuration, reason=decision.reason))
+        stages.append(PlanStage(samples=at, configuration=decision.configuration, reason=decision.reason))
     return stages
 
 
@@ -121,13 +121,13 @@ def fastest_at(table: Table, global_batch: int) -> TableRow:
     return max((row for row in table.rows if row.configuration.global_batch == closest), key=lambda row: row.steps_per_s)
 
 
-def launches(stages: Iterable[Stage]) -> list[list[Stage]]:
+def launches(stages: Iterable[PlanStage]) -> list[list[PlanStage]]:
     """Group consecutive stages into launches of a framework: within one, only the global batch changes."""
     groups = itertools.groupby(stages, key=lambda stage: (ParallelStrategy.of(stage.configuration), stage.configuration.micro_batch))
     return [list(group) for _, group in groups]
 
 
-def megatron_schedule(stages: Sequence[Stage], seq_len: int) -> str:
+def megatron_schedule(stages: Sequence[PlanStage], seq_len: int) -> str:
     """Return the value of Megatron-LM's `--step-batch-size-schedule`: the start of each batch size in tokens.
 
     A launch that resumes from a checkpoint counts from the first sample of the whole training. Each schedule begins at 0.

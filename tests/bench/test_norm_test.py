@@ -11,8 +11,8 @@ from oppa.bench.norm_test import page, real
 from oppa.bench.norm_test.schemes import BATCHES, adaptive, constant, matching
 from oppa.bench.recorder import Recorder
 from oppa.bench.tracks import COLUMNS, HELD_OUT, Track
-from oppa.control.offers import Offers
-from oppa.control.policies import policy_of
+from oppa.control.policies.registry import policy_of
+from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.job import load_job
 from tests.control.conftest import row, table_of  # noqa: F401 - a fixture
@@ -117,7 +117,7 @@ def test_a_constant_batch_that_matches_takes_at_least_as_many_steps(table) -> No
 def test_every_scheme_can_be_trained(table) -> None:
     for scheme in [*adaptive(table), constant(table, 64)]:
         assert scheme.begins.global_batch in BATCHES
-        policy_of(scheme.policy)(Offers(table))
+        policy_of(scheme.policy)(ThroughputIndex(table))
     assert load_job(catalog.root() / real.JOB).global_batch == BATCHES[-1]
 
 

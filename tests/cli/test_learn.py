@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oppa.control.learned.reward import Reward
-from oppa.control.learned.weights import Weights
+from oppa.control.rl.reward import Reward
+from oppa.control.rl.weights import Weights
 from oppa.training import ledger
 from oppa.training.run_folder import RunSpec
 from tests.cli.test_train import JOB

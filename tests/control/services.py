@@ -7,9 +7,9 @@ from pathlib import Path
 
 from websockets.sync.client import connect
 
-from oppa.control.background import in_background
-from oppa.control.job import controllers
-from oppa.control.service import Service
+from oppa.control.service.job import controllers
+from oppa.control.service.server import Service
+from oppa.control.service.thread import serve_in_thread
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Hello, StepTaken, from_service
 from oppa.protocol.worker import WorkerState
@@ -22,7 +22,7 @@ def serving(folder: Path, table, policy_of, port: int = 0):
     """A service, and its port, while this lasts."""
     service = Service(folder, controllers(table, policy_of, every=5))
     try:
-        with in_background(service, port) as own:
+        with serve_in_thread(service, port) as own:
             yield service, own
     finally:
         service.close()

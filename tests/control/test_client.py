@@ -16,8 +16,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.server import ServerProtocol
 from websockets.sync.server import serve
 
-from oppa.control.client import ControlClient
-from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.policies.goodput import GoodputPolicy
+from oppa.control.service.client import ControlClient
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Decided, Welcome
 from tests.control.services import PRESENT, hello, serving, step, until

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from oppa.control.controller import PROOF, Controller
-from oppa.control.decision import Command, Limit
-from oppa.control.goodput_policy import GoodputPolicy
-from oppa.control.norm_test_policy import NormTestPolicy
-from oppa.control.offers import Offers
-from oppa.control.proportional import ProportionalPolicy
-from oppa.control.stagewise import StagewisePolicy
-from oppa.control.static import StaticPolicy
+from oppa.control.decision import DecisionKind, Limit
+from oppa.control.policies.goodput import GoodputPolicy
+from oppa.control.policies.norm_test import NormTestPolicy
+from oppa.control.policies.proportional import ProportionalPolicy
+from oppa.control.policies.stagewise import StagewisePolicy
+from oppa.control.policies.static import StaticPolicy
+from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
 from oppa.table.goodput import goodput
@@ -68,7 +68,7 @@ class Job:
         self.steps += 1
         if decision := self.controller.step(seen):
             self.decisions.append((self.steps, decision))
-            if decision.command != Command.NO_OP:
+            if decision.command != DecisionKind.NO_OP:
                 self._change(decision.configuration)
 
     def _change(self, wanted) -> None:
@@ -88,7 +88,7 @@ def job(table):
     def make(layout=PIPELINE, global_batch=64, policy=GoodputPolicy, **facts) -> Job:
         configuration = Configuration(**layout, global_batch=global_batch, micro_batch=4)
         options = {name: facts.pop(name) for name in ("total_samples", "every") if name in facts}
-        return Job(controller=Controller(Offers(table), policy, **options), configuration=configuration, **facts)
+        return Job(controller=Controller(ThroughputIndex(table), policy, **options), configuration=configuration, **facts)
 
     return make
 
@@ -104,14 +104,14 @@ def test_a_roll_back_keeps_workers_batches_of_their_own(tmp_path) -> None:
         where = {"number": number + 1, "step": number, "samples": 67 * (number + 1), "step_time_s": 0.1, "elapsed_s": number / 10}
         seen = StepTaken(configuration=present, **where, **facts)
         decisions += [each for each in [found.step(seen)] if each]
-    (back,) = [each for each in decisions if each.command == Command.ROLL_BACK]
+    (back,) = [each for each in decisions if each.command == DecisionKind.ROLL_BACK]
     assert back.configuration == present and back.local_batches == (20, 17, 15, 15)
 
 
 def test_the_job_arrives_at_the_best_and_stays(job) -> None:
     done = job().run(200)
-    assert done.configuration.dp == 2 and done.commands[0] == Command.RECONFIGURE
-    assert set(done.commands[3:]) == {Command.NO_OP}
+    assert done.configuration.dp == 2 and done.commands[0] == DecisionKind.RECONFIGURE
+    assert set(done.commands[3:]) == {DecisionKind.NO_OP}
 
 
 def test_a_decision_is_due_every_few_steps(job) -> None:
@@ -120,7 +120,7 @@ def test_a_decision_is_due_every_few_steps(job) -> None:
 
 def test_a_growing_noise_scale_lets_the_batch_follow_step_by_step(job) -> None:
     grown = job(global_batch=8, noise_scale=2000.0).run(400)
-    batches = [decision.configuration.global_batch for _, decision in grown.decisions if decision.command != Command.NO_OP]
+    batches = [decision.configuration.global_batch for _, decision in grown.decisions if decision.command != DecisionKind.NO_OP]
     assert batches == sorted(batches) and grown.configuration == Configuration(**DATA, global_batch=256, micro_batch=4)
     assert all(after <= 2 * before for before, after in zip([8, *batches], batches, strict=False))
 
@@ -131,7 +131,7 @@ def test_a_step_on_the_way_is_gone_on_from_although_it_is_worse(table_of) -> Non
     rows = [row(**DATA, global_batch=batch, steps_per_s=rate) for batch, rate in rates.items()]
     slow = {each.configuration: 1 / each.steps_per_s / step_time_s(each.configuration) for each in rows}
     begins = rows[0].configuration
-    done = Job(controller=Controller(Offers(table_of(rows)), GoodputPolicy), configuration=begins, slow=slow).run(100)
+    done = Job(controller=Controller(ThroughputIndex(table_of(rows)), GoodputPolicy), configuration=begins, slow=slow).run(100)
     assert [decision.configuration.global_batch for _, decision in done.decisions[:2]] == [128, 256]
     assert done.configuration.global_batch == 256 and not any("not delivered" in decision.reason for _, decision in done.decisions)
 
@@ -142,21 +142,21 @@ def test_a_change_that_does_not_deliver_is_undone_and_not_repeated(job) -> None:
     slow = {Configuration(**DATA, global_batch=batch, micro_batch=4): 5.0 for batch in (8, 16, 32, 64, 128, 256)}
     disappointed = job(slow=slow).run(300)
     assert promised.dp == 2 and disappointed.configuration.pp == 2
-    assert disappointed.commands.count(Command.RECONFIGURE) == 2
+    assert disappointed.commands.count(DecisionKind.RECONFIGURE) == 2
     (_, back) = next(each for each in disappointed.decisions if "not delivered" in each[1].reason)
     assert back.configuration == Configuration(**PIPELINE, global_batch=64, micro_batch=4)
 
 
 def test_a_change_is_given_time_to_show_what_it_brings(job) -> None:
     slow = {Configuration(**DATA, global_batch=batch, micro_batch=4): 5.0 for batch in (8, 16, 32, 64, 128, 256)}
-    changed, undone = [step for step, decision in job(slow=slow).run(100).decisions if decision.command == Command.RECONFIGURE]
+    changed, undone = [step for step, decision in job(slow=slow).run(100).decisions if decision.command == DecisionKind.RECONFIGURE]
     assert undone - changed == PROOF + WARM_UP
 
 
 def test_what_cannot_be_built_is_asked_for_once(job) -> None:
     wanted = job().run(10).configuration
     refused = job(unbuildable=frozenset({wanted})).run(200)
-    asked = [decision.configuration for _, decision in refused.decisions if decision.command != Command.NO_OP]
+    asked = [decision.configuration for _, decision in refused.decisions if decision.command != DecisionKind.NO_OP]
     assert asked.count(wanted) == 1 and refused.configuration != wanted
 
 
@@ -165,7 +165,7 @@ def test_a_wide_spike_behind_a_larger_batch_takes_batch_and_weights_back(job) ->
     unsteady = job(global_batch=32, noise_scale=2000.0, every=30, loss=lambda job: 9.0 if job.configuration.global_batch == 128 else 3.0)
     assert unsteady.run(65).configuration.global_batch == 128
     unsteady.run(200)
-    step, back = next(each for each in unsteady.decisions if each[1].command == Command.ROLL_BACK)
+    step, back = next(each for each in unsteady.decisions if each[1].command == DecisionKind.ROLL_BACK)
     grown = next(step for step, decision in unsteady.decisions if decision.configuration.global_batch == 128)
     assert (back.before_step, back.configuration.global_batch, back.limits) == (grown, 64, (Limit.SPIKE,))
     later = [decision for at, decision in unsteady.decisions if at > step]
@@ -175,17 +175,17 @@ def test_a_wide_spike_behind_a_larger_batch_takes_batch_and_weights_back(job) ->
 
 def test_a_wide_spike_of_its_own_takes_weights_back_alone(job) -> None:
     risen = job(policy=lambda _: StaticPolicy(), loss=lambda job: 9.0 if 100 <= job.steps < 130 else 3.0).run(200)
-    ((_, back),) = [each for each in risen.decisions if each[1].command == Command.ROLL_BACK]
+    ((_, back),) = [each for each in risen.decisions if each[1].command == DecisionKind.ROLL_BACK]
     assert back.before_step == 100 and back.configuration == risen.configuration
 
 
 def test_going_back_knows_the_same_bounds(table) -> None:
     """Of growth, of what could not be built, and of what made the loss rise."""
-    policy = GoodputPolicy(Offers(table))
+    policy = GoodputPolicy(ThroughputIndex(table))
     back = dataclasses.replace(at(DATA, 64).configuration, global_batch=128)
     worse = at(PIPELINE, 64)
     assert policy.undo(worse, back).configuration == back
-    assert policy.undo(dataclasses.replace(worse, barred=frozenset({back})), back) is None
+    assert policy.undo(dataclasses.replace(worse, unbuildable=frozenset({back})), back) is None
     assert policy.undo(dataclasses.replace(worse, too_large=128.0), back) is None
     assert policy.undo(at(PIPELINE, 32), back) is None
 
@@ -194,7 +194,7 @@ def test_a_layout_that_was_refused_at_once_says_nothing_of_what_one_takes(job) -
     near, after = job(total_samples=64 * 15), Configuration(**DATA, global_batch=64, micro_batch=4)
     near.controller.changed(Changed(number=1, before=near.configuration, after=after, seconds=60.0, failure="once"))
     near.controller.changed(Changed(number=2, before=near.configuration, after=after, seconds=0.0, failure="refused"))
-    assert Command.RECONFIGURE not in near.run(12).commands
+    assert DecisionKind.RECONFIGURE not in near.run(12).commands
 
 
 def test_a_step_is_worth_what_it_brought_however_long_it_took(job) -> None:
@@ -209,18 +209,18 @@ def test_a_step_is_worth_what_it_brought_however_long_it_took(job) -> None:
 
 def test_nothing_is_decided_on_an_unhealthy_estimator(job) -> None:
     sick = job(health="no_signal").run(100)
-    assert set(sick.commands) == {Command.NO_OP} and sick.decisions[0][1].limits == (Limit.UNHEALTHY,)
+    assert set(sick.commands) == {DecisionKind.NO_OP} and sick.decisions[0][1].limits == (Limit.UNHEALTHY,)
 
 
 def test_a_layout_is_not_changed_shortly_before_the_end(job) -> None:
-    assert Command.RECONFIGURE in job(total_samples=64 * 1000).run(20).commands
+    assert DecisionKind.RECONFIGURE in job(total_samples=64 * 1000).run(20).commands
     near = job(total_samples=64 * 15)
     near.controller.changed(
         Changed(
             number=1, before=near.configuration, after=Configuration(**DATA, global_batch=64, micro_batch=4), seconds=60.0, failure="once"
         )
     )
-    assert Command.RECONFIGURE not in near.run(12).commands
+    assert DecisionKind.RECONFIGURE not in near.run(12).commands
 
 
 def test_a_job_that_stays_is_worth_what_staying_is_worth(job) -> None:
@@ -263,7 +263,9 @@ def test_a_norm_test_is_answered_behind_each_step_that_was_measured(job) -> None
 def test_stages_begin_where_they_should(job) -> None:
     """2.5% and 5% of 64,000 samples, give or take a batch."""
     done = job(layout=DATA, policy=StagewisePolicy, total_samples=64_000).run(400)
-    begun = {decision.configuration.global_batch: step for step, decision in reversed(done.decisions) if decision.command != Command.NO_OP}
+    begun = {
+        decision.configuration.global_batch: step for step, decision in reversed(done.decisions) if decision.command != DecisionKind.NO_OP
+    }
     assert begun == {128: 25, 256: 25 + -(-1600 // 128)}
 
 
@@ -274,6 +276,6 @@ def test_a_job_that_cannot_be_tested_is_told_so(job) -> None:
 
 def test_a_layout_of_the_norm_test_is_given_time(job) -> None:
     done = job(layout=PIPELINE, global_batch=16, policy=NormTestPolicy, ratio=lambda step: 1e6).run(40)
-    moved = next(step for step, decision in done.decisions if decision.command == Command.RECONFIGURE)
+    moved = next(step for step, decision in done.decisions if decision.command == DecisionKind.RECONFIGURE)
     following = next(step for step, decision in done.decisions if step > moved)
     assert following - moved == PROOF + WARM_UP

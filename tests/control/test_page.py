@@ -2,7 +2,7 @@
 
 import pytest
 
-from oppa.control.goodput_policy import GoodputPolicy
+from oppa.control.policies.goodput import GoodputPolicy
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed
 from tests.control.browser import browsing

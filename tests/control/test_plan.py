@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from oppa.control.goodput_policy import GoodputPolicy
-from oppa.control.norm_test_policy import NormTestPolicy
-from oppa.control.offers import Offers
 from oppa.control.plan import NoiseSeen, fastest_at, launches, megatron_schedule, plan
-from oppa.control.static import StaticPolicy
+from oppa.control.policies.goodput import GoodputPolicy
+from oppa.control.policies.norm_test import NormTestPolicy
+from oppa.control.policies.static import StaticPolicy
+from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy
@@ -20,7 +20,7 @@ GROWING = [NoiseSeen(samples=samples, noise_scale=5 + samples / 100) for samples
 
 
 def planned(table, seen=GROWING, **changes):
-    return plan(GoodputPolicy(Offers(table)), table, seen, **{"begin": BEGIN, "total": TOTAL, **changes})
+    return plan(GoodputPolicy(ThroughputIndex(table)), table, seen, **{"begin": BEGIN, "total": TOTAL, **changes})
 
 
 def test_batches_grow_with_the_noise_scale_and_the_layout_follows(table) -> None:
@@ -51,7 +51,7 @@ def test_dear_changes_of_layout_are_fewer(table) -> None:
 
 def test_the_norm_test_can_be_planned(table) -> None:
     """In expectation it asks for phi (1 - eta^2) / eta^2 where the noise scale is phi; here that is phi."""
-    policy = NormTestPolicy(Offers(table), eta=0.5**0.5)
+    policy = NormTestPolicy(ThroughputIndex(table), eta=0.5**0.5)
     stages = plan(policy, table, GROWING, begin=BEGIN, total=TOTAL)
     batches = [stage.configuration.global_batch for stage in stages]
     assert batches == sorted(batches) and batches[-1] == 256

@@ -2,10 +2,10 @@
 
 import pytest
 
-from oppa.control.decision import Command, Limit
-from oppa.control.offers import Offers
-from oppa.control.policies import POLICIES, policy_of
-from oppa.control.stagewise import StagewisePolicy
+from oppa.control.decision import DecisionKind, Limit
+from oppa.control.policies.registry import POLICIES, policy_of
+from oppa.control.policies.stagewise import StagewisePolicy
+from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from tests.control.conftest import DATA, PIPELINE
@@ -14,12 +14,12 @@ from tests.control.test_goodput_policy import at
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_answers(name, table) -> None:
-    situation = at(DATA, 64, variance_ratio=64.0, worker_variance_ratio=0.1, remaining_samples=1000)
-    assert policy_of(name)(Offers(table)).decide(situation).reason
+    state = at(DATA, 64, variance_ratio=64.0, worker_variance_ratio=0.1, remaining_samples=1000)
+    assert policy_of(name)(ThroughputIndex(table)).decide(state).reason
 
 
 def test_a_name_may_have_settings(table) -> None:
-    policy = policy_of("norm-test,eta=1,interval=4,growth=1e3")(Offers(table))
+    policy = policy_of("norm-test,eta=1,interval=4,growth=1e3")(ThroughputIndex(table))
     assert policy.interval == 4
     assert policy.decide(at(DATA, 8, variance_ratio=200.0)).configuration.global_batch == 256
 
@@ -46,29 +46,29 @@ def test_names_and_settings_that_there_are_not(text, message) -> None:
 
 @pytest.mark.parametrize(("seen", "batch"), [(0, 64), (24_999, 64), (25_000, 128), (49_999, 128), (50_000, 256), (999_999, 256)])
 def test_stages_are_a_quarter_then_half_then_all(seen, batch, table) -> None:
-    situation = at(DATA, 16, samples=seen, remaining_samples=1_000_000 - seen)
-    assert StagewisePolicy(Offers(table)).decide(situation).configuration.global_batch == batch
+    state = at(DATA, 16, samples=seen, remaining_samples=1_000_000 - seen)
+    assert StagewisePolicy(ThroughputIndex(table)).decide(state).configuration.global_batch == batch
 
 
 def test_a_stage_has_the_layout_that_runs_it_fastest(table) -> None:
-    decision = StagewisePolicy(Offers(table), maximum=128.0).decide(at(PIPELINE, 16, samples=900, remaining_samples=1000))
-    assert decision.command == Command.RECONFIGURE and decision.configuration.dp == 2 and decision.configuration.global_batch == 128
+    decision = StagewisePolicy(ThroughputIndex(table), maximum=128.0).decide(at(PIPELINE, 16, samples=900, remaining_samples=1000))
+    assert decision.command == DecisionKind.RECONFIGURE and decision.configuration.dp == 2 and decision.configuration.global_batch == 128
 
 
 def test_a_batch_that_is_larger_than_its_stage_comes_down(table) -> None:
-    assert StagewisePolicy(Offers(table)).decide(at(DATA, 256, remaining_samples=1000)).configuration.global_batch == 64
+    assert StagewisePolicy(ThroughputIndex(table)).decide(at(DATA, 256, remaining_samples=1000)).configuration.global_batch == 64
 
 
 def test_no_stage_goes_beyond_its_maximum(table) -> None:
-    barred = frozenset(Configuration(**layout, global_batch=128, micro_batch=4) for layout in (DATA, PIPELINE))
-    situation = at(DATA, 64, samples=900, remaining_samples=1000, barred=barred)
-    assert StagewisePolicy(Offers(table), maximum=128.0).decide(situation).configuration.global_batch == 64
+    unbuildable = frozenset(Configuration(**layout, global_batch=128, micro_batch=4) for layout in (DATA, PIPELINE))
+    state = at(DATA, 64, samples=900, remaining_samples=1000, unbuildable=unbuildable)
+    assert StagewisePolicy(ThroughputIndex(table), maximum=128.0).decide(state).configuration.global_batch == 64
 
 
 def test_without_an_end_there_are_no_stages(table) -> None:
-    assert StagewisePolicy(Offers(table)).decide(at(DATA, 16)).limits == (Limit.UNKNOWN,)
+    assert StagewisePolicy(ThroughputIndex(table)).decide(at(DATA, 16)).limits == (Limit.UNKNOWN,)
 
 
 def test_a_maximum_below_the_table_is_refused(table) -> None:
     with pytest.raises(InputError, match="below all batches"):
-        StagewisePolicy(Offers(table), maximum=4)
+        StagewisePolicy(ThroughputIndex(table), maximum=4)

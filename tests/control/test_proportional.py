@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.control.controller import Controller
-from oppa.control.decision import Command, Limit, Situation
-from oppa.control.offers import Offers
-from oppa.control.policies import policy_of
-from oppa.control.proportional import ProportionalPolicy, shared_out
+from oppa.control.decision import DecisionKind, JobState, Limit
+from oppa.control.policies.proportional import ProportionalPolicy, shared_out
+from oppa.control.policies.registry import policy_of
+from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed
@@ -30,20 +30,20 @@ def test_shares_add_up_and_no_other_sharing_is_done_sooner_by_moving_a_sample(sp
 
 
 def test_a_slow_worker_gets_less() -> None:
-    decision = ProportionalPolicy().decide(Situation(configuration=EVEN, noise_scale=None, workers=tuple(SLOW)))
-    assert decision.command == Command.SCALE_BS and decision.configuration == EVEN
+    decision = ProportionalPolicy().decide(JobState(configuration=EVEN, noise_scale=None, workers=tuple(SLOW)))
+    assert decision.command == DecisionKind.SCALE_BS and decision.configuration == EVEN
     assert decision.local_batches == (48, 16) and "50%" in decision.reason
 
 
 def test_what_is_shared_out_well_stays() -> None:
     workers = (worker(local_batch=48, compute_s=0.150), worker(local_batch=16, compute_s=0.153))
-    situation = Situation(configuration=EVEN, noise_scale=None, local_batches=(48, 16), workers=workers)
-    decision = ProportionalPolicy().decide(situation)
-    assert decision.command == Command.NO_OP and decision.limits == (Limit.MARGIN,) and decision.local_batches == (48, 16)
+    state = JobState(configuration=EVEN, noise_scale=None, local_batches=(48, 16), workers=workers)
+    decision = ProportionalPolicy().decide(state)
+    assert decision.command == DecisionKind.NO_OP and decision.limits == (Limit.MARGIN,) and decision.local_batches == (48, 16)
 
 
 def test_it_says_when_workers_are_silent() -> None:
-    decision = ProportionalPolicy().decide(Situation(configuration=EVEN, noise_scale=None))
+    decision = ProportionalPolicy().decide(JobState(configuration=EVEN, noise_scale=None))
     assert decision.limits == (Limit.UNKNOWN,)
 
 
@@ -53,8 +53,8 @@ def test_settings_that_make_no_sense(text) -> None:
         policy_of(text)(None)
 
 
-def controller(offers: Offers | None) -> Controller:
-    return Controller(offers, policy_of("proportional,window=3"))
+def controller(throughputs: ThroughputIndex | None) -> Controller:
+    return Controller(throughputs, policy_of("proportional,window=3"))
 
 
 def test_a_job_without_a_table_is_asked_behind_each_window() -> None:
@@ -66,8 +66,8 @@ def test_a_job_without_a_table_is_asked_behind_each_window() -> None:
 
 
 def test_steps_of_uneven_workers_say_nothing_of_the_table(table) -> None:
-    offers = Offers(table)
-    control = controller(offers)
+    throughputs = ThroughputIndex(table)
+    control = controller(throughputs)
     for number in range(1, 30):
         control.step(step(number, step_time_s=0.3))
     refined = control._offers

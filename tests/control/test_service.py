@@ -12,10 +12,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from oppa.control.controller import Controller
-from oppa.control.goodput_policy import GoodputPolicy
-from oppa.control.line import FILE, told
-from oppa.control.service import BURST, PER_S, _Pace
-from oppa.control.tokens import SECRET, Tokens
+from oppa.control.policies.goodput import GoodputPolicy
+from oppa.control.service.discovery import FILE, advertise
+from oppa.control.service.server import BURST, PER_S, _Pace
+from oppa.control.service.tokens import SECRET, Tokens
 from oppa.errors import InputError
 from oppa.protocol.messages import Ack, Decided, Refused, Welcome
 from tests.control.services import heard, hello, line, said_to_watcher, serving, step, until
@@ -318,6 +318,6 @@ def test_whoever_talks_too_fast_is_read_more_slowly(monkeypatch) -> None:
 
 
 def test_how_ranks_find_it_is_for_their_owner_alone(tmp_path) -> None:
-    with told(tmp_path, address="127.0.0.1:1", through="127.0.0.1:2", job="a", token="b"):
+    with advertise(tmp_path, address="127.0.0.1:1", through="127.0.0.1:2", job="a", token="b"):
         assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
     assert not (tmp_path / FILE).exists()

@@ -27,9 +27,9 @@ from oppa.bench.goodput.variants import Variant, variants
 from oppa.bench.goodput.worlds import ASSUMED, Layout, gain_section, layout_section, paper_section
 from oppa.bench.tracks import COLUMNS, Track
 from oppa.control.controller import Controller
-from oppa.control.decision import Command
-from oppa.control.offers import Offers
-from oppa.control.policies import policy_of
+from oppa.control.decision import DecisionKind
+from oppa.control.policies.registry import policy_of
+from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.batches import over, parse_batches
 from oppa.problem.job import load_job
 from oppa.problem.training import Scaling
@@ -186,8 +186,8 @@ def play(world: World, variant: Variant, seed: int) -> Track:
     """Simulate a run under the real controller."""
     rates = {row.configuration: row.steps_per_s for row in world.table.rows}
     draws = stream(seed, f"goodput {variant.name}")
-    offers = Offers(world.table).scaled(world.scaling)
-    controller = Controller(offers, policy_of(variant.policy), total_samples=world.samples, reconfiguration_s=world.change_s)
+    throughputs = ThroughputIndex(world.table).scaled(world.scaling)
+    controller = Controller(throughputs, policy_of(variant.policy), total_samples=world.samples, reconfiguration_s=world.change_s)
     present, progress, samples, elapsed_s, pause_s = variant.begins, 0.0, 0, 0.0, 0.0
     rows = list[tuple[object, ...]]()
     while not world.ended(samples, progress):
@@ -214,7 +214,7 @@ def play(world: World, variant: Variant, seed: int) -> Track:
             learning_rate=1e-4,
         )
         decision = controller.step(told)
-        if decision is not None and decision.command in (Command.SCALE_BS, Command.RECONFIGURE):
+        if decision is not None and decision.command in (DecisionKind.SCALE_BS, DecisionKind.RECONFIGURE):
             moves = ParallelStrategy.of(decision.configuration) != ParallelStrategy.of(present)
             pause_s = world.change_s if moves else 0.0
             controller.changed(Changed(number=len(rows), before=present, after=decision.configuration, seconds=pause_s))

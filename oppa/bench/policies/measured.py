@@ -18,16 +18,16 @@ from torch import nn
 
 from oppa.bench.step_overhead import ON_CPU, STATISTICS, overheads
 from oppa.bench.training_gang import Order, TrainingGang
-from oppa.control.background import in_background
-from oppa.control.client import ControlClient
-from oppa.control.job import controllers
-from oppa.control.learned.actions import Actions
-from oppa.control.learned.learner import layers_of, network
-from oppa.control.learned.observation import NAMES
-from oppa.control.learned.reward import Reward
-from oppa.control.learned.weights import Weights
-from oppa.control.policies import policy_of
-from oppa.control.service import Service
+from oppa.control.policies.registry import policy_of
+from oppa.control.rl.actions import Actions
+from oppa.control.rl.learner import layers_of, network
+from oppa.control.rl.observation import NAMES
+from oppa.control.rl.reward import Reward
+from oppa.control.rl.weights import Weights
+from oppa.control.service.client import ControlClient
+from oppa.control.service.job import controllers
+from oppa.control.service.server import Service
+from oppa.control.service.thread import serve_in_thread
 from oppa.errors import EnvironmentLackingError
 from oppa.launchers.network import LOOPBACK
 from oppa.problem.configuration import Configuration
@@ -112,7 +112,7 @@ def _serve(folder: Path, line: Connection) -> None:
     """Run the service until the other end of the line is closed."""
     service = Service(folder, controllers(None, policy_of("rl", _growing())))
     try:
-        with in_background(service) as port, contextlib.suppress(EOFError):
+        with serve_in_thread(service) as port, contextlib.suppress(EOFError):
             line.send((f"{LOOPBACK}:{port}", service.tokens.of_job("bench")))
             line.recv()
     finally:

@@ -17,16 +17,16 @@ from scipy.stats import bootstrap
 
 from oppa.bench.declared import DYNAMIX
 from oppa.control.decision import Policy
-from oppa.control.learned.actions import Actions
-from oppa.control.learned.algorithms import ALGORITHMS, learned
-from oppa.control.learned.episode import Episode, Judged, Task, judged
-from oppa.control.learned.judgement import SHARE, sizes
-from oppa.control.learned.learner import cumulative
-from oppa.control.learned.policy import LearnedPolicy
-from oppa.control.learned.reward import Reward
-from oppa.control.learned.weights import Weights
-from oppa.control.proportional import ProportionalPolicy
-from oppa.control.static import StaticPolicy
+from oppa.control.policies.proportional import ProportionalPolicy
+from oppa.control.policies.static import StaticPolicy
+from oppa.control.rl.actions import Actions
+from oppa.control.rl.algorithms import ALGORITHMS, learned
+from oppa.control.rl.episode import Episode, EpisodeTask, Judged, judged
+from oppa.control.rl.evaluation import SHARE, sizes
+from oppa.control.rl.learner import cumulative
+from oppa.control.rl.policy import LearnedPolicy
+from oppa.control.rl.reward import Reward
+from oppa.control.rl.weights import Weights
 from oppa.report.figures import Axis, Series, lines, standalone
 from oppa.report.record import Section
 from oppa.simulator.learning_curve import LearningCurve
@@ -54,7 +54,7 @@ CONFIDENCE = 0.95
 class Learned:
     """Holds a policy and the rewards of its training."""
 
-    task: Task
+    task: EpisodeTask
     weights: Weights
     rewards: Sequence[NDArray[np.float64]]
     """Discounted cumulative reward of each worker of each run, episode by episode; each of shape (runs * workers,)."""
@@ -88,10 +88,10 @@ class Scale:
         return float(interval.low), float(np.median(shares)), float(interval.high)
 
 
-def task_of(workers: int, form: str) -> Task:
+def task_of(workers: int, form: str) -> EpisodeTask:
     """Return the job with this number of workers and this form of the reward."""
     local_batch = GLOBAL_BATCH // workers
-    return Task(
+    return EpisodeTask(
         curve=LearningCurve.load(CURVE),
         actions=Actions.scaled(local_batch),
         reward=Reward.usual(form),  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ def _policy(workers: int, algorithm: str, runs: int) -> Learned:
     return trained(workers, algorithm, EPISODES[algorithm] * runs)
 
 
-def _judged(task: Task, policy: Policy, local_batch: int, runs: int) -> list[Judged]:
+def _judged(task: EpisodeTask, policy: Policy, local_batch: int, runs: int) -> list[Judged]:
     target, seeds = SHARE * task.curve.accuracy[-1], range(UNSEEN, UNSEEN + runs)
     return [judged(task, policy, task.hosts(seed, unseen=True), target=target, seed=seed, local_batch=local_batch) for seed in seeds]
 
@@ -239,7 +239,7 @@ def _course(workers: int, runs: int) -> Sequence[NDArray[np.float64]]:
     episode = Episode(found.task, found.task.hosts(UNSEEN, unseen=True), seed=UNSEEN)
     course = [np.array(episode.local_batches, float)]
     while episode.accuracy < target and len(course) < 2000:
-        decision = policy.decide(episode.situation)
+        decision = policy.decide(episode.state)
         episode.step(decision.local_batches or episode.local_batches)
         course.append(np.array(episode.local_batches, float))
     return course

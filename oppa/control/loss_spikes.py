@@ -1,0 +1,58 @@
+"""Detect loss spikes: narrow ones pass by themselves, wide ones require a roll-back (COPUS, appendix E).
+
+Notation (the last WINDOW losses that were calm, that is, not high):
+    centre     their median
+    spread     1.4826 times their median absolute deviation (the standard deviation of a normal distribution); at least LEAST * centre
+    high       above centre + HIGH * spread, or not finite; losses fall in training, so the centre lags above them, on the safe side
+    wide       high for WIDE steps in a row
+    usual      a loss that stays high for WINDOW steps counts as calm from then on
+"""
+
+import math
+import statistics
+from collections import deque
+
+WINDOW, ENOUGH = 50, 20
+"""Largest and smallest number of calm losses that define the centre."""
+HIGH = 6.0
+"""Threshold of a high loss, in spreads above the centre."""
+WIDE = 10
+"""Consecutive high steps that make a spike wide."""
+LEAST = 0.01
+"""Minimum spread, as a share of the centre."""
+_NORMAL = 1.4826
+
+
+class LossSpikes:
+    """Detector of loss spikes, updated step by step."""
+
+    def __init__(self) -> None:
+        self._calm = deque[float](maxlen=WINDOW)
+        self._began: int | None = None
+        self._high = 0
+
+    def wide(self, step: int, loss: float | None) -> int | None:
+        """Record the loss of a step; return the first step of a spike once, when it becomes wide, else None.
+
+        Args:
+            step: Number of the step.
+            loss: Its loss; None if it is not finite.
+        """
+        if not self._is_high(loss):
+            assert loss is not None
+            self._calm.append(loss)
+            self._began, self._high = None, 0
+            return None
+        self._began, self._high = step if self._began is None else self._began, self._high + 1
+        if self._high == WINDOW:
+            self._calm.clear()
+        return self._began if self._high == WIDE else None
+
+    def _is_high(self, loss: float | None) -> bool:
+        if len(self._calm) < ENOUGH:
+            return loss is None
+        if loss is None or not math.isfinite(loss):
+            return True
+        centre = statistics.median(self._calm)
+        spread = _NORMAL * statistics.median(abs(each - centre) for each in self._calm)
+        return loss > centre + HIGH * max(spread, LEAST * abs(centre))

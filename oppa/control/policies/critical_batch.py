@@ -1,0 +1,51 @@
+"""Implement the baseline policy of COPUS: the batch follows the critical batch size; layout and micro-batch stay fixed (section 6.1)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from oppa.control.decision import Decision, DecisionKind, JobState, Limit, Policy, reject_unreliable, stay
+from oppa.control.policies.goodput import GROWTH
+from oppa.control.throughput_index import ThroughputIndex
+from oppa.problem.configuration import Configuration
+from oppa.table.rows import ParallelStrategy
+from oppa.units import format_number
+
+
+class CriticalBatchPolicy(Policy):
+    """Chooses the global batch closest to the critical batch size, among the table's rows with the present layout and micro-batch."""
+
+    def __init__(self, throughputs: ThroughputIndex, *, growth: float = GROWTH) -> None:
+        self._offers, self._growth = throughputs, growth
+
+    def decide(self, state: JobState) -> Decision:
+        """Return a decision with the batch to train with."""
+        if (unreliable := reject_unreliable(state)) is not None:
+            return unreliable
+        assert state.noise_scale is not None
+        present, critical = state.configuration, state.noise_scale
+        may = (each for each in self._offers.configurations if each not in state.unbuildable)
+        fitting = (each for each in may if each.micro_batch == present.micro_batch)
+        own = sorted(
+            (each for each in fitting if ParallelStrategy.of(each) == ParallelStrategy.of(present)), key=lambda each: each.global_batch
+        )
+        grown = self._growth * present.global_batch
+        within = [each for each in own if each.global_batch <= grown and each.global_batch < state.too_large]
+        if not within:
+            return stay(state, f"the table has no batch for `{present.id}`", Limit.UNKNOWN)
+        closest = _closest(own, critical)
+        wanted = _closest(within, critical)
+        limits = () if wanted == closest else (Limit.GROWTH if closest.global_batch > grown else Limit.SPIKE,)
+        told = f"the critical batch size is {format_number(critical)} sequences"
+        if wanted == present:
+            return stay(state, f"{told}, and {present.global_batch} is closest to it", *limits)
+        reason = f"{told}: batch {present.global_batch} to {wanted.global_batch}"
+        return Decision(command=DecisionKind.SCALE_BS, configuration=wanted, reason=reason, limits=limits)
+
+
+def _closest(configurations: Sequence[Configuration], critical: float) -> Configuration:
+    """Return the configuration whose batch differs least from `critical`.
+
+    Batches are ascending, so that the smaller one wins a tie.
+    """
+    return configurations[int(np.argmin([abs(each.global_batch - critical) for each in configurations]))]

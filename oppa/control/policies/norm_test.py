@@ -1,0 +1,82 @@
+"""Implement the policy of Lau et al.: grow the batch when its gradient is too noisy (section 3), in its fastest layout from the table.
+
+    required batch    V / (eta^2 |g|^2), of the last step that was measured (eq. 3; V as in eq. 5 for `paper`)
+    next batch        the smallest of the table not below it, up to the growth limit and the maximum
+
+The batch never shrinks, and the policy does not wait for the learning-rate warm-up; both are as in the paper.
+"""
+
+import math
+
+from oppa.control.decision import Decision, JobState, Limit, Policy, stay
+from oppa.control.policies.goodput import GROWTH
+from oppa.control.policies.layout_selection import Bounds, asking, with_batch
+from oppa.control.throughput_index import ThroughputIndex
+from oppa.errors import InputError
+from oppa.training.norm_test import ETA, Form, asked_for, groups_of
+
+
+class NormTestPolicy(Policy):
+    """Chooses the batch that the norm test requires.
+
+    Args:
+        offers: Candidates to choose from.
+        eta: Threshold of the test; a smaller value requires larger batches.
+        maximum: Largest batch in sequences; by default the largest of the table.
+        interval: Steps between two tests; nothing is measured in between.
+        growth: Largest factor by which the batch may grow in one decision; the paper has no limit.
+        form: `unbiased` compares micro-batches, `paper` compares workers if there are several (eq. 5).
+
+    Raises:
+        InputError: if an argument is out of range, or the table has no batch up to `maximum`.
+    """
+
+    def __init__(
+        self,
+        throughputs: ThroughputIndex,
+        *,
+        eta: float = ETA["unbiased"],
+        maximum: float = math.inf,
+        interval: int = 1,
+        growth: float = GROWTH,
+        form: Form = "unbiased",
+    ) -> None:
+        asked_for(1.0, eta)
+        if interval < 1 or not growth > 1:
+            raise InputError(f"`interval = {interval}`, `growth = {growth}`", hint="give at least 1 step, and a factor above 1")
+        if not (throughputs.batches <= maximum).any():
+            raise InputError(
+                f"`maximum = {maximum:g}` is below all batches of the table", hint=f"give at least {throughputs.batches.min():g}"
+            )
+        self._offers, self._eta, self._maximum, self._growth, self._form = throughputs, eta, maximum, growth, form
+        self.interval, self.measures = interval, groups_of(form, workers=2)  # the job itself checks if it has several workers
+
+    @classmethod
+    def as_written(
+        cls,
+        throughputs: ThroughputIndex,
+        *,
+        eta: float = ETA["paper"],
+        maximum: float = math.inf,
+        interval: int = 1,
+        growth: float = math.inf,
+    ) -> "NormTestPolicy":
+        """Build the policy with eq. 5 as the paper writes it, and without a growth limit."""
+        return cls(throughputs, eta=eta, maximum=maximum, interval=interval, growth=growth, form="paper")
+
+    def decide(self, state: JobState) -> Decision:
+        """Return a decision with the batch to train with and its layout."""
+        ratio = state.variance_ratio if self._form == "unbiased" else state.worker_variance_ratio
+        if state.health == "not_finite" or ratio is None:
+            lacking = "the last step does not say how noisy its gradient was"
+            if self._form == "paper" and state.variance_ratio is not None:
+                lacking = 'the job compares micro-batches, not workers: set `statistics = "workers"` in [train]'
+            return stay(state, lacking, Limit.UNHEALTHY)
+        present, asked = state.configuration.global_batch, asked_for(ratio, self._eta)
+        why = asking("the norm test", asked)
+        if asked <= present:
+            why = f"batch {present} passes the norm test, which asks for {asked}"
+            if not (self._offers.batches == present).any():
+                return stay(state, why)
+        bounds = Bounds(growth=self._growth, least=present, most=max(self._maximum, present), measurable=True)
+        return with_batch(self._offers, state, max(asked, present), why, bounds)

@@ -1,0 +1,87 @@
+"""Continue training a policy on real runs, with one update after each run (DYNAMIX, Algorithm 1).
+
+During a run, steps are drawn by the policy's own probabilities; the ledger of the run then gives their rewards. A linear baseline, fitted
+to the workers' observations, is subtracted from the cumulative reward G of every window. One run alone cannot separate luck from skill.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+
+from oppa.control.decision import Decision, JobState, Policy
+from oppa.control.rl.learner import Learner, cumulative, layers_of, module_of
+from oppa.control.rl.observation import observations
+from oppa.control.rl.off_policy_evaluation import Drawn, recorded, ridge
+from oppa.control.rl.policy import silent, taken
+from oppa.control.rl.weights import Weights
+from oppa.control.throughput_index import ThroughputIndex
+from oppa.errors import InputError
+from oppa.random_streams import stream
+from oppa.training.ledger import Line
+
+LEAST_WINDOWS = 5
+"""Minimum number of windows for an update."""
+RATE = 1e-3
+"""Learning rate of the optimizer."""
+
+
+class DrawingPolicy(Policy):
+    """Draws steps by the probabilities of a learned policy.
+
+    Args:
+        offers: Unused.
+        weights: Weights of the learned policy.
+        seed: Seed of the draws; the same state always gives the same steps.
+    """
+
+    def __init__(self, throughputs: ThroughputIndex | None = None, *, weights: Weights, seed: int = 0) -> None:
+        self._weights, self._seed = weights, seed
+        self.window = self.interval = weights.window
+
+    def decide(self, state: JobState) -> Decision:
+        """Return a decision with the next batch of each worker."""
+        if not state.workers:
+            return silent(state)
+        return taken(state, self._weights.actions, self.drawn(state), "the policy that learns")
+
+    def drawn(self, state: JobState) -> list[int]:
+        """Draw the number of a step for each worker."""
+        likely = self._weights.probabilities(observations(state, self._weights.actions))
+        lot = stream(self._seed, f"actions at {state.samples}").random((len(likely), 1))
+        return [int(number) for number in (likely.cumsum(1) > lot).argmax(1)]
+
+
+class RunLearner:
+    """Updates weights after each run."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._begun, self._learner, self._runs = weights, Learner(module_of(weights.layers), rate=RATE), 0
+
+    @property
+    def weights(self) -> Weights:
+        """Return the present weights; their provenance counts the runs."""
+        learned = {"runs": self._begun.provenance.get("runs", 0) + self._runs}
+        return dataclasses.replace(self._begun, layers=layers_of(self._learner.module), provenance={**self._begun.provenance, **learned})
+
+    def taught(self, lines: Iterable[Line], drawn: Drawn) -> float:
+        """Update the weights from a run whose steps were drawn by a `DrawingPolicy`, and return its mean reward.
+
+        Args:
+            lines: Ledger of the run.
+            drawn: Function that repeats the draw for a state.
+
+        Raises:
+            InputError: if the run has fewer than LEAST_WINDOWS windows, or most of its drawn steps were not carried out.
+        """
+        windows = recorded(lines, self._begun.actions, self._begun.reward, drawn)
+        if len(windows) < LEAST_WINDOWS:
+            hint = f"train for more `--samples`, or with a shorter window than {self._begun.window} steps"
+            raise InputError(f"an episode of {len(windows)} windows teaches nothing", hint=hint)
+        rows = np.concatenate([self._begun.normalised(observations(each.state, self._begun.actions)) for each in windows])
+        chosen = [step for each in windows for step in each.drawn]
+        rewards = np.array([each.rewards for each in windows])
+        worth, seen = cumulative(rewards).ravel(), np.column_stack((np.ones(len(rows)), rows))
+        self._learner.update(rows, chosen, worth - seen @ ridge(seen, worth))
+        self._runs += 1
+        return float(rewards.mean())
