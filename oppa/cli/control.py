@@ -33,7 +33,7 @@ def control(
     One live page shows them all. Exit codes: 0 stopped, 2 wrong input, 3 the port or the folder cannot be used.
     """
     from oppa.cli import style
-    from oppa.control.policies.registry import policy_of
+    from oppa.control.registry import policy_of
     from oppa.control.service.job import controllers
     from oppa.control.service.server import Service
     from oppa.control.service.thread import serve_in_thread

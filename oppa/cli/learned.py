@@ -22,7 +22,7 @@ def policy_maker(
     Raises:
         InputError: the policy is not known, the weights cannot be read, or recorded runs show that a learned policy may be worse.
     """
-    from oppa.control.policies.registry import policy_of
+    from oppa.control.registry import policy_of
     from oppa.control.rl.weights import Weights
 
     loaded = Weights.load(weights) if weights else None
@@ -38,7 +38,7 @@ def policy_maker(
 def _require_not_worse(weights: "Weights", recorded: Sequence[Path], in_force: str, problem: "Problem") -> None:
     """Raise InputError, with the numbers, unless recorded runs show that a policy is not worse than the policy `in_force`."""
     from oppa.cli import style
-    from oppa.control.policies.registry import needs_table, policy_of
+    from oppa.control.registry import needs_table, policy_of
     from oppa.control.rl.off_policy_evaluation import verdict
 
     if not recorded:
@@ -55,7 +55,7 @@ def _require_not_worse(weights: "Weights", recorded: Sequence[Path], in_force: s
 
 
 def _recorded(folder: Path, weights: "Weights", problem: "Problem") -> "list[RecordedWindow]":
-    from oppa.control.policies.registry import policy_of
+    from oppa.control.registry import policy_of
     from oppa.control.rl.off_policy_evaluation import recorded
     from oppa.control.rl.policy import ExploringPolicy
     from oppa.table.origin import decisive

@@ -37,7 +37,7 @@ def plan(
     """
     from oppa.control.plan import fastest_at
     from oppa.control.plan import plan as planned
-    from oppa.control.policies.registry import policy_of
+    from oppa.control.registry import policy_of
     from oppa.control.throughput_index import ThroughputIndex
     from oppa.table.table import Table
     from oppa.training import ledger

@@ -215,7 +215,7 @@ def _there(text: str) -> _There | None:
 
 def _policy(name: str, make: "Callable[[ThroughputIndex | None], Policy]", table: "Table | None") -> "Policy":
     """Return the policy; raises InputError if it needs a table and there is none."""
-    from oppa.control.policies.registry import needs_table
+    from oppa.control.registry import needs_table
     from oppa.control.throughput_index import ThroughputIndex
 
     if table is None and needs_table(name):
@@ -312,7 +312,7 @@ def _told(there: _There, run: "RunSpec", folder: Path, engine: "Backend") -> Ite
 
     with (
         engine.reached(there.port, grace_s=run.problem.limits.grace_s, log=folder / "tunnel.log") as port,
-        discovery.told(folder, address=f"{LOOPBACK}:{there.port}", through=f"{LOOPBACK}:{port}", job=there.job, token=there.token),
+        discovery.advertise(folder, address=f"{LOOPBACK}:{there.port}", through=f"{LOOPBACK}:{port}", job=there.job, token=there.token),
     ):
         yield
 

@@ -11,7 +11,7 @@ from oppa.bench.norm_test import page, real
 from oppa.bench.norm_test.schemes import BATCHES, adaptive, constant, matching
 from oppa.bench.recorder import Recorder
 from oppa.bench.tracks import COLUMNS, HELD_OUT, Track
-from oppa.control.policies.registry import policy_of
+from oppa.control.registry import policy_of
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.job import load_job

@@ -11,7 +11,7 @@ from oppa import catalog
 from oppa.bench.policies import measured, page, real, variations
 from oppa.bench.recorder import Recorder
 from oppa.bench.tracks import COLUMNS, HELD_OUT, HELD_OUT_ACCURACY, Track, time_to_accuracy
-from oppa.control.policies.registry import LEARNED, POLICIES
+from oppa.control.registry import LEARNED, POLICIES
 from oppa.errors import InputError
 from oppa.problem.job import load_job
 from tests.control.conftest import row, table_of  # noqa: F401 - a fixture

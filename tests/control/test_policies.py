@@ -3,7 +3,7 @@
 import pytest
 
 from oppa.control.decision import DecisionKind, Limit
-from oppa.control.policies.registry import POLICIES, policy_of
+from oppa.control.registry import POLICIES, policy_of
 from oppa.control.policies.stagewise import StagewisePolicy
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from oppa.control.controller import Controller
 from oppa.control.decision import DecisionKind, JobState, Limit
 from oppa.control.policies.proportional import ProportionalPolicy, shared_out
-from oppa.control.policies.registry import policy_of
+from oppa.control.registry import policy_of
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration

@@ -28,7 +28,7 @@ from oppa.bench.goodput.worlds import ASSUMED, Layout, gain_section, layout_sect
 from oppa.bench.tracks import COLUMNS, Track
 from oppa.control.controller import Controller
 from oppa.control.decision import DecisionKind
-from oppa.control.policies.registry import policy_of
+from oppa.control.registry import policy_of
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.batches import over, parse_batches
 from oppa.problem.job import load_job

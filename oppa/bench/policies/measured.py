@@ -18,7 +18,7 @@ from torch import nn
 
 from oppa.bench.step_overhead import ON_CPU, STATISTICS, overheads
 from oppa.bench.training_gang import Order, TrainingGang
-from oppa.control.policies.registry import policy_of
+from oppa.control.registry import policy_of
 from oppa.control.rl.actions import Actions
 from oppa.control.rl.learner import layers_of, network
 from oppa.control.rl.observation import NAMES

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.control.rl.test_check import explored, paid, small  # noqa: F401 - a fixture
+from tests.control.rl.test_off_policy_evaluation import explored, paid, small  # noqa: F401 - a fixture
 
 from oppa.control.rl import online
 from oppa.control.rl.episode import Episode
