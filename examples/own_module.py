@@ -1,6 +1,6 @@
 """Define a module of one's own in parts: an MLP-Mixer over bytes of text (Tolstikhin et al. 2021), which is no transformer.
 
-Each part is an `nn.Module` that takes one tensor and returns one; oppa/training/parts.py defines the parts.
+Each part is an `nn.Module` that takes one tensor and returns one; oppa/training/model/user_module.py defines the parts.
 """
 
 import torch

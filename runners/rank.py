@@ -23,9 +23,9 @@ import torch
 import torch.distributed as dist
 
 from oppa.errors import InputError
-from oppa.training.memory import allocation_failure, ran_out_of_memory
-from oppa.training.mesh import open_mesh
-from oppa.training.trainer import train
+from oppa.training.parallel.mesh import open_mesh
+from oppa.training.profiler.memory import allocation_failure, ran_out_of_memory
+from oppa.training.run.trial import train
 from oppa.trials.trial_folder import TrialSpec
 
 torch.set_num_threads(1)

@@ -27,7 +27,7 @@ from oppa.report.inputs import NAME as INPUTS
 from oppa.report.inputs import Inputs
 from oppa.report.record import provenance, write_texts, written
 from oppa.table import Table
-from oppa.training import ledger
+from oppa.training.run import ledger
 from oppa.trials import logs
 from oppa.trials.guarded_process import GuardedProcess
 from oppa.trials.trial_folder import write_json

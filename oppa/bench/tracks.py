@@ -18,8 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from oppa.errors import InputError
-from oppa.training import ledger
-from oppa.training.ledger import Line
+from oppa.training.run import ledger
+from oppa.training.run.ledger import Line
 
 Array = NDArray[np.float64]
 COLUMNS = {

@@ -26,21 +26,21 @@ from oppa.bench.training_gang import BEGIN, Order
 from oppa.pipeline.from_configuration import schedule_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
-from oppa.training.batches import Batch
-from oppa.training.boxes import inside
-from oppa.training.checkpoint import sha256_of
-from oppa.training.exchange import find
-from oppa.training.family import Transformer
-from oppa.training.holdings import layout_of
-from oppa.training.memory import PeakMemory, exact_pages
-from oppa.training.mesh import Mesh, open_mesh, regrouped
-from oppa.training.profiling import Profiling
+from oppa.training.checkpoint.saving import resume, save
+from oppa.training.checkpoint.storage import sha256_of
+from oppa.training.data.batches import Batch
+from oppa.training.data.sources import source_of
+from oppa.training.model.tensor_slices import inside
+from oppa.training.parallel.family import Transformer
+from oppa.training.parallel.mesh import Mesh, open_mesh, regrouped
+from oppa.training.profiler.memory import PeakMemory, exact_pages
 from oppa.training.replica import Replica
-from oppa.training.run import open_run
-from oppa.training.saving import resume, save
-from oppa.training.sources import source_of
-from oppa.training.staging import stage, trained
-from oppa.training.transfers import boxes_by_key, flows
+from oppa.training.reshard.exchange import find
+from oppa.training.reshard.shards import layout_of
+from oppa.training.reshard.staging import stage, trained
+from oppa.training.reshard.transfers import boxes_by_key, flows
+from oppa.training.run.step_profiling import StepProfiling
+from oppa.training.run.training_run import open_run
 from oppa.trials.trial_folder import TrialSpec
 
 WARM_UP = 3
@@ -155,7 +155,7 @@ def pipeline(order: Order, folder: Path, rank: int) -> dict[str, Any]:
         peak, steps_s = PeakMemory(mesh.device), []
         with exact_pages(mesh.device), peak.watch():
             replica = Replica(first, mesh)
-            profiling = Profiling(replica, first, mesh, schedule_of(first.configuration))
+            profiling = StepProfiling(replica, first, mesh, schedule_of(first.configuration))
             profiling.watch(peak)
             replica.step(share_of(first, mesh))
         profiling.took(0.0)
@@ -190,7 +190,7 @@ def stretch(order: Order, folder: Path, rank: int) -> dict[str, Any]:
     return {"losses": losses, "marks": marks}
 
 
-def _timed(replica: Replica, batch: Batch, profiling: Profiling) -> float:
+def _timed(replica: Replica, batch: Batch, profiling: StepProfiling) -> float:
     """Return the seconds of a step, which ends when all ranks have ended it."""
     dist.barrier()
     begin_s = time.monotonic()

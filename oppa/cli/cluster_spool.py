@@ -69,7 +69,7 @@ def run(
     from oppa.cli.watch import Interruption
     from oppa.cluster.scaling import Settings
     from oppa.cluster.slurm.controller import ClusterController
-    from oppa.training.run_folder import held
+    from oppa.training.run.run_folder import held
 
     settings = Settings(threshold=threshold, window_s=window_hours * 3600, counted_gpus=counted_hosts, most=most, first=first, unit="hosts")
     partitioned = [f"--sbatch=--partition={partition}"] if partition else []

@@ -135,8 +135,8 @@ def _task(problem: "Problem", curve: "LearningCurve", reward: "Reward", window: 
 
 def _curve(name: str, runs: Sequence[Path], problem: "Problem") -> "LearningCurve":
     from oppa.simulator.learning_curve import LearningCurve
-    from oppa.training import ledger
-    from oppa.training.run_folder import RunSpec
+    from oppa.training.run import ledger
+    from oppa.training.run.run_folder import RunSpec
 
     if not runs:
         return LearningCurve.load(name)

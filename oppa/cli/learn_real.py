@@ -14,7 +14,7 @@ from oppa.errors import InputError
 if TYPE_CHECKING:
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
-    from oppa.training.ledger import Line
+    from oppa.training.run.ledger import Line
 
 LEARNING = "learn"
 """Name of the policy of these runs."""
@@ -36,7 +36,7 @@ def learn_on(
     from oppa.cli.train import train_under
     from oppa.control.rl.online import DrawingPolicy, RunLearner
     from oppa.control.rl.weights import Weights, require_writable
-    from oppa.training import ledger
+    from oppa.training.run import ledger
 
     if samples is not None:
         problem = dataclasses.replace(problem, run_options=dataclasses.replace(problem.run_options, samples=samples))
@@ -61,7 +61,7 @@ def learn_on(
 def _require_teaching(problem: "Problem", configuration: "Configuration", window: int) -> None:
     """Raise InputError for episodes that would teach nothing: they are too short, or their workers cannot have batches of their own."""
     from oppa.control.rl.online import LEAST_WINDOWS
-    from oppa.training.rules import require_runnable
+    from oppa.training.parallel.supported_layouts import require_runnable
 
     share = configuration.global_batch // configuration.dp
     require_runnable(problem.model, configuration, [share] * configuration.dp)
@@ -79,7 +79,7 @@ def require_alone(given: Sequence[str]) -> None:
 
 
 def _course(lines: "Sequence[Line]") -> dict[str, float | None]:
-    from oppa.training import ledger
+    from oppa.training.run import ledger
 
     steps = [line for line in lines if line["event"] == ledger.STEP]
     accuracies = [line["accuracy"] for line in lines if line["event"] == ledger.VALIDATED]

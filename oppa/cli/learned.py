@@ -59,8 +59,8 @@ def _recorded(folder: Path, weights: "Weights", problem: "Problem") -> "list[Rec
     from oppa.control.rl.off_policy_evaluation import recorded
     from oppa.control.rl.policy import ExploringPolicy
     from oppa.table.origin import decisive
-    from oppa.training import ledger
-    from oppa.training.run_folder import RunSpec
+    from oppa.training.run import ledger
+    from oppa.training.run.run_folder import RunSpec
 
     run = RunSpec.read(folder)
     if run.policy.partition(",")[0] != "explore":

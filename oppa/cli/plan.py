@@ -12,7 +12,7 @@ from oppa.errors import InputError
 if TYPE_CHECKING:
     from oppa.control.plan import NoiseSeen, PlanStage
     from oppa.problem.problem import Problem
-    from oppa.training.ledger import Line
+    from oppa.training.run.ledger import Line
 
 TABLE = "The folder of the table that decisions are made from."
 NOISE = "The folder of a run of `oppa train`, whose noise scale is taken."
@@ -40,8 +40,8 @@ def plan(
     from oppa.control.registry import policy_of
     from oppa.control.throughput_index import ThroughputIndex
     from oppa.table.table import Table
-    from oppa.training import ledger
-    from oppa.training.run_folder import RunSpec
+    from oppa.training.run import ledger
+    from oppa.training.run.run_folder import RunSpec
 
     if to not in ("", "megatron"):
         raise InputError(f"`--to {to}` is unknown", hint="use megatron, or leave it out")

@@ -14,7 +14,7 @@ def report(
 ) -> None:
     """Write one HTML page that works offline. Of a study: the winner, how it was found, every trial. Of a run: its course, what changed
     and why, and its step times beside the table's."""
-    from oppa.training.run_folder import SPEC
+    from oppa.training.run.run_folder import SPEC
 
     page = out or folder / "report.html"
     if (folder / SPEC).exists():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from oppa.pipeline.scaling import Entry, ScaleCandidate, ScaledJob
     from oppa.problem.configuration import Configuration
     from oppa.report.record import Section
-    from oppa.training.run_folder import RunSpec
+    from oppa.training.run.run_folder import RunSpec
 
 RUN = "The folder of a run of `oppa train`, whose first steps were profiled."
 DEVICES = "Numbers of devices to look at."
@@ -45,7 +45,7 @@ def scale_table(
     """
     from oppa.cli import style
     from oppa.pipeline.registry import SEARCH
-    from oppa.training.run_folder import SCALES, RunSpec
+    from oppa.training.run.run_folder import SCALES, RunSpec
 
     spec = RunSpec.read(run)
     first, last = _range(devices)
@@ -120,7 +120,7 @@ def _job(spec: "RunSpec", run: Path) -> "ScaledJob":
     """Return the job with its profile; raises RunError if the run has no profile, or a damaged one."""
     from oppa.pipeline.profile import PipelineProfile
     from oppa.pipeline.scaling import ScaledJob
-    from oppa.training.searching import PROFILE
+    from oppa.training.run.schedule_search_process import PROFILE
 
     try:
         profile = PipelineProfile.from_dict(json.loads((run / PROFILE).read_text()))

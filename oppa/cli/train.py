@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
     from oppa.table.table import Table
-    from oppa.training.ledger import Line
-    from oppa.training.run_folder import RunSpec
-    from oppa.training.supervision import Outcome
+    from oppa.training.run.ledger import Line
+    from oppa.training.run.run_folder import RunSpec
+    from oppa.training.run.supervision import Outcome
     from oppa.trials.runner import Runner
 
 SOURCE = "The job file; or the folder of a study, whose winner is trained."
@@ -230,9 +230,9 @@ def _supervised(problem: "Problem", wishes: _Wishes, named: Path | None) -> tupl
     from oppa.cli.train_watch import make_watcher, print_outcome, print_run, print_worth
     from oppa.cli.watch import Interruption
     from oppa.pipeline import stored_schedules
-    from oppa.training import ledger
-    from oppa.training.run_folder import PROFILED, STOP, held
-    from oppa.training.supervision import Ending, supervise
+    from oppa.training.run import ledger
+    from oppa.training.run.run_folder import PROFILED, STOP, held
+    from oppa.training.run.supervision import Ending, supervise
     from oppa.trials.orphans import sweep
 
     folder, interruption, begun_s = named or new_folder(problem.name, among="runs"), Interruption(), time.monotonic()
@@ -288,7 +288,7 @@ def _controlled(run: "RunSpec", folder: Path, wishes: _Wishes, engine: "Backend"
     from oppa.control.service.server import Service
     from oppa.control.service.thread import serve_in_thread
     from oppa.launchers.network import LOOPBACK
-    from oppa.training import ledger
+    from oppa.training.run import ledger
 
     begun = time.time()
     service = Service(folder / "control", controllers(wishes.table, wishes.make))
@@ -332,7 +332,7 @@ def _run(folder: Path, problem: "Problem", wishes: _Wishes) -> "RunSpec":
     Raises:
         RunError: the folder holds a run of another model, or of other data.
     """
-    from oppa.training.run_folder import SPEC, RunSpec
+    from oppa.training.run.run_folder import SPEC, RunSpec
 
     if not (folder / SPEC).exists():
         run = RunSpec(
@@ -355,7 +355,7 @@ def _refine(table: "Table", folder: Path, lines: "Sequence[Line]") -> None:
     """Refine a copy of the table by this run's step times, write it into the run's folder, and print the changes."""
     from oppa.cli.train_watch import print_refined
     from oppa.table.refinement import refined
-    from oppa.training.step_times import observations
+    from oppa.training.run.step_times import observations
 
     seen = observations(lines)
     if seen:
@@ -378,8 +378,8 @@ def _default(problem: "Problem") -> "Configuration":
 
 
 def _result(folder: Path, outcome: "Outcome", lines: "Sequence[Line]", seconds: float) -> dict[str, Any]:
-    from oppa.training import ledger
-    from oppa.training.run_folder import checkpoints
+    from oppa.training.run import ledger
+    from oppa.training.run.run_folder import checkpoints
 
     steps = [line for line in lines if line["event"] == ledger.STEP]
     last = steps[-1] if steps else {}

@@ -15,10 +15,10 @@ from oppa.cli import style
 from oppa.cli.summary import job_line
 from oppa.cli.watch import REFRESH_S, Interruption
 from oppa.problem.configuration import Configuration
-from oppa.training import ledger
-from oppa.training.ledger import Line, Tail
-from oppa.training.run_folder import STOP, RunSpec, checkpoints
-from oppa.training.supervision import Ending, Listener, Outcome
+from oppa.training.run import ledger
+from oppa.training.run.ledger import Line, Tail
+from oppa.training.run.run_folder import STOP, RunSpec, checkpoints
+from oppa.training.run.supervision import Ending, Outcome, RunListener
 from oppa.trials import logs
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import Measurement
@@ -85,7 +85,7 @@ def make_watcher(run: RunSpec, folder: Path, interruption: Interruption) -> "Pla
     return kind(run, folder, interruption)
 
 
-class PlainWatcher(Listener):
+class PlainWatcher(RunListener):
     """Prints a line for each event, and one every LINE_S seconds for the progress."""
 
     def __init__(self, run: RunSpec, folder: Path, interruption: Interruption) -> None:

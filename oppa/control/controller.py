@@ -21,7 +21,7 @@ from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
 from oppa.table.refinement import StepTimeObservation
 from oppa.table.rows import ParallelStrategy
-from oppa.training.step_times import WARM_UP
+from oppa.training.run.step_times import WARM_UP
 
 EVERY = 10
 """Steps between two decisions."""

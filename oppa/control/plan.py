@@ -15,7 +15,7 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.table.rows import ParallelStrategy, TableRow
 from oppa.table.table import Table
-from oppa.training.noise_scale import Smoothing
+from oppa.training.statistics.noise_scale import Smoothing
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

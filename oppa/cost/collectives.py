@@ -1,6 +1,6 @@
 """Predict the seconds of collective operations, within a host and across hosts.
 
-The tensor-parallel index of a rank varies fastest, then the data-parallel, then the pipeline's (oppa.training.mesh). A group whose
+The tensor-parallel index of a rank varies fastest, then the data-parallel, then the pipeline's (oppa.training.parallel.mesh). A group whose
 members are `stride` ranks apart therefore has devices_per_host / stride of them on each host. If whole groups do not fill the hosts (3
 hosts of 4 devices with groups of 3), some groups span two hosts. The other groups wait for them.
 

@@ -41,7 +41,7 @@ class Model:
     experts: int = 1
     experts_per_token: int = 1
     entry_point: str = ""
-    """`folder:module:name` of the user's own module (oppa.training.parts); empty: none.
+    """`folder:module:name` of the user's own module (oppa.training.model.user_module); empty: none.
 
     The dimensions then describe that module to the cost model.
     """

@@ -16,10 +16,10 @@ from oppa.report.page import environment, style
 from oppa.report.record import Section
 from oppa.table import Table, TableRow
 from oppa.table.refinement import together
-from oppa.training import ledger
-from oppa.training.ledger import Line
-from oppa.training.run_folder import PROFILED, RunSpec
-from oppa.training.step_times import observations
+from oppa.training.run import ledger
+from oppa.training.run.ledger import Line
+from oppa.training.run.run_folder import PROFILED, RunSpec
+from oppa.training.run.step_times import observations
 from oppa.units import format_batch, format_number, format_seconds, format_uncertain
 
 POINTS = 2000

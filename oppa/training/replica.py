@@ -12,21 +12,21 @@ from oppa.pipeline.from_configuration import stages_of
 from oppa.pipeline.graph import BACKWARD, FORWARD, Schedule
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Over
-from oppa.training.batches import Batch
-from oppa.training.clipping import Clipping
-from oppa.training.data_parallel import accumulating, average_rest, optimizers_for, replicate
-from oppa.training.experts import Mixture
-from oppa.training.family import Family, Transformer
-from oppa.training.gradient_layout import layout_of_stages
-from oppa.training.gradient_statistics import GradientStatistics
-from oppa.training.mesh import Mesh
-from oppa.training.noise_scale import NoiseScale
-from oppa.training.own_module import OwnModule
-from oppa.training.pipeline_parallel import Pipeline, numbers_of
-from oppa.training.recorder import LOSS, Recorder
-from oppa.training.rules import require_buildable, require_runnable, splits_backward
-from oppa.training.tied import TiedWeights
-from oppa.training.validation import losses
+from oppa.training.data.batches import Batch
+from oppa.training.model.moe import Mixture
+from oppa.training.parallel.clipping import Clipping
+from oppa.training.parallel.data_parallel import accumulating, average_rest, optimizers_for, replicate
+from oppa.training.parallel.family import Family, Transformer
+from oppa.training.parallel.gradient_layout import layout_of_stages
+from oppa.training.parallel.mesh import Mesh
+from oppa.training.parallel.pipeline_parallel import Pipeline, numbers_of
+from oppa.training.parallel.supported_layouts import require_buildable, require_runnable, splits_backward
+from oppa.training.parallel.tied_embeddings import TiedEmbeddings
+from oppa.training.parallel.user_stages import UserModule
+from oppa.training.profiler.recorder import LOSS, PassRecorder
+from oppa.training.statistics.gradient_statistics import GradientStatistics
+from oppa.training.statistics.noise_scale import NoiseScale
+from oppa.training.statistics.validation import losses
 from oppa.trials.trial_folder import TrialSpec
 
 Answered = Callable[[Tensor, Tensor], None]
@@ -58,13 +58,13 @@ class Replica:
         stages = [family.stage(parts[number], weights=weights) for number in numbers]
         self._modules = [replicate(stage, spec.configuration, mesh, spec.training) for stage in stages]
         self._optimizers = optimizers_for(self._modules, spec.configuration, mesh, spec.training)
-        self._tied = TiedWeights(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
+        self._tied = TiedEmbeddings(self._modules, mesh) if spec.model.tied and spec.configuration.pp > 1 else None
         most, tied = spec.training.gradient_clipping, spec.model.tied
         self._clipping = Clipping(self._modules, mesh, tied=tied, most=most) if most else None
         self._statistics: GradientStatistics | None = None
         self._answered: Answered | None = None
-        self._recorder: Recorder | None = None
-        self._order: Schedule | None = None
+        self._recorder: PassRecorder | None = None
+        self._schedule: Schedule | None = None
         self._family = family
         self._passes = self._passes_of(family)
 
@@ -95,8 +95,8 @@ class Replica:
         assert same_layout(configuration, self._spec.configuration)
         require_runnable(self._spec.model, configuration, local_batches)
         self._local_batches = tuple(local_batches)
-        if self._order is not None and self._order.shape.micro_batches != configuration.num_microbatches:
-            self._order = None
+        if self._schedule is not None and self._schedule.shape.micro_batches != configuration.num_microbatches:
+            self._schedule = None
         self._spec = spec = dataclasses.replace(self._spec, configuration=configuration)
         for module in (module for stage in self.stages for module in stage.modules()):
             if isinstance(module, Mixture):
@@ -109,16 +109,16 @@ class Replica:
         self._answered = answered
         self._passes = self._passes_of(self._family)
 
-    def reorder(self, order: Schedule) -> None:
+    def set_schedule(self, schedule: Schedule) -> None:
         """Use another schedule from the next step on, as long as the number of micro-batches stays.
 
         If the configuration's schedule does not split the backward pass, the new one may split it only with a single replica.
         """
-        assert splits_backward(self._spec.configuration) or not order.split or self._mesh.dp.size == 1
-        self._order = order
+        assert splits_backward(self._spec.configuration) or not schedule.split or self._mesh.dp.size == 1
+        self._schedule = schedule
         self._passes = self._passes_of(self._family)
 
-    def record(self, recorder: Recorder | None) -> None:
+    def record(self, recorder: PassRecorder | None) -> None:
         """Report all passes and updates to `recorder` from now on; None ends the reports."""
         self._recorder = recorder
         self._passes = self._passes_of(self._family)
@@ -189,7 +189,7 @@ class Replica:
     def _passes_of(self, family: Family) -> "Pipeline | _Accumulation":
         """Return the object that runs the micro-batches of a step."""
         if self._spec.configuration.pp > 1:
-            return Pipeline(self._modules, self._spec, self._mesh, family, passes=self._order, recorder=self._recorder)
+            return Pipeline(self._modules, self._spec, self._mesh, family, passes=self._schedule, recorder=self._recorder)
         return _Accumulation(self._modules[0], self._spec.configuration, family, self._answered, self._recorder)
 
     def _micro_batches(self) -> list[float]:
@@ -209,14 +209,14 @@ def same_layout(one: Configuration, other: Configuration) -> bool:
 
 
 def _family(spec: TrialSpec, mesh: Mesh) -> Family:
-    return OwnModule(spec, mesh) if spec.model.entry_point else Transformer(spec, mesh)
+    return UserModule(spec, mesh) if spec.model.entry_point else Transformer(spec, mesh)
 
 
 class _Accumulation:
     """Runs micro-batches in sequence on a rank that holds all layers."""
 
     def __init__(
-        self, module: nn.Module, configuration: Configuration, family: Family, answered: Answered | None, recorder: Recorder | None
+        self, module: nn.Module, configuration: Configuration, family: Family, answered: Answered | None, recorder: PassRecorder | None
     ) -> None:
         self._module, self._configuration, self._family, self._answered = module, configuration, family, answered
         self._recorder = recorder

@@ -10,9 +10,9 @@ from colossalai.shardformer.layer import cross_entropy_1d
 from llama import build_llama
 
 from oppa.errors import InputError
-from oppa.training.memory import beyond_the_limit
-from oppa.training.optimizer import update_rule
-from oppa.training.rules import require_supported
+from oppa.training.parallel.optimizer import update_rule
+from oppa.training.parallel.supported_layouts import require_supported
+from oppa.training.profiler.memory import beyond_the_limit
 
 _BYTES_PER_ELEMENT = 2  # ZeRO works in half precision only
 
@@ -87,7 +87,7 @@ def require_runnable(configuration):
 
 
 def plugin_for(spec):
-    """Return the plugin with every knob of a configuration. Ranks have oppa's order (`oppa.training.mesh`), stages furthest apart."""
+    """Return the plugin with every knob of a configuration. Ranks have oppa's order (`oppa.training.parallel`), stages furthest apart."""
     configuration = spec.configuration
     return HybridParallelPlugin(
         tp_size=configuration.tp,

@@ -11,7 +11,7 @@ from colossalai.shardformer.policies.llama import LlamaForCausalLMPolicy
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from oppa.training.weights import initial
+from oppa.training.model.weights import initial
 
 _NAMES = {
     "model.embed_tokens": "embedding",

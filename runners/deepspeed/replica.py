@@ -13,11 +13,11 @@ from settings import require_runnable, settings
 from torch import nn
 from torch.profiler import record_function
 
-from oppa.training.model import Stage
-from oppa.training.optimizer import update_rule
-from oppa.training.rules import require_supported
-from oppa.training.tensor_parallel import Slice, cross_entropy
-from oppa.training.weights import materialise
+from oppa.training.model.stage import ModelStage
+from oppa.training.model.tensor_parallel import Slice, cross_entropy
+from oppa.training.model.weights import materialise
+from oppa.training.parallel.optimizer import update_rule
+from oppa.training.parallel.supported_layouts import require_supported
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _WHOLE = Slice()
@@ -31,7 +31,7 @@ def build(spec, mesh):
     return Pipelined(spec, mesh) if spec.configuration.pp > 1 else Accumulated(spec, mesh)
 
 
-class Part(Stage):
+class Part(ModelStage):
     """One block of the model, with the torch runner's weights; the first one also embeds, the last one also projects to logits."""
 
     def __init__(self, spec, index, device):
@@ -117,6 +117,6 @@ def _optimizer(parameters, training):
 
 
 def _updated(*_):
-    """Mark the end of an update for `oppa.training.memory`: DeepSpeed drops gradients itself, without torch's `zero_grad`."""
+    """Mark the end of an update for `oppa.training.profiler.memory`: DeepSpeed drops gradients itself, without torch's `zero_grad`."""
     with record_function("Optimizer.zero_grad"):
         pass

@@ -1,4 +1,4 @@
-"""Train a run of `oppa train` with oppa's own training core: one process per rank, in an attempt's folder (oppa/training/run_folder.py)."""
+"""Train a run of `oppa train` with oppa's own training core: one process per rank, in an attempt's folder (`run_folder`)."""
 
 import contextlib
 import os
@@ -11,8 +11,8 @@ import rank as ranks
 sys.path.pop(0)  # its folders would shadow the frameworks of the same names
 
 from oppa.control.service.server import discovery
-from oppa.training.attempt import Attempt
-from oppa.training.run_folder import RunSpec
+from oppa.training.run.attempt import Attempt
+from oppa.training.run.run_folder import RunSpec
 from oppa.trials.trial_folder import TrialSpec
 
 
@@ -24,12 +24,12 @@ def run(folder, rank, world):
 def train(trial, rank, world):
     """Train from the newest checkpoint on, and report each step and the end."""
     folder, spec = trial.folder.parents[1], TrialSpec.read(trial.folder)
-    with line_of(folder, spec, rank) as adviser:
+    with line_of(folder, spec, rank) as controller:
         attempt = Attempt(
             folder,
             stop_requested=trial.stop_requested,
             on_step=lambda step: trial.measured(step.step_time_s, loss=step.loss if step.updated else None),
-            adviser=adviser,
+            controller=controller,
         )
         attempt.make(spec, rank=rank, world=world, rendezvous=os.environ.get("OPPA_RENDEZVOUS", "env://"))
     if rank == 0:

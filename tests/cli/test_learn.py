@@ -10,8 +10,8 @@ import pytest
 
 from oppa.control.rl.reward import Reward
 from oppa.control.rl.weights import Weights
-from oppa.training import ledger
-from oppa.training.run_folder import RunSpec
+from oppa.training.run import ledger
+from oppa.training.run.run_folder import RunSpec
 from tests.cli.test_train import JOB
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from oppa.problem.problem import Problem
 from oppa.problem.space import SearchSpace
 from oppa.problem.training import Limits, Training
 from oppa.table import Table
-from oppa.training.run_folder import RunSpec
+from oppa.training.run.run_folder import RunSpec
 from tests.cli.conftest import Oppa
 from tests.pipeline.test_prediction import profile
 from tests.training.conftest import TINY

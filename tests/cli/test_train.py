@@ -15,8 +15,8 @@ from oppa.cli.watch import Interruption
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
-from oppa.training import ledger
-from oppa.training.run_folder import RunSpec, checkpoints
+from oppa.training.run import ledger
+from oppa.training.run.run_folder import RunSpec, checkpoints
 
 pytestmark = pytest.mark.slow
 

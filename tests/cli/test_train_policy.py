@@ -14,7 +14,7 @@ from oppa.launchers.emulation.netlab import netlab_lacking
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
-from oppa.training import ledger
+from oppa.training.run import ledger
 from oppa.trials.cgroups import quotas_lacking
 from tests.cli.test_train import JOB
 

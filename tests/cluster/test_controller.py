@@ -17,8 +17,8 @@ from oppa.cluster.slurm.queue_snapshot import QueuedJob, QueueSnapshot, look
 from oppa.cluster.slurm.spool import ENDING
 from oppa.cluster.slurm.status import status_of
 from oppa.errors import EnvironmentLackingError
-from oppa.training import ledger
-from oppa.training.run_folder import held as hold
+from oppa.training.run import ledger
+from oppa.training.run.run_folder import held as hold
 from tests.cli.conftest import Oppa
 from tests.cluster.spools import Held, Slurm, put, started, waiting
 

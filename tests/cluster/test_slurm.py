@@ -15,7 +15,7 @@ import pytest
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
-from oppa.training import ledger
+from oppa.training.run import ledger
 from tests.launchers.slurm_cluster import SlurmCluster, slurm_lacking, until
 
 pytestmark = pytest.mark.slow

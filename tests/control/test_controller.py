@@ -18,7 +18,7 @@ from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
 from oppa.table.goodput import goodput
 from oppa.table.rows import ParallelStrategy
-from oppa.training.step_times import WARM_UP
+from oppa.training.run.step_times import WARM_UP
 from tests.control.conftest import DATA, PIPELINE, row, step_time_s
 from tests.control.test_goodput_policy import at
 

@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 
 from oppa.control.policies.goodput import GoodputPolicy
-from oppa.control.registry import POLICIES, policy_of
 from oppa.control.policies.static import StaticPolicy
+from oppa.control.registry import POLICIES, policy_of
 from oppa.control.service.job import POINTS, ControlledJob, History, controllers
 from oppa.control.service.journal import FILE, Journal
 from oppa.errors import InputError

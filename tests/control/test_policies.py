@@ -3,8 +3,8 @@
 import pytest
 
 from oppa.control.decision import DecisionKind, Limit
-from oppa.control.registry import POLICIES, policy_of
 from oppa.control.policies.stagewise import StagewisePolicy
+from oppa.control.registry import POLICIES, policy_of
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration

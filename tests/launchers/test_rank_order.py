@@ -27,7 +27,7 @@ from oppa.simulator.kernels import Kernels
 from oppa.simulator.operator_costs import OperatorCosts
 from oppa.simulator.pipelines import Pipelines, PipelineSettings
 from oppa.simulator.topology import Topology
-from oppa.training.mesh import peers
+from oppa.training.parallel.mesh import peers
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
 from oppa.trials.trial_folder import TrialSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oppa.training import ledger
+from oppa.training.run import ledger
 from tests.cli.test_train import JOB
 from tests.launchers.test_netlab import needs_hosts
 

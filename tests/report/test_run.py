@@ -10,8 +10,8 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.report.run import render
 from oppa.table import Origin, Table, TableRow
-from oppa.training import ledger
-from oppa.training.run_folder import PROFILED, RunSpec
+from oppa.training.run import ledger
+from oppa.training.run.run_folder import PROFILED, RunSpec
 
 JOB = """
 model = {preset = "tiny-1m"}

@@ -90,7 +90,7 @@ def test_a_step_is_never_faster_than_its_operations(make_simulator):
         assert simulator.step_time_s(plan(**{"dp": 1, **values})) > flops / (8 * 312e12)
 
 
-def test_experts_spread_over_ranks_need_less_memory(make_simulator):
+def test_moe_spread_over_ranks_need_less_memory(make_simulator):
     simulator = make_simulator(model="moe-32e")
     alone, spread = (simulator.memory_bytes(plan(dp=8, ep=ep)) for ep in (1, 8))
     assert spread < alone / 2

@@ -20,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from oppa.errors import InputError
 from oppa.training import GradientStatistics
-from oppa.training.mesh import open_mesh
-from oppa.training.planted_noise import self_test
+from oppa.training.data.sources import source_of
+from oppa.training.parallel.mesh import open_mesh
 from oppa.training.replica import Replica
-from oppa.training.sources import source_of
+from oppa.training.statistics.noise_scale_selftest import self_test
 from oppa.trials.trial_folder import TrialSpec
 from tests.training.gradient_loop import OwnLoop
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.training.boxes import index
-from oppa.training.exchange import State
-from oppa.training.holdings import Holding, Key, layout_of
-from oppa.training.rules import require_buildable, require_schedulable
+from oppa.training.model.tensor_slices import index
+from oppa.training.parallel.supported_layouts import require_buildable, require_schedulable
+from oppa.training.reshard.exchange import State
+from oppa.training.reshard.shards import Shard, TensorKey, layout_of
 
 SCHEDULES = [("1f1b", 1), ("interleaved", 2), ("zb-v", 2)]
 """One for each way to place stages; others place them alike."""
@@ -36,14 +36,14 @@ def configurations(model: Model, devices: int) -> list[Configuration]:
     return found
 
 
-def whole_state(model: Model, seed: int = 0) -> dict[Key, Tensor]:
+def whole_state(model: Model, seed: int = 0) -> dict[TensorKey, Tensor]:
     """Random weights and moments, whole."""
     generator = torch.Generator().manual_seed(seed)
     (alone,) = layout_of(model, Configuration(dp=1, global_batch=1, micro_batch=1))
     return {one.key: torch.randn(one.shape, generator=generator) for one in sorted(alone, key=lambda one: (one.key.name, one.key.kind))}
 
 
-def cut(whole: dict[Key, Tensor], holdings: Iterable[Holding]) -> State:
+def cut(whole: dict[TensorKey, Tensor], holdings: Iterable[Shard]) -> State:
     """What a rank holds of it."""
     state: State = {}
     for one in holdings:
@@ -52,7 +52,7 @@ def cut(whole: dict[Key, Tensor], holdings: Iterable[Holding]) -> State:
     return state
 
 
-def empty(holdings: Iterable[Holding]) -> State:
+def empty(holdings: Iterable[Shard]) -> State:
     """Room for what a rank is to hold."""
     state: State = {}
     for one in holdings:

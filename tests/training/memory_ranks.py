@@ -23,11 +23,11 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
-from oppa.training.memory import exact_pages
-from oppa.training.mesh import Mesh, open_mesh, regrouped
+from oppa.training.data.sources import source_of
+from oppa.training.parallel.mesh import Mesh, open_mesh, regrouped
+from oppa.training.profiler.memory import exact_pages
 from oppa.training.replica import Replica
-from oppa.training.sources import source_of
-from oppa.training.staging import stage
+from oppa.training.reshard.staging import stage
 from oppa.trials.trial_folder import TrialSpec
 
 STEPS = 2

@@ -22,18 +22,18 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
-from oppa.training.exchange import State
-from oppa.training.holdings import WEIGHT, Key, layout_of
-from oppa.training.mesh import Mesh, open_mesh, regrouped
+from oppa.training.checkpoint.saving import resume, save
+from oppa.training.data.sources import Source, source_of
+from oppa.training.model.weights import initial
+from oppa.training.parallel.mesh import Mesh, open_mesh, regrouped
 from oppa.training.replica import Replica
-from oppa.training.saving import resume, save
-from oppa.training.sources import Source, source_of
-from oppa.training.staging import stage
-from oppa.training.weights import initial
+from oppa.training.reshard.exchange import State
+from oppa.training.reshard.shards import WEIGHT, TensorKey, layout_of
+from oppa.training.reshard.staging import stage
 from oppa.trials.trial_folder import TrialSpec
 
 
-def whole(state: State, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, torch.Tensor]:
+def whole(state: State, shapes: dict[TensorKey, tuple[int, ...]]) -> dict[TensorKey, torch.Tensor]:
     """Every tensor of all ranks, as bits; wherever several hold an element they must hold the same."""
     bits, marks = ({key: torch.zeros(shape, dtype=torch.int32) for key, shape in shapes.items()} for _ in range(2))
     for key, boxes in state.items():
@@ -107,7 +107,7 @@ def run(order: dict, rendezvous: Path, rank: int) -> list[float | str]:
     return losses
 
 
-def digest(state: dict[Key, torch.Tensor]) -> str:
+def digest(state: dict[TensorKey, torch.Tensor]) -> str:
     """Of every bit, whatever the order it is held in."""
     told = hashlib.sha256()
     for key in sorted(state, key=repr):
@@ -115,12 +115,12 @@ def digest(state: dict[Key, torch.Tensor]) -> str:
     return told.hexdigest()
 
 
-def whole_weights(replica: Replica, spec: TrialSpec, mesh: Mesh, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, torch.Tensor]:
+def whole_weights(replica: Replica, spec: TrialSpec, mesh: Mesh, shapes: dict[TensorKey, tuple[int, ...]]) -> dict[TensorKey, torch.Tensor]:
     weights = {key: shape for key, shape in shapes.items() if key.kind == WEIGHT}
     return whole(stage(replica, spec, mesh).state, weights)
 
 
-def check_initial(weights: dict[Key, torch.Tensor], spec: TrialSpec) -> None:
+def check_initial(weights: dict[TensorKey, torch.Tensor], spec: TrialSpec) -> None:
     """What ranks hold by `holdings` is what they were filled with."""
     if spec.model.entry_point:
         return

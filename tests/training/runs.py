@@ -14,10 +14,10 @@ from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.problem.space import SearchSpace
 from oppa.problem.training import Limits, RunOptions, Training
-from oppa.training import ledger
-from oppa.training.ledger import Line
-from oppa.training.run_folder import Planned, RunSpec
-from oppa.training.supervision import Listener, Outcome, supervise
+from oppa.training.run import ledger
+from oppa.training.run.ledger import Line
+from oppa.training.run.run_folder import Planned, RunSpec
+from oppa.training.run.supervision import Outcome, RunListener, supervise
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import TrialResult
@@ -30,7 +30,7 @@ def configured(**values: object) -> Configuration:
     return Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 2, **values})  # type: ignore[arg-type]
 
 
-class Heard(Listener):
+class Heard(RunListener):
     """What a run tells; it asks to stop behind so many steps."""
 
     def __init__(self, stop_behind: float = float("inf")) -> None:
@@ -86,7 +86,7 @@ class Runs:
             (folder / "spell").write_text(json.dumps(spell))
         return folder
 
-    def train(self, folder: Path, listener: Listener | None = None) -> Outcome:
+    def train(self, folder: Path, listener: RunListener | None = None) -> Outcome:
         return supervise(self._launcher, folder, RunSpec.read(folder), listener or Heard())
 
     def trained(self, *arguments: Any, **options: Any) -> list[Line]:

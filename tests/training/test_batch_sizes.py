@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
-from oppa.training.batch_sizes import rebatched
-from oppa.training.learning_rate import Followed, learning_rate, scale
-from oppa.training.rules import require_schedulable
+from oppa.training.parallel.supported_layouts import require_schedulable
+from oppa.training.run.batch_sizes import rebatched
+from oppa.training.run.learning_rate import Followed, learning_rate, scale
 
 PRESENT = Configuration(dp=2, pp=2, global_batch=16, micro_batch=4)
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from oppa.errors import CheckpointError
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.training.checkpoint import begin, draft_of, load, seal, share_of, write_share
-from oppa.training.exchange import State
-from oppa.training.holdings import layout_of
-from oppa.training.manifest import MANIFEST, Manifest
+from oppa.training.checkpoint.manifest import MANIFEST, Manifest
+from oppa.training.checkpoint.storage import begin, draft_of, load, seal, share_of, write_share
+from oppa.training.reshard.exchange import State
+from oppa.training.reshard.shards import layout_of
 from tests.training.layouts import configurations, cut, empty, same, whole_state
 from tests.training.test_families import FAMILIES
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from oppa.problem.configuration import Configuration
-from oppa.training.clipping import Clipping
+from oppa.training.parallel.clipping import Clipping
 from tests.training.conftest import Trials
 from tests.training.test_families import FAMILIES
 

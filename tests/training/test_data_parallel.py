@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from oppa.problem.configuration import Configuration
-from oppa.training.data_parallel import shard_module
+from oppa.training.parallel.data_parallel import shard_module
 
 
 @pytest.fixture

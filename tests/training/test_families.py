@@ -9,9 +9,9 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
-from oppa.training.model import Stage
-from oppa.training.rules import require_buildable
-from oppa.training.tensor_parallel import Slice
+from oppa.training.model.stage import ModelStage
+from oppa.training.model.tensor_parallel import Slice
+from oppa.training.parallel.supported_layouts import require_buildable
 from tests.training.conftest import ROOT, TINY, Trials
 
 BERT_LIKE = {"norm": "layer", "gated": False, "biases": True, "causal": False}
@@ -77,7 +77,7 @@ def test_a_family_trains_the_same_under_every_layout(
 @pytest.mark.slow
 @pytest.mark.parametrize("values", SPREAD, ids=name_of)
 @pytest.mark.parametrize("family", ["mixture", "switch"])
-def test_experts_may_be_spread(family: str, values: dict[str, object], trials: Trials, alone: dict[str, list[float]]) -> None:
+def test_moe_may_be_spread(family: str, values: dict[str, object], trials: Trials, alone: dict[str, list[float]]) -> None:
     assert trials(configured(**values), FAMILIES[family]).losses == pytest.approx(alone[family], rel=TOLERANCE)
 
 
@@ -97,7 +97,7 @@ MODELS = [*PRESETS.values(), *(dataclasses.replace(model, name=name) for name, m
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_a_module_has_as_many_weights_as_its_model(model: Model) -> None:
     with torch.device("meta"):
-        stage = Stage(model, range(model.layers + 2), Slice())
+        stage = ModelStage(model, range(model.layers + 2), Slice())
     assert sum(parameter.numel() for parameter in stage.parameters()) == model.parameter_count
 
 

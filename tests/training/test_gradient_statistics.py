@@ -21,13 +21,13 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
 from oppa.training import GradientStatistics
-from oppa.training.model import Stage
-from oppa.training.noise_scale import Health, Norms, estimate_of
-from oppa.training.planted_noise import self_test
-from oppa.training.sources import source_of
-from oppa.training.tensor_parallel import Slice, cross_entropy
-from oppa.training.tied import COPIES
-from oppa.training.weights import materialise
+from oppa.training.data.sources import source_of
+from oppa.training.model.stage import ModelStage
+from oppa.training.model.tensor_parallel import Slice, cross_entropy
+from oppa.training.model.weights import materialise
+from oppa.training.parallel.tied_embeddings import COPIES
+from oppa.training.statistics.noise_scale import Health, Norms, estimate_of
+from oppa.training.statistics.noise_scale_selftest import self_test
 from oppa.trials.trial_folder import TrialSpec
 from tests.training.conftest import ROOT
 from tests.training.gradient_loop import SIZES, OwnLoop
@@ -108,17 +108,17 @@ def reference(values: dict[str, object], model: Model, monkeypatch: pytest.Monke
     return found
 
 
-def whole(model: Model, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def whole(model: Model, monkeypatch: pytest.MonkeyPatch) -> ModelStage:
     """The model in float64; where it takes care to compute in float32, too."""
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: torch.enable_grad())
     with torch.device("meta"):
-        stage = Stage(model, range(model.layers + 2), Slice(), dtype=torch.float64)
+        stage = ModelStage(model, range(model.layers + 2), Slice(), dtype=torch.float64)
     materialise(stage, seed=0, layers=model.layers, device=torch.device("cpu"))
     return stage.double()
 
 
-def gradients(stage: Stage, spec: TrialSpec, step: int) -> list[dict[str, Tensor]]:
+def gradients(stage: ModelStage, spec: TrialSpec, step: int) -> list[dict[str, Tensor]]:
     """Of each micro-batch, replica by replica."""
     batch = source_of(spec).batch(step, range(spec.configuration.global_batch))
     found = []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oppa.errors import CheckpointError
-from oppa.training.ledger import (
+from oppa.training.run.ledger import (
     CHANGED,
     FILE,
     STARTED,
@@ -23,7 +23,7 @@ from oppa.training.ledger import (
     size,
     standing,
 )
-from oppa.training.step_times import observations
+from oppa.training.run.step_times import observations
 
 
 def started(step: int) -> Line:

@@ -10,11 +10,11 @@ import torch
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
-from oppa.training.noise_scale import Norms
-from oppa.training.rules import require_shareable
-from oppa.training.run import open_run
-from oppa.training.sources import source_of
-from oppa.training.tensor_parallel import Slice, cross_entropy
+from oppa.training.data.sources import source_of
+from oppa.training.model.tensor_parallel import Slice, cross_entropy
+from oppa.training.parallel.supported_layouts import require_shareable
+from oppa.training.run.training_run import open_run
+from oppa.training.statistics.noise_scale import Norms
 from tests.training.conftest import TINY
 from tests.training.runs import configured
 from tests.training.test_gradient_statistics import Gang, gang, mean, spec_of, square, whole  # noqa: F401 - a fixture

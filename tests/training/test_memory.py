@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from oppa.training.memory import allocation_failure, beyond_the_limit, memory_limit, ran_out_of_memory
+from oppa.training.profiler.memory import allocation_failure, beyond_the_limit, memory_limit, ran_out_of_memory
 
 NCCL = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\n"
 UNHANDLED = NCCL + "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure {}"

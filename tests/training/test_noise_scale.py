@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.random_streams import stream
-from oppa.training.noise_scale import Estimate, Health, NoiseScale, Norms, Smoothing, estimate_of, paper_estimate
+from oppa.training.statistics.noise_scale import Health, NoiseScale, NoiseScaleEstimate, Norms, Smoothing, estimate_of, paper_estimate
 
 POSITIVE = st.floats(1e-3, 1e3)
 SIZES = st.lists(st.integers(1, 4096), min_size=2, max_size=20)
@@ -50,7 +50,7 @@ def test_groups_of_parameters_add_up(signal: float, noise: float, some: list[int
     groups = [expected_norms(signal, noise, sizes, list(map(float, sizes))) for sizes in (some, others)]
     one, other, both = estimate_of(groups[:1]), estimate_of(groups[1:]), estimate_of(groups)
     assert one is not None and other is not None
-    assert both == Estimate(signal=one.signal + other.signal, noise=one.noise + other.noise)
+    assert both == NoiseScaleEstimate(signal=one.signal + other.signal, noise=one.noise + other.noise)
 
 
 def test_a_single_micro_batch_says_nothing() -> None:
@@ -97,10 +97,12 @@ def test_the_paper_as_written_is_biased_unless_micro_batches_are_equal(sizes: li
     assert is_unbiased(planted(sizes, 2000, by_tokens=True)[1]) == (len(set(sizes)) == 1)
 
 
-ESTIMATES = st.lists(st.tuples(POSITIVE, POSITIVE).map(lambda pair: Estimate(signal=pair[0], noise=pair[1])), min_size=1, max_size=30)
+ESTIMATES = st.lists(
+    st.tuples(POSITIVE, POSITIVE).map(lambda pair: NoiseScaleEstimate(signal=pair[0], noise=pair[1])), min_size=1, max_size=30
+)
 
 
-def after(estimates: list[Estimate | None], smoothing: Smoothing = Smoothing(), *, tokens: float = 1e6) -> NoiseScale:  # noqa: B008 - frozen
+def after(estimates: list[NoiseScaleEstimate | None], smoothing: Smoothing = Smoothing(), *, tokens: float = 1e6) -> NoiseScale:  # noqa: B008 - frozen
     scale = NoiseScale(smoothing=smoothing)
     for estimate in estimates:
         scale = scale.after(estimate, tokens=tokens, micro_batches=9)
@@ -108,7 +110,7 @@ def after(estimates: list[Estimate | None], smoothing: Smoothing = Smoothing(), 
 
 
 @given(ESTIMATES)
-def test_averages_have_no_bias_from_their_start(estimates: list[Estimate]) -> None:
+def test_averages_have_no_bias_from_their_start(estimates: list[NoiseScaleEstimate]) -> None:
     scale = after(list(estimates))
     low, high = min(one.signal for one in estimates), max(one.signal for one in estimates)
     assert low * (1 - 1e-9) <= scale.signal <= high * (1 + 1e-9)
@@ -117,12 +119,12 @@ def test_averages_have_no_bias_from_their_start(estimates: list[Estimate]) -> No
 
 
 def test_a_constant_is_its_own_average_and_calibration_multiplies_the_noise() -> None:
-    scale = after([Estimate(signal=2.0, noise=300.0)] * 5)
+    scale = after([NoiseScaleEstimate(signal=2.0, noise=300.0)] * 5)
     assert (scale.signal, scale.noise, scale.tokens_per_batch) == pytest.approx((2.0, 300.0, 2 * 150.0))
 
 
 def test_averages_are_slower_behind_the_warm_up() -> None:
-    ones, then = [Estimate(signal=1.0, noise=1.0)] * 2, Estimate(signal=2.0, noise=1.0)
+    ones, then = [NoiseScaleEstimate(signal=1.0, noise=1.0)] * 2, NoiseScaleEstimate(signal=2.0, noise=1.0)
     smoothing = Smoothing(warming=0.5, steady=0.9, warmup_tokens=3e6, share=math.inf)
     kept = after([*ones, then, then], smoothing)
     weights = np.array([0.5 * 0.5 * 0.5 * 0.9, 0.5 * 0.5 * 0.9, 0.5 * 0.9, 0.1])
@@ -147,12 +149,12 @@ def test_averages_reach_back_over_a_share_of_what_was_trained(tokens: float, tot
 
 def test_the_noise_scale_follows_batches_that_grow_late() -> None:
     """100 steps of a larger batch may be most of a run: an average over them would still tell of what has long passed."""
-    seen = [Estimate(signal=1.0, noise=float(step)) for step in range(1, 301)]
+    seen = [NoiseScaleEstimate(signal=1.0, noise=float(step)) for step in range(1, 301)]
     short, long = (after(list(seen), Smoothing(warmup_tokens=0.0, share=share)) for share in (0.2, math.inf))
     assert 240 < short.noise / short.signal < 300 and long.noise / long.signal < 0.9 * short.noise / short.signal
 
 
-GOOD, NOT_A_NUMBER = Estimate(signal=1.0, noise=10.0), Estimate(signal=math.nan, noise=1.0)
+GOOD, NOT_A_NUMBER = NoiseScaleEstimate(signal=1.0, noise=10.0), NoiseScaleEstimate(signal=math.nan, noise=1.0)
 
 
 @pytest.mark.parametrize(
@@ -164,11 +166,11 @@ GOOD, NOT_A_NUMBER = Estimate(signal=1.0, noise=10.0), Estimate(signal=math.nan,
         ([GOOD] * 4, Health.HEALTHY),
         ([*[GOOD] * 9, NOT_A_NUMBER], Health.NOT_FINITE),
         ([*[GOOD] * 9, NOT_A_NUMBER, GOOD], Health.HEALTHY),
-        ([Estimate(signal=-1.0, noise=10.0)] * 9, Health.NO_SIGNAL),
-        ([Estimate(signal=1.0, noise=-1e-9)] * 9, Health.NO_NOISE),
+        ([NoiseScaleEstimate(signal=-1.0, noise=10.0)] * 9, Health.NO_SIGNAL),
+        ([NoiseScaleEstimate(signal=1.0, noise=-1e-9)] * 9, Health.NO_NOISE),
     ],
 )
-def test_an_estimate_that_cannot_be_believed_says_so(estimates: list[Estimate | None], health: Health) -> None:
+def test_an_estimate_that_cannot_be_believed_says_so(estimates: list[NoiseScaleEstimate | None], health: Health) -> None:
     scale = after(estimates)
     assert scale.health is health
     assert math.isfinite(scale.tokens_per_batch) or health is not Health.HEALTHY

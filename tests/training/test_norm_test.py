@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from oppa.errors import InputError
 from oppa.training import NormTest
-from oppa.training.noise_scale import Norms
-from oppa.training.norm_test import ETA, Form, Sizes, asked_for, groups_of, sized, sized_as_written, variance_ratio
-from oppa.training.per_sample import per_sample_norms
+from oppa.training.statistics.noise_scale import Norms
+from oppa.training.statistics.norm_test import ETA, Form, Sizes, asked_for, groups_of, sized, sized_as_written, variance_ratio
+from oppa.training.statistics.per_sample import per_sample_norms
 
 SAMPLES, GROUPS = 12, 4
 

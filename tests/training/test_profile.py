@@ -13,11 +13,11 @@ from oppa.pipeline.stored_schedules import store
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Training
-from oppa.training.mesh import open_mesh
-from oppa.training.profiling import Profiling
+from oppa.training.data.sources import source_of
+from oppa.training.parallel.mesh import open_mesh
 from oppa.training.replica import Replica
-from oppa.training.run_folder import SCALES, RunSpec
-from oppa.training.sources import source_of
+from oppa.training.run.run_folder import SCALES, RunSpec
+from oppa.training.run.step_profiling import StepProfiling
 from oppa.trials.trial_folder import TrialSpec
 from tests.training.conftest import TINY
 from tests.training.runs import Heard, Runs, configured, events, losses, runs, steps_of
@@ -41,7 +41,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[PipelineProfile, li
         found = []
         for recorded in (True, False):
             replica = Replica(spec, mesh)
-            profiling = Profiling(replica, spec, mesh, schedule_of(spec.configuration)) if recorded else None
+            profiling = StepProfiling(replica, spec, mesh, schedule_of(spec.configuration)) if recorded else None
             seen = []
             for step in range(STEPS):
                 loss = replica.step(source_of(spec).batch(step, range(8)))

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.training.exchange import State, keep, packed, unpack
-from oppa.training.holdings import Layout, layout_of
-from oppa.training.transfers import Transfer, boxes_by_key, rounds, transfers
+from oppa.training.reshard.exchange import State, keep, packed, unpack
+from oppa.training.reshard.shards import Layout, layout_of
+from oppa.training.reshard.transfers import Transfer, boxes_by_key, rounds, transfers
 from tests.training.conftest import ROOT
 from tests.training.layouts import configurations, cut, empty, same, whole_state
 from tests.training.test_families import FAMILIES

@@ -15,8 +15,8 @@ import pytest
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.presets import PRESETS
-from oppa.training.holdings import Holding, Key, layout_of
-from oppa.training.transfers import evenly
+from oppa.training.reshard.shards import Shard, TensorKey, layout_of
+from oppa.training.reshard.transfers import evenly
 from tests.training.conftest import ROOT
 from tests.training.layouts import configurations
 from tests.training.test_reshard import MODELS
@@ -85,8 +85,8 @@ def test_every_rank_gives_away_at_the_pace_at_which_it_gets(family: str) -> None
             assert max(itertools.accumulate(held)) <= max(given.total(), got.total()) * (1 + TOLERANCE), (source.id, target.id, rank)
 
 
-def held_bytes(holdings: Iterable[Holding]) -> Counter[Key]:
-    found = Counter[Key]()
+def held_bytes(holdings: Iterable[Shard]) -> Counter[TensorKey]:
+    found = Counter[TensorKey]()
     for holding in holdings:
         found[holding.key] += holding.nbytes
     return found

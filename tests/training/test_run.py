@@ -10,10 +10,10 @@ import torch
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.training import ledger
-from oppa.training.ledger import Line
-from oppa.training.run_folder import RunSpec, checkpoint_of, checkpoints
-from oppa.training.supervision import Ending
+from oppa.training.run import ledger
+from oppa.training.run.ledger import Line
+from oppa.training.run.run_folder import RunSpec, checkpoint_of, checkpoints
+from oppa.training.run.supervision import Ending
 from tests.training.conftest import TINY
 from tests.training.layouts import same
 from tests.training.runs import Heard, Runs, configured, events, losses, runs, steps_of

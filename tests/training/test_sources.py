@@ -11,10 +11,10 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
-from oppa.training.batches import MASK, Corpus, Source, in_order
-from oppa.training.images import Digits
-from oppa.training.sources import source_of
-from oppa.training.tensor_parallel import IGNORED
+from oppa.training.data.batches import MASK, Corpus, Source, in_order
+from oppa.training.data.images import Digits
+from oppa.training.data.sources import source_of
+from oppa.training.model.tensor_parallel import IGNORED
 from oppa.trials.trial_folder import TrialSpec
 from tests.training.conftest import TINY
 

@@ -10,7 +10,7 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
-from oppa.training.rules import require_schedulable, require_supported
+from oppa.training.parallel.supported_layouts import require_schedulable, require_supported
 from tests.training.conftest import ROOT, TINY, Trials
 
 WIDE = dataclasses.replace(TINY, layers=2, hidden=256, heads=4, kv_heads=4, ffn=512, seq_len=128)
@@ -111,7 +111,7 @@ def test_models_unlike_llama_are_refused_where_only_that_is_known(change: dict[s
 LOADED = """
 import sys, torch.distributed, torch.utils.checkpoint
 before = set(sys.modules)
-import oppa.training.model
+import oppa.training.model.stage
 print(*set(sys.modules) - before)
 """
 

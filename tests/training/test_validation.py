@@ -11,10 +11,10 @@ from torch import Tensor
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.training import ledger
-from oppa.training.batches import Source, among_all, held_out_among
-from oppa.training.sources import source_of
-from oppa.training.validation import share_of
+from oppa.training.data.batches import Source, among_all, held_out_among
+from oppa.training.data.sources import source_of
+from oppa.training.run import ledger
+from oppa.training.statistics.validation import share_of
 from tests.training.conftest import TINY
 from tests.training.runs import Runs, configured, events, losses, runs
 from tests.training.test_run import CLOSE, MIXTURE

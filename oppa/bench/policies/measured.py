@@ -34,7 +34,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.protocol.messages import Hello
 from oppa.protocol.worker import WorkerState
-from oppa.training.worker import Worker
+from oppa.training.statistics.worker_metrics import WorkerMetrics
 
 WINDOW, WORKERS, BATCH = 20, 8, 256
 PATIENCE_S = 10.0
@@ -70,7 +70,7 @@ def decision_ms() -> float:
     """
     present = Configuration(dp=WORKERS, global_batch=WORKERS * BATCH, micro_batch=64)
     hello = Hello(job="bench", configuration=present, total_samples=None)
-    worker = Worker(nn.Linear(2, 2), torch.device("cpu"))
+    worker = WorkerMetrics(nn.Linear(2, 2), torch.device("cpu"))
     with _awake(), _served() as (address, token), ControlClient(address, token, hello) as client:
         times_s = [_one(worker, client, present, number) for number in range(DECISIONS)]
     return statistics.median(times_s) / WINDOW * 1e3
@@ -119,7 +119,7 @@ def _serve(folder: Path, line: Connection) -> None:
         service.close()
 
 
-def _one(worker: Worker, client: ControlClient, present: Configuration, number: int) -> float:
+def _one(worker: WorkerMetrics, client: ControlClient, present: Configuration, number: int) -> float:
     """Return the seconds of a decision: the collection over a window's steps, their sum, and the answer."""
     output, targets = torch.zeros(BATCH, 10), torch.zeros(BATCH, dtype=torch.long)
     collecting_s = 0.0

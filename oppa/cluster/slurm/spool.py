@@ -33,7 +33,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Table
 from oppa.table.files import META
-from oppa.training.run_folder import STOP
+from oppa.training.run.run_folder import STOP
 from oppa.trials.trial_folder import write_json
 
 JOB, ELASTIC, WANTED, STARTED, RUN = "job.toml", "elastic.json", "wanted.json", "started.json", "run"

@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 
 from oppa.cluster.slurm.spool import ElasticJob
-from oppa.training import ledger
-from oppa.training.run_folder import STOP, RunSpec
+from oppa.training.run import ledger
+from oppa.training.run.run_folder import STOP, RunSpec
 
 UNKNOWN_START_S = 60.0
 """Assumed cost of a start in seconds, until one was observed."""

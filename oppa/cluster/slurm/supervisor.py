@@ -12,7 +12,7 @@ from pathlib import Path
 
 from oppa.cluster.slurm.spool import ENDING, HELD, JOB, STARTED, ElasticJob
 from oppa.pipeline import stored_schedules
-from oppa.training import ledger
+from oppa.training.run import ledger
 from oppa.trials.processes import this_process
 from oppa.trials.trial_folder import write_json
 

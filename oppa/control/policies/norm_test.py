@@ -13,7 +13,7 @@ from oppa.control.policies.goodput import GROWTH
 from oppa.control.policies.layout_selection import Bounds, asking, with_batch
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
-from oppa.training.norm_test import ETA, Form, asked_for, groups_of
+from oppa.training.statistics.norm_test import ETA, Form, asked_for, groups_of
 
 
 class NormTestPolicy(Policy):

@@ -37,8 +37,8 @@ from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.worker import WorkerState
 from oppa.random_streams import stream
-from oppa.training import ledger
-from oppa.training.ledger import Line
+from oppa.training.run import ledger
+from oppa.training.run.ledger import Line
 
 Array = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from oppa.control.rl.weights import Weights
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.random_streams import stream
-from oppa.training.ledger import Line
+from oppa.training.run.ledger import Line
 
 LEAST_WINDOWS = 5
 """Minimum number of windows for an update."""

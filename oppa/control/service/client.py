@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketE
 from oppa.errors import ProtocolError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import MAX_BYTES, Ack, Changed, Decided, Hello, Refused, StepTaken, Welcome, from_service
-from oppa.training.adviser import Advice
+from oppa.training.run.run_controller import ControllerDecision
 
 KEPT = 10_000
 """Maximum number of queued messages; when more are queued, the oldest are dropped."""
@@ -98,7 +98,7 @@ class ControlClient:
         """Report the outcome of a change; `facts` are the fields of Changed except its number."""
         self._tell(Changed, facts)
 
-    def wanted(self, present: Configuration) -> Advice | None:
+    def wanted(self, present: Configuration) -> ControllerDecision | None:
         """Return what the job should do, or None to continue unchanged.
 
         Each decision is returned at most once, and only if it was made for the `present` configuration.
@@ -110,7 +110,7 @@ class ControlClient:
         if decided is None or decided.command == "no_op" or decided.before != present:
             return None
         weighed = decided.model_dump(include={"limits", "current", "chosen", "best"})
-        return Advice(
+        return ControllerDecision(
             configuration=decided.configuration,
             local_batches=tuple(decided.local_batches),
             reason=decided.reason,

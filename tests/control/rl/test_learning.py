@@ -7,8 +7,8 @@ import pytest
 
 from oppa.control.decision import DecisionKind, JobState, Limit
 from oppa.control.policies.proportional import ProportionalPolicy
-from oppa.control.registry import policy_of
 from oppa.control.policies.static import StaticPolicy
+from oppa.control.registry import policy_of
 from oppa.control.rl.algorithms import ALGORITHMS, RUNS, WINDOWS, drawn, learned
 from oppa.control.rl.episode import UNSEEN, Episode, judged
 from oppa.control.rl.evaluation import scores, sizes

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from tests.control.rl.test_off_policy_evaluation import explored, paid, small  # noqa: F401 - a fixture
 
 from oppa.control.rl import online
 from oppa.control.rl.episode import Episode
 from oppa.control.rl.observation import observations
 from oppa.control.rl.online import LEAST_WINDOWS, DrawingPolicy, RunLearner
 from oppa.errors import InputError
+from tests.control.rl.test_off_policy_evaluation import explored, paid, small  # noqa: F401 - a fixture
 from tests.control.rl.test_weights import weights  # noqa: F401 - a fixture
 
 

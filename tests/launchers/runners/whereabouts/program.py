@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from oppa.launchers import network
-from oppa.training.mesh import open_mesh
+from oppa.training.parallel.mesh import open_mesh
 from oppa.trials.trial_folder import TrialSpec
 
 torch.set_num_threads(1)

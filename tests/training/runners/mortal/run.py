@@ -19,8 +19,8 @@ import torch
 
 from oppa.problem.configuration import Configuration
 from oppa.training import replica as replicas
-from oppa.training.adviser import Advice
-from oppa.training.attempt import Attempt
+from oppa.training.run.attempt import Attempt
+from oppa.training.run.run_controller import ControllerDecision
 from oppa.trials.trial_folder import TrialSpec
 
 
@@ -55,7 +55,7 @@ class Spell:
         if self.mine and self.what.get("step") == step.number and self.what["deed"] == "die":
             self.cast()
 
-    # What an adviser does.
+    # What a controller does.
 
     def step(self, *, step, **_):
         self.stepped = step
@@ -67,7 +67,7 @@ class Spell:
         if not self.mine or self.what["deed"] != "roll_back" or self.stepped != self.what["step"] - 1:
             return None
         self.cast()
-        return Advice(configuration=Configuration.from_dict(self.what["configuration"]), before_step=self.what["before_step"])
+        return ControllerDecision(configuration=Configuration.from_dict(self.what["configuration"]), before_step=self.what["before_step"])
 
     def poison(self):
         """Let the step of this number fail, counted from the start of the process."""
@@ -111,8 +111,8 @@ def train(trial, rank, world):
         trial.measured(step.step_time_s, loss=step.loss if step.updated else None)
         spell.at_step(step)
 
-    adviser = spell if spell.what.get("deed") == "roll_back" else None
-    attempt = Attempt(folder, stop_requested=trial.stop_requested, on_step=on_step, on_phase=spell.at_phase, adviser=adviser)
+    controller = spell if spell.what.get("deed") == "roll_back" else None
+    attempt = Attempt(folder, stop_requested=trial.stop_requested, on_step=on_step, on_phase=spell.at_phase, controller=controller)
     attempt.make(TrialSpec.read(trial.folder), rank=rank, world=world, rendezvous=os.environ["OPPA_RENDEZVOUS"])
     if rank == 0:
         trial.end("completed")

@@ -1,0 +1,1 @@
+"""Write and read a training state as files, independently of the layout."""

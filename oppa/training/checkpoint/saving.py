@@ -1,0 +1,68 @@
+"""Save and load a run's state on all ranks between two optimizer steps; a failure of one rank fails on all."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from oppa.errors import CheckpointError
+from oppa.training.checkpoint.manifest import Manifest
+from oppa.training.checkpoint.storage import begin, load, seal, write_share
+from oppa.training.parallel.mesh import Mesh
+from oppa.training.replica import Replica
+from oppa.training.reshard.shards import layout_of
+from oppa.training.reshard.staging import prepare, stage, state_of, trained
+from oppa.trials.trial_folder import TrialSpec
+
+
+def save(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh, notes: Mapping[str, Any]) -> None:
+    """Save the state of all ranks and the trainer's notes (JSON) in a folder that all ranks can access; training can continue.
+
+    Raises:
+        CheckpointError: if the folder exists, or a rank cannot write.
+    """
+    staged = stage(replica, spec, mesh)
+    with _together(mesh):
+        if mesh.rank == 0:
+            begin(folder)
+    with _together(mesh):
+        write_share(folder, staged.state, staged.layout, mesh.rank)
+    with _together(mesh):
+        if mesh.rank == 0:
+            seal(folder, spec.model, steps=staged.steps, notes=notes, ranks=mesh.world)
+
+
+def resume(folder: Path, replica: Replica, spec: TrialSpec, mesh: Mesh) -> Manifest:
+    """Fill a new replica of any layout from a checkpoint, and return the manifest with the number of steps and the trainer's notes.
+
+    Raises:
+        CheckpointError: if the checkpoint is incomplete, altered or of another model; the replica is then unusable.
+    """
+    with _together(mesh):
+        manifest = Manifest.read(folder)
+        manifest.require_model(spec.model)
+        prepare(replica, manifest.steps, spec.training.moments)
+        holdings = trained(layout_of(spec.model, spec.configuration, spec.training.moments), manifest.steps)[mesh.rank]
+        load(folder, manifest, state_of(replica, holdings))
+    return manifest
+
+
+@contextlib.contextmanager
+def _together(mesh: Mesh) -> Iterator[None]:
+    """Run the block on all ranks, and raise CheckpointError on all if one fails."""
+    failure: OSError | CheckpointError | None = None
+    try:
+        yield
+    except (OSError, CheckpointError) as error:
+        failure = error
+    failures = torch.tensor(float(failure is not None), device=mesh.device)
+    dist.all_reduce(failures)
+    if isinstance(failure, OSError):
+        raise CheckpointError(f"rank {mesh.rank} cannot read or write it: {failure}", hint="look at the disk") from failure
+    if failure is not None:
+        raise failure
+    if failures:
+        raise CheckpointError(f"{int(failures)} other ranks failed", hint="see what they say")

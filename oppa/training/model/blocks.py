@@ -1,0 +1,144 @@
+"""Define one transformer layer in tensor-parallel slices: attention and a feed-forward network, each after a norm.
+
+All model families are pre-norm. The original BERT is post-norm: it has the same weights and operations, but is harder to train.
+
+Notation (b sequences, s tokens, h hidden, d width of a head):
+    x              residual stream                                             (b, s, h)
+    rotation       cosines and sines per token; None for learned positions     2 x (s, d/2)
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from oppa.problem.model import Model
+from oppa.training.model.moe import Mixture
+from oppa.training.model.tensor_parallel import ColumnLinear, RowLinear, Slice, copy_to
+
+Rotation = tuple[Tensor, Tensor] | None
+
+
+class RMSNorm(nn.Module):
+    """Divides by the root mean square over the hidden dimension, in float32."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(hidden))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise `x`; its shape stays."""
+        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), eps=1e-5).to(x.dtype)
+
+
+class LayerNorm(nn.Module):
+    """Subtracts the mean over the hidden dimension and divides by the standard deviation, in float32."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.empty(hidden)), nn.Parameter(torch.empty(hidden))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise `x`; its shape stays."""
+        return F.layer_norm(x.float(), self.weight.shape, self.weight.float(), self.bias.float(), eps=1e-5).to(x.dtype)
+
+
+def norm_of(model: Model) -> nn.Module:
+    """Return a new norm of the kind that the model uses throughout."""
+    return LayerNorm(model.hidden) if model.norm == "layer" else RMSNorm(model.hidden)
+
+
+class Attention(nn.Module):
+    """Computes self-attention over this rank's heads."""
+
+    def __init__(self, model: Model, tp: Slice) -> None:
+        super().__init__()
+        self.tp, self.head_dim, self.causal = tp, model.head_dim, model.causal
+        self.grouped = model.kv_heads != model.heads
+        biased = model.biases or model.qkv_bias
+        self.query = ColumnLinear(model.hidden, model.heads * model.head_dim, tp, bias=biased)
+        self.key = ColumnLinear(model.hidden, model.kv_heads * model.head_dim, tp, bias=biased)
+        self.value = ColumnLinear(model.hidden, model.kv_heads * model.head_dim, tp, bias=biased)
+        self.output = RowLinear(model.heads * model.head_dim, model.hidden, tp, bias=model.biases)
+
+    def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
+        """Apply attention; the shape (b, s, h) stays."""
+        x = copy_to(x, self.tp)
+        query, key, value = (layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        query, key = rotate(query, rotation), rotate(key, rotation)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal, enable_gqa=self.grouped)
+        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return out
+
+
+class FeedForward(nn.Module):
+    """Computes SwiGLU, or GELU without a gate, over this rank's share of the inner width."""
+
+    def __init__(self, model: Model, tp: Slice) -> None:
+        super().__init__()
+        self.tp = tp
+        self.gate = ColumnLinear(model.hidden, model.ffn, tp, bias=model.biases) if model.gated else None
+        self.up = ColumnLinear(model.hidden, model.ffn, tp, bias=model.biases)
+        self.down = RowLinear(model.ffn, model.hidden, tp, bias=model.biases)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the network; the shape (b, s, h) stays."""
+        x = copy_to(x, self.tp)
+        out: Tensor = self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+class Block(nn.Module):
+    """One transformer layer.
+
+    Args:
+        model: Model that the layer belongs to.
+        tp: This rank's slice of the layer.
+        recompute: Activations to recompute in the backward pass: `none`, `selective` (those of attention) or `full` (all).
+        ep: This rank's slice of the experts, if the model is a mixture.
+        micro_batches: Micro-batches of a step, by which a mixture's balance loss is divided.
+    """
+
+    def __init__(self, model: Model, tp: Slice, recompute: str, ep: Slice, micro_batches: int) -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.attention_norm, self.attention = norm_of(model), Attention(model, tp)
+        self.feed_forward_norm = norm_of(model)
+        self.feed_forward = Mixture(model, tp, ep, micro_batches) if model.experts > 1 else FeedForward(model, tp)
+
+    def forward(self, x: Tensor, *rotation: Tensor) -> Tensor:
+        """Apply the layer; the shape (b, s, h) stays. `rotation` has cosines and sines for rotary positions, else it is empty."""
+        turned = (rotation[0], rotation[1]) if rotation else None
+        return later(self._layer, x, turned) if self.recompute == "full" else self._layer(x, turned)
+
+    def _layer(self, x: Tensor, rotation: Rotation) -> Tensor:
+        x = x + (later(self._attend, x, rotation) if self.recompute == "selective" else self._attend(x, rotation))
+        out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return out
+
+    def _attend(self, x: Tensor, rotation: Rotation) -> Tensor:
+        out: Tensor = self.attention(self.attention_norm(x), rotation)
+        return out
+
+
+def rotation_of(length: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of the rotary angles (Su et al. 2021, base 10,000), each of shape (length, head_dim / 2)."""
+    frequencies = 10_000.0 ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
+    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequencies)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Rotate each pair of coordinates (i, i + d/2) by its token's angle; `x` has shape (b, heads, s, d)."""
+    if rotation is None:
+        return x
+    cosines, sines = rotation
+    left, right = x.float().chunk(2, dim=-1)
+    return torch.cat((left * cosines - right * sines, left * sines + right * cosines), dim=-1).to(x.dtype)
+
+
+def later(function: object, *arguments: object) -> Tensor:
+    """Call `function` without keeping its activations; the backward pass recomputes them."""
+    # There is no dropout, so the random state need not be kept.
+    out: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return out

@@ -1,0 +1,94 @@
+"""Build the pipeline stages of a transformer as `oppa.problem.model` describes it. It imports only torch and the model's dimensions.
+
+The transformer is a GPT like Llama, an encoder like BERT, a ViT, or a mixture of experts. Its components are in `blocks`, `embeddings`
+and `experts`.
+
+Layers keep their global names (`blocks.{index}.…`) in every stage. Each tensor-parallel rank holds the whole embedding and norms, because
+they are small and their gradients agree. The output head is split over the vocabulary, because its logits are the largest activation of a
+small model. A tied embedding is split with it.
+
+Notation (b sequences, s tokens, h hidden):
+    x              residual stream             (b, s, h)
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oppa.problem.model import Model
+from oppa.training.model.blocks import Block, norm_of, rotation_of
+from oppa.training.model.embeddings import PatchEmbedding, TiedHead, TokenEmbedding
+from oppa.training.model.tensor_parallel import ColumnLinear, Slice, copy_to
+
+_WHOLE = Slice()
+
+
+class ModelStage(nn.Module):
+    """A stage of consecutive parts. The first part embeds the inputs, and the last one computes this rank's slice of the logits.
+
+    A last stage without a `head` multiplies with the tied embedding, which it then holds. A stage without parts returns its input.
+
+    Args:
+        model: Dimensions of the model.
+        parts: Numbers of the parts: 0 is the embedding, `layers + 1` the norm and the head.
+        tp: This rank's slice in tensor parallelism.
+        recompute: Activations to recompute (`Block`).
+        dtype: Type in which the stage computes.
+        ep: This rank's slice of the experts.
+        micro_batches: Micro-batches of a step (`Block`).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        parts: range,
+        tp: Slice,
+        *,
+        recompute: str = "none",
+        dtype: torch.dtype = torch.float32,
+        ep: Slice = _WHOLE,
+        micro_batches: int = 1,
+    ) -> None:
+        super().__init__()
+        self.head_dim, self.dtype, self.tp = model.head_dim, dtype, tp
+        self.rotary, self.classifies = not model.learned_positions, model.patch > 0
+        first, last = 0 in parts, model.layers + 1 in parts
+        self.embedding = _embedding(model, tp) if first else None
+        layers = [part - 1 for part in parts if 1 <= part <= model.layers]
+        self.blocks = nn.ModuleDict({str(index): Block(model, tp, recompute, ep, micro_batches) for index in layers})
+        self.norm = norm_of(model) if last else None
+        self.head = _head(model, tp, first=first) if last else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the parts to the model's inputs or the residual stream.
+
+        Returns:
+            The residual stream, or logits of shape (b, s, rows of this rank); a ViT has only those of its class token, of shape
+            (b, rows of this rank).
+        """
+        with torch.autocast(x.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            if self.embedding is not None:
+                x = self.embedding(x).to(self.dtype)
+            rotation = rotation_of(x.shape[1], self.head_dim, x.device) if self.rotary else ()
+            for block in self.blocks.values():
+                x = block(x, *rotation)
+            return x if self.norm is None else self._logits(self.norm(x))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        x = copy_to(x[:, 0] if self.classifies else x, self.tp)
+        if self.head is not None:
+            out: Tensor = self.head(x)
+            return out
+        assert self.embedding is not None
+        return F.linear(x, self.embedding.get_parameter("weight"))
+
+
+def _embedding(model: Model, tp: Slice) -> nn.Module:
+    return PatchEmbedding(model) if model.patch else TokenEmbedding(model, tp)
+
+
+def _head(model: Model, tp: Slice, *, first: bool) -> nn.Module | None:
+    """Return the output projection; None if the stage holds the embedding to which it is tied."""
+    if not model.tied:
+        return ColumnLinear(model.hidden, model.vocab, tp, bias=model.biases)
+    return None if first else TiedHead(model.hidden, model.vocab, tp)

@@ -1,0 +1,55 @@
+"""Initialise weights that depend on (seed, global name, full shape) only, so that every layout starts from the same model."""
+
+import zlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from oppa.training.model.tensor_parallel import Sliced
+from oppa.training.model.tensor_slices import Piece, index
+
+
+def materialise(stage: nn.Module, *, seed: int, layers: int, device: torch.device) -> None:
+    """Allocate a stage that was built on the meta device, and fill it; at most one whole tensor exists at a time."""
+
+    def draw(piece: Piece) -> Tensor:
+        whole = initial(piece.name, piece.shape, seed=seed, layers=layers, device=device)
+        return whole[index(piece.box, Piece.of(piece.name, piece.shape).box)]
+
+    stage.to_empty(device=device)
+    for name, parameter in stage.named_parameters():
+        pieces = pieces_of(stage, name)
+        fill(parameter.detach(), draw(*pieces) if len(pieces) == 1 else torch.cat([draw(piece).clone() for piece in pieces]))
+
+
+def pieces_of(stage: nn.Module, name: str) -> list[Piece]:
+    """Return the pieces of whole tensors in a stage's parameter before ZeRO shards it, from its first rows to its last."""
+    owner = stage.get_submodule(name.rpartition(".")[0])
+    return owner.pieces(name) if isinstance(owner, Sliced) else [Piece.of(name, stage.get_parameter(name).shape)]
+
+
+def initial(name: str, shape: Sequence[int], *, seed: int, layers: int, device: torch.device) -> Tensor:
+    """Return the initial value of the whole tensor `name`; the tensor of a single expert has its number after a slash.
+
+    Biases are zeros and weights of norms ones. Others are normal, with a smaller deviation if a layer adds to the residual stream (GPT-2).
+    """
+    weight = torch.empty(tuple(shape), device=device)
+    kind = name.partition("/")[0]
+    if weight.dim() == 1:
+        return weight.fill_(0.0 if kind.endswith("bias") else 1.0)
+    residual = kind.endswith(("attention.output.weight", "feed_forward.down.weight", "experts.down.weight"))
+    generator = torch.Generator(device).manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
+    return weight.normal_(0.0, 0.02 / (2 * layers) ** 0.5 if residual else 0.02, generator=generator)
+
+
+def fill(parameter: Tensor, whole: Tensor) -> None:
+    """Copy this rank's part of `whole`: all, or FSDP2's rows by `torch.chunk`'s rule, by which the last parts may be short or empty."""
+    if not isinstance(parameter, DTensor):
+        parameter.copy_(whole)
+        return
+    replicas = parameter.device_mesh
+    height = -(-whole.shape[0] // replicas.size())
+    start = height * replicas.get_local_rank()
+    parameter.to_local().copy_(whole[start : start + height])

@@ -1,0 +1,99 @@
+"""Describe which ranks hold the same gradient, so that sums over all ranks count every element once.
+
+If n ranks hold the same gradient, each counts 1 / n of it. These are tensor-parallel peers for norms and other whole parameters, and
+replicas for gradients that DDP has averaged. Shards of any kind add up.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from oppa.errors import InputError
+from oppa.training.model.weights import pieces_of
+from oppa.training.parallel.data_parallel import of_expert
+from oppa.training.parallel.mesh import Mesh
+from oppa.training.parallel.tied_embeddings import COPIES
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GradientPlacement:
+    """The distribution of a parameter's gradients over the ranks."""
+
+    copies: int = 1
+    """Number of ranks with the same gradient of a micro-batch."""
+    replicas: int = 1
+    """Number of ranks with the same averaged gradient."""
+    pooled: int = 1
+    """Number of replicas whose micro-batches contribute to one gradient; for an expert, the ranks that send it tokens."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GradientLayout:
+    """The modules of this rank, the placements of their parameters, and the group to sum over."""
+
+    parts: Sequence[tuple[nn.Module, dict[str, GradientPlacement]]]
+    device: torch.device
+    group: dist.ProcessGroup | None = None
+    replicas: int = 1
+    """Number of ranks over which gradients are averaged."""
+    alike: int = 1
+    """Number of ranks that run the same micro-batches: tensor-parallel peers times pipeline ranks."""
+    pools: tuple[int, ...] = (1,)
+    """All values of `pooled` on any rank; each is a group of parameters with its own size of micro-batches."""
+
+
+def layout_of(model: nn.Module) -> GradientLayout:
+    """Return the gradient layout of a user's model under DDP, under FSDP2 (`fully_shard`), or on one process.
+
+    Raises:
+        InputError: if the model is sharded in another way.
+    """
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    device = next(iter(named.values())).device
+    if isinstance(model, DistributedDataParallel):
+        size = dist.get_world_size(model.process_group)
+        placements = {name: GradientPlacement(replicas=size) for name in named}
+        return GradientLayout(parts=[(model, placements)], device=device, group=model.process_group, replicas=size)
+    sharded = [parameter for parameter in named.values() if isinstance(parameter, DTensor)]
+    if not sharded:
+        return GradientLayout(parts=[(model, dict.fromkeys(named, GradientPlacement()))], device=device)
+    mesh = sharded[0].device_mesh
+    if not isinstance(model, FSDPModule) or mesh.ndim > 1 or len(sharded) < len(named):
+        raise InputError("the model is neither behind DDP nor all behind FSDP2 on one mesh dimension", hint="call `fully_shard(model)`")
+    size = mesh.size()
+    return GradientLayout(parts=[(model, dict.fromkeys(named, GradientPlacement()))], device=device, group=mesh.get_group(), replicas=size)
+
+
+def layout_of_stages(stages: Sequence[nn.Module], mesh: Mesh, *, tied: bool) -> GradientLayout:
+    """Return the gradient layout of the training core's stages.
+
+    A tied embedding is left out under every layout: its two gradients are on two stages, and neither has the norm of their sum.
+    """
+    return GradientLayout(
+        parts=[(stage, _placements(stage, mesh, tied)) for stage in stages],
+        device=mesh.device,
+        group=dist.group.WORLD if mesh.world > 1 else None,
+        replicas=mesh.dp.size,
+        alike=mesh.tp.size * mesh.pp.size,
+        pools=(1, mesh.ep.size) if mesh.ep.size > 1 else (1,),
+    )
+
+
+def _placements(stage: nn.Module, mesh: Mesh, tied: bool) -> dict[str, GradientPlacement]:
+    placements = {}
+    for name, parameter in stage.named_parameters():
+        if tied and name.removeprefix("module.") in COPIES:
+            continue
+        whole = sum(math.prod(piece.shape) for piece in pieces_of(stage, name)) == parameter.numel()
+        copies = mesh.tp.size if whole else 1
+        holders = mesh.expert_dp.size if of_expert(name) else mesh.dp.size
+        same = 1 if isinstance(parameter, DTensor) else holders
+        placements[name] = GradientPlacement(copies=copies, replicas=copies * same, pooled=mesh.dp.size // holders)
+    return placements

@@ -1,0 +1,1 @@
+"""Measure one rank: clocks, memory, and the times of passes."""

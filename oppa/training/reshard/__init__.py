@@ -1,0 +1,1 @@
+"""Move a training state between two parallel layouts, in process."""

@@ -1,0 +1,149 @@
+"""Compute the training state that each rank of a layout holds: the boxes of weights and of their optimizer moments.
+
+This needs no process group, only the model, the configuration and the rank. Tensors have global names (experts a name and a number), so
+that two layouts name the same tensor alike. Buffers are not part of the state: a user's module creates them again by its constructor.
+
+    tensor parallel   a part of one dimension if the module defines one (`pieces`), else the whole tensor
+    pipeline          the parts of the rank's stages; the first and the last stage both hold a tied embedding
+    experts           the experts that belong to the rank's index among its `ep` ranks
+    zero_stage 1      all weights, and the moments of the parameters that ZeroRedundancyOptimizer assigns to the rank
+    zero_stage 2, 3   an equal share of the rows of every parameter and of its moments, as FSDP2 splits them
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+from oppa.pipeline.from_configuration import stages_of
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.training.model.stage import ModelStage
+from oppa.training.model.tensor_parallel import Slice
+from oppa.training.model.tensor_slices import Box, Piece, elements
+from oppa.training.model.user_module import parts_of
+from oppa.training.model.weights import pieces_of
+from oppa.training.parallel.data_parallel import of_expert
+from oppa.training.parallel.mesh import peers
+from oppa.training.parallel.pipeline_parallel import numbers_of
+from oppa.training.parallel.user_stages import UserStage
+
+WEIGHT, ADAM = "weight", ("exp_avg", "exp_avg_sq")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorKey:
+    """The key of a whole tensor of the training state: `weight` or torch's name of a moment, and the weight's global name."""
+
+    kind: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """A box of a whole tensor that a rank holds, and its position: the box `at` of the rank's part of `parameter`."""
+
+    key: TensorKey
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    box: Box
+    parameter: str
+    at: Box
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size in bytes."""
+        return elements(self.box) * self.dtype.itemsize
+
+
+Layout = tuple[tuple[Shard, ...], ...]
+"""Holdings of each rank, one tuple per rank."""
+
+
+@functools.lru_cache(8)
+def layout_of(model: Model, configuration: Configuration, moments: tuple[str, ...] = ADAM) -> Layout:
+    """Return the holdings of every rank of a configuration."""
+    return tuple(held_by(model, configuration, rank, moments) for rank in range(configuration.devices))
+
+
+def held_by(model: Model, configuration: Configuration, rank: int, moments: tuple[str, ...] = ADAM) -> tuple[Shard, ...]:
+    """Return the holdings of one rank of a configuration."""
+    replicas, slices, stages = (ranks.index(rank) for ranks in peers(configuration, rank))
+    tp, ep = Slice(slices, configuration.tp), Slice(replicas % configuration.ep, configuration.ep)
+    parts = stages_of(configuration, model)
+    parameters = [parameter for stage in numbers_of(configuration, stages) for parameter in _parameters(model, parts[stage], tp, ep)]
+    dense = [parameter for parameter in parameters if configuration.ep == 1 or not of_expert(parameter.name)]
+    spread = [parameter for parameter in parameters if configuration.ep > 1 and of_expert(parameter.name)]
+    shares = (dense, Slice(replicas, configuration.dp)), (spread, Slice(replicas // configuration.ep, configuration.dp // configuration.ep))
+    return tuple(holding for group, share in shares for holding in _share(group, share, configuration.zero_stage, moments))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Parameter:
+    """A parameter of a stage before ZeRO shards it; its rows are the rows of its pieces in order."""
+
+    name: str
+    dtype: torch.dtype
+    pieces: tuple[Piece, ...]
+
+    @property
+    def elements(self) -> int:
+        return sum(elements(piece.box) for piece in self.pieces)
+
+    @property
+    def rows(self) -> range | None:
+        """Return the range of rows; None for a tensor without dimensions."""
+        return range(sum(len(piece.box[0]) for piece in self.pieces)) if self.pieces[0].shape else None
+
+
+@functools.lru_cache(1024)
+def _parameters(model: Model, parts: range, tp: Slice, ep: Slice) -> tuple[_Parameter, ...]:
+    """Return the parameters of the stage with these parts, in the order in which the optimizer gets them."""
+    with torch.device("meta"):
+        stage = _own_stage(model, parts) if model.entry_point else ModelStage(model, parts, tp, ep=ep)
+    return tuple(_Parameter(name, parameter.dtype, tuple(pieces_of(stage, name))) for name, parameter in stage.named_parameters())
+
+
+def _own_stage(model: Model, parts: range) -> nn.Module:
+    made = parts_of(model)
+    return UserStage(parts, model.layers, lambda part, *index: getattr(made, part)(*index))
+
+
+def _share(parameters: Sequence[_Parameter], share: Slice, zero_stage: int, moments: tuple[str, ...]) -> Iterator[Shard]:
+    """Yield the holdings of one replica, number `share.index` of `share.size`, for parameters that all of these replicas train."""
+    owners = _owners(parameters, share.size)
+    for parameter, owner in zip(parameters, owners, strict=True):
+        boxes = list(_boxes(parameter, share if zero_stage >= 2 else Slice()))
+        for kind in (WEIGHT, *moments) if zero_stage != 1 or owner == share.index else (WEIGHT,):
+            for piece, at in boxes:
+                key = TensorKey(kind, piece.name)
+                yield Shard(key=key, shape=piece.shape, dtype=parameter.dtype, box=piece.box, parameter=parameter.name, at=at)
+
+
+def _owners(parameters: Sequence[_Parameter], replicas: int) -> list[int]:
+    """Return the replica that updates each parameter, by ZeroRedundancyOptimizer's rule: largest first, to the smallest load."""
+    owners, loads = [0] * len(parameters), [0] * replicas
+    for number in sorted(range(len(parameters)), key=lambda number: -parameters[number].elements):
+        owners[number] = loads.index(min(loads))
+        loads[owners[number]] += parameters[number].elements
+    return owners
+
+
+def _boxes(parameter: _Parameter, share: Slice) -> Iterator[tuple[Piece, Box]]:
+    """Yield a replica's part of each piece, and its position. `torch.chunk`'s rule may give the last replicas fewer rows or none."""
+    if parameter.rows is None:
+        yield parameter.pieces[0], ()
+        return
+    height = -(-len(parameter.rows) // share.size)
+    mine = parameter.rows[height * share.index : height * (share.index + 1)]
+    top = 0
+    for piece in parameter.pieces:
+        first, *others = piece.box
+        rows = range(max(top, mine.start), min(top + len(first), mine.stop))
+        if rows:
+            box = (range(first.start + rows.start - top, first.start + rows.stop - top), *others)
+            at = (range(rows.start - mine.start, rows.stop - mine.start), *(range(len(other)) for other in others))
+            yield dataclasses.replace(piece, box=box), at
+        top += len(first)

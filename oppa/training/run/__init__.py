@@ -1,0 +1,1 @@
+"""Run training jobs: steps, directives, attempts, the ledger, and the supervisor."""

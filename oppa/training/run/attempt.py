@@ -1,0 +1,373 @@
+"""Run one attempt at a training run on its ranks: from the newest checkpoint until all samples are seen or a stop is requested."""
+
+import contextlib
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from oppa.errors import CheckpointError, InputError, TrainingError
+from oppa.pipeline.profile import PipelineProfile
+from oppa.pipeline.torch_csv import parse_schedule
+from oppa.problem.configuration import Configuration
+from oppa.training.checkpoint.manifest import Manifest
+from oppa.training.reshard.reconfiguration import LayoutChange, Phase
+from oppa.training.run import ledger
+from oppa.training.run.ledger import Ledger
+from oppa.training.run.run_controller import ControllerDecision, RunController
+from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
+from oppa.training.run.schedule_search_process import ORDER, PROFILE
+from oppa.training.run.searched_schedule import SearchedRunSchedule
+from oppa.training.run.step import Directive, Step
+from oppa.training.run.training_run import TrainingRun, open_run
+from oppa.training.statistics.noise_scale import Health
+from oppa.training.statistics.norm_test import variance_ratio
+from oppa.trials.trial_folder import TrialSpec, write_json
+
+LOOKS = 20
+"""Validations over a whole run, if `validate_every` does not set their interval."""
+PATIENCE = 10
+"""Consecutive steps with non-finite gradients after which training ends; such a run does not recover by itself."""
+
+_log = logging.getLogger(__name__)
+
+
+class Attempt:
+    """Runs an attempt on one rank. Rank 0 also writes the ledger and issues the directives that all ranks follow after a step.
+
+    Args:
+        folder: Folder of the run.
+        stop_requested: Returns whether to end at the next step boundary; called on rank 0 only.
+        on_step: Called on rank 0 after each step.
+        on_phase: Called on each rank as each phase of a change of layout begins.
+        controller: Requests changes of the run; used on rank 0 only.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stop_requested: Callable[[], bool],
+        on_step: Callable[[Step], None],
+        on_phase: Callable[[Phase], None] = lambda _: None,
+        controller: RunController | None = None,
+    ) -> None:
+        self.folder, self.spec = folder, RunSpec.read(folder)
+        self._stop_requested, self._on_step, self._on_phase = stop_requested, on_step, on_phase
+        self._controller = controller
+        self._ledger: Ledger | None = None
+        self._saved_s = time.monotonic()
+        self._not_finite = 0
+        self._accuracy: float | None = None
+        """Accuracy on held-out samples at the last validation."""
+        self._refused: tuple[Configuration, tuple[int, ...]] | None = None
+        self._schedule = SearchedRunSchedule(folder)
+        self._decision: ControllerDecision | None = None
+        """The present decision; set on rank 0 only."""
+
+    def make(self, trial: TrialSpec, *, rank: int, world: int, rendezvous: str) -> None:
+        """Train from the newest checkpoint until all samples are seen or a stop is requested, and save the state.
+
+        Raises:
+            TrainingError: if gradients are not finite for `PATIENCE` consecutive steps.
+            CheckpointError: if checkpoints exist but none is usable, or the state cannot be saved at the end.
+        """
+        with self._gone_on(trial, rank=rank, world=world, rendezvous=rendezvous) as run:
+            stopped = False
+            while not (run.done or stopped):
+                step = run.step(self._wishes(run) if rank == 0 else None)
+                if rank == 0:
+                    self._note(step, run)
+                if step.profile is not None and rank == 0:
+                    self._profiled(step.profile, run)
+                self._require_finite(step)
+                self._validate(step, run)
+                if step.directive is not None:
+                    self._follow(step.directive, run)
+                    stopped = step.directive.stop
+            self._save(run, must=True)
+            if self._ledger is not None:
+                self._ledger.write(ledger.ENDED, time=time.time(), step=run.steps, samples=run.samples, finished=run.done)
+
+    @contextlib.contextmanager
+    def _gone_on(self, trial: TrialSpec, *, rank: int, world: int, rendezvous: str) -> Iterator[TrainingRun]:
+        """Open the run at its newest usable checkpoint, or at its beginning if there is no checkpoint.
+
+        The layout is the saved one, unless the number of devices has changed.
+
+        Raises:
+            CheckpointError: that of the newest checkpoint, if none is usable; whether to start again is the user's decision.
+        """
+        saved, errors = checkpoints(self.folder), list[CheckpointError]()
+        with open_run(trial, self.spec.problem.run_options, rank=rank, world=world, rendezvous=rendezvous, on_phase=self._on_phase) as run:
+            for folder in saved:
+                try:
+                    run.resume(folder, _layout_of(folder, trial.configuration))
+                except CheckpointError as error:
+                    _log.warning("rank %d: %s", rank, error.message)
+                    errors.append(error)
+                    continue
+                break
+            if errors and len(errors) == len(saved):
+                raise errors[0]
+            if rank == 0:
+                self._begin(run, saved[len(errors)] if saved else None)
+            try:
+                self._schedule.take_up(run, self._ledger)
+                yield run
+            finally:
+                if self._ledger is not None:
+                    self._ledger.close()
+                self._schedule.end_search()
+
+    def _begin(self, run: TrainingRun, checkpoint: Path | None) -> None:
+        self._ledger = Ledger(self.folder)
+        self._ledger.write(
+            ledger.STARTED,
+            time=time.time(),
+            step=run.steps,
+            samples=run.samples,
+            checkpoint=checkpoint and checkpoint.name,
+            configuration=run.configuration.to_dict(),
+        )
+
+    def _wishes(self, run: TrainingRun) -> Directive | None:
+        """Return rank 0's directive for the end of the step that begins now; None if there is nothing to do."""
+        decision = self._controller.wanted(run.configuration) if self._controller else self._planned(run)
+        wanted = (decision.configuration, decision.local_batches) if decision else None
+        change, local_batches = wanted if wanted and wanted not in (_present(run), self._refused) else (None, ())
+        self._decision = decision
+        back_to = self._back_to(run, decision.before_step) if decision and decision.before_step is not None else ""
+        save = time.monotonic() - self._saved_s >= self.spec.problem.run_options.checkpoint_s
+        stop = self._stop_requested()
+        assert self._ledger is not None
+        passes = self._schedule.found(run, self._ledger)
+        if not (change or back_to or save or passes or stop):
+            return None
+        return Directive(configuration=change, local_batches=local_batches, back_to=back_to, save=save, passes=passes, stop=stop)
+
+    def _profiled(self, profile: PipelineProfile, run: TrainingRun) -> None:
+        """Store the profile of the run's first steps, and search for a schedule if the configuration requires it."""
+        assert self._ledger is not None
+        write_json(self.folder / PROFILE, profile.to_dict())
+        self._ledger.write("profiled", time=time.time(), step=run.steps, samples=run.samples, step_s=profile.step_s)
+        self._schedule.search(run.configuration)
+
+    def _planned(self, run: TrainingRun) -> ControllerDecision:
+        return ControllerDecision(configuration=self.spec.planned(run.samples + run.configuration.global_batch))
+
+    def _back_to(self, run: TrainingRun, step: int) -> str:
+        """Return the name of the newest checkpoint from before a step; empty, with a warning, if none is kept."""
+        for checkpoint in checkpoints(self.folder):
+            if steps_of(checkpoint) <= step:
+                return checkpoint.name
+        assert self._ledger is not None
+        failure = f"no checkpoint from before step {step} is kept"
+        self._ledger.write("not_rolled_back", time=time.time(), step=run.steps, samples=run.samples, failure=failure)
+        _log.warning("the loss stays as it is: %s", failure)
+        return ""
+
+    def _note(self, step: Step, run: TrainingRun) -> None:
+        """Write the step to the ledger, and report it to the controller and `on_step`."""
+        assert self._ledger is not None
+        configuration, known = step.configuration, step.noise_scale
+        in_sequences = known.tokens_per_batch / run.spec.model.seq_len
+        ratios = _variance_ratios(step, run)
+        self._ledger.write(
+            ledger.STEP,
+            time=time.time(),
+            step=step.number,
+            samples=[step.samples.start, step.samples.stop],
+            shares=step.shares,
+            configuration=configuration.id,
+            global_batch=configuration.global_batch,
+            micro_batch=configuration.micro_batch,
+            loss=_number(step.loss),
+            learning_rate=step.learning_rate,
+            step_time_s=step.step_time_s,
+            elapsed_s=run.elapsed_s,
+            signal=_number(known.signal),
+            noise=_number(known.noise),
+            noise_scale=_number(in_sequences),
+            health=known.health.name.lower(),
+            **ratios,
+            updated=step.updated,
+            **({"local_batches": step.local_batches} if step.local_batches else {}),
+            **({"workers": [each.to_dict() for each in step.workers]} if step.workers else {}),
+        )
+        if self._controller is not None:
+            self._controller.step(
+                step=step.number,
+                samples=step.samples.stop,
+                configuration=configuration,
+                step_time_s=step.step_time_s,
+                elapsed_s=run.elapsed_s,
+                noise_scale=in_sequences if known.health is Health.HEALTHY else None,
+                health=known.health.name.lower(),
+                **ratios,
+                loss=_number(step.loss),
+                learning_rate=step.learning_rate,
+                local_batches=list(step.local_batches),
+                workers=list(step.workers),
+                accuracy=self._accuracy,
+            )
+        self._on_step(step)
+
+    def _validate(self, step: Step, run: TrainingRun) -> None:
+        """Evaluate the held-out samples if this is due after a step, and write the result to the ledger."""
+        run_options = self.spec.problem.run_options
+        if not run_options.validation:
+            return
+        every = run_options.validate_every or (-(-run.total // LOOKS) if run.total else 0)
+        if not run.done and not (every and step.samples.start // every < step.samples.stop // every):
+            return
+        begin_s, found = time.monotonic(), run.validate()
+        self._accuracy = found.accuracy
+        if self._ledger is not None:
+            self._ledger.write(
+                ledger.VALIDATED,
+                time=time.time(),
+                step=step.number,
+                samples=run.samples,
+                elapsed_s=run.elapsed_s,
+                loss=_number(found.loss),
+                accuracy=found.accuracy,
+                seconds=time.monotonic() - begin_s,
+            )
+
+    def _require_finite(self, step: Step) -> None:
+        if not step.updated:
+            self._not_finite += 1
+        elif step.norms:  # without norms, the gradients were not measured
+            self._not_finite = 0
+        if self._not_finite >= PATIENCE:
+            message = f"gradients were not finite for {PATIENCE} steps in a row, the last of them step {step.number}; no weight was changed"
+            raise TrainingError(message, hint="lower the learning rate, or look at the data of these steps")
+
+    def _follow(self, directive: Directive, run: TrainingRun) -> None:
+        if directive.back_to:
+            shares = directive.local_batches if directive.configuration else run.local_batches
+            self._roll_back(self.folder / CHECKPOINTS / directive.back_to, directive.configuration or run.configuration, shares, run)
+        elif directive.configuration is not None:
+            self._change(directive.configuration, directive.local_batches, run)
+        elif directive.passes:
+            run.set_schedule(parse_schedule(directive.passes, ORDER))
+        if directive.save or directive.back_to:  # a later attempt must not resume from the abandoned weights
+            self._save(run)
+
+    def _roll_back(self, checkpoint: Path, configuration: Configuration, local_batches: tuple[int, ...], run: TrainingRun) -> None:
+        """Continue with the weights of an earlier checkpoint, and write this to the ledger."""
+        before, begin_s = run.configuration, time.monotonic()
+        run.roll_back(checkpoint, configuration, local_batches)
+        seconds = time.monotonic() - begin_s
+        if self._controller is not None and run.mesh.rank == 0:
+            self._controller.changed(before=before, after=configuration, seconds=seconds, failure="")
+        if self._ledger is not None:
+            self._ledger.write(
+                ledger.ROLLED_BACK,
+                time=time.time(),
+                step=run.steps,
+                samples=run.samples,
+                checkpoint=checkpoint.name,
+                before=before.to_dict(),
+                after=configuration.to_dict(),
+                seconds={"restore": seconds},
+                **self._reasons(),
+            )
+        if configuration != before:
+            self._schedule.end_search()
+        self._schedule.take_up(run, self._ledger)
+
+    def _change(self, configuration: Configuration, local_batches: tuple[int, ...], run: TrainingRun) -> None:
+        """Change the configuration, and write the outcome to the ledger. A configuration that cannot run is not requested again."""
+        try:
+            change = run.change(configuration, local_batches)
+        except InputError as error:
+            change = LayoutChange(before=run.configuration, after=run.configuration, seconds={}, failure=f"{error.message}: {error.hint}")
+        self._refused = (configuration, local_batches) if change.failure else self._refused
+        if self._controller is not None and run.mesh.rank == 0:
+            self._controller.changed(
+                before=change.before,
+                after=configuration,
+                local_batches=list(local_batches),
+                seconds=math.fsum(change.seconds.values()),
+                failure=change.failure[:2000],
+            )
+        if self._ledger is not None:
+            self._ledger.write(
+                "refused" if change.failure and not change.seconds else "undone" if change.failure else ledger.CHANGED,
+                time=time.time(),
+                step=run.steps,
+                samples=run.samples,
+                before=change.before.to_dict(),
+                after=(configuration if change.failure else change.after).to_dict(),
+                **({"local_batches": local_batches} if local_batches else {}),
+                seconds=change.seconds,
+                received_bytes=change.received_bytes,
+                failure=change.failure,
+                **self._reasons(),
+            )
+        if change.seconds:  # empty if nothing has changed
+            if "rebatch" not in change.seconds:
+                self._schedule.end_search()
+            self._schedule.take_up(run, self._ledger)
+
+    def _reasons(self) -> dict[str, Any]:
+        """Return the reason of the decision and its weighed values, as fields of the ledger."""
+        return (
+            {"reason": self._decision.reason, "weighed": dict(self._decision.weighed)} if self._decision else {"reason": "", "weighed": {}}
+        )
+
+    def _save(self, run: TrainingRun, *, must: bool = False) -> None:
+        """Save a checkpoint, and remove the oldest ones. A failure is raised if `must`; else it is logged, and a later save retries."""
+        folder, begin_s = checkpoint_of(self.folder, run.steps), time.monotonic()
+        self._saved_s = begin_s
+        if folder.exists():  # no step since the last save
+            return
+        try:
+            run.save(folder)
+        except CheckpointError as error:
+            if must:
+                raise
+            _log.warning("no checkpoint: %s", error.message)
+            return
+        if self._ledger is not None:
+            self._ledger.write(
+                "saved",
+                time=time.time(),
+                step=run.steps,
+                samples=run.samples,
+                checkpoint=folder.name,
+                seconds=time.monotonic() - begin_s,
+            )
+            self._ledger.sync()
+            for old in checkpoints(self.folder)[self.spec.problem.run_options.keep :]:
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def _present(run: TrainingRun) -> tuple[Configuration, tuple[int, ...]]:
+    """Return the present configuration and local batches of a run."""
+    return run.configuration, run.local_batches
+
+
+def _layout_of(checkpoint: Path, wanted: Configuration) -> Configuration:
+    """Return the configuration of a checkpoint, or the wanted one if the numbers of devices differ."""
+    saved = Configuration.from_dict(Manifest.read(checkpoint).notes["configuration"])
+    return saved if saved.devices == wanted.devices else wanted
+
+
+def _variance_ratios(step: Step, run: TrainingRun) -> dict[str, float | None]:
+    """Return the variance ratios that norm tests compare with a batch in sequences; None if the step has none."""
+    workers = run.run_options.statistics == "workers"
+    return {
+        "variance_ratio": variance_ratio(step.norms, sample_tokens=run.spec.model.seq_len),
+        "worker_variance_ratio": variance_ratio(step.norms, "paper") if workers else None,
+    }
+
+
+def _number(value: float) -> float | None:
+    """Return the value, or None if it is not finite, because JSON has no such numbers."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""Measure what a run learns: gradient statistics, noise scale, norm test, losses, accuracy, and worker metrics."""
