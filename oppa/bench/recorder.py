@@ -61,7 +61,7 @@ def begin(folder: Path, inputs: Inputs) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Recorder:
-    """Runs the profile and the training runs of one job, all under the same `oppa netlab` arguments.
+    """Runs the profile and the training runs of one job, all under the same `oppa emulate` arguments.
 
     Raises:
         EnvironmentLackingError: from each method, if a command fails.
@@ -75,7 +75,7 @@ class Recorder:
     work: Path
     """Folder of ledgers and logs; logs remain there."""
     hosts: Sequence[str] = ()
-    """Arguments of `oppa netlab` that precede a command; if empty, commands run directly on this machine."""
+    """Arguments of `oppa emulate` that precede a command; if empty, commands run directly on this machine."""
     tell: Callable[[str], None]
     """Receives a description of the next command."""
 
@@ -148,7 +148,7 @@ class Recorder:
 
     def _oppa(self, words: Sequence[str], log: Path) -> str:
         """Run `oppa` in the checkout, and return the command as a user types it. The process ends with this one."""
-        oppa, netlab = [sys.executable, "-m", "oppa"], ["netlab", *self.hosts, "--"] if self.hosts else []
+        oppa, netlab = [sys.executable, "-m", "oppa"], ["emulate", *self.hosts, "--"] if self.hosts else []
         argv = ["env", "-C", str(catalog.root()), *oppa, *([*netlab, *oppa] if netlab else []), *words]
         with written(self.work):
             log.write_bytes(b"")

@@ -210,7 +210,7 @@ class _Served:
     def start(self) -> None:
         """Start the service, on the port of the previous start if there was one."""
         words = ["control", "--table", str(self.folder / "table"), "--folder", str(self.folder / "control")]
-        command = [sys.executable, "-m", "oppa", *words, "--port", str(self.port), "--every", str(EVERY)]
+        command = [sys.executable, "-m", "oppa", *words, "--port", str(self.port), "--decision-interval", str(EVERY)]
         log = self.folder / "log"
         with log.open("wb") as file:
             self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "NO_COLOR": "1"})

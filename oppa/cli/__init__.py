@@ -11,30 +11,31 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli import (
+from oppa.cli.commands import (
     bench,
     cluster,
     control,
     doctor,
+    emulate,
     env,
+    explain,
     export,
     import_,
     init,
-    learn,
-    netlab,
+    pipeline_schedule,
     plan,
     predict,
     profile,
     report,
     scale_table,
-    schedule,
     show,
     space,
     train,
+    train_policy,
     tune,
-    why,
 )
 from oppa.cli.failure import exit_code, print_error
+from oppa.cli.renamed import refuse_renamed
 from oppa.errors import OppaError
 
 app = typer.Typer(
@@ -48,11 +49,11 @@ BEFORE, DURING, CLUSTER, TOOLS = "Before a run", "During a run", "On a cluster",
 PANELS = {
     BEFORE: (
         *(init.init, doctor.doctor, space.space, predict.predict, tune.tune, profile.profile),
-        *(show.show, report.report, why.why, export.export),
+        *(show.show, report.report, explain.explain, export.export),
     ),
-    DURING: (train.train, control.control, plan.plan, learn.learn),
+    DURING: (train.train, control.control, plan.plan, train_policy.train_policy),
     CLUSTER: (scale_table.scale_table,),
-    TOOLS: (schedule.schedule, netlab.netlab),
+    TOOLS: (pipeline_schedule.pipeline_schedule, emulate.emulate),
 }
 for panel, commands in PANELS.items():
     for command in commands:
@@ -79,6 +80,7 @@ def _oppa(version: Annotated[bool, typer.Option("--version", callback=_version, 
 def main() -> None:
     """Run the command line, and turn every error of oppa's into a message and an exit code."""
     try:
+        refuse_renamed(sys.argv[1:])
         app()
     except OppaError as error:
         print_error(error)

@@ -26,9 +26,9 @@ class Settings:
     """Seconds over which lambda is estimated."""
     counted_gpus: int = 32
     """Minimum GPUs of a submission that counts for lambda."""
-    most: float = 4.0
+    max_scale: float = 4.0
     """Maximum size of a job, as a multiple of the GPUs that it requests."""
-    first: str = SMALLEST
+    growth_order: str = SMALLEST
     """Which job scales up first: the one with the fewest GPUs, with the most, or with the earliest arrival."""
     unit: str = "GPUs"
     """Name of what is counted, for messages: GPUs or hosts."""
@@ -39,8 +39,8 @@ class Settings:
             ("threshold", 0 <= self.threshold <= 1, "a probability"),
             ("window_s", 0 < self.window_s < math.inf, "a positive time"),
             ("counted_gpus", self.counted_gpus >= 1, "at least 1"),
-            ("most", 1 <= self.most < math.inf, "at least 1"),
-            ("first", self.first in ORDERS, f"one of {', '.join(ORDERS)}"),
+            ("max_scale", 1 <= self.max_scale < math.inf, "at least 1"),
+            ("growth_order", self.growth_order in ORDERS, f"one of {', '.join(ORDERS)}"),
         ):
             if not holds:
                 raise InputError(f"`{name} = {getattr(self, name)}` of the scaling controller is not possible", hint=hint)
@@ -108,8 +108,8 @@ def grow(
         rate: lambda.
         possible: Returns True if the placement allows a job to hold this number of GPUs.
     """
-    for each in sorted(running, key=_order(settings.first)):
-        bound = int(min(each.gpus + idle, settings.most * each.job.gpus))
+    for each in sorted(running, key=_order(settings.growth_order)):
+        bound = int(min(each.gpus + idle, settings.max_scale * each.job.gpus))
         best = each.table.fastest(bound)
         while best is not None and best.gpus > each.gpus and not possible(each, best.gpus):
             best = each.table.fastest(best.gpus - 1)
@@ -176,7 +176,7 @@ def shared_out(running: Sequence[Running], idle: int, settings: Settings) -> dic
         steps = []
         for each in running:
             now = sizes[each.job.name]
-            above = [size for size in each.table.sizes if now < size.gpus <= min(now + left, settings.most * each.job.gpus)]
+            above = [size for size in each.table.sizes if now < size.gpus <= min(now + left, settings.max_scale * each.job.gpus)]
             gain = each.table.speedup(now)
             steps += [((size.speedup - gain) / (size.gpus - now), each.job.name, size.gpus) for size in above if size.speedup > gain]
         if not steps:

@@ -50,7 +50,11 @@ def policy_of(text: str, weights: Weights | None = None) -> Callable[[Throughput
     if name not in known_names:
         raise InputError(f"`--policy {name}` is unknown", hint=nearest(name, known_names))
     if (name in LEARNED) != (weights is not None):
-        hint = "`oppa learn JOB` makes them, and `oppa train JOB --weights FILE` takes them" if name in LEARNED else "leave out --weights"
+        hint = (
+            "`oppa train-policy JOB` makes them, and `oppa train JOB --weights FILE` takes them"
+            if name in LEARNED
+            else "leave out --weights"
+        )
         raise InputError(f"`--policy {name}` {'without' if name in LEARNED else 'does not go by'} weights", hint=hint)
     known = _settings(known_names[name])
     make = partial(known_names[name], **dict(_setting(name, each, known) for each in settings))

@@ -13,7 +13,7 @@ def checks() -> Iterator[Check]:
     """Yield a check of Slurm and one of emulated hosts."""
     yield _slurm()
     lacking = "; ".join(netlab_lacking())
-    hint = "`oppa netlab` cannot play several hosts, or not faithfully"
+    hint = "`oppa emulate` cannot play several hosts, or not faithfully"
     yield Check(
         name="emulated hosts", works=not lacking, found=lacking or "this machine can play several, joined by a slow link", hint=hint
     )

@@ -1,4 +1,4 @@
-"""Read the hosts that oppa was started on from the environment, as Slurm or `oppa netlab` sets it."""
+"""Read the hosts that oppa was started on from the environment, as Slurm or `oppa emulate` sets it."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ def read_allocation(*, on_cuda: bool, environment: Mapping[str, str] = os.enviro
             link=link if hosts > 1 else None,
         )
     if "SLURM_JOB_NUM_NODES" not in environment:
-        hint = "start oppa in an allocation (`salloc`, `sbatch`, `oppa netlab`), or write how many, which `--launcher slurm` then asks for"
+        hint = "start oppa in an allocation (`salloc`, `sbatch`, `oppa emulate`), or write how many, which `--launcher slurm` then asks for"
         raise JobError(f'`"{ALLOCATION}"` in [cluster], and we were started in none', hint=hint)
     devices = _slurm_gpus(environment) if on_cuda else _slurm_tasks(environment)
     if not devices:
@@ -53,7 +53,7 @@ def read_allocation(*, on_cuda: bool, environment: Mapping[str, str] = os.enviro
 
 
 def read_netlab(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return what `oppa netlab` passes to an oppa that it starts; empty if it did not start this one."""
+    """Return what `oppa emulate` passes to an oppa that it starts; empty if it did not start this one."""
     return dict(json.loads(environment.get(NETLAB, "{}")))
 
 

@@ -63,7 +63,7 @@ def require_legal(space: SearchSpace, configuration: Configuration) -> Configura
     if not _is_candidate(space, configuration):
         reasons = [f"{each.why}\n  {each.rule}   here {each.here}" for each in violations(space, setting)]
         message = "\n".join([f"`{configuration.id}` is not in the search space", *reasons])
-        raise InputError(message, hint="change it, or the choices under [space.parameters]; `oppa why JOB SETTING` tells more")
+        raise InputError(message, hint="change it, or the choices under [space.parameters]; `oppa explain JOB SETTING` tells more")
     return configuration
 
 

@@ -39,7 +39,7 @@ def _intervals(result: SearchResult) -> dict[Configuration, Interval]:
 
 def verdicts(result: SearchResult, trials: Sequence[Trial], learned: Equivalence | None = None) -> list[str]:
     """Return sentences on the winner: its speed-up, whether it learns as the default or the baseline does, and the ties with it."""
-    said = [_gain(result), _failure(result), _lead(result), _learning(learned, result) if learned else ""]
+    said = [_speed_up(result), _failure(result), _margin(result), _learning(learned, result) if learned else ""]
     if result.missing(2):
         said.append("Not verified yet: these are single trials. Running oppa tune again with this study repeats the contenders in turn.")
     feasible = each_once([trial for trial in trials if trial.purpose == SEARCH])
@@ -63,9 +63,9 @@ def _learning(learned: Equivalence, result: SearchResult) -> str:
     return f"It learns {said}." if learned.holds else f"Mind what it learns: {said}."
 
 
-def _gain(result: SearchResult) -> str:
+def _speed_up(result: SearchResult) -> str:
     if result.default is None:
-        return "The gain over the default configuration is unknown: none that fits was measured."
+        return "The speed-up over the default configuration is unknown: none that fits was measured."
     if result.default.configuration == result.best.configuration:
         return f"This is {result.usual_in_words}: nothing that was tried is faster."
     return f"Against {result.usual_in_words}: {_compared(result.speed_up, result)}." if result.speed_up else ""
@@ -78,16 +78,16 @@ def _failure(result: SearchResult) -> str:
     return f"The baseline, {ended}. The default configuration stands in for it."
 
 
-def _lead(result: SearchResult) -> str:
+def _margin(result: SearchResult) -> str:
     second, default = result.runner_up, result.default
     if second is None or result.margin is None or (default and second.configuration == default.configuration):
         return ""
     return f"Against the second, {second.configuration.id}: {_compared(result.margin, result)}."
 
 
-def _compared(gain: SpeedUp, result: SearchResult) -> str:
-    verdict = "tied, the 95% intervals overlap" if gain.tied else "the 95% intervals do not overlap"
-    ratio = f"{gain.ratio.value:.2f} times as fast [{gain.ratio.low:.2f} – {gain.ratio.high:.2f}]"
+def _compared(speed_up: SpeedUp, result: SearchResult) -> str:
+    verdict = "tied, the 95% intervals overlap" if speed_up.tied else "the 95% intervals do not overlap"
+    ratio = f"{speed_up.ratio.value:.2f} times as fast [{speed_up.ratio.low:.2f} – {speed_up.ratio.high:.2f}]"
     return f"{ratio} in {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"
 
 

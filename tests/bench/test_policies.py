@@ -129,8 +129,8 @@ def test_each_variation_is_a_job_that_a_policy_is_checked_and_judged_on(tmp_path
     assert len(asked) == len(variations.VARIATIONS) * 3 * 2
     explored = [words for name, words in once if "explored" in name]
     assert len(explored) == len(variations.EXPLORED) * len(variations.VARIATIONS)
-    assert not any("--recorded" in words for words in explored), "there is nothing yet"
-    assert all(words.count("--recorded") == len(variations.EXPLORED) for _, variant, _, _, words in asked if variant.endswith(".rl"))
+    assert not any("--eval-run" in words for words in explored), "there is nothing yet"
+    assert all(words.count("--eval-run") == len(variations.EXPLORED) for _, variant, _, _, words in asked if variant.endswith(".rl"))
     jobs = {path.stem: load_job(tmp_path / path) for path, *_ in asked if path.stem != "links"}
     assert {name: job.cluster.devices for name, job in jobs.items()} == {
         each.name: each.workers for each in variations.VARIATIONS if not each.hosts
@@ -159,7 +159,7 @@ def test_variations_have_a_table_of_their_own(folder) -> None:
 
 def test_what_is_made_is_not_made_again(tmp_path, monkeypatch) -> None:
     done = []
-    monkeypatch.setattr(Recorder, "_oppa", lambda self, words, log: done.append(words) or "oppa learn")
+    monkeypatch.setattr(Recorder, "_oppa", lambda self, words, log: done.append(words) or "oppa train-policy")
     recorder = Recorder(job=real.JOB, folder=tmp_path / "record", work=tmp_path, tell=lambda _: None)
     for _ in range(2):
         recorder.once("learn", tmp_path / "weights", "learn", "job.toml")
@@ -172,7 +172,9 @@ def test_what_is_made_is_not_made_again(tmp_path, monkeypatch) -> None:
 
 def test_what_the_record_holds_is_not_made_again_elsewhere(tmp_path, monkeypatch) -> None:
     done = []
-    monkeypatch.setattr(Recorder, "_oppa", lambda self, words, log: done.append(words) or (self.folder / "rl").touch() or "oppa learn")
+    monkeypatch.setattr(
+        Recorder, "_oppa", lambda self, words, log: done.append(words) or (self.folder / "rl").touch() or "oppa train-policy"
+    )
     for work in (tmp_path / "here", tmp_path / "there"):
         work.mkdir()
         recorder = Recorder(job=real.JOB, folder=tmp_path, work=work, tell=lambda _: None)

@@ -19,7 +19,7 @@ from oppa.bench.profile import JOBS
 from oppa.bench.registry import ALL, BENCHMARKS, inputs, quick
 from oppa.bench.search import Comparison
 from oppa.bench.tasks import simulated_tasks
-from oppa.cli.bench import bench
+from oppa.cli.commands.bench import bench
 from oppa.errors import InputError
 
 HERE = catalog.root()

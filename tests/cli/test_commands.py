@@ -39,7 +39,7 @@ def test_init_writes_a_job_that_space_understands_and_overwrites_nothing(oppa) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [("space", "job.toml"), ("predict", "job.toml"), ("why", "job.toml", "dp=2")])
+@pytest.mark.parametrize("command", [("space", "job.toml"), ("predict", "job.toml"), ("explain", "job.toml", "dp=2")])
 def test_an_unknown_device_and_what_it_costs_are_said(oppa, command) -> None:
     job = (oppa.folder / "job.toml").read_text().replace('"100 MiB"', '"60 GiB"')
     said = []
@@ -80,3 +80,21 @@ def test_every_command_is_in_a_panel_and_answers_to_h(oppa) -> None:
     assert [panel for panel in panels if panel in shown] == panels and "Commands" not in shown
     for command in ("tune", "train", "bench"):
         assert oppa(command, "-h").stdout == oppa(command, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("why", "job.toml", "dp=2"), "`oppa explain`"),
+        (("schedule",), "`oppa pipeline-schedule`"),
+        (("netlab", "--", "true"), "`oppa emulate`"),
+        (("learn", "job.toml"), "`oppa train-policy`"),
+        (("train", "job.toml", "--recorded", "run"), "`--eval-run`"),
+        (("train", "job.toml", "--in-force=static"), "`--baseline-policy`"),
+        (("control", "--every", "5"), "`--decision-interval`"),
+        (("cluster", "simulate", "--most", "2"), "`--max-scale`"),
+        (("cluster", "run", "--first", "oldest"), "`--growth-order`"),
+    ],
+)
+def test_a_removed_name_answers_with_the_new_one(words, said, oppa) -> None:
+    assert said in oppa(*words, code=2).stderr

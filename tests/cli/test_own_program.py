@@ -152,8 +152,8 @@ def test_space_takes_the_command_that_tune_takes(own) -> None:
 def test_why_predict_and_profile_take_it_too(own, without_environment) -> None:
     listed = own("predict", "own.toml", "--json", *LINE).stdout.splitlines()
     assert sorted(json.loads(line)["micro_batch"] for line in listed) == [1, 2, 4]
-    assert own("why", "own.toml", "micro_batch=2", *LINE).stdout.startswith("dp1_tp1_pp1_z0_mbs2 ")
-    assert "micro_batch in [1, 2, 4]" in own("why", "own.toml", "micro_batch=8", *LINE).stdout
+    assert own("explain", "own.toml", "micro_batch=2", *LINE).stdout.startswith("dp1_tp1_pp1_z0_mbs2 ")
+    assert "micro_batch in [1, 2, 4]" in own("explain", "own.toml", "micro_batch=8", *LINE).stdout
     lacking = without_environment()("profile", "own.toml", "--global-batch", "8", "--table", "t", "--", "torchrun", "{micro_batch}", code=3)
     assert "which PATH does not find" in lacking.stderr
 
@@ -161,9 +161,9 @@ def test_why_predict_and_profile_take_it_too(own, without_environment) -> None:
 @pytest.mark.slow
 def test_a_study_of_such_a_command_is_asked_with_it_or_alone(own) -> None:
     own("tune", "own.toml", "--study", "s", "--trials", 1, *COMMAND)
-    assert "steps/s" in own("why", "own.toml", "micro_batch=4", "--study", "s", *COMMAND).stdout
-    assert "another problem" in own("why", "own.toml", "micro_batch=4", "--study", "s", *COMMAND[:-1], "7", code=2).stderr
-    assert "is a study, which has its own" in own("why", "s", "micro_batch=4", *COMMAND, code=2).stderr
+    assert "steps/s" in own("explain", "own.toml", "micro_batch=4", "--study", "s", *COMMAND).stdout
+    assert "another problem" in own("explain", "own.toml", "micro_batch=4", "--study", "s", *COMMAND[:-1], "7", code=2).stderr
+    assert "is a study, which has its own" in own("explain", "s", "micro_batch=4", *COMMAND, code=2).stderr
 
 
 def test_a_command_that_is_not_installed_is_said_before_any_trial(own) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oppa.cli.predict import predict
+from oppa.cli.commands.predict import predict
 from oppa.errors import InputError
 
 HEADER = "name,layers,hidden,heads,kv_heads,ffn,vocab,seq_len,device,gpus,gpus_per_node,gbs,mbs,dp,tp,pp,model_chunks,zero,recompute"

@@ -23,11 +23,11 @@ def test_each_trial_shows_what_was_predicted_of_it(oppa, measured) -> None:
     assert fastest[header.index("predicted") :].split()[0] == "300"
 
 
-def test_the_finding_stands_in_columns(oppa, measured) -> None:
+def test_the_result_stands_in_columns(oppa, measured) -> None:
     lines = {line.partition(" ")[0]: line for line in oppa("show", measured).stdout.splitlines()}
     contenders = [lines[name] for name in ("winner", "second", "default")]
     assert len({line.index("steps/s") for line in contenders}) == len({line.index("peak") for line in contenders}) == 1
-    assert "2.00x" in lines["gain"] and "1.43x" in lines["lead"]
+    assert "2.00x" in lines["speed-up"] and "1.43x" in lines["margin"]
 
 
 def test_the_surrogate_tells_coefficients_and_lengthscales_the_shortest_first(oppa, measured) -> None:

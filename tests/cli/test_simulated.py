@@ -52,7 +52,7 @@ def test_a_table_of_measurements_is_tuned_and_its_study_stands_alone(oppa, table
     (oppa.folder / table).unlink()
     assert "dp8_tp1_pp1_z0_mbs1" in oppa("show", "s").stdout
     assert oppa("report", "s").returncode == 0
-    assert "has no such row" in oppa("why", "s", "dp=1,pp=8").stdout
+    assert "has no such row" in oppa("explain", "s", "dp=1,pp=8").stdout
 
 
 @pytest.mark.parametrize(

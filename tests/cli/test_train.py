@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from oppa.cli import train_watch
-from oppa.cli.question import question_with_table
-from oppa.cli.watch import Interruption
+from oppa.cli.resolve_configuration import resolve_with_table
+from oppa.cli.views import run_view
+from oppa.cli.views.search_view import Interruption
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
@@ -175,7 +175,7 @@ def test_a_run_begins_with_the_tables_fastest_and_refines_a_copy(oppa, train, ta
     ("setting", "micro_batch"), [("global_batch=8", 4), ("global_batch=8,micro_batch=2", 2), ("micro_batch=1,dp=2", 1)]
 )
 def test_a_batch_means_the_fastest_row_of_the_table_that_fits_the_setting(oppa, table, setting: str, micro_batch: int) -> None:
-    _, configuration = question_with_table(oppa.folder / "job.toml", setting, Table.read(table))
+    _, configuration = resolve_with_table(oppa.folder / "job.toml", setting, Table.read(table))
     assert configuration is not None and configuration.micro_batch == micro_batch
 
 
@@ -210,12 +210,12 @@ def test_a_run_that_would_end_within_its_warm_up_is_refused(oppa) -> None:
 
 
 def test_the_watcher_outlives_an_attempt_that_takes_long_to_come_back(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(train_watch, "LINE_S", 0.0)
+    monkeypatch.setattr(run_view, "LINE_S", 0.0)
     (tmp_path / "job.toml").write_text(JOB)
     problem = load_job(tmp_path / "job.toml")
     run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=2, global_batch=8, micro_batch=4))
     facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "health": "no_signal"}
-    with contextlib.closing(ledger.Ledger(tmp_path)) as written, train_watch.PlainWatcher(run, tmp_path, Interruption()) as watcher:
+    with contextlib.closing(ledger.Ledger(tmp_path)) as written, run_view.PlainRunView(run, tmp_path, Interruption()) as watcher:
         watcher.began(tmp_path / "0001")
         written.write(ledger.STEP, step=0, samples=[0, 8], step_time_s=0.5, updated=True, **facts)
         watcher.tick()

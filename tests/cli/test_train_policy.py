@@ -154,7 +154,7 @@ def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
         "dp_bucket_mb = 25",
     )
     (oppa.folder / "job.toml").write_text("\n".join([job, "[space.parameters]", *fixed]))
-    lab = ("netlab", "--hosts", 2, "--bandwidth", "1gbit", "--latency", "0 s", "--", *oppa.argv()[1:])
+    lab = ("emulate", "--hosts", 2, "--bandwidth", "1gbit", "--latency", "0 s", "--", *oppa.argv()[1:])
     lab = (*lab[:-2], sys.executable, *lab[-2:])
     oppa(*lab, "profile", "job.toml", "--global-batch", "8,16", "--table", "table", "--exhaustive")
     done = oppa(*lab, "train", "job.toml", "--run", "run", "--samples", 400, "--table", "table", "--policy", "goodput")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from oppa.cli.summary import new_folder
+from oppa.cli.views.summary import new_folder
 from oppa.study import Study
 
 RANDOM = ("--designer", "random")

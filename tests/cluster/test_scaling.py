@@ -59,14 +59,14 @@ def test_whoever_holds_fewest_grows_first_to_the_fastest_size() -> None:
     found = grow(jobs, idle=20, rate=0.0, settings=Settings())
     assert found is not None and (found.job.name, found.before, found.after) == ("small", 8, 24)
     assert found.speedup == 2.4 and found.probability == 1.0
-    first = grow(jobs, idle=20, rate=0.0, settings=Settings(first="largest"))
+    first = grow(jobs, idle=20, rate=0.0, settings=Settings(growth_order="largest"))
     assert first is not None and (first.job.name, first.after) == ("large", 32) and first.speedup == pytest.approx(2.9 / 1.8)
 
 
 def test_nobody_grows_beyond_the_most_or_for_nothing() -> None:
-    found = grow([running("one", 8)], idle=100, rate=0.0, settings=Settings(most=2.0))
+    found = grow([running("one", 8)], idle=100, rate=0.0, settings=Settings(max_scale=2.0))
     assert found is not None and found.after == 16
-    assert grow([running("one", 16)], idle=100, rate=0.0, settings=Settings(most=2.0)) is None
+    assert grow([running("one", 16)], idle=100, rate=0.0, settings=Settings(max_scale=2.0)) is None
     assert grow([running("one", 8)], idle=7, rate=0.0, settings=Settings()) is None
     flat = ScaleTable.of(8, [(16, 1.0), (24, 0.9)])
     assert grow([running("one", 8, table=flat)], idle=100, rate=0.0, settings=Settings(threshold=0.0)) is None
@@ -121,7 +121,7 @@ def test_elasticflow_shares_out_by_throughput_for_each_gpu() -> None:
     jobs = [running("flat", 24, table=flat), running("steep", 8, table=steep)]
     assert shared_out(jobs, 0, Settings()) == {"flat": 8, "steep": 24}
     assert shared_out(jobs, 8, Settings()) == {"flat": 16, "steep": 24}
-    assert shared_out(jobs, 0, Settings(most=2.0)) == {"flat": 16, "steep": 16}
+    assert shared_out(jobs, 0, Settings(max_scale=2.0)) == {"flat": 16, "steep": 16}
 
 
 def test_arrivals_count_within_the_window_and_from_the_size_on() -> None:

@@ -31,7 +31,7 @@ def nothing_is_given(monkeypatch):
 
 @pytest.fixture
 def played(monkeypatch):
-    """We were started by `oppa netlab`."""
+    """We were started by `oppa emulate`."""
     monkeypatch.setenv(HOSTS_GIVEN, json.dumps(LAB))
 
 

@@ -19,7 +19,7 @@ LINK = ("--bandwidth", "200mbit", "--latency", "1ms")
 @pytest.mark.slow
 def test_a_run_changes_its_layout_across_hosts(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB.replace("devices_per_host = 2", "hosts = 2\ndevices_per_host = 1"))
-    netlab = [sys.executable, "-m", "oppa", "netlab", "--hosts", "2", "--ranks-per-host", "1", *LINK, "--", sys.executable, "-m", "oppa"]
+    netlab = [sys.executable, "-m", "oppa", "emulate", "--hosts", "2", "--ranks-per-host", "1", *LINK, "--", sys.executable, "-m", "oppa"]
 
     def train(*arguments: str) -> dict[str, object]:
         command = [*netlab, "train", "job.toml", *arguments, "--run", "r", "--json"]

@@ -1,4 +1,4 @@
-"""What Slurm and `oppa netlab` say in the environment, as numbers of the problem."""
+"""What Slurm and `oppa emulate` say in the environment, as numbers of the problem."""
 
 import json
 

@@ -33,13 +33,13 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
     table = recorder.table(BATCHES)
     weights, begins = folder / WEIGHTS, fastest_at(table, LEARNED_FIRST)
     how = ["--episodes", str(EPISODES), "--window", str(WINDOW), "--out", recorder.typed(weights)]
-    recorder.once("learn", weights, "learn", str(JOB), *how)
+    recorder.once("learn", weights, "train-policy", str(JOB), *how)
     learned = ["--policy", LEARNED, "--weights", recorder.typed(weights)]
     for name, seed in EXPLORED.items():
         place, setting = work / name, f"dp={begins.dp},micro_batch={begins.micro_batch}"
         words = ["--policy", "explore", "--weights", recorder.typed(weights), "--samples", str(EXPLORED_SAMPLES), "--seed", str(seed)]
         recorder.once(name, place, "train", str(JOB), setting, *words, "--run", recorder.typed(place))
-        learned += ["--recorded", recorder.typed(place)]
+        learned += ["--eval-run", recorder.typed(place)]
     every = [*((each, ("--policy", each.policy)) for each in schemes(table)), (Scheme(LEARNED, LEARNED, begins), tuple(learned))]
     for seed in seeds:
         turned = seed % len(every)  # so that drift affects all schemes equally

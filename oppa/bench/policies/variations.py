@@ -30,7 +30,7 @@ class Variation:
     """Lines of the job file and their replacements."""
     workers: int = 4
     hosts: tuple[str, ...] = ()
-    """Arguments of `oppa netlab`; if empty, the job runs directly on this machine."""
+    """Arguments of `oppa emulate`; if empty, the job runs directly on this machine."""
     learned: bool = True
     """The policy is trained on this job; otherwise that of the example is transferred."""
 
@@ -77,7 +77,7 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
             name = f"{variation.name}-explored-{seed}"
             place, explore = work / name, ["--policy", "explore", *weighed, "--samples", str(EXPLORED_SAMPLES), "--seed", str(seed)]
             recorder.once(name, place, "train", str(recorder.job), setting, *explore, "--run", recorder.typed(place))
-            recorded += ["--recorded", recorder.typed(place)]
+            recorded += ["--eval-run", recorder.typed(place)]
         learned = ["--policy", LEARNED, *weighed, *recorded]
         for seed in seeds:
             for policy, words in ((STATIC, []), (PROPORTIONAL, ["--policy", PROPORTIONAL]), (LEARNED, learned)):
@@ -104,5 +104,5 @@ def _weights(variation: Variation, recorder: Recorder) -> Path:
         return recorder.folder / WEIGHTS
     path = recorder.folder / f"{variation.name}.safetensors"
     how = ["--episodes", str(EPISODES), "--window", str(WINDOW), "--out", recorder.typed(path)]
-    recorder.once(f"{variation.name}-learn", path, "learn", str(recorder.job), *how)
+    recorder.once(f"{variation.name}-learn", path, "train-policy", str(recorder.job), *how)
     return path

@@ -90,7 +90,7 @@ class Weights:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read weights from a file; raise InputError if it is missing, damaged or of another version."""
-        again = "make one: `oppa learn JOB`"
+        again = "make one: `oppa train-policy JOB`"
         try:
             with safe_open(path, "numpy") as file:
                 notes = json.loads((file.metadata() or {}).get("oppa", "null"))

@@ -1,4 +1,4 @@
-"""Emulated hosts as a host pool; `oppa netlab` lists them in the variable OPPA_NETLAB."""
+"""Emulated hosts as a host pool; `oppa emulate` lists them in the variable OPPA_NETLAB."""
 
 import dataclasses
 from collections.abc import Callable
@@ -52,15 +52,15 @@ class EmulatedHostPool:
 
 
 def require_hosts(cluster: Cluster) -> None:
-    """Refuse a job that needs more hosts or ranks than `oppa netlab` has; raises EnvironmentLackingError."""
+    """Refuse a job that needs more hosts or ranks than `oppa emulate` has; raises EnvironmentLackingError."""
     told = read_netlab()
     if not told:
-        hint = f"start it as `oppa netlab --hosts {cluster.hosts} ... -- oppa tune ...`"
+        hint = f"start it as `oppa emulate --hosts {cluster.hosts} ... -- oppa tune ...`"
         raise EnvironmentLackingError("no hosts are emulated here", hint=hint)
     for asked, option, has in (
         (cluster.hosts, "hosts", len(told["hosts"])),
         (cluster.devices_per_host, "ranks-per-host", told["ranks_per_host"]),
     ):
         if asked > has:
-            message = f"this job has {cluster.hosts} x {cluster.devices_per_host} devices; `oppa netlab --{option}` is {has}"
+            message = f"this job has {cluster.hosts} x {cluster.devices_per_host} devices; `oppa emulate --{option}` is {has}"
             raise EnvironmentLackingError(message, hint=f"set `--{option} {asked}`, or change [cluster]")

@@ -26,7 +26,7 @@ def weights() -> Weights:
         actions=Actions(),
         reward=Reward(delta=0.25),
         window=20,
-        provenance={"command": "oppa learn job.toml", "seed": 3},
+        provenance={"command": "oppa train-policy job.toml", "seed": 3},
     )
 
 

@@ -1,0 +1,22 @@
+"""`oppa cluster`: run elastic jobs on a shared cluster, simulated on a trace, or real."""
+
+import typer
+
+from oppa.cli.commands import cluster_spool, cluster_trace
+
+cluster = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+for command in (
+    cluster_trace.simulate,
+    cluster_trace.generate,
+    cluster_spool.submit,
+    cluster_spool.run,
+    cluster_spool.status,
+    cluster_spool.cancel,
+    cluster_spool.retry,
+):
+    cluster.command()(command)
+
+
+@cluster.callback()
+def _cluster() -> None:
+    """Idle devices of a shared cluster speed elastic jobs up, and go back when somebody waits."""

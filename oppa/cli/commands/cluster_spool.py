@@ -1,0 +1,168 @@
+"""`oppa cluster submit`, `run`, `status`, `cancel` and `retry`: manage elastic jobs on a real cluster."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from oppa.cli.scaling_options import GrowthOrder, MaxScale, Threshold, WindowHours
+
+SPOOL = "A folder for elastic jobs, seen by all hosts."
+JOB = "A job file, of as many hosts as it asks for."
+SIZES = "The scale table, a folder that `oppa scale-table` wrote."
+HOSTS = "Hosts that it asks for; the fewest of the table unless given."
+NAME = "What it is called; the job's name unless given."
+CHECK = "Look this often."
+DRY = "Only say what would be done."
+ONCE = "Look once."
+PARTITION = "Whose nodes are shared; all unless given."
+SBATCH = "Words for sbatch, as `oppa train --sbatch`; may be given several times."
+COUNTED_HOSTS = "Jobs of at least so many hosts count as arrivals."
+WHICH = "The job's, as `oppa cluster status` has it."
+
+Spool = Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help=WHICH, show_default=False)]
+
+
+def submit(
+    spool: Spool,
+    job: Annotated[Path, typer.Argument(metavar="JOB", help=JOB, show_default=False)],
+    table: Annotated[Path, typer.Option(metavar="FOLDER", help=SIZES)],
+    hosts: Annotated[int | None, typer.Option(min=1, help=HOSTS)] = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help=NAME)] = "",
+) -> None:
+    """Give an elastic job to `oppa cluster run`.
+
+    Exit codes: 0 taken, 2 wrong input.
+    """
+    from oppa.cli.views import style
+    from oppa.cluster.slurm.spool import submit as put
+
+    taken = put(spool, job, table, hosts=hosts, name=name)
+    sizes = ", ".join(f"{size.gpus} ({size.speedup:.2f})" for size in taken.table.sizes)
+    style.err().print(f"taken: {taken.folder}, on {taken.hosts} hosts; sizes, and how much faster: {sizes}", markup=False)
+
+
+def run(
+    spool: Spool,
+    check_s: Annotated[float, typer.Option("--check-s", min=0.2, help=CHECK)] = 60.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
+    once: Annotated[bool, typer.Option("--once", help=ONCE)] = False,
+    partition: Annotated[str, typer.Option(metavar="NAME", help=PARTITION)] = "",
+    sbatch: Annotated[list[str] | None, typer.Option(metavar="WORD", help=SBATCH)] = None,
+    threshold: Threshold = 0.6,
+    window_hours: WindowHours = 8.0,
+    counted_hosts: Annotated[int, typer.Option(help=COUNTED_HOSTS)] = 4,
+    max_scale: MaxScale = 4.0,
+    growth_order: GrowthOrder = "smallest",
+) -> None:
+    """Train the elastic jobs of a spool on Slurm's idle nodes, and give back what others wait for.
+
+    It ends when all of them have. Ctrl-C ends it alone: jobs train on, and the same command takes them up again. Exit codes: 0 all trained,
+    1 one has failed or is damaged, 2 wrong input, 3 environment lacking, 130 stopped.
+    """
+    import contextlib
+    import time
+
+    from oppa.cli.views import style
+    from oppa.cli.views.search_view import Interruption
+    from oppa.cluster.scaling import Settings
+    from oppa.cluster.slurm.controller import ClusterController
+    from oppa.training.run.run_folder import held
+
+    settings = Settings(
+        threshold=threshold,
+        window_s=window_hours * 3600,
+        counted_gpus=counted_hosts,
+        max_scale=max_scale,
+        growth_order=growth_order,
+        unit="hosts",
+    )
+    partitioned = [f"--sbatch=--partition={partition}"] if partition else []
+    controller = ClusterController(
+        spool,
+        settings,
+        words=["--launcher", "slurm", *partitioned, *(f"--sbatch={word}" for word in sbatch or ())],
+        partition=partition,
+        tell=lambda what: style.err().print(f"{time.strftime('%H:%M:%S')}  {what}", markup=False, soft_wrap=True),
+        act=not dry_run,
+    )
+    interruption = Interruption()
+    with contextlib.nullcontext() if dry_run else held(spool, done="looked after"), interruption.caught():
+        while True:
+            found = controller.step()
+            if once or all(status.ending for status in found):
+                break
+            until = time.monotonic() + check_s
+            while time.monotonic() < until:
+                interruption.check()
+                time.sleep(0.1)
+    raise typer.Exit(int(bool(controller.damaged) or any(status.ending in ("failed", "given up") for status in found)))
+
+
+def status(
+    spool: Spool,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON on stdout.")] = False,
+) -> None:
+    """The elastic jobs of a spool: on how many hosts each is, and how far.
+
+    Exit codes: 0, 2 wrong input.
+    """
+    from oppa.cluster.slurm.spool import ElasticJob, folders
+    from oppa.cluster.slurm.status import status_of
+    from oppa.errors import OppaError
+
+    rows = list[dict[str, Any]]()
+    for folder in folders(spool):
+        try:
+            found = status_of(ElasticJob.read(folder))
+        except (OppaError, OSError) as error:
+            rows.append({"name": folder.name, "state": "damaged", "why": str(error)})
+            continue
+        sizes = {"hosts": found.hosts, "wanted": found.desired, "asks_for": found.job.hosts}
+        rows.append({"name": folder.name, "state": found.state, **sizes, "steps": found.steps, "loss": found.loss})
+    if as_json:
+        typer.echo(json.dumps({"jobs": rows}, indent=1))
+        return
+    from oppa.cli.views import style
+    from oppa.report.record import Section
+
+    names = ("name", "state", "hosts", "wanted", "asks_for", "steps")
+    cells = [(*(row.get(name, "") for name in names), "" if row.get("loss") is None else f"{row['loss']:.3f}") for row in rows]
+    why = "".join(f" {row['why']}." for row in rows if "why" in row)
+    columns = ("job", "state", ">hosts", ">shall have", ">asks for", ">steps", ">loss")
+    style.print_section(Section(title="Elastic jobs", text=f"In {spool}.{why}", columns=columns, rows=cells))
+
+
+def cancel(
+    spool: Spool,
+    name: Name,
+) -> None:
+    """Train an elastic job no more: it stops behind its present step, and its state is kept.
+
+    Exit codes: 0, 2 wrong input.
+    """
+    from oppa.cli.views import style
+    from oppa.cluster.slurm.spool import job_of
+
+    job = job_of(spool, name)
+    job.cancel()
+    told = "it stops behind its present step" if job.supervised() else "nobody trains it"
+    style.err().print(f"cancelled: {job.folder}; {told}; `oppa cluster retry {spool} {name}` trains it on", markup=False, soft_wrap=True)
+
+
+def retry(
+    spool: Spool,
+    name: Name,
+) -> None:
+    """Train an elastic job on, from where it was, that was cancelled, has failed or was given up; `oppa cluster run` does it.
+
+    Exit codes: 0, 2 wrong input.
+    """
+    from oppa.cli.views import style
+    from oppa.cluster.slurm.spool import job_of
+
+    job = job_of(spool, name)
+    job.retry()
+    style.err().print(f"to be trained: {job.folder}, on {job.hosts} hosts", markup=False, soft_wrap=True)

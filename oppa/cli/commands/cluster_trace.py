@@ -1,0 +1,228 @@
+"""`oppa cluster simulate` and `generate`: simulate elastic jobs on a shared cluster on a trace, and make such traces."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oppa.cli.scaling_options import GrowthOrder, MaxScale, Threshold, WindowHours
+from oppa.errors import InputError
+
+if TYPE_CHECKING:
+    from oppa.cluster.comparison import PolicyRow, QueueingTimes, SharedCluster
+    from oppa.cluster.elastic import Elasticity
+    from oppa.cluster.generator import TraceProfile
+    from oppa.cluster.job import TraceJob
+    from oppa.cluster.result import Result
+    from oppa.report.record import Section
+
+TRACE = "Jobs: oppa's CSV, AcmeTrace's CSV, or Philly's JSON."
+GPUS = "Of the cluster."
+EACH = "GPUs of a node."
+ELASTIC = "The share of pretraining jobs that is elastic, of those on 32, 64 or 256 GPUs; with --table on as many as its job."
+POLICY = "`flextrain`, `greedy`, `elasticflow` or `none`; several with commas between."
+REPLICAS = "Elastic jobs change their replicas, too, not the number of stages alone."
+TABLE = "Scale tables of your own, folders that `oppa scale-table` wrote; instead of the predicted ones of FlexTrain's three models."
+START = "What a job with --table takes to go on from a checkpoint."
+COUNTED = "Jobs of at least so many GPUs count as arrivals."
+BACKFILL = "Jobs may overtake where they do not delay the first that waits (EASY)."
+FAILS = "A node fails once in so many days, on average; 0: never."
+DECISIONS = "Write every change of a size there, with its reason, a line of JSON each."
+LIKE = "What the trace is like: `seren`."
+OUT = "Where the trace is written."
+
+
+def simulate(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help=TRACE, show_default=False)],
+    gpus: Annotated[int, typer.Option(min=1, help=GPUS)],
+    elastic: Annotated[float, typer.Option(metavar="SHARE", help=ELASTIC)] = 0.2,
+    policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "flextrain",
+    replicas: Annotated[bool, typer.Option("--replicas", help=REPLICAS)] = False,
+    table: Annotated[list[Path] | None, typer.Option(metavar="FOLDER", help=TABLE)] = None,
+    start_s: Annotated[float, typer.Option("--start-s", min=0, help=START)] = 60.0,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help=EACH)] = 8,
+    threshold: Threshold = 0.6,
+    window_hours: WindowHours = 8.0,
+    counted_gpus: Annotated[int, typer.Option(help=COUNTED)] = 32,
+    max_scale: MaxScale = 4.0,
+    growth_order: GrowthOrder = "smallest",
+    backfill: Annotated[bool, typer.Option("--backfill", help=BACKFILL)] = False,
+    fails_days: Annotated[float, typer.Option("--fails-days", min=0, help=FAILS)] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of which jobs are elastic, and of failures.")] = 0,
+    decisions: Annotated[Path | None, typer.Option(metavar="FILE", help=DECISIONS)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
+) -> None:
+    """Run a trace of jobs on a simulated cluster, as it would be if nobody grew and under a policy.
+
+    Exit codes: 0 simulated, 2 wrong input.
+    """
+    from oppa.cluster.comparison import NONE, SharedCluster
+    from oppa.cluster.elastic import elastic as made_elastic
+    from oppa.cluster.policies import policy_of
+    from oppa.cluster.scaling import Settings
+    from oppa.cluster.simulation import Failures
+    from oppa.cluster.traces import read_trace
+
+    settings = Settings(
+        threshold=threshold, window_s=window_hours * 3600, counted_gpus=counted_gpus, max_scale=max_scale, growth_order=growth_order
+    )
+    names = list(dict.fromkeys((NONE, *(name.strip() for name in policy.split(",") if name.strip()))))
+    for name in names:
+        policy_of(name, settings)
+    failures = Failures(every_s=fails_days * 86_400, seed=seed) if fails_days else None
+    shared = SharedCluster(gpus=gpus, each=gpus_per_node, settings=settings, backfill=backfill, failures=failures)
+    jobs = made_elastic(read_trace(trace), elastic, _kinds(table or [], start_s, replicas=replicas), seed=seed)
+    found = _told(jobs, shared, names)
+    if decisions:
+        _write_decisions(decisions, found)
+    rows = [row for row, _ in found]
+    if as_json:
+        typer.echo(json.dumps({"rows": [_plain(row, rows[0]) for row in rows]}, indent=1))
+        return
+    from oppa.cli.views import style
+
+    style.print_section(_section(rows, jobs, shared))
+
+
+def generate(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help=OUT, show_default=False)],
+    like: Annotated[str, typer.Option(metavar="NAME", help=LIKE)] = "seren",
+    days: Annotated[float, typer.Option(help="So many.")] = 90.0,
+    seed: Annotated[int, typer.Option(min=0, help="Another one, another trace.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print how long its jobs wait as JSON on stdout.")] = False,
+) -> None:
+    """Make a trace from published distributions, and say how long its jobs would wait beside what is published.
+
+    Exit codes: 0 written, 2 wrong input.
+    """
+    from oppa.cluster.comparison import NONE, SharedCluster, queues
+    from oppa.cluster.generator import generate as made
+    from oppa.cluster.generator import like as known_by
+    from oppa.cluster.traces import write_trace
+    from oppa.report.page import write_text
+
+    known = known_by(like)
+    jobs = made(known, days=days, seed=seed)
+    write_text(out, write_trace(jobs))
+    result = _told(jobs, SharedCluster(gpus=known.gpus, each=known.gpus_per_node), [NONE])[0][1]
+    found = queues(result, known)
+    if as_json:
+        import dataclasses
+
+        utilisation = result.usage.share(days * 86_400)
+        kinds = [dataclasses.asdict(each) for each in found]
+        mean = {"queue_s": result.queue_s(()), "published_queue_s": known.queue_s}
+        typer.echo(json.dumps({"jobs": len(jobs), "utilisation": utilisation, **mean, "kinds": kinds}, indent=1))
+        return
+    from oppa.cli.views import style
+
+    style.print_section(_queue_section(found, result, known, days))
+    style.err().print(f"written: {out}, {len(jobs)} jobs", markup=False)
+
+
+def _told(jobs: "Sequence[TraceJob]", shared: "SharedCluster", policies: Sequence[str]) -> "list[tuple[PolicyRow, Result]]":
+    """Simulate the jobs under each policy in turn, and show the progress."""
+    from oppa.cli.views import style
+    from oppa.cluster.comparison import compared
+
+    with style.err().status("simulating") as status:
+        return compared(jobs, shared, policies, lambda policy, done: status.update(f"{policy}: {done} of {len(jobs)} jobs done"))
+
+
+def _kinds(tables: Sequence[Path], start_s: float, *, replicas: bool) -> "dict[int, Elasticity]":
+    from oppa.cli.views import style
+    from oppa.cluster.elastic import of_table
+    from oppa.cluster.models import elasticity
+
+    if tables:
+        found = [of_table(folder, start_s=start_s) for folder in tables]
+        sizes = [gpus for gpus, _ in found]
+        if twice := next((gpus for gpus in sizes if sizes.count(gpus) > 1), None):
+            raise InputError(f"two scale tables are of jobs on {twice} GPUs", hint="give one of them")
+        return dict(found)
+    with style.err().status("predicting how FlexTrain's three models scale"):
+        return elasticity(replicas=replicas)
+
+
+def _write_decisions(file: Path, found: "Sequence[tuple[PolicyRow, Result]]") -> None:
+    from oppa.report.page import write_text
+
+    lines = [
+        json.dumps(
+            {
+                "policy": row.policy,
+                "time_s": round(time_s, 3),
+                "job": change.job.name,
+                "before": change.before,
+                "after": change.after,
+                "speedup": round(change.speedup, 4),
+                "probability": change.probability,
+                "reason": change.reason,
+            }
+        )
+        for row, result in found
+        for time_s, change in result.scalings
+    ]
+    write_text(file, "".join(f"{line}\n" for line in lines))
+
+
+def _plain(row: "PolicyRow", none: "PolicyRow") -> dict[str, Any]:
+    import dataclasses
+
+    ratios = {"completion_ratio": _ratio(row.completion_s, none.completion_s), "queue_ratio": _ratio(row.queue_s, none.queue_s)}
+    return {**dataclasses.asdict(row), **ratios}
+
+
+def _ratio(value: float, reference: float) -> float:
+    return value / reference if reference else 1.0
+
+
+def _section(rows: "Sequence[PolicyRow]", jobs: "Sequence[TraceJob]", shared: "SharedCluster") -> "Section":
+    from oppa.report.record import Section
+    from oppa.units import format_seconds
+
+    none = rows[0]
+    return Section(
+        title="Elastic jobs on a shared cluster",
+        text=f"{len(jobs)} jobs on {shared.gpus} GPUs, {none.elastic} of them elastic. Means; as shares of what they are if nobody grows. "
+        "Extra: GPU time that elastic jobs hold beyond what they ask for, of all.",
+        columns=("policy", ">elastic done after", ">share", ">others wait", ">share", ">changes", ">utilisation", ">extra"),
+        rows=[
+            (
+                row.policy,
+                format_seconds(row.completion_s),
+                f"{_ratio(row.completion_s, none.completion_s):.3f}",
+                format_seconds(row.queue_s),
+                f"{_ratio(row.queue_s, none.queue_s):.3f}",
+                row.changes,
+                f"{row.utilisation:.1%}",
+                f"{row.spare_gpu_s / (shared.gpus * max(jobs[-1].arrival_s, 1)):.1%}",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _queue_section(found: "Sequence[QueueingTimes]", result: "Result", known: "TraceProfile", days: float) -> "Section":
+    from oppa.report.record import Section
+    from oppa.units import format_seconds
+
+    utilisation = result.usage.share(days * 86_400)
+    return Section(
+        title=f"A trace like {known.name}",
+        text=f"Utilisation of {known.gpus} GPUs over {days:g} days: {utilisation:.1%}. Where nobody overtakes, jobs wait "
+        f"{format_seconds(result.queue_s(()))} on average, published {format_seconds(known.queue_s)}. Shares of jobs that wait no longer, "
+        "simulated and published; only the mean was made to match.",
+        columns=("type", ">jobs", ">mean wait", ">1 s", ">published", ">1 min", ">published", ">1 h", ">published"),
+        rows=[
+            (
+                each.kind,
+                each.jobs,
+                format_seconds(each.mean_s),
+                *(f"{share:.1%}" for pair in zip(each.shares, each.published, strict=True) for share in pair),
+            )
+            for each in found
+        ],
+    )

@@ -1,0 +1,61 @@
+"""`oppa control`: run the service that chooses batch size and layout for training jobs."""
+
+import gc
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TABLE = "The folder of the table that decisions are made from."
+PORT = "The port on this machine's loopback; from elsewhere through a tunnel, `ssh -L PORT:127.0.0.1:PORT HOST`. 0: a free one."
+FOLDER = "Where the service keeps its secret and its journal: it goes on from there when it is started again."
+POLICY = "How batch size and layout are chosen: `goodput`, `critical-batch`, `norm-test`, `stagewise` or `static`."
+EVERY = "Steps of a job from one decision to the next."
+TOKEN = "Print the token of the job of this name, and exit: `oppa train --control` speaks with it. `watch`: the live page's."
+
+COLLECTED = 50_000, 20, 50
+"""Thresholds of the garbage collector. They are high, because all jobs wait during a collection.
+The many objects that hold jobs' messages are not garbage."""
+
+
+def control(
+    table: Annotated[Path, typer.Option(metavar="FOLDER", help=TABLE)],
+    port: Annotated[int, typer.Option(min=0, max=65535, help=PORT)] = 8765,
+    folder: Annotated[Path, typer.Option(metavar="FOLDER", help=FOLDER)] = Path("control"),
+    policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "goodput",
+    decision_interval: Annotated[int, typer.Option(min=1, help=EVERY)] = 10,
+    token: Annotated[str, typer.Option(metavar="JOB", help=TOKEN)] = "",
+) -> None:
+    """Tell training jobs which batch size and layout to train in, until Ctrl-C; jobs train on without it, as they are.
+
+    One live page shows them all. Exit codes: 0 stopped, 2 wrong input, 3 the port or the folder cannot be used.
+    """
+    from oppa.cli.views import style
+    from oppa.control.registry import policy_of
+    from oppa.control.service.job import controllers
+    from oppa.control.service.server import Service
+    from oppa.control.service.thread import serve_in_thread
+    from oppa.control.service.tokens import Tokens
+    from oppa.table.table import Table
+
+    if token:
+        tokens = Tokens.of(folder)
+        typer.echo(tokens.of_watcher() if token == "watch" else tokens.of_job(token))
+        return
+    profiled = Table.read(folder=table)
+    service = Service(folder, controllers(profiled, policy_of(policy), every=decision_interval))
+    gc.freeze()
+    gc.set_threshold(*COLLECTED)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        with serve_in_thread(service, port) as own:
+            style.err().print(f"{policy} over {len(profiled.rows):,} rows, {len(service.jobs)} jobs known", markup=False)
+            style.err().print(f"jobs      127.0.0.1:{own}, with the token of `oppa control --table T --token JOB`", markup=False)
+            style.err().print(f"live page http://127.0.0.1:{own}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)
+            stop.wait()
+    finally:
+        service.close()

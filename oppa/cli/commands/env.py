@@ -1,0 +1,83 @@
+"""`oppa env`: manage the environments of frameworks' runners, which are separate from oppa's own."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from oppa.trials.environments import Environment
+
+Named = Annotated[str, typer.Argument(metavar="RUNNER", help="A runner of the catalog, or a folder with an `environment.toml`.")]
+
+env = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Make, list and remove the environments of frameworks' runners.")
+
+
+@env.command()
+def create(runner: Named) -> None:
+    """Make a runner's environment: an interpreter of its own, with what the runner's folder pins."""
+    import time
+
+    from oppa.cli.views import style
+    from oppa.trials import environments
+
+    wanted, began = _environment(runner), time.monotonic()
+    if wanted.state != "ready":
+        with style.err().status("") as status:
+
+            def tell(what: str) -> None:
+                status.update(f"{what} ...")
+                style.err().print(what, markup=False)
+
+            environments.create(wanted, tell)
+        style.err().print(f"made in {time.monotonic() - began:.0f} s", markup=False)
+    typer.echo(wanted.path)
+
+
+@env.command("list")
+def list_(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False) -> None:
+    """The environments that runners of the catalog declare, and whether they are made."""
+    from oppa.cli.views import style
+    from oppa.trials import environments
+
+    found = environments.known()
+    if as_json:
+        import json
+
+        typer.echo(json.dumps([_plain(each) for each in found], indent=1))
+        return
+    table = style.table(("", "runner", "state", "what is in it", "where"))
+    for each in found:
+        ready = each.state == "ready"
+        hint = f"`oppa env create {each.name}` makes it"
+        content = ", ".join(f"{name} {each.packages[name]}" for name in (each.name, "torch") if name in each.packages)
+        table.add_row("[green]✓[/]" if ready else "[yellow]-[/]", each.name, each.state, content if ready else hint, str(each.path))
+    style.out().print(table)
+
+
+@env.command()
+def remove(runner: Named) -> None:
+    """Remove a runner's environment, with those made for earlier declarations of it."""
+    from oppa.cli.views import style
+    from oppa.trials import environments
+
+    for path in environments.remove(_environment(runner)):
+        style.err().print(f"removed {path}", markup=False)
+
+
+def _environment(runner: str) -> "Environment":
+    """Return the environment of a runner; raises InputError if the runner declares none."""
+    from pathlib import Path
+
+    from oppa import catalog
+    from oppa.errors import InputError
+    from oppa.trials import environments
+
+    found = environments.environment(catalog.find("runners", runner, beside=Path()))
+    if found is None:
+        having = ", ".join(each.name for each in environments.known()) or "none"
+        raise InputError(f"the runner `{runner}` runs beside oppa: it declares no environment", hint=f"those that do: {having}")
+    return found
+
+
+def _plain(each: "Environment") -> dict[str, object]:
+    return {"runner": each.name, "state": each.state, "path": str(each.path), "python": str(each.python), "packages": each.packages}

@@ -1,0 +1,216 @@
+"""`oppa explain JOB dp=2,tp=1`: explain why a configuration is not the best, or not even legal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oppa.cli.job_options import Command, refuse_command
+
+if TYPE_CHECKING:
+    from oppa.problem.candidates import Candidates
+    from oppa.problem.problem import Problem
+    from oppa.problem.selector import Setting
+    from oppa.study import Prediction, Trial
+    from oppa.tuning.explanation import Explanation
+
+JOB = "The job file, or a study's folder."
+SETTING = "What to explain: `dp=2,tp=1`, the rest free; or a configuration's id."
+STUDY = "The study that tried it; without one, only the prior speaks."
+UNLIKELY = 0.05
+"""Probability of fitting in memory below which a configuration is not expected to fit."""
+SMALL = 0.05
+"""Share of a step below which a part of it is not listed."""
+
+
+def explain(
+    job: Annotated[Path, typer.Argument(metavar="JOB|STUDY", help=JOB, show_default=False)],
+    setting: Annotated[str, typer.Argument(metavar="SETTING", help=SETTING, show_default=False)],
+    command: Command = None,
+    *,
+    study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
+) -> None:
+    """Explain a configuration: the constraint that forbids it, the failure that was measured, or how far it is from the best.
+
+    Of several configurations that match, it is the best predicted one.
+    """
+    from oppa.cli.views.summary import warn_of_unknown_device
+    from oppa.problem.selector import find
+
+    problem, folder, trials = _question(job, study, command or ())
+    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+    candidates = problem.candidates()
+    asked, matches = find(setting, candidates)
+    if not len(matches):
+        _print_obstacles(setting, asked, problem, candidates)
+        return
+    import torch
+
+    from oppa.tuning.designers.oppa import fitted
+    from oppa.tuning.explanation import explain
+
+    designer = fitted(problem, candidates, trials)
+    chosen = designer.most_promising(torch.from_numpy(matches))
+    _print(explain(designer, problem, candidates, chosen, trials), setting, len(matches), folder)
+
+
+def _question(job: Path, named: Path | None, command: Sequence[str]) -> "tuple[Problem, Path | None, list[Trial]]":
+    """Return the problem, the folder of its study if there is one, and the study's trials.
+
+    Raises:
+        InputError: the job and the study do not belong together, or both arguments are studies.
+    """
+    from oppa.errors import InputError
+    from oppa.problem.job import load_job
+    from oppa.problem.problem import Problem
+    from oppa.study import Study
+
+    folder = job if job.is_dir() else named
+    if folder is None:
+        return load_job(job, argv=command), None, []
+    if job.is_dir():
+        refuse_command(command, f"`{job}` is a study, which has its own")
+    if job.is_dir() and named is not None:
+        raise InputError(f"`{job}` and `{named}` are both studies", hint="give a job file with --study, or one study alone")
+    with Study(folder) as study:
+        problem, trials = Problem.from_dict(study.meta["problem"]), study.trials()
+    if not job.is_dir() and load_job(job, argv=command).fingerprint != problem.fingerprint:
+        raise InputError(
+            f"`{folder}` is the study of another problem than `{job}`", hint=f"give the study alone: `oppa explain {folder} ...`"
+        )
+    return problem, folder, trials
+
+
+def _print_obstacles(text: str, asked: "Setting", problem: "Problem", candidates: "Candidates") -> None:
+    from rich.markup import escape
+
+    from oppa.cli.views import style
+    from oppa.problem.selector import alternatives, violations
+
+    lines = [f"[bold]{escape(text)}[/] is [red]not valid[/]"]
+    for each in violations(problem.space, asked):
+        lines += ["", f"  {escape(each.why)}", f"  [cyan]{escape(each.rule)}[/]   here {escape(each.here)}"]
+    others = alternatives(candidates, asked)
+    lines += ["", "[bold]valid instead[/]"] if others else ["", "no change of one parameter makes it valid: `oppa space` lists what is"]
+    lines += [f"  {name} = {escape(' or '.join(map(str, values)))}" for name, values in others.items()]
+    style.out().print("\n".join(lines))
+
+
+def _print(known: "Explanation", text: str, matches: int, folder: Path | None) -> None:
+    from rich.markup import escape
+
+    from oppa.cli.views import style
+
+    name = known.configuration.id
+    among = "the only one" if matches == 1 else f"the best predicted of {matches}"
+    rows = {
+        "tried": _tried(known, folder),
+        "logs": _logs(known, folder),
+        "before": _before(known),
+        "predicted": _predicted(known),
+        "memory": _memory(known),
+        "best": _best(known),
+        "time": _time(known),
+    }
+    lines = [f"[bold cyan]{name}[/]" + ("" if text == name else f"   {among} with {escape(text)}"), _verdict(known), ""]
+    style.out().print("\n".join([*lines, *(f"[bold]{title:<9}[/]  {said}" for title, said in rows.items() if said)]))
+
+
+def _verdict(known: "Explanation") -> str:
+    """Return the answer, in one line."""
+    tried = known.tried
+    if known.configuration == known.best:
+        return f"it is the best that {'was measured' if known.best_measured else 'is predicted'}"
+    if tried is not None and known.steps_per_s is None:
+        return f"it was tried, and ended: [red]{tried.outcome.replace('_', ' ')}[/]"
+    if tried is None and known.chance_of_fitting < UNLIKELY:
+        return "it is not expected to [red]fit in memory[/]"
+    times = f"[bold]{known.ratio:.2f}[/] times the throughput of the best"
+    return f"it has {times}" if tried is not None else f"it is expected to have {times}"
+
+
+def _tried(known: "Explanation", folder: Path | None) -> str:
+    """Return what the trial measured, or how it failed."""
+    from rich.markup import escape
+
+    from oppa.cli.views import style
+
+    tried = known.tried
+    if tried is None:
+        return "never" if folder else ""
+    ended = f"trial {tried.id}, {style.outcome(tried.outcome)}"
+    if tried.steps_per_s is None:
+        return f"{ended}{f', rank {tried.rank}' if tried.rank is not None else ''}: {escape(tried.cause)}"
+    times = f"{len(known.repeats)} repeats" if known.repeats else f"the mean of {known.trials} trials" if known.trials > 1 else ""
+    repeated = f"; {style.number(known.steps_per_s)} steps/s in {times}" if times else ""
+    return f"{ended}: {style.rate(tried.steps_per_s, tried.stddev)} steps/s, peak {style.memory(tried.memory_bytes)}{repeated}"
+
+
+def _logs(known: "Explanation", folder: Path | None) -> str:
+    """Return the folder with the logs of a trial that failed; empty if none did."""
+    from rich.markup import escape
+
+    tried = known.tried
+    failed = tried is not None and tried.steps_per_s is None
+    return escape(str(folder / "trials" / tried.folder_name)) if failed and tried and folder else ""
+
+
+def _before(known: "Explanation") -> str:
+    """Return the prediction that was made before the trial, and whether the measurement lies within it."""
+    tried = known.tried
+    if tried is None or tried.prediction is None:
+        return ""
+    said = f"{_rate(tried.prediction)} predicted"
+    if tried.steps_per_s is None:
+        return said
+    return f"{said}: what was measured lies {'within' if tried.prediction.covers(tried.steps_per_s) else '[yellow]outside[/]'}"
+
+
+def _predicted(known: "Explanation") -> str:
+    """Return the present prediction for a configuration without a measured throughput, else an empty text."""
+    if known.steps_per_s is not None:
+        return ""
+    if known.tried is not None or known.configuration == known.best:
+        return _rate(known.prediction)
+    return f"{_rate(known.prediction)}; faster than the best: {_likely(known.chance_of_winning)}"
+
+
+def _memory(known: "Explanation") -> str:
+    """Return the predicted memory of a configuration without a measured throughput, and the memory that can be used."""
+    from oppa.units import format_bytes
+
+    if known.steps_per_s is not None or (interval := known.prediction.memory_interval) is None:
+        return ""
+    low, high = map(format_bytes, interval)
+    said = (
+        f"{format_bytes(known.prediction.memory_bytes or 0)} \\[{low} - {high}] predicted, {format_bytes(known.usable_bytes)} can be used"
+    )
+    return said if known.tried is not None else f"{said}; fits: {_likely(known.chance_of_fitting)}"
+
+
+def _best(known: "Explanation") -> str:
+    """Return the best configuration, with which this one is compared; empty if it is the best."""
+    from oppa.cli.views import style
+
+    if known.best == known.configuration:
+        return ""
+    return f"[cyan]{known.best.id}[/], {style.number(known.best_steps_per_s)} steps/s {'measured' if known.best_measured else 'predicted'}"
+
+
+def _time(known: "Explanation") -> str:
+    """Return the largest shares of a step's time, by the cost model."""
+    shares = [f"{share:.0%} {name}" for name, share in known.shares.items() if share >= SMALL]
+    return f"of a step, by the cost model: {', '.join(shares)}"
+
+
+def _rate(prediction: "Prediction") -> str:
+    from oppa.cli.views import style
+
+    low, high = map(style.number, prediction.interval)
+    return f"{style.number(prediction.steps_per_s)} steps/s \\[{low} - {high}]"
+
+
+def _likely(chance: float) -> str:
+    """Return a probability in words, never as 0% or 100%."""
+    return f"{'less than 1%' if chance < 0.01 else 'more than 99%' if chance > 0.99 else f'{chance:.0%}'} likely"

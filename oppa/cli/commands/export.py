@@ -1,0 +1,64 @@
+"""`oppa export STUDY --to deepspeed`: write a configuration as a framework's own files, which run as they are."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SOURCE = "A study's folder, whose winner is exported, or its best/configuration.json, or a job file."
+SETTING = "Another configuration: an id, `dp=2,micro_batch=4`, the rest at its defaults, or a JSON file that holds one."
+FORMAT = "torchrun, deepspeed, colossalai, megatron, megatron-bridge, torchtitan or accelerate."
+OUT = "Where to write: FORMAT in STUDY/best or beside the JSON file, or for a job JOB-FORMAT here, unless given."
+
+
+def export(
+    source: Annotated[Path, typer.Argument(metavar="STUDY|JOB", help=SOURCE, show_default=False)],
+    setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
+    to: Annotated[str, typer.Option(metavar="FORMAT", help=FORMAT)] = "torchrun",
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON, by name, and write none.")] = False,
+) -> None:
+    """Write a configuration as files of a framework; what the format cannot express is an error that names the parameter."""
+    from oppa.cli.resolve_configuration import resolve_configuration
+    from oppa.cli.views import style
+    from oppa.cli.views.summary import file_name
+    from oppa.errors import InputError
+    from oppa.tuning.export_best import write_files
+    from oppa.tuning.formats import export as exported
+
+    problem, configuration = resolve_configuration(source, setting)
+    if configuration is None:
+        hint = f"say which: `oppa export {source} dp=2,micro_batch=4`, or a study whose winner it is"
+        raise InputError(f"the job `{source}` has many configurations, and no `[baseline]`", hint=hint)
+    files = exported(to, problem, configuration)
+    if as_json:
+        typer.echo(json.dumps(files, indent=1))
+        return
+    folder = out or _folder(source, setting, f"{file_name(problem.name)}-{to}", to)
+    if not force:
+        _require_free(folder, files)
+    write_files(folder, files)
+    style.err().print(f"{configuration.id} for {to}:", markup=False)
+    for name in files:
+        typer.echo(folder / name)
+
+
+def _folder(source: Path, setting: str, name: str, to: str) -> Path:
+    """Return the default folder: below that of a JSON file, below the study's `best/` for its winner, else in the current folder."""
+    from oppa.cli.resolve_configuration import is_json
+
+    if is_json(source):
+        return source.parent / to
+    return source / "best" / to if source.is_dir() and not setting else Path(name)
+
+
+def _require_free(folder: Path, files: dict[str, str]) -> None:
+    """Raise InputError if one of the files exists with another text."""
+    from oppa.errors import InputError
+
+    for name, text in files.items():
+        path = folder / name
+        if path.exists() and (not path.is_file() or path.read_text(errors="replace") != text):
+            raise InputError(f"`{path}` exists, and differs", hint="name another folder with --out, or overwrite it with --force")

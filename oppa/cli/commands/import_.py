@@ -1,0 +1,164 @@
+"""`oppa import FILE --from deepspeed`: make the configuration that the user runs at present the baseline of a job."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from oppa.problem.configuration import Configuration
+    from oppa.problem.problem import Problem
+    from oppa.problem.space import Value
+    from oppa.tuning.formats.adoption import Draft, Take
+    from oppa.tuning.formats.format import Reading
+
+SOURCE = "The framework's file, or a folder with its files."
+FORMAT = "deepspeed, megatron or accelerate; or any that `oppa export` writes."
+JOB = "The job that it configures; without one, a new job is made of what the file states."
+SETTING = "What the file leaves open: `pp=2,micro_batch=4`."
+TAKE = "`file` or `job`: which is right where the two differ in model, batch, devices, precision or search space."
+OUT = "Write the job with the table there, instead of printing it."
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help=SOURCE, show_default=False)],
+    origin: Annotated[str, typer.Option("--from", metavar="FORMAT", help=FORMAT, show_default=False)],
+    job: Annotated[Path | None, typer.Option("--job", metavar="JOB", help=JOB, show_default=False)] = None,
+    setting: Annotated[str, typer.Option("--set", metavar="SETTING", help=SETTING)] = "",
+    take: Annotated[str, typer.Option("--take", metavar="file|job", help=TAKE)] = "",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the configuration and what was ignored as JSON.")] = False,
+) -> None:
+    """Read a framework's configuration as `\\[baseline]` of a job: its first trial, and what the winner is compared with.
+
+    A job that chooses no runner gets the framework's, with its search space. Where file and job differ, both values are named and --take
+    decides. With a job, the tables to append to it are printed; without one, a whole job.
+    """
+    from oppa.cli.views import style
+    from oppa.errors import InputError
+    from oppa.problem.baseline import table
+
+    if take not in ("", "file", "job"):
+        raise InputError(f"`--take {take}` is unknown", hint="use `file` or `job`")
+    files = _files(source, origin)
+    draft, reading = _adopted(job, files, origin, source, cast("Take | None", take or None))
+    problem = draft.problem()
+    configuration, notes = _configuration(problem, reading, setting, origin)
+    notes = [*draft.notes, *notes]
+    if as_json:
+        chosen = {"runner": problem.runner.name, "space": problem.space.name}
+        typer.echo(json.dumps({"baseline": configuration.to_dict(), "ignored": list(reading.ignored), "notes": notes, **chosen}, indent=1))
+    else:
+        lines = [f"{configuration.id}, from {source}", *notes, *(f"ignored: {text}" for text in reading.ignored)]
+        style.err().print("\n".join(lines) + "\n", markup=False)
+    block = f"# From {source.name} ({origin}).\n{table(problem.space, configuration)}"
+    if out is not None:
+        _write(out, problem, draft, block, force=force)
+        style.err().print(f"written: {out}\n\n  oppa tune {out}", markup=False)
+    elif not as_json:
+        if job is not None and draft.rewritten:
+            raise InputError(f"lines of `{job}` itself have to change", hint="write the changed job to a file of its own: `--out FILE`")
+        tables = draft.text if job is None else draft.added
+        typer.echo(f"{tables.rstrip()}\n\n{block}" if tables else block, nl=False)
+
+
+def _adopted(job: Path | None, files: "Mapping[str, str]", origin: str, source: Path, take: "Take | None") -> "tuple[Draft, Reading]":
+    """Return the draft of the job that the files configure, and the settings that they state."""
+    from oppa.tuning.formats import format_named
+    from oppa.tuning.formats.adoption import completed, new_job, settled
+    from oppa.tuning.formats.job_facts import facts_of
+
+    facts = facts_of(origin, files)
+    draft = completed(job, facts, origin=origin) if job else new_job(Path("job.toml"), facts, origin=origin, source=source.name)
+    reading = format_named(origin).parse(draft.problem(), files)
+    draft = settled(draft, facts, reading, origin=origin, take=take)
+    reading = format_named(origin).parse(draft.problem(), files)  # read again, because devices and layers may have changed
+    if unread := [f"its value is not in the file: {words}" for words in facts.unread]:
+        draft = dataclasses.replace(draft, notes=(*draft.notes, *unread))
+    return draft, reading
+
+
+def _files(source: Path, origin: str) -> dict[str, str]:
+    """Return texts by file name: of one file, or of a folder's files that the format writes; raises InputError for unreadable ones."""
+    from oppa.errors import InputError
+    from oppa.tuning.formats import format_named
+
+    paths = [source / name for name in format_named(origin).FILES if (source / name).is_file()] if source.is_dir() else [source]
+    try:
+        return {path.name: path.read_text() for path in paths}
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError(f"`{source}` cannot be read: {reason}", hint=f"give a file of {origin}") from None
+
+
+def _configuration(problem: "Problem", reading: "Reading", setting: str, origin: str) -> "tuple[Configuration, list[str]]":
+    """Return the legal configuration that the file means, and notes on the changes that made it legal.
+
+    Raises:
+        InputError: the file leaves a value open, or states one that is not in the search space.
+    """
+    from oppa.errors import InputError
+    from oppa.problem.baseline import at_rest, complete, require_legal
+    from oppa.problem.selector import values_of
+    from oppa.tuning.formats.adoption import unnamed_knobs
+
+    chosen = values_of(setting, problem.space) if setting else {}
+    unnamed = {name: value for name, value in unnamed_knobs(problem, reading).items() if name not in chosen}
+    usual = {name: problem.space[name].default for name in unnamed}
+    settings = {**reading.settings, **usual, "global_batch": problem.global_batch, **chosen}
+    if "micro_batch" not in settings:
+        raise InputError(f"the {origin} file does not say the micro-batch", hint="say it: `--set micro_batch=...`, sequences per rank")
+    said = complete(problem.space, settings)
+    configuration = require_legal(problem.space, at_rest(problem.space, said))
+    left_out = [
+        f"left out: {name} = {_spelled(value)}, which the job's launch line does not name; here it stands at {_spelled(usual[name])}"
+        for name, value in unnamed.items()
+    ]
+    return configuration, [*left_out, *_notes(problem, settings, said, configuration)]
+
+
+def _notes(problem: "Problem", settings: "Mapping[str, Value]", said: "Configuration", meant: "Configuration") -> list[str]:
+    """Return a note for each setting of the file that the configuration does not take exactly."""
+    from oppa.problem.baseline import ROUNDED, alike
+
+    notes = []
+    for name, value in settings.items():
+        if name not in problem.space.names:
+            if name != "global_batch" and value != getattr(meant, name):
+                notes.append(f"ignored: {name} = {value}, which `{problem.space.name}` cannot vary")
+            continue
+        asked, taken = getattr(said, name), getattr(meant, name)
+        if name in ROUNDED and taken != problem.space[name].default and not alike(name, asked, taken):
+            notes.append(f"rounded: {name} = {asked:.4g} is {taken} in the search space")
+        elif name not in ROUNDED and asked != taken:
+            notes.append(f"ignored: {name} = {asked}, which does not matter here")
+    return notes
+
+
+def _spelled(value: "Value") -> str:
+    """Return a value as a job file spells it; sizes of buckets have four digits."""
+    from oppa.problem.declaration import spell
+
+    return f"{value:.4g}" if isinstance(value, float) else spell(value)
+
+
+def _write(out: Path, problem: "Problem", draft: "Draft", block: str, *, force: bool) -> None:
+    """Write the job's text followed by the table.
+
+    Raises:
+        InputError: the job has a baseline, the file exists and `force` is not given, or it cannot be written.
+    """
+    from oppa.errors import InputError
+
+    if problem.baseline is not None:
+        raise InputError(f"`{draft.path}` has a `[baseline]` already", hint="remove it there, or leave out --out and edit it yourself")
+    if out.exists() and not force:
+        raise InputError(f"`{out}` exists", hint="name another file, or overwrite it with --force")
+    try:
+        out.write_text(f"{draft.text.rstrip()}\n\n{block}")
+    except OSError as error:
+        raise InputError(f"`{out}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and is yours") from None

@@ -1,0 +1,54 @@
+"""`oppa init`: write a job file for this machine, or for the hosts of an allocation."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+MODEL = "A known model, such as `tiny-1m` or `llama-2-7b`; the largest of a few that fit unless given."
+
+
+def init(
+    path: Annotated[Path, typer.Argument(metavar="[JOB]", help="The file to write.")] = Path("job.toml"),
+    model: Annotated[str, typer.Option(metavar="PRESET", help=MODEL)] = "",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+) -> None:
+    """Write a job.toml for this machine, or for all hosts of the allocation that oppa is started in, ready for `oppa tune`."""
+    import tomllib
+
+    from oppa.cli.views import style
+    from oppa.cli.views.summary import warn_of_unknown_device
+    from oppa.errors import InputError
+    from oppa.units import parse_bytes
+
+    if path.exists() and not force:
+        raise InputError(f"`{path}` exists", hint="name another file, or overwrite it with --force")
+    text = _suggested(model)
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise InputError(f"`{path}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and is yours") from None
+    cluster = tomllib.loads(text)["cluster"]
+    warn_of_unknown_device(cluster["device"], parse_bytes(cluster["memory_limit"]))
+    style.err().print(f"written: {path}\n\nedit it, then\n  oppa space {path}\n  oppa tune {path}")
+
+
+def _suggested(preset: str) -> str:
+    import dataclasses
+
+    from oppa.cli.views import style
+    from oppa.launchers import slurm
+    from oppa.problem.allocation import read_allocation, read_netlab
+    from oppa.problem.detect import suggest_job, this_machine
+
+    if read_netlab():
+        given, machine = read_allocation(on_cuda=False), this_machine()
+        share = dataclasses.replace(machine, cores=machine.cores / given.hosts, memory_bytes=machine.memory_bytes // given.hosts, gpus=0)
+        return suggest_job(share, hosts=given.hosts, devices=given.devices_per_host, link=given.link, preset=preset)
+    if job := slurm.own_job():
+        from oppa.launchers.probe import probe
+
+        with style.err().status(f"looking at the hosts of Slurm's job {job}"):
+            found = probe(job)
+        return suggest_job(found.machine, hosts=found.hosts, link=found.link, preset=preset)
+    return suggest_job(preset=preset)

@@ -1,0 +1,109 @@
+"""`oppa plan`: make a timeline of batch sizes and layouts, for training without a live controller."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oppa.errors import InputError
+
+if TYPE_CHECKING:
+    from oppa.control.plan import NoiseSeen, PlanStage
+    from oppa.problem.problem import Problem
+    from oppa.training.run.ledger import Line
+
+TABLE = "The folder of the table that decisions are made from."
+NOISE = "The folder of a run of `oppa train`, whose noise scale is taken."
+POLICY = "How batch size and layout are chosen: `goodput`, `critical-batch`, `norm-test` or `stagewise`."
+SAMPLES = "Where training will end; where the run's did unless given."
+COST = "Seconds that a change of layout takes: a restart, where the framework needs one."
+TO = "Print the arguments of this framework instead: `megatron`."
+
+
+def plan(
+    table: Annotated[Path, typer.Option(metavar="FOLDER", help=TABLE)],
+    noise: Annotated[Path, typer.Option(metavar="RUN", help=NOISE)],
+    policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "goodput",
+    samples: Annotated[int | None, typer.Option(min=1, help=SAMPLES)] = None,
+    cost: Annotated[float, typer.Option(metavar="SECONDS", min=0, help=COST)] = 60.0,
+    to: Annotated[str, typer.Option(metavar="FRAMEWORK", help=TO)] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the stages as JSON on stdout.")] = False,
+) -> None:
+    """Write down beforehand which batch size and layout to train in from which token on.
+
+    It is what the policy would have done along the noise scale of a run that is over. Exit codes: 0 written, 2 wrong input.
+    """
+    from oppa.control.plan import fastest_at
+    from oppa.control.plan import plan as planned
+    from oppa.control.registry import policy_of
+    from oppa.control.throughput_index import ThroughputIndex
+    from oppa.table.table import Table
+    from oppa.training.run import ledger
+    from oppa.training.run.run_folder import RunSpec
+
+    if to not in ("", "megatron"):
+        raise InputError(f"`--to {to}` is unknown", hint="use megatron, or leave it out")
+    run, profiled = RunSpec.read(noise), Table.read(table)
+    profiled.origin.require_model_of(run.problem)
+    lines = [line for line in ledger.standing(ledger.read(noise)) if line["event"] == ledger.STEP]
+    begin = fastest_at(profiled, run.configuration.global_batch).configuration
+    options = run.problem.run_options
+    total = samples or options.samples or (lines[-1]["samples"][1] if lines else 0)
+    throughputs = ThroughputIndex(profiled).scaled(options.scaling)
+    stages = planned(
+        policy_of(policy)(throughputs),
+        profiled,
+        _seen(lines),
+        begin=begin,
+        total=total,
+        warmup=options.warmup_samples,
+        reconfiguration_s=cost,
+    )
+    seq_len = run.problem.model.seq_len
+    if as_json:
+        typer.echo(json.dumps([{"tokens": stage.samples * seq_len, **stage.to_dict()} for stage in stages], indent=1))
+    elif to:
+        typer.echo(_megatron(run.problem, stages))
+    else:
+        _print(stages, seq_len)
+
+
+def _seen(lines: "Sequence[Line]") -> "list[NoiseSeen]":
+    from oppa.control.plan import NoiseSeen
+
+    return [NoiseSeen(samples=line["samples"][1], noise_scale=line["noise_scale"]) for line in lines if line["health"] == "healthy"]
+
+
+def _print(stages: "Sequence[PlanStage]", seq_len: int) -> None:
+    from rich.markup import escape
+
+    from oppa.cli.views import style
+    from oppa.units import format_count
+
+    table = style.table(["tokens", "batch", "configuration", "why"])
+    for stage in stages:
+        configuration = stage.configuration
+        table.add_row(format_count(stage.samples * seq_len), str(configuration.global_batch), configuration.id, escape(stage.reason))
+    style.out().print(table)
+
+
+def _megatron(problem: "Problem", stages: "Sequence[PlanStage]") -> str:
+    """Return a paragraph of arguments for each launch, in which layout and micro-batch are fixed.
+
+    Raises:
+        InputError: Megatron-LM cannot express a configuration.
+    """
+    from oppa.control.plan import launches, megatron_schedule
+    from oppa.tuning.formats import megatron
+
+    texts, seq_len = [], problem.model.seq_len
+    for launch in launches(stages):
+        configuration = launch[0].configuration
+        megatron.check(problem, configuration)
+        options = [option for option in megatron.parallel_options(problem, configuration) if not option.startswith("--global-batch-size")]
+        options.append(f'--step-batch-size-schedule "{megatron_schedule(launch, seq_len)}"')
+        head = f"# from {launch[0].samples * seq_len} tokens on; data parallel size {configuration.dp}"
+        texts.append("\n".join([head, *(f"{option} \\" for option in options)]).removesuffix(" \\"))
+    return "\n\n".join(texts)

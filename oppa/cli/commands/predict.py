@@ -1,0 +1,129 @@
+"""`oppa predict`: predict a job's configurations, or the rows of a file, by the prior, before anything is measured."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oppa.cli.job_options import Command
+from oppa.errors import InfeasibleError, InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from oppa.problem.candidates import Candidates
+    from oppa.problem.problem import Problem
+
+JOB = "The job file: its whole space is ranked."
+ROWS = "Predict each row of this file instead."
+OUT = "Write the rows there, with what is predicted of them; else they are printed."
+
+
+def predict(
+    job: Annotated[Path | None, typer.Argument(metavar="JOB", help=JOB, show_default=False)] = None,
+    command: Command = None,
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="Configurations listed.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line, best first.")] = False,
+    rows: Annotated[Path | None, typer.Option(metavar="CSV", help=ROWS)] = None,
+    out: Annotated[Path | None, typer.Option(metavar="CSV", help=OUT)] = None,
+) -> None:
+    """Rank configurations by the prior alone, without a trial.
+
+    --rows has the columns layers, hidden, heads, kv_heads, ffn, vocab, seq_len,
+    device (an id or alias in priors/hardware), gpus, gpus_per_node, gbs, mbs, dp, tp, pp,
+    model_chunks, zero (0 to 3) and recompute (none, selective, full); it may have
+    precision, gated (true unless given) and tied (false). Rows, order and other
+    columns stay as they are.
+    """
+    if job and not rows and not out:
+        _predict_job(job, command or (), limit, as_json)
+    elif rows and not job and not as_json:
+        _predict_rows(rows, out)
+    else:
+        raise InputError(
+            "give either a JOB (with --limit or --json) or --rows (with --out)",
+            hint="`oppa predict job.toml`, or `oppa predict --rows in.csv --out out.csv`",
+        )
+
+
+def _predict_job(job: Path, command: Sequence[str], limit: int, as_json: bool) -> None:
+    from oppa.cli.views.summary import warn_of_unknown_device
+    from oppa.cost.hardware import hardware_of
+    from oppa.cost.prediction import believed, predict
+    from oppa.cost.workload import workload_of
+    from oppa.problem.job import load_job
+
+    problem = load_job(job, argv=command)
+    candidates = problem.candidates()
+    predicted = predict(workload_of(problem, candidates), believed(hardware_of(problem.cluster)))
+    ranked = predicted.sort_values(["fits", "predicted_step_time_s"], ascending=[False, True], kind="stable")
+    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+    if as_json:
+        _print_json(ranked, candidates)
+    else:
+        _print_table(ranked, candidates, problem, limit)
+    if not ranked["fits"].any():
+        raise _nothing_fits(ranked, candidates, problem.cluster.usable_bytes)
+
+
+def _predict_rows(path: Path, out: Path | None) -> None:
+    from oppa.cli.views import style
+    from oppa.cost.prediction import predict_rows
+    from oppa.cost.rows_file import read_rows, to_csv, write_rows
+
+    with style.err().status(f"predicting the rows of {path.name}"):
+        predicted = predict_rows(read_rows(path))
+        if out:
+            write_rows(predicted, out)
+    if out is None:
+        typer.echo(to_csv(predicted), nl=False)
+    if len(cannot := predicted.index[predicted["fits"].isna()]):
+        style.err().print(
+            f"[yellow]warning[/]: no prediction for {len(cannot)} of the {len(predicted)} rows, the first in line {cannot[0] + 2}: "
+            "no framework can run that\n\n"
+            "[cyan]hint[/]: dp * tp * pp is gpus, gbs a multiple of dp * mbs, pp * model_chunks at most layers\n"
+        )
+    if out:
+        style.err().print(f"written: {out}, {len(predicted)} rows, {predicted['fits'].sum()} predicted to fit", markup=False)
+
+
+def _print_json(ranked: "pd.DataFrame", candidates: "Candidates") -> None:
+    import json
+
+    for index, predicted in zip(ranked.index, ranked.to_dict("records"), strict=True):
+        configuration = candidates.configuration(index)
+        typer.echo(json.dumps({"id": configuration.id, **configuration.to_dict(), **predicted}))
+
+
+def _print_table(ranked: "pd.DataFrame", candidates: "Candidates", problem: "Problem", limit: int) -> None:
+    from oppa.cli.views import style
+    from oppa.cli.views.summary import job_line
+    from oppa.units import format_seconds
+
+    fitting = ranked[ranked["fits"]]
+    style.out().print(
+        f"{job_line(problem)}\n"
+        f"[bold]space[/]  {len(ranked)} valid configurations, {len(fitting)} of them predicted to fit\n"
+        f"[bold]prior[/]  nothing was measured; how far it can be trusted: results/prior/table.md\n"
+    )
+    table = style.table((">rank", "configuration", ">steps/s", ">step time", ">memory", "fits"))
+    for rank, index in enumerate(fitting.index[:limit], start=1):
+        seconds, memory = fitting["predicted_step_time_s"][index], fitting["predicted_memory_bytes"][index]
+        name = f"[cyan]{candidates.configuration(index).id}[/]"
+        table.add_row(str(rank), name, style.number(1 / seconds), format_seconds(seconds), style.memory(memory), "[green]✓[/]")
+    if len(fitting):
+        style.out().print(table)
+
+
+def _nothing_fits(ranked: "pd.DataFrame", candidates: "Candidates", usable_bytes: int) -> InfeasibleError:
+    from oppa.units import format_bytes
+
+    least = ranked["predicted_memory_bytes"].sort_values().index[0]
+    needed = ranked["predicted_memory_bytes"][least]
+    return InfeasibleError(
+        f"none of the {len(ranked)} valid configurations is predicted to fit: `{candidates.configuration(least).id}` needs the least, "
+        f"{format_bytes(needed)}, and {format_bytes(usable_bytes)} can be used",
+        hint="raise `memory_limit`, or lower `seq_len` or the batch, or use more devices",
+    )

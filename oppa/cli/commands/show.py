@@ -1,0 +1,131 @@
+"""`oppa show PATH`: show the results of a study, or a table."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from oppa.problem.problem import Problem
+    from oppa.study import Study
+    from oppa.tuning.surrogate_summary import SurrogateSummary
+
+    Learned = Mapping[str, SurrogateSummary]
+
+SURROGATE = "Show instead what the trials taught the model: coefficients, and which parameters they do not explain."
+
+
+def show(
+    study: Annotated[Path, typer.Argument(metavar="PATH", help="The study's folder, or the table's.", show_default=False)],
+    limit: Annotated[int, typer.Option(min=1, help="Trials shown, fastest first.")] = 20,
+    surrogate: Annotated[bool, typer.Option("--surrogate", help=SURROGATE)] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the record there: table.md, and trials.csv or a plot.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, as `oppa tune --json` does.")] = False,
+) -> None:
+    """Show a study: its trials, the winner, the default and the gain between them. Or a table: throughput against batch size."""
+    from oppa.cli.views.table_view import holds_table, show_table
+
+    if holds_table(study) and not surrogate:
+        show_table(study, out=out, as_json=as_json)
+        return
+    from oppa.problem.problem import Problem
+    from oppa.study import Study
+
+    with Study(study) as opened:
+        problem = Problem.from_dict(opened.meta["problem"])
+        learned = _learned(opened, problem) if surrogate else {}
+        if as_json:
+            _print_json(opened, problem, learned)
+            return
+        if out:
+            _write(opened, problem, learned, out)
+        if surrogate:
+            _print_learned(learned)
+        else:
+            _print_study(opened, problem, limit)
+
+
+def _learned(study: "Study", problem: "Problem") -> "Learned":
+    """Return what the designer `oppa` learns from the study's trials, whichever designer suggested them.
+
+    Raises:
+        InputError: nothing was measured.
+    """
+    from oppa.errors import InputError
+    from oppa.tuning.designers.oppa import fitted
+    from oppa.tuning.surrogate_summary import surrogate_summaries
+
+    candidates, trials = problem.candidates(), study.trials()
+    if not any(trial.steps_per_s for trial in trials):
+        raise InputError(f"the study `{study.folder}` has measured nothing yet", hint="`oppa tune` with this study runs trials")
+    return surrogate_summaries(fitted(problem, candidates, trials), candidates)
+
+
+def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
+    from oppa.tuning.equivalence import equivalence
+    from oppa.tuning.result import current, to_json
+
+    found = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
+    result = to_json(study, found, None, equivalence(study, found, problem))
+    if learned:
+        result["surrogate"] = {quantity: dataclasses.asdict(each) for quantity, each in learned.items()}
+    typer.echo(json.dumps(result, indent=1))
+
+
+def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) -> None:
+    from oppa.cli.views import style
+    from oppa.report.record import write_record, written
+    from oppa.report.study import sections, write_csv
+    from oppa.report.surrogate import sections as sections_of_surrogate
+
+    trials = study.trials()
+    record = [*sections(trials, candidates=len(problem.candidates()), software=problem.software), *sections_of_surrogate(learned)]
+    write_record(out, f"Study of `{problem.name}`", record, origins=study.sittings())
+    with written(out):
+        write_csv(out / "trials.csv", trials)
+    style.err().print(f"written: {out / 'table.md'}, {out / 'trials.csv'}", markup=False)
+
+
+def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
+    from rich.markup import escape
+
+    from oppa.cli.views import style
+    from oppa.cli.views.summary import print_result
+    from oppa.report.study import facts, failures, ranked
+    from oppa.tuning.equivalence import equivalence
+    from oppa.tuning.result import current
+
+    trials = study.trials()
+    summary, table = (
+        style.table(("fact", "value")),
+        style.table((">trial", "configuration", "outcome", ">steps/s", ">predicted", ">memory")),
+    )
+    for cells in [*facts(trials), *(problem.software.facts if problem.software else [])]:
+        summary.add_row(*cells)
+    for trial in ranked(trials)[:limit]:
+        speed = style.rate(trial.steps_per_s, trial.stddev)
+        predicted = style.number(trial.prediction.steps_per_s if trial.prediction else None)
+        outcome, memory = style.outcome(trial.outcome), style.memory(trial.memory_bytes)
+        table.add_row(str(trial.id), trial.configuration.id, outcome, speed, predicted, memory)
+    style.out().print(summary, table)
+    if failed := failures(trials):
+        style.out().print("\n".join(f"[bold]failed[/]   {escape(line)}" for line in failed))
+    if result := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
+        print_result(result, equivalence(study, result, problem), console=style.out())
+
+
+def _print_learned(learned: "Learned") -> None:
+    from rich.markup import escape
+
+    from oppa.cli.views import style
+    from oppa.report.surrogate import LENGTHSCALES, sections
+
+    for section in sections(learned):
+        table = style.table([escape(name) for name in section.columns])
+        for position, cells in enumerate(section.rows):
+            shortest = position == 0 and section.columns == LENGTHSCALES
+            table.add_row(*(escape(str(cell)) for cell in cells), style="bold" if shortest else None)
+        style.out().print(f"\n[bold]{section.title}[/]", escape(section.text), *([table] if section.rows else []), sep="\n")

@@ -1,0 +1,45 @@
+"""`oppa space JOB`: count and list the legal configurations."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oppa.cli.job_options import Command
+
+
+def space(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)],
+    command: Command = None,
+    *,
+    limit: Annotated[int, typer.Option(min=0, help="Configurations listed.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line.")] = False,
+) -> None:
+    """Count and list the valid configurations of a job, the default configurations first."""
+    from oppa.cli.views import style
+    from oppa.cli.views.summary import warn_of_unknown_device
+    from oppa.problem.describe import by_degrees, varying
+    from oppa.problem.job import load_job
+
+    problem = load_job(job, argv=command or ())
+    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+    candidates = problem.candidates()
+    if as_json:
+        import json
+
+        for configuration in candidates:
+            typer.echo(json.dumps(configuration.to_dict()))
+        return
+    style.out().print(f"{len(candidates)} valid configurations of `{problem.space.name}` for {problem.name}\n")
+    degrees = style.table((">dp", ">tp", ">pp", ">configurations"))
+    for (dp, tp, pp), count in by_degrees(candidates).items():
+        degrees.add_row(str(dp), str(tp), str(pp), str(count))
+    style.out().print(degrees)
+    knobs = style.table(("parameter", "values"))
+    for name, values in varying(candidates).items():
+        knobs.add_row(name, ", ".join(map(str, values)))
+    style.out().print(knobs)
+    order = candidates.default_order()[:limit]
+    style.out().print("the default configuration is the first of these that fits:\n" if len(order) else "")
+    for index in order:
+        style.out().print(f"  {candidates.configuration(int(index)).id}")

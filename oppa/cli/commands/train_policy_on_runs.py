@@ -1,0 +1,86 @@
+"""`oppa train-policy JOB --weights FILE`: continue to learn from real runs of the job, one episode each."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from oppa.cli.views import style
+from oppa.errors import InputError
+
+if TYPE_CHECKING:
+    from oppa.problem.configuration import Configuration
+    from oppa.problem.problem import Problem
+    from oppa.training.run.ledger import Line
+
+LEARNING = "learn"
+"""Name of the policy of these runs."""
+
+
+def learn_on(
+    problem: "Problem", configuration: "Configuration", weights: Path, *, episodes: int, samples: int | None, seed: int, out: Path
+) -> list[dict[str, object]]:
+    """Train the job `episodes` times, each time from its beginning and with its own seed; save the weights after each episode.
+
+    Returns:
+        One entry per episode: the folder of its run, the mean reward of a worker's window, seconds, and accuracy on held-out samples.
+
+    Raises:
+        InputError: the weights cannot be read, or runs are too short.
+        typer.Exit: a run was stopped or failed; the exit code is that of `oppa train`.
+    """
+    from oppa.cli.commands.train import train_under
+    from oppa.cli.views.summary import new_folder
+    from oppa.control.rl.online import DrawingPolicy, RunLearner
+    from oppa.control.rl.weights import Weights, require_writable
+    from oppa.training.run import ledger
+
+    if samples is not None:
+        problem = dataclasses.replace(problem, run_options=dataclasses.replace(problem.run_options, samples=samples))
+    learner, found = RunLearner(Weights.load(weights)), list[dict[str, object]]()
+    _require_teaching(problem, configuration, learner.weights.window)
+    require_writable(out)
+    for number in range(episodes):
+        folder, own = new_folder(problem.name, among="runs"), seed + number
+        episode = dataclasses.replace(problem, training=dataclasses.replace(problem.training, seed=own))
+        drawing = partial(DrawingPolicy, weights=learner.weights, seed=own)
+        if code := train_under(episode, configuration, LEARNING, drawing, folder):
+            style.err().print(f"learned from {number} of {episodes} episodes" + (f": {out}" if number else ""), markup=False)
+            raise typer.Exit(code)
+        lines = ledger.standing(ledger.read(folder))
+        worth = learner.taught(lines, drawing(None).drawn)
+        learner.weights.save(out)
+        found.append({"run": str(folder), "worth": worth, **_course(lines)})
+        style.err().print(f"episode {number + 1} of {episodes}: a window is worth {worth:+.3f}; written: {out}", markup=False)
+    return found
+
+
+def _require_teaching(problem: "Problem", configuration: "Configuration", window: int) -> None:
+    """Raise InputError for episodes that would teach nothing: they are too short, or their workers cannot have batches of their own."""
+    from oppa.control.rl.online import LEAST_WINDOWS
+    from oppa.training.parallel.supported_layouts import require_runnable
+
+    share = configuration.global_batch // configuration.dp
+    require_runnable(problem.model, configuration, [share] * configuration.dp)
+    samples, least = problem.run_options.samples, (LEAST_WINDOWS + 1) * window * configuration.global_batch
+    if configuration.dp == 1 or (samples is not None and samples < least):
+        what = f"`samples = {samples}`" if configuration.dp > 1 else "`dp = 1`"
+        hint = f"use several workers, and at least {least} samples in each episode"
+        raise InputError(f"an episode with {what} teaches nothing", hint=hint)
+
+
+def require_alone(given: Sequence[str]) -> None:
+    """Raise InputError for options that the weights already determine."""
+    if given:
+        raise InputError(f"`{given[0]}` beside `--weights`", hint="leave it out: it is as it was when they were first learned")
+
+
+def _course(lines: "Sequence[Line]") -> dict[str, float | None]:
+    from oppa.training.run import ledger
+
+    steps = [line for line in lines if line["event"] == ledger.STEP]
+    accuracies = [line["accuracy"] for line in lines if line["event"] == ledger.VALIDATED]
+    return {"seconds": steps[-1]["elapsed_s"], "accuracy": accuracies[-1] if accuracies else None}

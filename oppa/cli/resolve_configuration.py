@@ -1,0 +1,133 @@
+"""Resolve the problem and the configuration that a command names: a job or a study, and a setting, an id, or a JSON file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oppa.problem.configuration import Configuration
+    from oppa.problem.problem import Problem
+    from oppa.table.table import Table
+
+
+def resolve_configuration(
+    source: Path, setting: str, *, batches: Sequence[int] = (), hosts: int | None = None
+) -> "tuple[Problem, Configuration | None]":
+    """Return the problem, and its configuration: a study's winner or a job's baseline, unless a setting names another.
+
+    The configuration is None if a job has no baseline.
+
+    Args:
+        batches: Global batches that a setting may name, in addition to the job's own.
+        hosts: Number of hosts that replaces the job file's.
+
+    Raises:
+        InputError: the setting is illegal, the study has no winner, or `hosts` is given for a study.
+    """
+    from oppa.errors import InputError
+    from oppa.problem.job import load_job
+
+    if hosts is not None and (source.is_dir() or is_json(source)):
+        raise InputError(f"`--hosts {hosts}` of the study `{source}`", hint="name the job file: a study is of its own hosts")
+    if source.is_dir():
+        return _of_study(source, setting, batches)
+    if is_json(source):
+        if setting:
+            raise InputError(f"`{source}` says which configuration is meant, and so does `{setting}`", hint="leave out one of them")
+        return _of_study(_study_around(source), str(source), batches)
+    problem = load_job(source, hosts=hosts)
+    return problem, _meant(setting, problem, batches) if setting else problem.baseline
+
+
+def resolve_with_table(
+    source: Path, setting: str, table: "Table | None", *, hosts: int | None = None
+) -> "tuple[Problem, Configuration | None]":
+    """Return as `resolve_configuration` does; a setting with a global batch means the table's fastest row with these values, if any.
+
+    Raises:
+        InputError: as `resolve_configuration` does.
+    """
+    row = _fastest_row(setting, table) if table else None
+    problem, configuration = resolve_configuration(source, "" if row else setting, batches=table.batches if table else (), hosts=hosts)
+    return problem, row or configuration
+
+
+def _fastest_row(setting: str, table: "Table") -> "Configuration | None":
+    """Return the configuration of a table's fastest row for a setting such as `global_batch=16,dp=2`; measured rows come first.
+
+    Return None if the setting names no batch, or no row matches.
+    """
+    from oppa.problem.batches import GLOBAL_BATCH
+    from oppa.problem.declaration import spell
+    from oppa.problem.selector import worded
+
+    asked = worded(setting)
+    if GLOBAL_BATCH not in asked:
+        return None
+    values = [(row, row.configuration.to_dict()) for row in table.rows]
+    rows = [row for row, have in values if all(name in have and spell(have[name]).strip('"') == value for name, value in asked.items())]
+    return max(rows, key=lambda row: (row.source == "measured", row.steps_per_s)).configuration if rows else None
+
+
+def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Problem, Configuration]":
+    """Return a study's problem, and its winner unless a setting names another configuration."""
+    from oppa.errors import InputError
+    from oppa.problem.problem import Problem
+    from oppa.study import Study
+    from oppa.tuning.result import current
+
+    with Study(folder) as study:
+        problem = Problem.from_dict(study.meta["problem"])
+        if setting:
+            return problem, _meant(setting, problem, batches)
+        result = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
+    if result is None:
+        hint = f"`oppa tune` with it finds one, or say a setting: `{folder} dp=2`"
+        raise InputError(f"the study `{folder}` has no winner yet", hint=hint)
+    return problem, result.best.configuration
+
+
+def is_json(source: Path) -> bool:
+    """Return True if the path names a configuration's own JSON file."""
+    return source.suffix == ".json" and not source.is_dir()
+
+
+def _study_around(file: Path) -> Path:
+    """Return the folder of the study that contains a file; raises InputError if there is none."""
+    from oppa.errors import InputError
+    from oppa.study.database import FILE
+
+    for folder in file.absolute().parents:
+        if (folder / FILE).is_file():
+            return folder
+    raise InputError(f"`{file}` lies in no study, which would say its job", hint=f"name the job, too: `oppa export JOB {file}`")
+
+
+def _meant(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
+    """Return the configuration of a setting, or of a JSON file; raises InputError, which names the violated rule."""
+    from oppa.pipeline.from_configuration import stages_of
+
+    configuration = _legal(setting, problem, batches)
+    if configuration.stage_layout != "even":
+        stages_of(configuration, problem.model)
+    return configuration
+
+
+def _legal(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
+    import dataclasses
+
+    from oppa.problem.baseline import complete, loaded, require_legal
+    from oppa.problem.batches import GLOBAL_BATCH, over
+    from oppa.problem.selector import find, worded
+
+    is_file = setting.endswith(".json")
+    if batches and (is_file or GLOBAL_BATCH in setting):
+        problem = over(problem, (problem.global_batch, *batches))
+    if is_file:
+        return loaded(problem.space, Path(setting))
+    problem = dataclasses.replace(problem, space=problem.space.with_value(worded(setting)))
+    candidates = problem.candidates()
+    asked, matches = find(setting, candidates)
+    if len(matches) == 1:
+        return candidates.configuration(int(matches[0]))
+    return require_legal(problem.space, complete(problem.space, asked))

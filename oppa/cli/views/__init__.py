@@ -1,0 +1,1 @@
+"""Draw what commands print: tables, charts and live displays, by rich."""

@@ -1,0 +1,233 @@
+"""Show the progress of a run on stderr: a live view on a terminal, an occasional line elsewhere."""
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from oppa.cli.views import style
+from oppa.cli.views.search_view import REFRESH_S, Interruption
+from oppa.cli.views.summary import job_line
+from oppa.problem.configuration import Configuration
+from oppa.training.run import ledger
+from oppa.training.run.ledger import Line, Tail
+from oppa.training.run.run_folder import STOP, RunSpec, checkpoints
+from oppa.training.run.supervision import Ending, Outcome, RunListener
+from oppa.trials import logs
+from oppa.trials.trial import TrialResult
+from oppa.trials.trial_folder import Measurement
+from oppa.units import format_batch, format_bytes, format_number, format_seconds
+
+if TYPE_CHECKING:
+    from oppa.problem.training import RunOptions
+    from oppa.table.refinement import StepTimeObservation
+    from oppa.table.table import Table
+
+LINE_S = 10.0
+RECENT = 20
+"""Number of last steps whose mean is shown as the present speed."""
+
+
+def print_run(run: RunSpec, folder: Path) -> None:
+    """Print the job, the layout, the recipe, and the checkpoint from which the run continues, to stderr."""
+    saved = next((f", goes on from {path.name}" for path in checkpoints(folder)), "")
+    style.err().print(
+        f"{job_line(run.problem)}\n"
+        f"[bold]layout[/] {escape(_layout(run.configuration))}\n"
+        f"[bold]recipe[/] {_recipe(run.problem.run_options, run.problem.training.learning_rate)}\n"
+        f"[bold]run[/]    {escape(str(folder))}{saved}\n"
+    )
+
+
+def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None:
+    """Print how the run ended, its steps and samples by the valid `lines` of its ledger, and its newest checkpoint, to stderr."""
+    steps = [line for line in lines if line["event"] == ledger.STEP]
+    endings = {Ending.FINISHED: "[green]trained to its end[/]", Ending.FAILED: "[red]failed[/]"}
+    rows = [("run", endings.get(outcome.ending, outcome.ending.value))]
+    if outcome.ending is Ending.FAILED:
+        rows += [("cause", escape(outcome.last.cause)), ("words", escape(str(outcome.folder / logs.STDERR)))]
+    if steps:
+        rows += [
+            ("steps", f"{len(steps):,}, loss {style.number(steps[-1]['loss'])}"),
+            ("samples", f"{ledger.require_whole(lines):,}, each once and in order"),
+        ]
+    rows += [("saved", escape(str(path))) for path in checkpoints(folder)[:1]]
+    style.err().print(*(f"[bold]{name:<8}[/]{value}" for name, value in rows), sep="\n")
+
+
+def print_refined(table: "Table", better: "Table", seen: Sequence["StepTimeObservation"], folder: Path) -> None:
+    """Print what a run's step times have changed in a table, to stderr."""
+    before, after = ({row.configuration: row for row in each.rows} for each in (table, better))
+    style.err().print(f"[bold]table[/]   refined by {sum(each.steps for each in seen):,} steps: {escape(str(folder))}")
+    for configuration in dict.fromkeys(each.configuration for each in seen):
+        was, now = before.get(configuration), after[configuration]
+        told = f"{style.rate(was.steps_per_s, was.stddev)} steps/s in the table" if was else "not in the table"
+        style.err().print(f"        {escape(_layout(configuration))}: {style.rate(now.steps_per_s, now.stddev)} steps/s, {told}")
+
+
+def print_worth(account: Mapping[str, float | None]) -> None:
+    """Print what the decisions of a run have gained, to stderr; print nothing if that is not known."""
+    gain, regret = account["gain"], account["regret"]
+    if gain is not None and regret is not None:
+        brought = f"{gain:+.1%} over staying as it began" if account["changed"] else "nothing was changed"
+        style.err().print(f"[bold]worth[/]   {brought}; {regret:.1%} short of the best of the table at every moment")
+
+
+def make_run_view(run: RunSpec, folder: Path, interruption: Interruption) -> "PlainRunView":
+    """Return the live view on a terminal, else the one that prints plain lines."""
+    kind = LiveRunView if style.err().is_terminal else PlainRunView
+    return kind(run, folder, interruption)
+
+
+class PlainRunView(RunListener):
+    """Prints a line for each event, and one every LINE_S seconds for the progress."""
+
+    def __init__(self, run: RunSpec, folder: Path, interruption: Interruption) -> None:
+        self._run, self._folder, self._interruption = run, folder, interruption
+        self._tail = Tail(folder)
+        self._last: Line | None = None
+        self._times = deque[float](maxlen=RECENT)
+        self._steps_of_attempt = 0
+        self._shown_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def began(self, attempt: Path) -> None:
+        """Reset the state, because a new attempt has nothing to save yet."""
+        self._steps_of_attempt = 0
+        self._last = None
+
+    def stepped(self, measurement: Measurement) -> None:
+        """Count a step, which there is to save from now on."""
+        self._steps_of_attempt += 1
+
+    def failed(self, attempt: Path, result: TrialResult) -> None:
+        """Print why an attempt failed, and the state from which the run continues."""
+        self._look()
+        saved = next((path.name for path in checkpoints(self._folder)), "the beginning")
+        style.err().print(f"[red]attempt {int(attempt.name)} {result.outcome}[/]: {escape(result.cause)}; the newest state is {saved}")
+
+    def tick(self) -> None:
+        """Show new events; raise KeyboardInterrupt if the user asked to stop and there is nothing to save."""
+        if not self._steps_of_attempt:
+            self._interruption.check()
+        self._look()
+        self._show()
+
+    def stop_requested(self) -> bool:
+        """Return True if the user asked to stop, by a signal or a file."""
+        return self._interruption.asked or (self._folder / STOP).exists()
+
+    def _look(self) -> None:
+        for line in self._tail.new():
+            if line["event"] == ledger.STEP:
+                if self._last is None or any(self._last[name] != line[name] for name in ("configuration", "global_batch")):
+                    self._times.clear()  # another attempt or configuration has another speed
+                self._last = line
+                self._times.append(line["step_time_s"])
+                if not line["updated"]:
+                    style.err().print(f"step {line['step']}: [yellow]gradients are not finite[/]; no weight was changed")
+            elif text := _event(line):
+                style.err().print(text)
+
+    def _show(self) -> None:
+        if self._last is not None and time.monotonic() - self._shown_at >= LINE_S:
+            self._shown_at = time.monotonic()
+            style.err().print("   ".join(f"{name} {value}" for name, value in self._facts(self._last) if name != "layout"))
+
+    def _facts(self, line: Line) -> list[tuple[str, str]]:
+        """Return names and texts that describe the progress of the run after a step."""
+        seen, total = line["samples"][1], self._run.problem.run_options.samples
+        speed = len(self._times) / sum(self._times)
+        per_s = speed * line["global_batch"]
+        left = f", {format_seconds(max(0, total - seen) / per_s)} left" if total else ""
+        known = f"{format_number(line['noise_scale'])} sequences" if line["health"] == "healthy" else line["health"].replace("_", " ")
+        return [
+            ("steps", f"{line['step'] + 1:,}"),
+            ("samples", f"{seen:,}{f' of {total:,}' if total else ''}{left}"),
+            ("loss", f"{style.number(line['loss'])}   learning rate {line['learning_rate']:.3g}"),
+            ("speed", f"{format_number(speed)} steps/s, {format_number(per_s)} samples/s"),
+            ("noise", f"{known}"),
+            ("layout", f"{line['configuration']}, {format_batch(line['global_batch'], line.get('local_batches', ()))}"),
+        ]
+
+
+class LiveRunView(PlainRunView):
+    """Shows events, which scroll by, above a live view of the run's progress."""
+
+    def __init__(self, run: RunSpec, folder: Path, interruption: Interruption) -> None:
+        super().__init__(run, folder, interruption)
+        self._live = Live(console=style.err(), auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def _show(self) -> None:
+        if time.monotonic() - self._shown_at >= REFRESH_S:
+            self._shown_at = time.monotonic()
+            self._live.update(self._view(), refresh=True)
+
+    def _view(self) -> RenderableType:
+        rows = self._facts(self._last) if self._last else [("steps", "the ranks are starting")]
+        if self._interruption.asked:
+            rows += [("stop", "behind this step, once the state is saved; Ctrl-C again stops at once")]
+        return Group(Text(), *(Text.from_markup(f"  [bold]{name:<8}[/]{escape(value)}") for name, value in rows))
+
+
+def _event(line: Line) -> str:
+    """Return the words for a line of the ledger that is no step; empty if it need not be shown."""
+    seconds = format_seconds(sum(line["seconds"].values())) if isinstance(line.get("seconds"), dict) else ""
+    where = f"step {line['step']}:"
+    match line["event"]:
+        case "changed":
+            moved = f", {format_bytes(line['received_bytes'])} moved" if line["received_bytes"] else ""
+            return f"{where} [cyan]{escape(_after(line))}[/] after {seconds}{moved}"
+        case "rolled_back":
+            layout = escape(_after(line))
+            return f"{where} [yellow]the loss stays up: back to the weights of {line['checkpoint']}[/], [cyan]{layout}[/] after {seconds}"
+        case "not_rolled_back":
+            return f"{where} [yellow]the loss stays up, and weights cannot go back: {escape(line['failure'])}[/]"
+        case "undone" | "refused":
+            return f"{where} [yellow]change {line['event']}[/]: {escape(line['failure'])}"
+        case ledger.VALIDATED:
+            right = f", accuracy {line['accuracy']:.1%}" if line.get("accuracy") is not None else ""
+            return f"{where} held-out loss {style.number(line['loss'])}{right}, after {format_seconds(line['seconds'])}"
+        case "reordered":
+            times = f"{format_seconds(line['from_step_s'])} to {format_seconds(line['step_s'])} a step, predicted"
+            return f"{where} [cyan]the pipeline goes in another order, {escape(line['name'])}[/]: {times}"
+        case "order_taken_up":
+            return f"{where} [cyan]the pipeline goes in an order that was stored for its configuration[/]"
+        case "saved":
+            return f"{where} saved in {format_seconds(line['seconds'])}"
+        case _:
+            return ""
+
+
+def _after(line: Line) -> str:
+    return _layout(Configuration.from_dict(line["after"]), line.get("local_batches", ()))
+
+
+def _layout(configuration: Configuration, local_batches: Sequence[int] = ()) -> str:
+    return f"{configuration.id}, {format_batch(configuration.global_batch, local_batches)}"
+
+
+def _recipe(run_options: "RunOptions", learning_rate: float) -> str:
+    length = f"{run_options.samples:,} samples" if run_options.samples else "one epoch"
+    warmup = f", risen after {run_options.warmup_samples:,}" if run_options.warmup_samples else ""
+    decay = f", {run_options.decay} decay to {run_options.final_share:.0%}" if run_options.decay != "none" else ""
+    scaling = f" ({run_options.scaling} scaling)" if run_options.scaling != "none" else ""
+    return f"{length}, learning rate {learning_rate:g} at batch {run_options.reference_batch}{scaling}{warmup}{decay}"

@@ -1,0 +1,220 @@
+"""Show the progress of a study on stderr: a live view on a terminal, one line per trial elsewhere."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from typing import Self
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from oppa.cli.views import style
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.study import Lease, Study, Trial
+from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
+from oppa.trials.throughput import estimate
+from oppa.trials.trial import TrialResult
+from oppa.trials.trial_folder import Measurement
+from oppa.units import format_seconds
+
+REFRESH_S = 0.2
+LOOK_S = 1.0
+CAUSE_WIDTH = 70
+NEW, AGAIN, PRESENT, DEFAULT, REPEAT = " ", "↻", "●", "○", "✓"
+"""Marks of trials, in this order: a configuration's first search trial, a further one, the user's baseline, a search for the default, and a
+verification repeat."""
+MARKS = {SEARCH: NEW, BASELINE: DEFAULT, VERIFICATION: REPEAT}
+WORDS = {NEW: "", AGAIN: "again ", PRESENT: "the baseline, ", DEFAULT: "looking for the default, ", REPEAT: "verifying "}
+
+
+class Interruption:
+    """Records the first SIGINT, SIGTERM or SIGHUP, which is raised at the next tick; a second one is raised at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        """Handle these signals inside the context; a terminal that closes sends one of them."""
+        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def __call__(self, _signal: int, _frame: object) -> None:
+        """Handle a signal: record the first one, and raise KeyboardInterrupt for the second."""
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the user asked to stop."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+
+class PlainSearchView:
+    """Prints one line per trial that ended, whichever tuner of the study ran it."""
+
+    def __init__(self, study: Study, interruption: Interruption, problem: Problem) -> None:
+        self._study = study
+        self._interruption = interruption
+        self._baseline = problem.baseline
+        self._best: tuple[float, str] | None = None
+        ended = study.trials()
+        self._shown = {trial.id for trial in ended}
+        self._looked_at = time.monotonic()
+        self._searched = {trial.configuration for trial in ended if trial.purpose == SEARCH and trial.counts}
+        for trial in ended:
+            if trial.purpose == SEARCH and trial.feasible:
+                self._improves(trial.steps_per_s, trial.configuration)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def tick(self) -> None:
+        """Raise KeyboardInterrupt if the user asked to stop; show the trials of other tuners."""
+        self._interruption.check()
+        if time.monotonic() - self._looked_at >= LOOK_S:
+            self._show_ended()
+
+    def started(self, lease: Lease) -> None:
+        """Print nothing: a trial has one line, after its end."""
+
+    def stepped(self, measurement: Measurement) -> None:
+        """Print nothing: a trial has one line, after its end."""
+
+    def ended(self, lease: Lease, result: TrialResult) -> None:
+        """Print the lines of this trial and of others that have ended."""
+        self._show_ended()
+
+    def _show_ended(self) -> list[Trial]:
+        """Print a line for each trial that has ended since the last call, and return these trials."""
+        self._looked_at = time.monotonic()
+        new = [trial for trial in self._study.trials() if trial.id not in self._shown]
+        for trial in new:
+            style.err().print(self._line(trial))
+        self._shown |= {trial.id for trial in new}
+        return new
+
+    def _line(self, trial: Trial) -> str:
+        counts = trial.purpose == SEARCH and trial.outcome == "completed"
+        improved = counts and self._improves(trial.steps_per_s, trial.configuration)
+        speed = style.rate(trial.steps_per_s, (trial.variance or 0.0) ** 0.5) + " steps/s" if trial.steps_per_s else ""
+        rest = f"{speed:<22}{style.memory(trial.memory_bytes):>9}" if trial.outcome in MEASURED else _one_line(trial.cause)
+        kind = self._mark(trial)  # computed before this trial is added to them
+        self._searched |= {trial.configuration} if trial.purpose == SEARCH and trial.counts else set()
+        outcome = style.outcome(trial.outcome) + " " * (17 - len(trial.outcome))
+        mark = "   [bold green]best so far[/]" if improved else ""
+        return f"{trial.id:4} {kind} {self._name(trial.configuration):<36} {outcome}{rest}{mark}"
+
+    def _mark(self, trial: Lease | Trial) -> str:
+        if trial.purpose == SEARCH and trial.configuration in self._searched:
+            return AGAIN
+        return PRESENT if trial.purpose != VERIFICATION and trial.configuration == self._baseline else MARKS[trial.purpose]
+
+    def _improves(self, steps_per_s: float | None, configuration: Configuration) -> bool:
+        if steps_per_s is None or (self._best and steps_per_s <= self._best[0]):
+            return False
+        self._best = (steps_per_s, self._name(configuration))
+        return True
+
+    def _name(self, configuration: Configuration) -> str:
+        """Return the name under which a configuration is shown."""
+        return configuration.id
+
+
+class LiveSearchView(PlainSearchView):
+    """Shows the trials' lines, which scroll by, above a live view of the running trial, the incumbent and the budget."""
+
+    def __init__(self, study: Study, interruption: Interruption, problem: Problem) -> None:
+        super().__init__(study, interruption, problem)
+        self._budget = problem.limits.trials, problem.limits.wall_time_s
+        self._live = Live(console=style.err(), auto_refresh=False, transient=True)
+        self._drawn_at = 0.0
+        self._lease: Lease | None = None
+        self._started_at = time.monotonic()
+        self._times: list[float] = []
+        self._spent = (study.spent_s(), time.monotonic())
+        self._done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def tick(self) -> None:
+        """Redraw every REFRESH_S seconds; raise KeyboardInterrupt if the user asked to stop."""
+        super().tick()
+        if time.monotonic() - self._drawn_at >= REFRESH_S:
+            self._drawn_at = time.monotonic()
+            self._live.update(self._view(), refresh=True)
+
+    def started(self, lease: Lease) -> None:
+        """Show the new trial."""
+        self._lease, self._started_at = lease, time.monotonic()
+        self._times.clear()
+        self.tick()
+
+    def stepped(self, measurement: Measurement) -> None:
+        """Record a step, which the next redraw shows."""
+        self._times.append(measurement.step_time_s)
+
+    def ended(self, lease: Lease, result: TrialResult) -> None:
+        """Print the trial's line above the live view."""
+        self._lease = None
+        super().ended(lease, result)
+        self._live.update(self._view(), refresh=True)
+
+    def _show_ended(self) -> list[Trial]:
+        new = super()._show_ended()
+        self._done += sum(trial.purpose == SEARCH and trial.counts for trial in new)
+        return new
+
+    def _view(self) -> RenderableType:
+        return Group(Text(), *(Text.from_markup(f"  [bold]{name:<8}[/]{value}") for name, value in self._rows()))
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [("trial", self._trial_text())]
+        if self._best:
+            rows += [("best", f"{self._best[1]}   [green]{style.rate(self._best[0])} steps/s[/]")]
+        return [*rows, ("budget", self._budget_text())]
+
+    def _trial_text(self) -> str:
+        lease = self._lease
+        if lease is None:
+            return "choosing the next configuration"
+        seconds = format_seconds(time.monotonic() - self._started_at)
+        speed = f"   {style.rate(estimate(self._times).steps_per_s)} steps/s" if len(self._times) > 1 else ""
+        what = f"{WORDS[self._mark(lease)]}[cyan]{self._name(lease.configuration)}[/]"
+        return f"{lease.trial}  {what}   step {len(self._times)}{speed}   {seconds}"
+
+    def _budget_text(self) -> str:
+        trials, wall_time_s = self._budget
+        spent, since = self._spent
+        elapsed = spent + time.monotonic() - since
+        count = f"{self._done} of {trials} trials" if trials else f"{self._done} trials"
+        left = f", {format_seconds(max(0.0, wall_time_s - elapsed))} left" if wall_time_s else ""
+        return f"{count}   {format_seconds(elapsed)} spent{left}"
+
+
+def _one_line(text: str) -> str:
+    """Return the beginning of a cause in one line, with its markup escaped."""
+    words = escape(" ".join(text.split()))
+    return words if len(words) <= CAUSE_WIDTH else f"{words[: CAUSE_WIDTH - 1]}…"
+
+
+def make_search_view(study: Study, interruption: Interruption, problem: Problem) -> PlainSearchView:
+    """Return the live view on a terminal, else the one that prints plain lines."""
+    return (LiveSearchView if style.err().is_terminal else PlainSearchView)(study, interruption, problem)

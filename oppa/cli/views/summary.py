@@ -1,0 +1,188 @@
+"""Print the subject of a study, and its result, for people."""
+
+import re
+import statistics
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from oppa.cli.views import style
+from oppa.errors import InfeasibleError, OppaError
+from oppa.study.database import disk_errors
+from oppa.study.records import SEARCH
+from oppa.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from oppa.problem.candidates import Candidates
+    from oppa.problem.problem import Problem
+    from oppa.study import Study, Trial
+    from oppa.trials.trial_folder import Outcome
+    from oppa.tuning.equivalence import Equivalence
+    from oppa.tuning.export_best import ExportedBest
+    from oppa.tuning.result import SearchResult
+    from oppa.tuning.verification import Interval, SpeedUp
+
+
+def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") -> None:
+    """Print the job, the space, the software of trials, and the study with its number of trials, to stderr."""
+    done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
+    titles = {"interpreter": "python", "launcher": "start"}
+    started = [(titles[name], value) for name, value in problem.software.facts] if problem.software else []
+    style.err().print(
+        f"{job_line(problem)}\n"
+        f"[bold]space[/]  {len(candidates)} valid configurations\n"
+        + "".join(f"[bold]{title:<6}[/] {escape(value)}\n" for title, value in started)
+        + f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}\n"
+    )
+    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+
+
+def warn_of_unknown_device(device: str, memory_bytes: int) -> None:
+    """Print a warning to stderr if the device catalogue lacks a job's device."""
+    from oppa.problem.devices import unknown_device
+
+    if said := unknown_device(device, memory_bytes):
+        style.err().print(f"[yellow]warning[/]: {escape(said)}\n")
+
+
+def job_line(problem: "Problem") -> str:
+    """Return a line that describes the model, the batch and the devices of a job."""
+    from oppa.problem.describe import job
+
+    return f"[bold]job[/]    {escape(problem.name)}: {job(problem)}"
+
+
+def print_result(
+    result: "SearchResult",
+    learned: "Equivalence | None",
+    *,
+    why_ended: str = "",
+    exported: "ExportedBest | None" = None,
+    console: "Console | None" = None,
+) -> None:
+    """Print the winner, its comparisons, whether it learns the same, and the script that runs it; to stderr unless `console` is given."""
+    from oppa.report.words import equivalent
+
+    lines = [f"\n{why_ended}" if why_ended else "", *_contenders(result), *_comparisons(result)]
+    lines += [f"[bold]learns[/]   {equivalent(learned, result)}"] if learned else []
+    lines += _exported(exported) if exported else []
+    (console or style.err()).print("\n".join(lines))
+
+
+def _exported(exported: "ExportedBest") -> list[str]:
+    """Return lines with the script that runs the winner, and with the formats that it was exported to."""
+    run = [f"[bold]run it[/]   {escape(str(exported.script))}"] if exported.script else []
+    readme = escape(str(exported.folder / "README.md"))
+    others = f"; not {', '.join(exported.refused)}: {readme} says why" if exported.refused else f": {readme}"
+    return [*run, f"[bold]export[/]   {', '.join(exported.exported) or 'nothing'}{others}"]
+
+
+def nothing_feasible(study: "Study", problem: "Problem") -> OppaError:
+    """Return the error for a study without a feasible trial; it names the constraints that bind."""
+    trials = [trial for trial in study.trials() if trial.counts]
+    failed = [trial for trial in trials if not trial.feasible]
+    if not failed:
+        return InfeasibleError("no trial was run: the budget is spent", hint="raise `trials` or `wall_time` under [limits]")
+    counts = Counter(trial.outcome for trial in failed)
+    said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.most_common())
+    message = f"none of the {len(trials)} trials could run: {said}"
+    if len(failed) < len(trials):
+        message = f"no configuration could be run again: of {len(trials)} trials and repeats, {said}"
+    if last := next((trial.cause for trial in reversed(failed) if trial.outcome == "failed"), ""):
+        message += f"\n\nthe last failure: {last}"
+    return InfeasibleError(message, hint="\n      ".join(_remedy(outcome, study, problem) for outcome in counts))
+
+
+def _remedy(outcome: "Outcome", study: "Study", problem: "Problem") -> str:
+    if outcome == "out_of_memory":
+        limit = format_bytes(problem.cluster.usable_bytes)
+        return f"the memory limit of {limit} binds: raise it, or lower `seq_len` or the batch, or use more devices"
+    if outcome == "timed_out" and problem.command and not any(trial.step_times_s for trial in study.trials()):
+        longer = f"raise `trial_time = {format_seconds(problem.limits.trial_time_s)}` if it takes longer to start"
+        return f"no step of the program was seen: correct [command.steps], and let it print every step, unbuffered; {longer}"
+    if outcome == "timed_out":
+        return f"`trial_time = {format_seconds(problem.limits.trial_time_s)}` binds: raise it, or lower `q_max`"
+    return f"the logs of the {outcome.replace('_', ' ')} trials are in `{study.folder / 'trials'}`"
+
+
+def file_name(name: str) -> str:
+    """Return a problem's name as a file name; a task's name holds values of a table, which may contain any character."""
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "study"
+
+
+def new_folder(name: str, among: str = "studies") -> Path:
+    """Make and return the first free folder `<among>/<name>-NNN`; tuners that start at once get one each."""
+    others, number, name = Path(among), 1, file_name(name)
+    with disk_errors(others):
+        others.mkdir(exist_ok=True)
+        while True:
+            folder = others / f"{name}-{number:03d}"
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                number += 1
+
+
+def _contenders(result: "SearchResult") -> list[str]:
+    """Return a line in columns for each of the winner, the second and the default or baseline."""
+    best, second, default = result.best, _second(result), result.default
+    speed_up, margin = result.speed_up, result.margin
+    compared = speed_up or margin
+    rows = [("winner", best, compared.winner if compared else None)]
+    if second is not None:
+        rows += [("second", second, margin.other if margin else None)]
+    if default is not None and default.configuration != best.configuration:
+        rows += [(result.usual, default, speed_up.other if speed_up else None)]
+    cells = [(trial.configuration.id, *_speed(trial, result, interval), style.memory(trial.memory_bytes)) for _, trial, interval in rows]
+    id_, value, spread, _ = (max(map(len, column)) for column in zip(*cells, strict=True))
+    return [
+        f"[bold]{name:<8}[/] [cyan]{cell[0]:<{id_}}[/]   {cell[1]:>{value}} steps/s{cell[2]:<{spread}}   peak {cell[3]}"
+        for (name, *_), cell in zip(rows, cells, strict=True)
+    ]
+
+
+def _comparisons(result: "SearchResult") -> list[str]:
+    """Return the winner's margin over the second, and its speed-up over the default or the baseline."""
+    margin = [_compared("margin", result, result.margin)] if result.margin and _second(result) else []
+    said = [*_failure(result), *margin]
+    if result.default is None:
+        return [*said, "[bold]speed-up[/] unknown: no default configuration fits"]
+    if result.default.configuration == result.best.configuration:
+        return [*said, f"[bold]speed-up[/] none: nothing that was tried is faster than {result.usual_in_words}"]
+    return [*said, _compared("speed-up", result, result.speed_up)]
+
+
+def _failure(result: "SearchResult") -> list[str]:
+    """Return how the baseline failed, and that the default replaces it; empty if it did not fail."""
+    failed = result.failure
+    if failed is None:
+        return []
+    ended = f"{style.outcome(failed.outcome)} in trial {failed.id}"
+    return [f"[bold]baseline[/] [cyan]{failed.configuration.id}[/]   {ended}; the default stands in for it"]
+
+
+def _second(result: "SearchResult") -> "Trial | None":
+    """Return the runner-up; None if it is the default, or there is none."""
+    second, default = result.runner_up, result.default
+    return None if second and default and second.configuration == default.configuration else second
+
+
+def _compared(name: str, result: "SearchResult", speed_up: "SpeedUp | None") -> str:
+    if speed_up is None:
+        return f"[bold]{name:<8}[/] not verified yet: `oppa tune` with this study runs the repeats"
+    verdict = "[yellow]tied[/]: the 95% intervals overlap" if speed_up.tied else "the 95% intervals do not overlap"
+    ratio = f"[green]{speed_up.ratio.value:.2f}x[/] [{speed_up.ratio.low:.2f} - {speed_up.ratio.high:.2f}]"
+    return f"[bold]{name:<8}[/] {ratio}, {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"
+
+
+def _speed(trial: "Trial", result: "SearchResult", interval: "Interval | None") -> tuple[str, str]:
+    """Return the steps per second of the repeats, and their interval; without repeats, those of the trial."""
+    if interval:
+        return style.number(interval.value), f" [{style.number(interval.low)} - {style.number(interval.high)}]"
+    rates = [repeat.steps_per_s for repeat in result.repeats_of(trial) if repeat.steps_per_s]
+    return style.number(statistics.geometric_mean(rates) if rates else trial.steps_per_s), ""

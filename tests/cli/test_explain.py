@@ -1,0 +1,56 @@
+"""`oppa explain` as a user meets it: a constraint, a failure, or a distance to the best."""
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def test_what_is_not_valid_names_its_constraint_and_what_would_be(oppa) -> None:
+    said = oppa("explain", "job.toml", "dp=2,tp=2").stdout
+    assert "every device runs one rank" in said and "dp * tp * pp == devices" in said
+    assert "dp = 2, pp = 1 or 2, tp = 2" in said and "valid instead\n  dp = 1\n  tp = 1" in said
+
+
+def test_without_a_study_the_prior_speaks(oppa) -> None:
+    said = oppa("explain", "job.toml", "tp=2,micro_batch=4").stdout
+    assert said.startswith("dp1_tp2_pp1_z0_mbs4   the only one with tp=2,micro_batch=4\n")
+    assert "it is expected to have 0." in said and "steps/s predicted\n" in said
+    assert "likely" in said and "tried" not in said and "measured" not in said
+
+
+def test_what_was_tried_is_compared_with_the_best_repeats_with_repeats(oppa, measured) -> None:
+    said = oppa("explain", measured, "dp2_tp1_pp1_z0_mbs2").stdout
+    assert "it has 0.70 times the throughput of the best" in said
+    assert "trial 2, completed: 70.0 ± 0.7 steps/s, peak 64 MiB; 70.0 steps/s in 3 repeats" in said
+    assert "70.0 steps/s [50.4 - 97.3] predicted: what was measured lies within" in said
+    assert "best       dp2_tp1_pp1_z0_mbs4, 100 steps/s measured" in said
+
+
+def test_what_failed_says_how_and_where_its_logs_are(oppa, measured) -> None:
+    said = oppa("explain", "job.toml", "dp2_tp1_pp1_z0_mbs8", "--study", measured).stdout
+    assert "it was tried, and ended: out of memory" in said
+    assert "trial 4, out of memory, rank 1: needs 167772160 bytes" in said and "s/trials/0004_dp2_tp1_pp1_z0_mbs8" in said
+
+
+def test_what_was_never_tried_is_predicted_from_what_was(oppa, measured) -> None:
+    said = oppa("explain", measured, "dp=1,pp=2").stdout
+    assert "the best predicted of 4 with dp=1,pp=2" in said and "tried      never" in said
+    assert "faster than the best: " in said and "can be used; fits: " in said
+
+
+def test_the_best_is_told_so(oppa, measured) -> None:
+    assert "it is the best that was measured" in oppa("explain", measured, "dp=2,micro_batch=4,zero_stage=0").stdout
+
+
+def test_bad_input_is_an_error_with_a_hint(oppa, measured) -> None:
+    job = oppa.folder / "job.toml"
+    (oppa.folder / "other.toml").write_text(job.read_text().replace("global_batch = 16", "global_batch = 8"))
+    for arguments, words in (
+        (("job.toml", "ddp=2"), "did you mean `dp`?"),
+        (("job.toml", "dp=3"), "use one of 1, 2"),
+        (("job.toml", "fastest"), "`fastest` is no configuration"),
+        (("nowhere", "dp=2"), "nowhere"),
+        (("other.toml", "dp=2", "--study", measured), "is the study of another problem"),
+    ):
+        said = oppa("explain", *arguments, code=2).stderr
+        assert words in said and "Traceback" not in said

@@ -1,0 +1,76 @@
+"""`oppa pipeline-schedule` and `oppa bench schedule`."""
+
+import csv
+import json
+
+import pytest
+
+from oppa.pipeline.torch_csv import read_schedule
+from oppa.pipeline.validation import violations
+
+TIMES = "model,pp,microbatches,T_F_ms,T_B_ms,T_W_ms,T_comm_ms\nsmall,3,4,10,11,5,0.5\n"
+
+
+@pytest.fixture
+def times(oppa):
+    (oppa.folder / "times.csv").write_text(TIMES)
+    return ("--times", "times.csv", "--stages", 3, "--microbatches", 4)
+
+
+def test_an_order_is_found_drawn_and_written(oppa, times):
+    done = oppa("pipeline-schedule", *times, "--out", "made/order.csv")
+    lines = done.stdout.splitlines()
+    assert [line[0] for line in lines[:3]] == ["0", "1", "2"] and all({*line[2:]} == {*"FBW·"} for line in lines[:3])
+    assert "bubble rate" in done.stdout and "peak memory" in done.stdout
+    found = read_schedule(oppa.folder / "made" / "order.csv")
+    assert not violations(found) and found.shape.micro_batches == 4
+    assert "<svg" in (oppa.folder / "made" / "order.svg").read_text()
+
+
+def test_more_memory_is_no_slower_and_the_figures_are_json(oppa, times):
+    rates = []
+    for limit in (1, 3, 6):
+        figures = json.loads(oppa("pipeline-schedule", *times, "--memory-limit", limit, "--no-recompute", "--json").stdout)
+        assert max(figures["peak_memory"]) <= limit == figures["memory_limit"]
+        assert figures["least_span_ms"] <= figures["longest_span_ms"]
+        assert figures["bubble_rate"] == pytest.approx(1 - 4 * 26 / figures["longest_span_ms"], abs=1e-5)
+        rates.append(figures["bubble_rate"])
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_a_schedule_by_name_is_shown_as_it_is(oppa, times):
+    figures = json.loads(oppa("pipeline-schedule", *times, "--schedule", "1f1b", "--json").stdout)
+    assert figures["peak_memory"] == [3, 2, 1] and figures["least_span_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--schedule", "1f2b"), "`--schedule 1f2b` is not known"),
+        (("--schedule", "gpipe", "--memory-limit", 3), "gpipe holds 4, over the limit of 3"),
+        (("--memory-limit", 0.5), "no order keeps rank 0 within a memory limit of 0.5"),
+        (("--chunks", "one"), "`--chunks one`"),
+        (("--model", "large"), "no times of `large`"),
+        (("--times", "other.csv"), "`other.csv` is not there"),
+    ],
+)
+def test_wrong_input_is_named_and_nothing_is_written(oppa, times, words, message):
+    done = oppa("pipeline-schedule", *times, *words, "--out", "order.csv", code=2)
+    assert message in done.stderr and "hint:" in done.stderr
+    assert not (oppa.folder / "order.csv").exists()
+
+
+@pytest.mark.slow
+def test_the_benchmark_has_every_schedule_and_the_search(oppa, times):
+    rows = json.loads(oppa("bench", "schedule", "--times", "times.csv", "--json").stdout)["rows"]
+    named = {row["schedule"]: row for row in rows}
+    assert {"gpipe", "1f1b", "memory-minimal", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "search"} <= {*named}
+    assert [row["memory_limit"] for row in rows if row["schedule"] == "search"] == [1.0, 2.0]
+    assert named["1f1b"]["peak_memory"] == 3 and named["memory-minimal"]["peak_memory"] == 1
+    assert all(0 < row["bubble_rate"] < 1 and row["pp"] == 3 and row["microbatches"] == 4 for row in rows)
+
+
+def test_the_first_line_of_the_file_is_the_first_rank(oppa, times):
+    oppa("pipeline-schedule", *times, "--schedule", "zb-h1", "--out", "order.csv")
+    with (oppa.folder / "order.csv").open() as lines:
+        assert [row[0] for row in csv.reader(lines)] == ["0F0", "1F0", "2F0"]
