@@ -18,18 +18,8 @@ from oppa.report.inputs import ABSENT, Inputs
 
 SIMULATED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b", "vit")
 """OPPA's six scenarios (Tables 2 and 3, App. I): the tasks of the suite `simulated`."""
-COPUS = ("copus-3b", "copus-13b", "copus-32b", "copus-7b")
-"""COPUS's four configurations (section 6.1)."""
-PROFILED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
-"""The simulated jobs whose profiles are compared."""
-POLLUX = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
-"""Pollux's workloads, by their names in its measurements."""
-DYNAMIX = ("8", "16", "32")
-"""Numbers of simulated workers in DYNAMIX's Table I."""
 OVERHEAD = ("1000", "10000", "100000")
 """Approximate numbers of candidates that a designer chooses from."""
-ELASTIC = ("small", "medium", "large")
-"""Models whose jobs scale up and down on the simulated cluster (FlexTrain's table 2)."""
 DESIGNERS = (
     "oppa",
     "oppa-paper",

@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from oppa.bench.paired import Measure, in_turn, spread
+from oppa.bench.interleaved import Measure, in_turn, spread
 from oppa.report.record import Section
 
 BARE = """\
@@ -30,7 +30,7 @@ app()
 """
 
 
-def help_overhead(repeats: int) -> Section:
+def help_overhead(repeats: int) -> list[Section]:
     """Measure the wall-clock seconds of both programs' --help, alternately."""
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder) / "bare.py"
@@ -45,7 +45,7 @@ def help_overhead(repeats: int) -> Section:
         ("difference", spread(extra)),
     ]
     text = f"{repeats} pairs in turn; `oppa --help` adds {statistics.median(extra):.3f} s (median; at most 0.1 s is the aim)."
-    return Section(title="Help", text=text, columns=("program", "seconds: median (min - max)"), rows=rows)
+    return [Section(title="Help", text=text, columns=("program", "seconds: median (min - max)"), rows=rows)]
 
 
 def _timed(*argv: str) -> Measure:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from oppa.bench import gang
-from oppa.bench.paired import spread
+from oppa.bench import allreduce_ranks
+from oppa.bench.interleaved import spread
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time
 from oppa.cost.hardware import load_hardware
 from oppa.cost.prediction import believed
@@ -30,15 +30,16 @@ AT_LEAST_S = 0.1
 PATIENCE_S, GRACE_S = 120.0, 2.0
 
 
-def machine(repeats: int) -> Section:
+def machine(repeats: int) -> list[Section]:
     """Measure matrix products and memory of one core, and all-reduces over loopback, and compare them with the prior."""
     rows = [*_core(repeats), *(row for ranks in RANKS for row in _all_reduces(ranks))]
-    return Section(
+    made = Section(
         title="This machine, and what is believed of a CPU",
         text=f"One core in fp32, {repeats} repeats; gloo over loopback, {REDUCTIONS} repeats: median (minimum - maximum).",
         columns=("what", "unit", ">measured", ">believed"),
         rows=rows,
     )
+    return [made]
 
 
 def all_reduces(ranks: int) -> list[list[float]]:
@@ -51,7 +52,7 @@ def all_reduces(ranks: int) -> list[list[float]]:
     """
     with tempfile.TemporaryDirectory() as name:
         folder, log = Path(name), Path(name) / "ranks.log"
-        command = [sys.executable, "-m", gang.__name__, str(ranks), name, str(REDUCTIONS), *map(str, SIZES)]
+        command = [sys.executable, "-m", allreduce_ranks.__name__, str(ranks), name, str(REDUCTIONS), *map(str, SIZES)]
         guard = GuardedProcess("the benchmark's ranks", command, environment=os.environ, grace_s=GRACE_S, pass_fds=(), log=log)
         give_up_at = time.monotonic() + PATIENCE_S
         try:
@@ -59,10 +60,10 @@ def all_reduces(ranks: int) -> list[list[float]]:
                 time.sleep(0.02)
         finally:
             guard.close()
-        if not (folder / gang.ANSWER).exists():
+        if not (folder / allreduce_ranks.ANSWER).exists():
             reason = how or f"took over {PATIENCE_S:g} s"
             raise EnvironmentLackingError(f"{ranks} ranks cannot all-reduce over loopback: they {reason}", hint=logs.last_words(log))
-        seconds: list[list[float]] = json.loads((folder / gang.ANSWER).read_text())
+        seconds: list[list[float]] = json.loads((folder / allreduce_ranks.ANSWER).read_text())
         return seconds
 
 

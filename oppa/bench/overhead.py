@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from oppa import catalog
-from oppa.bench.paired import in_turn, spread
+from oppa.bench.interleaved import in_turn, spread
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
 from oppa.problem.presets import PRESETS
@@ -44,12 +44,13 @@ CHUNK = 512
 """Candidates per call of BoTorch's posterior, each as its own batch: its fastest form. Joint covariances take half as long again."""
 
 
-def overhead(repeats: int, *, sizes: Sequence[int] = tuple(SIZES)) -> list[Section]:
+def overhead(repeats: int, tasks: Sequence[str]) -> list[Section]:
     """Return seconds per step of all designers, of a cold and a warm step of `oppa`, and of the posterior on both paths.
 
-    The last two use the largest size only.
+    Each task is a number of candidates; the last two use the largest only.
     """
     torch.set_num_threads(1)
+    sizes = [int(task) for task in tasks]
     return [step_section(repeats, sizes=sizes), *_largest(repeats, max(sizes))]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from oppa.bench.declared import logged_inputs
-from oppa.bench.play import Played
+from oppa.bench.run_designer import TrialRecord
 from oppa.errors import InputError
 from oppa.report.inputs import Inputs
 from oppa.report.record import written
@@ -57,7 +57,7 @@ class Run:
         return self.task, self.designer, self.seed, self.variation
 
     @classmethod
-    def of(cls, task: BenchmarkTask, designer: str, seed: int, variation: str, played: Sequence[Played]) -> Self:
+    def of(cls, task: BenchmarkTask, designer: str, seed: int, variation: str, played: Sequence[TrialRecord]) -> Self:
         """Make the line of a run from its trials."""
         clock = [0.0]
         for each in played:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oppa.bench.declared import DESIGNERS
-from oppa.bench.play import play
+from oppa.bench.run_designer import run_designer
 from oppa.bench.runs import Log, Run
 from oppa.bench.tasks import SUITES, load_suite, suite_inputs
 from oppa.bench.variations import PLAIN, VARIATIONS, Variation
@@ -124,7 +124,7 @@ def _play(job: _Job) -> Run:
     variation = VARIATIONS[job.variation]
     task = variation.task(_tasks(job.suite, job.table, variation)[job.task])
     designer = variation.designer(job.designer, task, job.seed)
-    played = play(task, designer, variation.rule(job.designer, task), seed=job.seed, trials=job.trials)
+    played = run_designer(task, designer, variation.rule(job.designer, task), seed=job.seed, trials=job.trials)
     return Run.of(task, job.designer, job.seed, job.variation, played)
 
 

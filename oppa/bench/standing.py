@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from oppa import catalog
 from oppa.bench.declared import DATA, logged_inputs
-from oppa.bench.registry import BENCHMARKS, Benchmark, Plays, Recorded
+from oppa.bench.registry import Benchmark, Plays, Recorded, benchmarks
 from oppa.errors import InputError
 from oppa.report.inputs import ABSENT, Inputs
 
@@ -49,9 +49,10 @@ class Standing:
         return dataclasses.asdict(self)
 
 
-def standings(benchmarks: Mapping[str, Benchmark] = BENCHMARKS) -> list[Standing]:
-    """Return the standing of every record of every benchmark."""
-    return [standing(name, benchmark.shows, recorded) for name, benchmark in benchmarks.items() for recorded in benchmark.recorded]
+def standings(among: Mapping[str, Benchmark] | None = None) -> list[Standing]:
+    """Return the standing of every record of these benchmarks; of all by default."""
+    found = benchmarks() if among is None else among
+    return [standing(name, benchmark.shows, recorded) for name, benchmark in found.items() for recorded in benchmark.recorded]
 
 
 def standing(name: str, shows: str, recorded: Recorded) -> Standing:

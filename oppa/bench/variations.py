@@ -11,7 +11,7 @@ import dataclasses
 
 from torch import Tensor
 
-from oppa.bench.calibrate import held_out_beliefs
+from oppa.bench.held_out import held_out_beliefs
 from oppa.cost.coefficients import Coefficients
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import Workload

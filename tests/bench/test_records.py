@@ -5,12 +5,12 @@ from types import ModuleType
 
 import pytest
 
+from experiments.goodput import page as goodput
+from experiments.lib import recorded_page
+from experiments.norm_test import page as norm_test
+from experiments.policies import page as policies
 from oppa import catalog
-from oppa.bench import recorded_page
 from oppa.bench.ci import COMPARISONS, read_reference
-from oppa.bench.goodput import page as goodput
-from oppa.bench.norm_test import page as norm_test
-from oppa.bench.policies import page as policies
 from oppa.bench.runs import Log
 from oppa.bench.search_page import LOG, PAGE, page
 

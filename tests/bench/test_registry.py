@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from experiments.goodput import pollux
+from experiments.goodput.simulated import CASES
+from experiments.profile.simulated import JOBS
+from experiments.registry import COPUS, POLLUX, PROFILED
 from oppa import catalog
 from oppa.bench.ci import COMPARISONS
-from oppa.bench.declared import COPUS, OVERHEAD, POLLUX, PROFILED, SIMULATED, SUITES, simulated_job
-from oppa.bench.goodput import pollux
-from oppa.bench.goodput.simulated import CASES
+from oppa.bench.declared import OVERHEAD, SIMULATED, SUITES, simulated_job
 from oppa.bench.overhead import SIZES
-from oppa.bench.profile import JOBS
-from oppa.bench.registry import ALL, BENCHMARKS, inputs, quick
+from oppa.bench.registry import ALL, benchmarks, inputs, quick
 from oppa.bench.search import Comparison
 from oppa.bench.tasks import simulated_tasks
 from oppa.cli.commands.bench import bench
@@ -29,18 +30,18 @@ SIMULATED_RECORDS = {"results/search/simulated", "results/ci", "results/stopping
 
 
 def test_every_command_is_in_the_list_and_the_other_way_round() -> None:
-    assert {command.name for command in bench.registered_commands} == {*BENCHMARKS, ALL}
+    assert {command.name for command in bench.registered_commands} == {*benchmarks(), ALL}
 
 
 def test_every_record_is_a_benchmarks_or_a_studys() -> None:
     pages = [path for name in ("table.md", "README.md") for path in (HERE / "results").rglob(name)]
     studies = {path.parent for path in pages if path.read_text().startswith("# Study of")}
-    listed = {HERE / recorded.folder for benchmark in BENCHMARKS.values() for recorded in benchmark.recorded}
+    listed = {HERE / recorded.folder for benchmark in benchmarks().values() for recorded in benchmark.recorded}
     assert {path.parent for path in pages} - studies <= listed
 
 
 def test_every_declared_file_is_there() -> None:
-    for name, benchmark in BENCHMARKS.items():
+    for name, benchmark in benchmarks().items():
         for recorded in benchmark.recorded:
             absent = [each for each in recorded.inputs().absent if not each.startswith("OPPA_DATA/")]
             assert not absent, name
@@ -52,7 +53,7 @@ def test_tasks_are_those_that_the_benchmarks_run() -> None:
     assert {each.suite for each in COMPARISONS} == {"cpu", "simulated"}
 
 
-@pytest.mark.skipif(bool(BENCHMARKS["goodput-pollux"].declared.lacking), reason="NOT TESTED: Pollux's measurements are not here")
+@pytest.mark.skipif(bool(benchmarks()["goodput-pollux"].declared.lacking), reason="NOT TESTED: Pollux's measurements are not here")
 def test_so_are_pollux_workloads() -> None:
     assert all(len(pollux.workload(name).table.rows) > 1 for name in POLLUX)
 
@@ -79,10 +80,10 @@ class Checkout:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.data = folder / "project", folder / "data"
-        for name in ("oppa", "runners", "priors", "search_spaces", "examples", "results"):
+        for name in ("oppa", "experiments", "runners", "priors", "search_spaces", "examples", "results"):
             shutil.copytree(HERE / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.svg", "*.csv.gz"))
         self.data.mkdir()
-        for name in {name for benchmark in BENCHMARKS.values() for name in benchmark.declared.data}:
+        for name in {name for benchmark in benchmarks().values() for name in benchmark.declared.data}:
             (self.data / name).write_text("measured\n")
 
     def run(self, *words: str, code: int = 0) -> str:
@@ -119,7 +120,7 @@ def checkout(tmp_path_factory) -> Checkout:
         ("results/cpu-exhaustive/trials.csv", {"results/search/cpu", "results/ci"}),
         ("examples/digits.py", {"results/policies"}),
         ("OPPA_DATA/adaptdl_gradstats.csv", {"results/goodput-pollux"}),
-        ("oppa/bench/stopping.py", set()),
+        ("experiments/stopping/run.py", set()),
         ("oppa/simulator/simulator.py", set()),
     ],
 )
@@ -164,8 +165,8 @@ def test_another_job_file_joins_no_suite(checkout) -> None:
 MEASURED = """
 import json
 from oppa import catalog
-from oppa.bench.registry import BENCHMARKS
-for benchmark in BENCHMARKS.values():
+from oppa.bench.registry import benchmarks
+for benchmark in benchmarks().values():
     for recorded in benchmark.recorded:
         folder, inputs = catalog.root() / recorded.folder, recorded.inputs()
         if (folder / "runs.jsonl").exists():

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from oppa import catalog
-from oppa.bench.play import play
+from oppa.bench.run_designer import run_designer
 from oppa.bench.runs import Log, Run
 from oppa.bench.scores import best_at, best_peer, break_even_s, ratio, seconds_to, summary, to_json, trials_to, untuned
 from oppa.bench.search import Comparison, compare
@@ -94,7 +94,7 @@ def run_of(best: tuple[float, ...], seconds: tuple[float, ...], *, designer: str
 
 def test_a_play_bills_starts_failures_and_steps() -> None:
     task = small_task()
-    played = play(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=10)
+    played = run_designer(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=10)
     expected = [10 + (0 if math.isnan(rate) else 4 / rate) for rate in task.steps_per_s]
     assert [each.result.seconds for each in played] == pytest.approx(expected)
     assert len(played) == 6  # nothing is left then, whatever the budget
@@ -102,7 +102,7 @@ def test_a_play_bills_starts_failures_and_steps() -> None:
 
 def test_the_incumbent_is_the_fastest_that_ran_to_its_end() -> None:
     task = small_task()
-    played = play(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=10)
+    played = run_designer(task, InOrder(), make_rule("never", task.problem.limits), seed=0, trials=10)
     rates = task.steps_per_s.tolist()
     for k, each in enumerate(played, 1):
         feasible = [i for i in range(k) if not math.isnan(rates[i])]
@@ -111,7 +111,7 @@ def test_the_incumbent_is_the_fastest_that_ran_to_its_end() -> None:
 
 def test_a_trial_that_was_stopped_is_no_incumbent() -> None:
     task = small_task()
-    played = play(task, InOrder(), StopTest(lambda times, incumbent: incumbent is not None), seed=0, trials=10)
+    played = run_designer(task, InOrder(), StopTest(lambda times, incumbent: incumbent is not None), seed=0, trials=10)
     first = next(i for i, each in enumerate(played) if each.result.outcome == "completed")
     assert {each.result.outcome for each in played[first + 1 :]} <= {"terminated_early", "failed"}
     assert {each.incumbent for each in played[first:]} == {played[first].candidate}
@@ -123,7 +123,7 @@ def test_designers_meet_the_same_noise() -> None:
     def measured(order):
         designer = InOrder()
         designer.suggest = lambda taken: next((i for i in order if i not in taken), None)
-        played = play(task, designer, make_rule("never", task.problem.limits), seed=3, trials=6)
+        played = run_designer(task, designer, make_rule("never", task.problem.limits), seed=3, trials=6)
         return {each.candidate: each.result.step_times_s for each in played}
 
     assert measured(range(6)) == measured(range(5, -1, -1))

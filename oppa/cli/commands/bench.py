@@ -8,21 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oppa.bench.registry import ALL, measured_inputs, quick
-from oppa.bench.suites import SUITES
-from oppa.cli.commands import (
-    bench_ci,
-    bench_cluster,
-    bench_control,
-    bench_goodput,
-    bench_list,
-    bench_norm_test,
-    bench_pipelines,
-    bench_policies,
-    bench_schedule,
-    bench_search,
-    bench_service,
-)
+from oppa.bench import checkout
+from oppa.bench.registry import ALL, measured_inputs, quick, suites
+from oppa.cli.commands import bench_ci, bench_list, bench_search
 from oppa.cli.commands.bench_list import words
 
 if TYPE_CHECKING:
@@ -36,14 +24,8 @@ Tasks = Annotated[str | None, typer.Option(metavar="A,B,C", help="Run these of i
 bench = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 bench.command("search")(bench_search.search)
 bench.command("ci")(bench_ci.ci)
-bench.command("control")(bench_control.control)
-bench.command("service")(bench_service.service)
-bench.command("goodput")(bench_goodput.goodput)
-bench.command("norm-test")(bench_norm_test.norm_test)
-bench.command("policies")(bench_policies.policies)
-bench.command("schedule")(bench_schedule.schedule)
-bench.command("pipelines")(bench_pipelines.pipelines)
-bench.command("cluster-sim")(bench_cluster.cluster_sim)
+for _name, _command in checkout.commands().items():
+    bench.command(_name)(_command)
 
 
 @bench.callback()
@@ -75,11 +57,26 @@ def _measuring(name: str) -> Callable[..., None]:
     def of_tasks(repeats: Repeats = 7, tasks: Tasks = None, out: Out = None, as_json: AsJson = False) -> None:
         _measure([name], repeats, out, as_json=as_json, tasks=words(tasks))
 
-    return of_tasks if SUITES[name].tasks else command
+    return of_tasks if suites()[name].tasks else command
 
 
-for _name, _suite in SUITES.items():
+for _name, _suite in suites().items():
     bench.command(_name, help=f"{_suite.about[0].upper()}{_suite.about[1:]}.")(_measuring(_name))
+
+
+def _refusing(name: str) -> Callable[[], None]:
+    def command() -> None:
+        checkout.require_checkout(name)
+
+    return command
+
+
+for _name in () if checkout.is_checkout() else checkout.NAMES:
+    bench.command(
+        _name,
+        help="An experiment of the papers; it needs a checkout.",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(_refusing(_name))
 
 
 def _measure(names: Sequence[str], repeats: int, out: Path | None, *, as_json: bool, tasks: Sequence[str] | None = None) -> None:
@@ -90,17 +87,16 @@ def _measure(names: Sequence[str], repeats: int, out: Path | None, *, as_json: b
     sections: list[Section] = []
     figures: dict[str, object] = {}
     for name in names:
-        suite = SUITES[name]
-        extent = (repeats, tasks or suite.tasks) if suite.tasks else (repeats,)
+        suite = suites()[name]
         with style.err().status(f"{name}: {suite.about}"):
             if not as_json or out or not suite.to_json:
-                sections += (made := suite.run(*extent))
+                sections += (made := suite.sections(repeats, tasks))
             if as_json:
-                figures |= suite.to_json(*extent) if suite.to_json else {name: [dataclasses.asdict(section) for section in made]}
+                figures |= suite.json_figures(repeats, tasks) if suite.to_json else {name: [dataclasses.asdict(each) for each in made]}
         for section in [] if as_json else made:
             style.print_section(section)
     if as_json:
         typer.echo(json.dumps({**figures, "environment": provenance()}, indent=1))
     if out:
-        drawn = {} if tasks else {file: svg for name in names for file, svg in SUITES[name].figures(repeats).items()}
+        drawn = {} if tasks else {file: svg for name in names for file, svg in suites()[name].drawn(repeats).items()}
         style.err().print(f"written: {write_record(out, 'Benchmarks', sections, figures=drawn, inputs=inputs)}", markup=False)

@@ -129,7 +129,7 @@ def _profiled(
     from oppa.tuning.search import TrialExecutor
 
     again = again_with("--table", study.folder)
-    request = LaunchRequest(launcher="auto")
+    request = LaunchRequest.of(problem.launcher)
     request = request if runner.in_process else request.resolve(problem.cluster)
     trials = running_trials(runner, problem, study, request, interruption, again=again, seed=options.seed)
     watching = make_profile_view(study, interruption, problem, profiler, bound=options.loss)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from oppa.cli.views.search_view import Interruption
     from oppa.control.decision import Policy
     from oppa.control.throughput_index import ThroughputIndex
-    from oppa.launchers.resolve import Backend, LaunchRequest
+    from oppa.launchers.provider import Backend
+    from oppa.launchers.resolve import LaunchRequest
     from oppa.problem.configuration import Configuration
     from oppa.problem.problem import Problem
     from oppa.table.table import Table
@@ -97,7 +98,7 @@ def train(
     if control and policy:
         raise InputError(f"`--policy {policy}` beside `--control {control}`", hint="that service has a policy: leave one of them out")
     there = _there(control)
-    request = LaunchRequest(launcher=launcher, parallel=1, options=tuple(sbatch or ())).resolve(problem.cluster)
+    request = LaunchRequest.of(problem.launcher, launcher=launcher, parallel=1, sbatch=sbatch or ()).resolve(problem.cluster)
     asked = configuration if setting or source.is_dir() else None
     result, code = _supervised(
         problem,
@@ -149,7 +150,7 @@ def train_under(
         asked=configuration,
         usual=configuration,
         table=None,
-        request=LaunchRequest(launcher="auto", parallel=1).resolve(problem.cluster),
+        request=LaunchRequest.of(problem.launcher, parallel=1).resolve(problem.cluster),
         policy=policy,
         make=make,
         control=None,

@@ -74,7 +74,7 @@ def tune(
     if time is not None:
         limits = dataclasses.replace(limits, wall_time_s=parse_seconds(time))
     problem = dataclasses.replace(problem, limits=limits)
-    request = LaunchRequest(launcher=launcher, parallel=parallel, options=tuple(sbatch or ()))
+    request = LaunchRequest.of(problem.launcher, launcher=launcher, parallel=parallel, sbatch=sbatch or ())
     options = TuneOptions(designer=designer, seed=seed, transfer=transfer, request=request, simulator=simulator)
     result, error = _in_session(problem, study, options)
     if as_json:

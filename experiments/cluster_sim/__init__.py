@@ -1,0 +1,1 @@
+"""Simulate elastic jobs on a shared cluster (FlexTrain, section 6)."""

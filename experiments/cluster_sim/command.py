@@ -1,0 +1,48 @@
+"""`oppa bench cluster-sim`: simulate elastic jobs on a shared cluster."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+OUT = "Run the experiments, too (20 minutes), and write the page and its figures there."
+
+SEEDS = "Traces."
+TASKS = "Models whose jobs are elastic; small, medium and large unless given."
+DAYS = "How long each trace is."
+
+
+def command(
+    seeds: Annotated[int, typer.Option(min=1, help=SEEDS)] = 5,
+    days: Annotated[float, typer.Option(min=1, help=DAYS)] = 90.0,
+    tasks: Annotated[str | None, typer.Option(metavar="A,B,C", help=TASKS)] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
+) -> None:
+    """How much sooner elastic jobs are done, and how long others wait, on five traces like Seren's; some minutes."""
+    from experiments.cluster_sim import run as bench
+    from experiments.cluster_sim.page import sections, write_page
+    from oppa.bench.registry import inputs
+    from oppa.cli.commands.bench_list import words
+    from oppa.cli.views import style
+    from oppa.cli.views.status import showing_status
+
+    asked = inputs("cluster-sim", words(tasks), seeds=seeds, days=days)
+    with showing_status() as tell:
+        tables = bench.scale_tables(tell, asked.tasks)
+        every = range(seeds)
+        ran = bench.run(bench.headline(every, days), tables, tell)
+        if out:
+            tell("shares")
+            shares = bench.run(bench.shares(every[:2], days), tables, tell)
+            tell("thresholds and windows")
+            thresholds = bench.run(bench.thresholds(every[:3], days), tables, tell)
+            measured = bench.run(bench.measured(every[:2], days), tables, tell) if bench.MEASURED in tables else []
+            written = write_page(out, ran, shares, thresholds, measured, tables, inputs=asked)
+            style.err().print(f"written: {written}", markup=False)
+    if as_json:
+        typer.echo(json.dumps(bench.to_json(ran), indent=1))
+        return
+    for section in sections(ran):
+        style.print_section(section)

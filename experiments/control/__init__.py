@@ -1,0 +1,1 @@
+"""Measure gradient statistics, layout changes and profiles on real ranks (COPUS)."""

@@ -1,0 +1,44 @@
+"""`oppa bench control`: measure what it costs to watch a training run, to change it, and to predict what a change is worth."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PARTS = "Measure these alone: statistics, cuda, resharding, profile."
+REPEATS = "Restarts of each change of layout; 40 times as many pairs of steps of each layout."
+
+
+def command(
+    repeats: Annotated[int, typer.Option(min=1, help=REPEATS)] = 5,
+    parts: Annotated[str | None, typer.Option(metavar="A,B,C", help=PARTS)] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout, as fractions.")] = False,
+) -> None:
+    """Measure gradient statistics, changes of layout against a restart, and an active profile against an exhaustive one.
+
+    All of it runs on real ranks and takes half an hour.
+    """
+    from experiments.control.run import chosen, measure, to_json
+    from oppa.bench.registry import inputs
+    from oppa.cli.commands.bench_list import words
+    from oppa.cli.views import style
+    from oppa.cli.views.status import showing_status
+    from oppa.report.record import provenance, write_record
+
+    names = words(parts)
+    asked = {"repeats": repeats} | ({} if names is None else {"parts": list(names)})
+    measured = chosen(names)
+    with showing_status() as tell:
+        found = measure(repeats, tell, measured)
+    sections = [section for each in found for section in each.sections]
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(to_json(found, provenance()), indent=1))
+    else:
+        for section in sections:
+            style.print_section(section)
+    if out:
+        written = write_record(out, "Control", sections, inputs=inputs("control", None, **asked))
+        style.err().print(f"written: {written}", markup=False)

@@ -1,0 +1,31 @@
+"""Run each scheme with each seed, and for each norm test also the constant batch of its average size."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from experiments.lib.recorder import Recorder
+from experiments.lib.run_trace import Track
+from experiments.norm_test.schemes import BATCHES, CONSTANT, Scheme, adaptive, constant, is_norm_test, matching
+
+JOB = Path("examples", "norm_test.toml")
+
+
+def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
+    """Train all runs that are not in `folder` yet, seed by seed; `work` receives the ledgers.
+
+    Raises:
+        EnvironmentLackingError: a run fails.
+    """
+    recorder = Recorder(job=JOB, folder=folder, work=work, tell=tell)
+    table = recorder.table(BATCHES)
+    for seed in seeds:
+        schemes = [*adaptive(table), *(constant(table, batch) for batch in CONSTANT)]
+        turned = seed % len(schemes)  # so that drift affects all schemes equally
+        tracks = [_trained(recorder, each, seed) for each in schemes[turned:] + schemes[:turned]]
+        averages = [track.average_batch for track in tracks if is_norm_test(track.variant)]
+        for batch in sorted({matching(table, average) for average in averages} - {*CONSTANT}):
+            _trained(recorder, constant(table, batch), seed)
+
+
+def _trained(recorder: Recorder, scheme: Scheme, seed: int) -> Track:
+    return recorder.train(scheme.name, seed, scheme.begins, "--policy", scheme.policy)

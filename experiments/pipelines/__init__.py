@@ -1,0 +1,1 @@
+"""Compare real runs of pipelines with their predictions (FlexTrain)."""

@@ -1,0 +1,198 @@
+"""Write the page of all policies on one job from the recorded runs in the same folder."""
+
+import dataclasses
+import functools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.lib.recorded_page import Page, page_of, written_page
+from experiments.lib.run_trace import Track, facts_of, recorded, time_to_accuracy
+from experiments.policies.run import LEARNED, LEARNED_FIRST, PROPORTIONAL, STATIC
+from experiments.policies.variations import OF, VARIATIONS
+from oppa.report.figures import Axis, Series, lines
+from oppa.report.record import Section
+
+RECORD = Path("results", "policies")
+COMMAND = "oppa bench policies --run"
+TARGET = 0.95
+"""Target accuracy on held-out samples."""
+VARIED_TARGET = 0.9
+"""Target accuracy of the variations, some of which train more slowly."""
+COLUMNS = (">to the target, s", ">over seeds", ">sooner", ">steps", ">bsz.", ">all, s", ">loss", ">accuracy", ">seeds")
+SIZED = (STATIC, PROPORTIONAL)
+"""Policies with one variant per batch; the best variant represents the policy."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PolicyResults:
+    """Holds all runs of one job."""
+
+    tracks: Sequence[Track]
+
+    @classmethod
+    def read(cls, folder: Path) -> "PolicyResults":
+        """Read all recorded runs of the example; raises InputError if there are none."""
+        return cls([Track.read(path) for path in recorded(folder, COMMAND) if OF not in path.name.partition(".csv")[0]])
+
+    @classmethod
+    def of_variation(cls, folder: Path, name: str) -> "PolicyResults":
+        """Read the recorded runs of a variation, which may have none; each keeps only the name of its policy."""
+        found = [Track.read(path) for path in sorted((folder / "runs").glob(f"{name}{OF}*.csv.gz"))]
+        return cls([dataclasses.replace(each, variant=each.variant.partition(OF)[2]) for each in found])
+
+    @functools.cached_property
+    def by_variant(self) -> Mapping[str, Mapping[int, Track]]:
+        """Return the runs by variant and seed; variants that reach the target sooner come first."""
+        names = sorted({track.variant for track in self.tracks})
+        found = {
+            name: {each.seed: each for each in sorted(self.tracks, key=lambda each: each.seed) if each.variant == name} for name in names
+        }
+        return dict(sorted(found.items(), key=lambda item: statistics.median(map(_reached_s, item[1].values()))))
+
+    @functools.cached_property
+    def policies(self) -> Mapping[str, str]:
+        """Return the variant that represents each policy: that of its best batch, if it has several."""
+        found = dict[str, str]()
+        for name in self.by_variant:
+            policy = name.rpartition("-")[0] if name.rpartition("-")[2].isdigit() else name
+            found.setdefault(policy, name)
+        return found
+
+    def median(self, variant: str, of: Callable[[Track], float]) -> float:
+        """Return the median of a figure over the seeds of a variant."""
+        return statistics.median(map(of, self.by_variant[variant].values()))
+
+    def saved(self, variant: str, beside: str, target: float = TARGET) -> list[float]:
+        """Return the share of time that a variant saves over another until the target, seed by seed.
+
+        Seeds in which neither reaches the target are left out. The value is minus infinity if only the other reaches it, and 1 if only this
+        variant does.
+        """
+        ours, theirs = self.by_variant[variant], self.by_variant[beside]
+        pairs = [tuple(time_to_accuracy(each[seed], target) for each in (ours, theirs)) for seed in ours if seed in theirs]
+        return [1 - one / other for one, other in pairs if math.isfinite(one) or math.isfinite(other)]
+
+
+def to_json(results: PolicyResults, folder: Path) -> dict[str, Any]:
+    """Return the figures of each policy and their provenance."""
+    policies = {
+        policy: {
+            "variant": name,
+            "time_to_target_s": _finite(results.median(name, _reached_s)),
+            "steps": results.median(name, lambda track: len(track.steps)),
+            "final_loss": results.median(name, lambda track: float(track.held_out["loss"].iloc[-1])),
+            "final_accuracy": results.median(name, _last_accuracy),
+        }
+        for policy, name in results.policies.items()
+    }
+    return {"target_accuracy": TARGET, "policies": policies, **facts_of(folder, recorded(folder, COMMAND))}
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page and its figures to the folder of the runs."""
+    return written_page(folder, page(folder))
+
+
+def page(folder: Path) -> Page:
+    """Return the page and its figures."""
+    results, title = PolicyResults.read(folder), "All policies on one job: digits on four workers of different speed"
+    figures = {"accuracy.svg": _accuracies(results), "batches.svg": _batches(results)}
+    return page_of(folder, COMMAND, title, sections(folder), figures)
+
+
+def sections(folder: Path) -> list[Section]:
+    """Return a table of all policies on the example, and one of its variations if there are recorded runs."""
+    varied = {each.title: PolicyResults.of_variation(folder, each.name) for each in VARIATIONS}
+    rows = [line for title, results in varied.items() for line in _varied(title, results)]
+    return [_policies(PolicyResults.read(folder)), *([_variations(rows)] if rows else [])]
+
+
+def _policies(results: PolicyResults) -> Section:
+    static = results.policies.get(STATIC)
+    text = (
+        f"Seconds of steps and changes until {TARGET:.0%} of held-out digits are told; medians over seeds. All see as many samples. "
+        f"Sooner: than `{static}`, the best static batch, seed by seed. bsz.: mean samples of a step; all: seconds of the whole run; "
+        "loss and accuracy: of held-out samples in the end."
+    )
+    rows = [[name, *_figures(results, name, static)] for name in results.by_variant]
+    return Section(title="Policies", text=text, columns=("policy", *COLUMNS), rows=rows)
+
+
+def _variations(rows: Sequence[Sequence[object]]) -> Section:
+    text = (
+        f"The same with some of the job changed, until {VARIED_TARGET:.0%} are told, all from a batch of {LEARNED_FIRST}; sooner: "
+        "than that batch shared out evenly. `rl` was learned on the simulated job, but for the policy that is carried over; it runs only "
+        "where exploring runs speak for it."
+    )
+    return Section(title="Optimizers, workers, and a policy carried over", text=text, columns=("job", "policy", *COLUMNS), rows=rows)
+
+
+def _varied(title: str, results: PolicyResults) -> list[list[object]]:
+    """Return a row for each policy, the static batch first."""
+    names = [name for name in (STATIC, PROPORTIONAL, LEARNED) if name in results.by_variant]
+    return [[title if name == names[0] else "", name, *_figures(results, name, STATIC, VARIED_TARGET)] for name in names]
+
+
+def _figures(results: PolicyResults, name: str, beside: str | None, target: float = TARGET) -> list[object]:
+    """Return the cells of COLUMNS."""
+    times = sorted(time_to_accuracy(track, target) for track in results.by_variant[name].values())
+    saved = results.saved(name, beside, target) if beside is not None and beside in results.by_variant and name != beside else []
+    return [
+        _seconds(statistics.median(times)),
+        f"{_seconds(times[0])} to {_seconds(times[-1])}",
+        _sooner(statistics.median(saved)) if saved else "",
+        f"{results.median(name, lambda track: len(track.steps)):g}",
+        f"{results.median(name, lambda track: track.average_batch):.0f}",
+        f"{results.median(name, lambda track: float(track.clock_s[-1])):.1f}",
+        f"{results.median(name, lambda track: float(track.held_out['loss'].iloc[-1])):.3f}",
+        f"{results.median(name, _last_accuracy):.1%}",
+        len(results.by_variant[name]),
+    ]
+
+
+def _reached_s(track: Track) -> float:
+    return time_to_accuracy(track, TARGET)
+
+
+def _last_accuracy(track: Track) -> float:
+    """Return the mean of the last five evaluations, because one evaluation has few samples."""
+    return float(track.held_out["accuracy"].iloc[-5:].mean())
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}" if math.isfinite(value) else "never"
+
+
+def _sooner(share: float) -> str:
+    return f"{share:+.0%}" if math.isfinite(share) else "never"
+
+
+def _accuracies(results: PolicyResults) -> tuple[str, str]:
+    drawn = []
+    for policy, name in results.policies.items():
+        looks = [track.held_out for track in results.by_variant[name].values()]
+        end = min(each["clock_s"].iloc[-1] for each in looks)
+        grid = np.linspace(max(each["clock_s"].iloc[0] for each in looks), end, 100)
+        middle = np.median([np.interp(grid, each["clock_s"], each["accuracy"]) for each in looks], axis=0)
+        drawn.append(Series(name=policy, x=grid.tolist(), y=middle.tolist()))
+    caption = "Accuracy on held-out samples against seconds of steps and changes: medians over seeds, the best batch of those that have one"
+    return caption, lines({"": drawn}, x=Axis(label="seconds"), y=Axis(label="accuracy"), description=caption)
+
+
+def _batches(results: PolicyResults) -> tuple[str, str]:
+    drawn = [
+        Series(name=policy, x=track.samples.tolist(), y=track.steps["global_batch"].astype(float).tolist())
+        for policy, name in results.policies.items()
+        for track in [next(iter(results.by_variant[name].values()))]
+    ]
+    caption = "Global batch against samples seen, first seed"
+    return caption, lines({"": drawn}, x=Axis(label="samples"), y=Axis(label="global batch", log=True), description=caption, steps=True)

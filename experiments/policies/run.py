@@ -1,0 +1,53 @@
+"""Train digits on four workers of different speed, under each policy and with each seed."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from experiments.lib.recorder import Recorder
+from experiments.norm_test.schemes import Scheme, fastest_at
+from oppa.table import Table
+
+JOB = Path("examples", "digits.toml")
+BATCHES = (32, 64, 128, 256)
+"""Global batches of the table and of static runs."""
+FIRST = 32
+"""Initial batch of adaptive policies, except the learned one."""
+LEARNED_FIRST = 64
+"""Initial batch of the learned policy, which its actions are scaled to: that of the job."""
+STATIC, PROPORTIONAL, LEARNED = "static", "proportional", "rl"
+ADAPTIVE = ("stagewise", "critical-batch", "norm-test", "goodput")
+WEIGHTS = "rl.safetensors"
+"""File of the learned weights in the record's folder."""
+EXPLORED = {f"explored-{number}": 1000 + number for number in range(4)}
+"""Runs that check the learned policy, and their seeds."""
+EPISODES, WINDOW, EXPLORED_SAMPLES = 500, 5, 40_000
+
+
+def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
+    """Train all runs that are not in `folder` yet, seed by seed; `work` receives the ledgers.
+
+    Raises:
+        EnvironmentLackingError: a run fails.
+    """
+    recorder = Recorder(job=JOB, folder=folder, work=work, tell=tell)
+    table = recorder.table(BATCHES)
+    weights, begins = folder / WEIGHTS, fastest_at(table, LEARNED_FIRST)
+    how = ["--episodes", str(EPISODES), "--window", str(WINDOW), "--out", recorder.typed(weights)]
+    recorder.once("learn", weights, "train-policy", str(JOB), *how)
+    learned = ["--policy", LEARNED, "--weights", recorder.typed(weights)]
+    for name, seed in EXPLORED.items():
+        place, setting = work / name, f"dp={begins.dp},micro_batch={begins.micro_batch}"
+        words = ["--policy", "explore", "--weights", recorder.typed(weights), "--samples", str(EXPLORED_SAMPLES), "--seed", str(seed)]
+        recorder.once(name, place, "train", str(JOB), setting, *words, "--run", recorder.typed(place))
+        learned += ["--eval-run", recorder.typed(place)]
+    every = [*((each, ("--policy", each.policy)) for each in schemes(table)), (Scheme(LEARNED, LEARNED, begins), tuple(learned))]
+    for seed in seeds:
+        turned = seed % len(every)  # so that drift affects all schemes equally
+        for scheme, said in every[turned:] + every[:turned]:
+            recorder.train(scheme.name, seed, scheme.begins, *said)
+
+
+def schemes(table: Table) -> list[Scheme]:
+    """Return the schemes that need no learned policy."""
+    sized = [Scheme(f"{policy}-{batch}", policy, fastest_at(table, batch)) for policy in (STATIC, PROPORTIONAL) for batch in BATCHES]
+    return [*sized, *(Scheme(name, name, fastest_at(table, FIRST)) for name in ADAPTIVE)]

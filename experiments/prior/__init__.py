@@ -1,0 +1,1 @@
+"""Compare the cost model with published measurements, and calibrate its coefficients (OPPA)."""

@@ -1,0 +1,83 @@
+"""Compare the prior's predictions with published measurements."""
+
+import pandas as pd
+import torch
+
+from experiments.lib.prediction_error import all_reduce_section, error, skipped, task_section, task_table
+from oppa.bench import published
+from oppa.bench.held_out import RAN
+from oppa.cost.collectives import CollectiveGroup, all_reduce_time
+from oppa.cost.hardware import load_hardware
+from oppa.cost.prediction import believed, predict_rows
+from oppa.cost.workload import machine_of
+from oppa.report.record import Section
+
+
+def prior() -> list[Section]:
+    """Compare the prior with runs of nanotron and of Megatron-LM, and with NCCL all-reduces.
+
+    If data are missing, the only section lists them.
+    """
+    if lacking := published.missing():
+        return [skipped("prior", lacking)]
+    runs = predict_rows(published.nanotron_rows())
+    return [_tasks(runs), _fitting(runs), _recomputation(), _all_reduces()]
+
+
+def all_reduce_errors() -> pd.DataFrame:
+    """Return `members`, `bytes` and `error` for NCCL all-reduces within a host of A100."""
+    measured = published.all_reduces("a100")
+    hardware = load_hardware("A100-80GB")
+    members = torch.tensor(measured["members"].to_numpy(), dtype=torch.float64)
+    payload = torch.tensor(measured["bytes"].to_numpy(), dtype=torch.float64)
+    group = CollectiveGroup(members, members, torch.ones_like(members))
+    predicted = all_reduce_time(group, payload, machine_of(hardware, "fp16", len(members)), believed(hardware))
+    return measured.assign(error=error(pd.Series(predicted.numpy()), measured["seconds"]))
+
+
+def _tasks(runs: pd.DataFrame) -> Section:
+    return task_section(
+        task_table(runs),
+        title="Which configuration is fast: nanotron on H100",
+        text=f"The {published.FILES[published.NANOTRON]}. A task is a model on so many devices, its candidates are the runs that "
+        "ended well. Some stall by chance, on 512 devices most (results/calibrate): a regret over 100% means that the one chosen did.",
+    )
+
+
+def _fitting(runs: pd.DataFrame) -> Section:
+    ran = runs["status"] == RAN
+    kinds = {"ran": ran, "failed": ~ran & runs["flag"].isna(), "failed: too few micro-batches": runs["flag"].notna()}
+    fits = runs["fits"].astype("object")
+    answers = {"fits": fits.eq(True), "does not fit": fits.eq(False), "cannot run": fits.isna()}
+    rows = [(kind, *((which & answer).sum() for answer in answers.values())) for kind, which in kinds.items()]
+    kept, refused = answers["fits"][ran].mean(), (~answers["fits"])[kinds["failed"]].mean()
+    return Section(
+        title="Which configuration fits: nanotron on H100",
+        text=f"{kept:.1%} of the runs that ended well are predicted to fit, {refused:.1%} of those that failed are predicted not to. "
+        "`failed` there lumps runs that were out of memory with all other failures, so the second figure cannot reach 100%.",
+        columns=("run / predicted", *(f">{answer}" for answer in answers)),
+        rows=rows,
+    )
+
+
+def _recomputation() -> Section:
+    runs = predict_rows(published.recomputation_rows())
+    ratios = runs["predicted_step_time_s"] / runs["step_time_s"]
+    errors = (ratios - 1).abs()
+    runs["ratio"] = ratios.map("{:.2f}".format)
+    return Section(
+        title="Large models: Megatron-LM on A100",
+        text=f"The {published.FILES[published.RECOMPUTATION]}, with tensor and interleaved pipeline parallelism: "
+        f"median error {errors.median():.1%}, largest {errors.max():.1%}.",
+        columns=("model", ">devices", "recomputation", ">predicted / measured"),
+        rows=runs[["model", "gpus", "recompute", "ratio"]].values.tolist(),
+    )
+
+
+def _all_reduces() -> Section:
+    return all_reduce_section(
+        all_reduce_errors(),
+        title="All-reduces on A100",
+        text="NCCL all-reduces of 1 MB to 1 GB within a host (vTrain's measurements), from which the belief in latency and efficiency of "
+        "links is taken.",
+    )

@@ -1,0 +1,1 @@
+"""Compare an active profile with an exhaustive one."""

@@ -1,0 +1,1 @@
+"""Compare named schedules of a pipeline with searched ones (FlexTrain, section 5)."""

@@ -1,0 +1,1 @@
+"""Measure the control service under load."""

@@ -1,0 +1,1 @@
+"""Compare the simulator with published measurements."""

@@ -1,0 +1,1 @@
+"""Compare rules that end a trial early (OPPA, section 4)."""

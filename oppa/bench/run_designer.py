@@ -1,0 +1,71 @@
+"""Run one designer on one task. Trials are simulated in process, and time passes on the task's own clock.
+
+The protocol is the same for all designers. A trial costs its start-up and the steps that it ran. Its noise depends on the seed, the
+configuration and the number of earlier trials of that configuration, so designers are compared in pairs. Each trial is recorded with the
+incumbent after it. The incumbent is the fastest configuration that ran to its end, by the mean over its trials.
+"""
+
+import dataclasses
+import time
+
+from oppa.simulator.benchmark_task import BenchmarkTask
+from oppa.simulator.executor import run_simulated
+from oppa.study import Prediction
+from oppa.trials.trial import TrialResult
+from oppa.tuning.designer import Designer, Observation, incumbent
+from oppa.tuning.stopping import StopTest, against
+
+REPEAT = 1_000_003
+"""Distance between the seeds of a configuration's trials; far larger than the number of runs."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """Records one trial of a run."""
+
+    candidate: int
+    result: TrialResult
+    prediction: Prediction | None
+    incumbent: int | None
+    """Candidate that the designer would return after this trial."""
+    thinking_s: float
+    """Wall-clock seconds that the designer took for this trial."""
+
+
+def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, seed: int, trials: int) -> list[TrialRecord]:
+    """Let a designer search a task until `trials` trials have run, or until it suggests no candidate.
+
+    Args:
+        rule: Ends trials early.
+        seed: Seed of the trials' noise.
+    """
+    played: list[TrialRecord] = []
+    seen: list[Observation] = []
+    while len(played) < trials:
+        start = time.perf_counter()
+        candidate = designer.suggest({each.candidate for each in played})
+        if candidate is None:
+            break
+        prediction, thought = designer.predict(candidate), time.perf_counter()
+        repeat = sum(each.candidate == candidate for each in played)
+        configuration = task.candidates.configuration(candidate)
+        simulated = task.simulator.simulate_trial(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
+        result = run_simulated(simulated, against(rule, seen))
+        measured = result.estimate
+        seen.append(
+            Observation.of_result(
+                candidate,
+                result,
+                rate=measured.steps_per_s if measured else None,
+                variance=measured.variance if measured else None,
+                prediction=prediction,
+            )
+        )
+        resumed = time.perf_counter()
+        designer.update(seen[-1:])
+        thinking_s = time.perf_counter() - resumed + thought - start
+        best = incumbent(seen)
+        played.append(
+            TrialRecord(candidate=candidate, result=result, prediction=prediction, incumbent=best and best[0], thinking_s=thinking_s)
+        )
+    return played

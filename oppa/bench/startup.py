@@ -1,0 +1,64 @@
+"""Measure the time to a trial's first step: forked from a fork server, against a cold torchrun."""
+
+import dataclasses
+import statistics
+import tempfile
+from pathlib import Path
+
+from oppa import catalog
+from oppa.bench.interleaved import Measure, in_turn, spread
+from oppa.errors import EnvironmentLackingError
+from oppa.problem.cluster import Cluster
+from oppa.problem.configuration import Configuration
+from oppa.problem.presets import PRESETS
+from oppa.problem.training import Limits, Training
+from oppa.report.record import Section
+from oppa.trials.local import LocalLauncher
+from oppa.trials.runner import Runner, load_runner
+from oppa.trials.trial import run_trial
+from oppa.trials.trial_folder import TrialSpec
+
+RANKS = 4
+TORCHRUN = ("{python}", "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{nproc}", "{program}")
+
+
+def startup(repeats: int) -> list[Section]:
+    """Measure the seconds from the start of a trial of 4 ranks to its first step, alternately for both ways."""
+    warm = load_runner(catalog.find("runners", "torch"))
+    cold = dataclasses.replace(warm, warm=False, command=TORCHRUN)
+    with tempfile.TemporaryDirectory() as folder, _launcher(warm) as forked, _launcher(cold) as executed:
+        ours, theirs = _set_up(forked, Path(folder) / "warm"), _set_up(executed, Path(folder) / "cold")
+        ours(), theirs()
+        pairs = in_turn(ours, theirs, repeats)
+    ratios = [cold_s / warm_s for warm_s, cold_s in pairs]
+    rows = [
+        ("forked from a warm parent, s", spread([warm_s for warm_s, _ in pairs])),
+        ("torchrun, s", spread([cold_s for _, cold_s in pairs])),
+        ("torchrun / warm", spread(ratios)),
+    ]
+    text = f"{RANKS} ranks, {repeats} pairs in turn: warm is {statistics.median(ratios):.1f} times faster."
+    return [Section(title="Trial set-up", text=text, columns=("start", "median (min - max)"), rows=rows)]
+
+
+def _launcher(runner: Runner) -> LocalLauncher:
+    return LocalLauncher(runner, study="bench-start-up", grace_s=5.0)
+
+
+def _set_up(launcher: LocalLauncher, folder: Path) -> Measure:
+    spec = TrialSpec(
+        study="bench",
+        trial=0,
+        configuration=Configuration(dp=2, tp=2, global_batch=8, micro_batch=4),
+        model=PRESETS["tiny-1m"],
+        cluster=Cluster(devices_per_host=RANKS, memory_limit_bytes=1 << 30),
+        training=Training(),
+        steps=2,
+    )
+
+    def measure() -> float:
+        result = run_trial(launcher, folder, spec, limits=Limits(trial_time_s=300.0))
+        if result.setup_s is None:
+            raise EnvironmentLackingError(f"a trial of the torch runner {result.outcome}: {result.cause}", hint="look at `oppa doctor`")
+        return result.setup_s
+
+    return measure

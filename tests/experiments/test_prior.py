@@ -1,0 +1,56 @@
+"""The suites about priors: what they say without the data, and that a fit finds what is there."""
+
+import pandas as pd
+import pytest
+import torch
+
+from experiments.lib.prediction_error import judged
+from experiments.prior.calibrate import calibrate
+from experiments.prior.run import prior
+from experiments.prior.stalls import stall_probability
+from oppa.bench.held_out import fit
+from oppa.cost.coefficients import load_beliefs, medians
+from oppa.cost.step_time import step_time
+from oppa.errors import EnvironmentLackingError
+from tests.cost.conftest import work_of
+
+
+@pytest.fixture
+def no_data(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("OPPA_DATA", str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_data")
+def test_without_data_the_prior_is_skipped_loudly(tmp_path) -> None:
+    (section,) = prior()
+    assert "SKIPPED" in section.title and str(tmp_path) in section.text
+    assert [name for name, _ in section.rows] == ["nanotron_h100.csv", "korthikanti_recompute_a100.csv", "nccl_allreduce.csv"]
+
+
+@pytest.mark.usefixtures("no_data")
+def test_without_data_nothing_is_calibrated() -> None:
+    with pytest.raises(EnvironmentLackingError, match=r"nanotron_h100.csv` is not there"):
+        calibrate()
+
+
+def test_a_perfect_prediction_is_judged_so() -> None:
+    runs = pd.DataFrame({"step_time_s": [3.0, 1.0, 2.0], "memory_bytes": [1.0, 2.0, 4.0]})
+    perfect = runs.assign(predicted_step_time_s=runs["step_time_s"], predicted_memory_bytes=runs["memory_bytes"])
+    assert judged(perfect) == {"runs": 3, "spearman": pytest.approx(1), "regret": 0, "time": 0, "memory": 0}
+    upside_down = perfect.assign(predicted_step_time_s=1 / runs["step_time_s"])
+    assert judged(upside_down)["spearman"] == pytest.approx(-1) and judged(upside_down)["regret"] == 2
+
+
+def test_a_fit_finds_the_coefficient_that_runs_tell() -> None:
+    beliefs = load_beliefs("step_time")
+    work = work_of(*({"dp": dp, "tp": tp, "pp": 1, "mbs": mbs} for dp in (1, 8) for tp in (1, 8) for mbs in (4, 8, 16)))
+    truth = {**medians(beliefs), "matmul_efficiency": torch.tensor(0.45, dtype=torch.float64)}
+    measured = pd.Series(step_time(work, truth).numpy())
+    found = fit(step_time, work, measured, beliefs, measured.index)
+    assert found["matmul_efficiency"].item() == pytest.approx(0.45, rel=0.05)
+    assert found["bubble"].item() == pytest.approx(1.0)  # no pipeline, so nothing is learned of it
+
+
+def test_the_probability_of_a_slow_host_is_that_of_its_runs() -> None:
+    runs = pd.DataFrame({"hosts": 2, "stalled": [True] * 19 + [False] * 81})  # 1 - 0.9^2
+    assert stall_probability(runs) == pytest.approx(0.1, abs=1e-3)
