@@ -49,6 +49,8 @@ def use(oppa: Path, home: Path) -> None:
     assert "<script>" in run(
         oppa.with_name("python"), "-c", "import oppa.control.service.page; print(oppa.control.service.page.page())", cwd=home
     )
+    refused = subprocess.run([str(oppa), "bench", "goodput", "--run"], cwd=home, capture_output=True, text=True, check=False)
+    assert refused.returncode == 3 and "needs a checkout" in refused.stderr, refused
     run(oppa, "init", "job.toml", cwd=home)
     assert "configurations" in run(oppa, "space", "job.toml", cwd=home)
     run(oppa, "doctor", cwd=home)

@@ -1,17 +1,29 @@
-"""The project's prose follows one rule: a docstring has a subject and a verb, or is an imperative; none begins with a preposition."""
+"""The project's language: docstrings are sentences, a public class has a name of its own, and names of the past do not return."""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("oppa", "runners", "examples")
+FOLDERS = ("oppa", "experiments", "runners", "examples")
 FRAGMENTS = frozenset(
     ["Of", "In", "By", "For", "Where", "Whether", "With", "From", "To", "At", "On", "Behind", "Beside", "Whoever", "Those", "What"]
 )
 """Words that begin a fragment rather than a sentence."""
+BANNED = frozenset(
+    [
+        *("durable", "streams", "oddities", "two_parts", "hand_over", "interpretation", "evidence", "uniform", "emptiness", "obstacles"),
+        *("Sitting", "sit_down", "Watcher", "Judge", "Finding", "Lesson", "Physics", "hopeless", "quirk", "Obstacle", "spelled_out"),
+        *("claims", "exclusion", "sweep", "quota", "wire", "places", "companions", "survey", "Place", "Imitator", "Imitation"),
+        *("offers", "Offers", "picking", "told_of", "client_of", "Situation", "BARRED", "disbelief", "Worth", "from_runs", "judgement"),
+        *("boxes", "holdings", "Said", "Agreed", "Adviser", "profiled_start", "planted_noise", "own_module", "Sketch", "folded_orders"),
+        *("comers", "Comers", "Wanted", "vain", "sitting", "telling", "question", "_Wishes", "canvas", "tracks", "training_gang"),
+    ]
+)
+"""Names that the glossary replaced, as modules, classes, functions and constants."""
 
 
 def docstrings(file: Path) -> Iterator[tuple[int, str]]:
@@ -37,3 +49,30 @@ def test_no_docstring_begins_with_a_preposition(folder: str) -> None:
 def test_a_fragment_is_found(tmp_path: Path) -> None:
     (tmp_path / "file.py").write_text('"""Return it."""\n\n\nclass A:\n    x: int\n    """Of each phase."""\n')
     assert [text.split()[0] in FRAGMENTS for _, text in docstrings(tmp_path / "file.py")] == [False, True]
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    """Yield every module of the package and of the experiments."""
+    for folder in ("oppa", "experiments"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            yield file, ast.parse(file.read_text())
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    defined = defaultdict(list)
+    for file, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                defined[node.name].append(str(file.relative_to(ROOT)))
+    assert not {name: files for name, files in defined.items() if len(files) > 1}
+
+
+def test_no_name_of_the_past_returns() -> None:
+    found = set()
+    for file, tree in modules():
+        named = {file.stem, *(each.name for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef))}
+        named |= {
+            target.id for each in tree.body if isinstance(each, ast.Assign) for target in each.targets if isinstance(target, ast.Name)
+        }
+        found |= {f"{file.relative_to(ROOT)}: {name}" for name in named & BANNED}
+    assert not found

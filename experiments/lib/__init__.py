@@ -1,1 +1,1 @@
-"""What the experiments share: recorded runs and their pages, pools of ranks, and published measurements."""
+"""Share among experiments: recorded runs and their pages, pools of ranks, and published measurements."""

@@ -48,7 +48,7 @@ REGRET, SECONDS = 0.01, 1 / 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileResult:
+class PlayedProfile:
     """Holds the result of a profile that ran to its end."""
 
     rows: Sequence[TableRow]
@@ -65,8 +65,8 @@ class ProfileComparison:
     seed: int
     candidates: int
     batches: tuple[int, ...]
-    active: ProfileResult
-    exhaustive: ProfileResult
+    active: PlayedProfile
+    exhaustive: PlayedProfile
     regret: Regret
 
     @property
@@ -110,7 +110,7 @@ def task_of(name: str) -> BenchmarkTask:
     return BenchmarkTask(name=name, problem=problem, candidates=problem.candidates(), simulator=Simulator.of(problem))
 
 
-def play(task: BenchmarkTask, profiler: Profiler, rule: StopTest, *, seed: int) -> ProfileResult:
+def play(task: BenchmarkTask, profiler: Profiler, rule: StopTest, *, seed: int) -> PlayedProfile:
     """Run a profiler on a task until it suggests no candidate.
 
     The noise of a trial depends only on seed, configuration and repeat.
@@ -127,7 +127,7 @@ def play(task: BenchmarkTask, profiler: Profiler, rule: StopTest, *, seed: int) 
         profiler.update([Observation.of_result(candidate, result, rate=rate, variance=variance, prediction=prediction)])
         tried[candidate] = repeat + 1
         seconds += result.seconds
-    return ProfileResult(rows=rows(profiler.known(), task.candidates, ()), trials=sum(tried.values()), seconds=seconds)
+    return PlayedProfile(rows=rows(profiler.known(), task.candidates, ()), trials=sum(tried.values()), seconds=seconds)
 
 
 def sections(found: Sequence[ProfileComparison]) -> list[Section]:

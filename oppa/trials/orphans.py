@@ -10,7 +10,7 @@ from oppa.trials import cgroups, processes, scratch_dirs
 from oppa.trials.processes import Process
 
 
-def sweep(study: str) -> list[Process]:
+def end_orphans(study: str) -> list[Process]:
     """End all processes of this study whose tuner is dead, and return them; remove the dead tuners' folders outside the study.
 
     A tuner is identified by its process id and start time. Two living tuners of one study on a host therefore leave each other's trials

@@ -21,11 +21,11 @@ Held = Sequence[tuple[Box, Tensor]]
 """Boxes of one whole tensor that a rank holds, with the tensors of their elements."""
 State = dict[TensorKey, list[tuple[Box, Tensor]]]
 """Boxes that a rank holds of each whole tensor."""
-Wanted = Callable[[TensorKey], Held]
+RequestedShards = Callable[[TensorKey], Held]
 """Returns the boxes of one whole tensor that a rank will hold, with the tensors to fill, which may be allocated in the call."""
 
 
-def exchange(staged: State, wanted: Wanted, source: Layout, target: Layout, group: dist.ProcessGroup | None = None) -> int:
+def exchange(staged: State, wanted: RequestedShards, source: Layout, target: Layout, group: dist.ProcessGroup | None = None) -> int:
     """Fill the tensors of the target layout from the state that all ranks have staged in the source layout.
 
     Every rank of the group calls it; the staged state is consumed.
@@ -63,7 +63,7 @@ def packed(staged: State, moving: Sequence[Transfer]) -> Tensor:
     return torch.cat([find(staged[one.key], one.box).contiguous().view(-1).view(torch.uint8) for one in moving])
 
 
-def unpack(wanted: Wanted, moving: Sequence[Transfer], message: Tensor) -> None:
+def unpack(wanted: RequestedShards, moving: Sequence[Transfer], message: Tensor) -> None:
     """Copy the boxes of a message into the wanted tensors; into both, if a rank holds two copies."""
     for one, part in zip(moving, message.split([one.nbytes for one in moving]), strict=True):
         for box, tensor in wanted(one.key):

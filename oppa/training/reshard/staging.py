@@ -49,7 +49,7 @@ class Staged:
         by_key = collections.defaultdict[TensorKey, list[Shard]](list)
         for holding in target[mesh.rank]:
             by_key[holding.key].append(holding)
-        place = places(replica)
+        place = shard_positions(replica)
         group = dist.new_group(backend="gloo") if mesh.device.type == "cuda" else None
         received_bytes = exchange(self.state, lambda key: list(map(place, by_key[key])), self.layout, target, group)
         prepare(replica, self.steps, spec.training.moments)
@@ -94,13 +94,13 @@ def prepare(replica: Replica, steps: int, moments: tuple[str, ...]) -> None:
 
 def state_of(replica: Replica, holdings: Iterable[Shard]) -> State:
     """Return the tensors of a replica for the boxes that its rank holds; they share the replica's memory."""
-    place, state = places(replica), State()
+    place, state = shard_positions(replica), State()
     for holding in holdings:
         state.setdefault(holding.key, []).append(place(holding))
     return state
 
 
-def places(replica: Replica) -> Callable[[Shard], tuple[Box, Tensor]]:
+def shard_positions(replica: Replica) -> Callable[[Shard], tuple[Box, Tensor]]:
     """Return a function that gives the box of a holding and its tensor in the replica; it creates missing moments as zeros."""
     for module in (module for stage in replica.stages for module in stage.modules()):
         if isinstance(module, FSDPModule):

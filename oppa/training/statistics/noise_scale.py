@@ -44,7 +44,7 @@ class NoiseScaleEstimate:
         return math.isfinite(self.signal) and math.isfinite(self.noise)
 
 
-def telling(groups: Iterable[Norms]) -> list[Norms]:
+def informative(groups: Iterable[Norms]) -> list[Norms]:
     """Return the norms of groups that have more than one micro-batch."""
     return [norms for norms in groups if norms.big_tokens > norms.small_tokens * (1 + _SAME)]
 
@@ -54,7 +54,7 @@ def estimate_of(groups: Iterable[Norms]) -> NoiseScaleEstimate | None:
 
     A group with one micro-batch gives no estimate and is left out of both; the result is None if no group remains.
     """
-    known = telling(groups)
+    known = informative(groups)
     if not known:
         return None
     return NoiseScaleEstimate(

@@ -27,7 +27,7 @@ from typing import Literal
 
 from oppa.errors import InputError
 from oppa.problem.training import Over
-from oppa.training.statistics.noise_scale import Norms, estimate_of, telling
+from oppa.training.statistics.noise_scale import Norms, estimate_of, informative
 
 Form = Literal["unbiased", "paper"]
 ETA: Mapping[Form, float] = {"unbiased": 0.58, "paper": 0.05}
@@ -47,7 +47,7 @@ def variance_ratio(groups: Sequence[Norms], form: Form = "unbiased", *, sample_t
     Returns:
         The ratio; None if no group remains, |g|^2 is not positive or the ratio is not finite.
     """
-    known = telling(groups)
+    known = informative(groups)
     big = sum(norms.big for norms in known)
     if not big > 0:
         return None
