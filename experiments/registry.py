@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from experiments.lib.recorded_command import recorded_command
 from oppa.bench.declared import REPLAY, SIMULATED, Declared, simulated_job
 from oppa.bench.registry import NANOTRON, PRIOR, Benchmark, with_own_command, with_own_record
 from oppa.bench.suites import Suite
@@ -22,10 +23,7 @@ DYNAMIX = ("8", "16", "32")
 ELASTIC = ("small", "medium", "large")
 """Models whose jobs scale up and down on the simulated cluster (FlexTrain's table 2)."""
 
-_COMMANDS = {
-    name: f"experiments.{name.replace('-', '_')}.command"
-    for name in ("control", "service", "goodput", "norm-test", "policies", "schedule", "pipelines", "cluster-sim")
-}
+_COMMANDS = {name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "service", "schedule", "cluster-sim")}
 _SIMULATOR = Declared(
     files=(REPLAY.as_posix(), "priors/clusters/H100.toml", "priors/clusters/A100-80GB.toml"),
     data=(*PRIOR.data, "pipeline_stage_times.csv", "pipeline_schedules_measured.csv"),
@@ -34,8 +32,58 @@ _SCHEDULES = Declared(data=("pipeline_stage_times.csv", "pipeline_schedules_meas
 
 
 def commands() -> Mapping[str, Callable[..., None]]:
-    """Return the experiments that have a command line of their own, by name."""
-    return {name: importlib.import_module(module).command for name, module in _COMMANDS.items()}
+    """Return the command lines of the experiments that are no suites, by name."""
+    return {**{name: importlib.import_module(module).command for name, module in _COMMANDS.items()}, **_recorded()}
+
+
+def _recorded() -> Mapping[str, Callable[..., None]]:
+    """Return the command lines of the experiments whose runs are recorded."""
+    more = "Interrupted, the same command continues."
+    return {
+        "goodput": recorded_command(
+            "goodput",
+            """Show the time to a target loss under the goodput policy, the critical batch size and static batches, by the newest runs.
+
+            The job is a small GPT on real text, on four emulated hosts in two racks with slow links.
+            """,
+            run=f"Train what is not recorded yet, first: hours; Linux, as root. {more}",
+            unit="seeds",
+            counts="Number of seeds for each policy.",
+            usual=10,
+            json_help="Print the figures as JSON on stdout, as fractions.",
+        ),
+        "norm-test": recorded_command(
+            "norm-test",
+            """Show losses, steps and seconds when the batch grows by the norm test, against constant batches, by the newest runs.
+
+            The job is a small Llama on real text, on four data-parallel ranks.
+            """,
+            run=f"Train what is not recorded yet, first: an hour. {more}",
+            unit="seeds",
+            counts="Number of seeds for each scheme.",
+            usual=5,
+        ),
+        "policies": recorded_command(
+            "policies",
+            """Show the seconds until an accuracy is reached under each policy, by the newest runs.
+
+            The job is a small convolutional network on digits, on four data-parallel workers of different speed.
+            """,
+            run=f"Train what is not recorded yet, first: two hours. {more}",
+            unit="seeds",
+            counts="Number of seeds for each policy.",
+            usual=3,
+            json_help="Measure the cost of decisions, too, and print all figures as JSON on stdout.",
+        ),
+        "pipelines": recorded_command(
+            "pipelines",
+            "Compare step times and memory of other pipelines with predictions from the first steps of one, by the newest runs.",
+            run="Run the pipelines first: two minutes a round. It requires writable control groups, and a quiet machine.",
+            unit="rounds",
+            counts="Number of rounds, each with a profile of its own.",
+            usual=4,
+        ),
+    }
 
 
 def _simulated(names: Collection[str], *, believed: bool) -> Declared:

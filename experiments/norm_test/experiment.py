@@ -1,0 +1,29 @@
+"""Compare the norm test with constant batches and with warm-up by stages (Lau et al., section 5)."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from experiments.lib.recorder import begin
+from experiments.norm_test import page
+from experiments.norm_test import run as runs
+from oppa import catalog
+from oppa.bench.registry import inputs
+from oppa.report.record import Section
+
+
+def record(folder: Path, seeds: int, tell: Callable[[str], None]) -> Path:
+    """Train what the folder lacks, and write the page."""
+    begin(folder, inputs("norm-test", seeds=seeds))
+    runs.run(folder, catalog.root() / "runs" / "norm-test", range(seeds), tell)
+    return page.write_page(folder)
+
+
+def to_json(folder: Path, _tell: Callable[[str], None]) -> dict[str, Any]:
+    """Return the headline figures."""
+    return page.to_json(page.NormTestResults.read(folder), folder)
+
+
+def sections(folder: Path) -> list[Section]:
+    """Return the tables of the page."""
+    return page.sections(page.NormTestResults.read(folder))
