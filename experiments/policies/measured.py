@@ -32,7 +32,7 @@ from oppa.errors import EnvironmentLackingError
 from oppa.launchers.network import LOOPBACK
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.protocol.messages import Hello
+from oppa.protocol.messages import Hello, StepFacts
 from oppa.protocol.worker import WorkerState
 from oppa.training.statistics.worker_metrics import WorkerMetrics
 
@@ -133,7 +133,7 @@ def _one(worker: WorkerMetrics, client: ControlClient, present: Configuration, n
         time.sleep(1e-4)
     begin_s = time.perf_counter()
     states: list[WorkerState] = [worker.state(BATCH)] * WORKERS
-    client.step(
+    facts = StepFacts(
         step=number,
         samples=(number + 1) * present.global_batch,
         configuration=present,
@@ -146,6 +146,7 @@ def _one(worker: WorkerMetrics, client: ControlClient, present: Configuration, n
         learning_rate=1e-3,
         workers=states,
     )
+    client.step(facts)
     while client.wanted(present) is None:
         if time.perf_counter() - begin_s > PATIENCE_S:
             raise EnvironmentLackingError(f"no decision within {PATIENCE_S:g} s", hint="is the machine busy?")

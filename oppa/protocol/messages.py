@@ -131,11 +131,9 @@ class Hello(_Message):
     """Expected seconds of a change of layout, used until one was measured."""
 
 
-class StepTaken(_Message):
-    """Report of an optimizer step."""
+class StepFacts(_Message):
+    """Facts of an optimizer step, as the run controller, the ledger and the message share them."""
 
-    type: Literal["step"] = "step"
-    number: Number
     step: Count
     samples: Count
     """Samples from the start of the run to the end of this step."""
@@ -162,6 +160,13 @@ class StepTaken(_Message):
         _shared_out(self.configuration, self.local_batches)
         return self
 
+
+class StepTaken(StepFacts):
+    """Report of an optimizer step."""
+
+    type: Literal["step"] = "step"
+    number: Number
+
     @property
     def tested(self) -> bool:
         """Return True if the gradient noise of the step was measured."""
@@ -173,11 +178,9 @@ class StepTaken(_Message):
         return self.noise_scale if self.health == "healthy" else None
 
 
-class Changed(_Message):
-    """Report of the outcome of a change of configuration."""
+class ChangeFacts(_Message):
+    """Facts of an attempted change of configuration, as the run controller, the ledger and the message share them."""
 
-    type: Literal["change"] = "change"
-    number: Number
     before: AnySetting
     after: AnySetting
     """Requested configuration."""
@@ -187,6 +190,13 @@ class Changed(_Message):
     """Duration of the change."""
     failure: Text = ""
     """Reason why the change failed; empty if it succeeded."""
+
+
+class Changed(ChangeFacts):
+    """Report of the outcome of a change of configuration."""
+
+    type: Literal["change"] = "change"
+    number: Number
 
 
 class Welcome(_Message):

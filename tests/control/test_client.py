@@ -19,15 +19,15 @@ from websockets.sync.server import serve
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.service.client import ControlClient
 from oppa.problem.configuration import Configuration
-from oppa.protocol.messages import Decided, Welcome
+from oppa.protocol.messages import Decided, StepFacts, Welcome
 from tests.control.services import PRESENT, hello, serving, step, until
 
 pytestmark = pytest.mark.slow
 
 
-def _facts(number, **changes) -> dict:
+def _facts(number, **changes) -> StepFacts:
     values = step(number, **changes)
-    return {name: getattr(values, name) for name in type(values).model_fields if name not in ("type", "number")}
+    return StepFacts.model_construct(**{name: getattr(values, name) for name in StepFacts.model_fields})
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ def client(tmp_path, table):
 
 def test_steps_arrive_in_order(client) -> None:
     for number in range(1, 101):
-        client.step(**_facts(number))
+        client.step(_facts(number))
     until(lambda: "a-job" in client.service.jobs and len(client.service.jobs["a-job"].history.points) == 100)
     assert [point["step"] for point in client.service.jobs["a-job"].history.points] == list(range(100))
 
 
 def test_an_answer_is_heard_once(client) -> None:
     for number in range(1, 6):
-        client.step(**_facts(number))
+        client.step(_facts(number))
     found = []
     until(lambda: found.append(client.wanted(PRESENT)) or found[-1] is not None)
     assert found[-1].configuration.dp == 2 and client.wanted(PRESENT) is None
@@ -58,17 +58,17 @@ def test_an_answer_is_heard_once(client) -> None:
 def test_a_late_answer_does_not_count(client) -> None:
     """It was meant for what the job has left by now."""
     for number in range(1, 6):
-        client.step(**_facts(number))
+        client.step(_facts(number))
     until(lambda: client.service.jobs.get("a-job") and client.service.jobs["a-job"].decisions)
     time.sleep(0.1)
     assert client.wanted(dataclasses.replace(PRESENT, global_batch=128)) is None and client.wanted(PRESENT) is None
 
 
 def test_what_a_message_cannot_hold_is_left_out_and_training_goes_on(client) -> None:
-    client.step(**_facts(1))
-    client.step(**{**_facts(2), "step_time_s": 0.0})
-    client.step(**{**_facts(3), "noise_scale": float("nan")})
-    client.step(**_facts(4))
+    client.step(_facts(1))
+    client.step(_facts(2).model_copy(update={"step_time_s": 0.0}))
+    client.step(_facts(3).model_copy(update={"noise_scale": float("nan")}))
+    client.step(_facts(4))
     until(lambda: "a-job" in client.service.jobs and client.service.jobs["a-job"].number == 2)
     assert client.service.jobs["a-job"].last.step == 3
 
@@ -79,7 +79,7 @@ def test_a_service_that_is_away_is_waited_for_by_nobody(tmp_path, table) -> None
     with ControlClient(f"127.0.0.1:{port}", token, hello()) as client:
         begin_s = time.monotonic()
         for number in range(1, 51):
-            client.step(**_facts(number))
+            client.step(_facts(number))
             assert client.wanted(PRESENT) is None
         assert time.monotonic() - begin_s < 1.0 and client.connections == 0
         with serving(tmp_path, table, GoodputPolicy, port) as (service, _):
@@ -93,7 +93,7 @@ def test_nothing_is_lost_when_the_service_goes_and_comes(tmp_path, table) -> Non
         for round_ in range(4):
             with serving(tmp_path, table, GoodputPolicy, port) as (service, _):
                 for number in range(25 * round_ + 1, 25 * round_ + 26):
-                    client.step(**_facts(number))
+                    client.step(_facts(number))
                 until(lambda: "a-job" in service.jobs and service.jobs["a-job"].number >= 25 * round_ + 20, timeout_s=20)  # noqa: B023
         with serving(tmp_path, table, GoodputPolicy, port) as (service, _):
             until(lambda: service.jobs["a-job"].number == 100, timeout_s=20)
@@ -105,7 +105,7 @@ def test_an_attempt_that_begins_again_goes_on_counting(tmp_path, table) -> None:
         for _ in range(2):
             with ControlClient(f"127.0.0.1:{port}", service.tokens.of_job("a-job"), hello()) as client:
                 for number in range(1, 11):
-                    client.step(**_facts(number))
+                    client.step(_facts(number))
         until(lambda: service.jobs["a-job"].number == 20)
 
 
@@ -145,7 +145,7 @@ def test_a_service_that_sends_garbage_stops_nobody(speak) -> None:
         with ControlClient(f"127.0.0.1:{server.socket.getsockname()[1]}", "token", hello()) as client:
             begin_s = time.monotonic()
             for number in range(1, 51):
-                client.step(**_facts(number))
+                client.step(_facts(number))
                 assert client.wanted(PRESENT) is None
                 time.sleep(0.01)
             assert time.monotonic() - begin_s < 2.0 and client.blocked_s < 0.5
@@ -201,7 +201,7 @@ def test_what_is_told_again_is_done_once() -> None:
 
 def test_advice_says_what_was_weighed(client) -> None:
     for number in range(1, 6):
-        client.step(**_facts(number))
+        client.step(_facts(number))
     found = []
     until(lambda: found.append(client.wanted(PRESENT)) or found[-1] is not None)
     weighed = found[-1].weighed
@@ -212,7 +212,7 @@ def test_advice_says_what_was_weighed(client) -> None:
 @pytest.mark.parametrize("token", ["wrong", ""])
 def test_with_a_wrong_token_training_goes_on_alone(token, tmp_path, table) -> None:
     with serving(tmp_path, table, GoodputPolicy) as (service, port), ControlClient(f"127.0.0.1:{port}", token, hello()) as client:
-        client.step(**_facts(1))
+        client.step(_facts(1))
         until(lambda: service.refused > 0)
         assert client.wanted(PRESENT) is None and not service.jobs
 

@@ -12,8 +12,6 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 from websockets.asyncio.client import ClientConnection, connect
@@ -21,7 +19,19 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketE
 
 from oppa.errors import ProtocolError
 from oppa.problem.configuration import Configuration
-from oppa.protocol.messages import MAX_BYTES, Ack, Changed, Decided, Hello, Refused, StepTaken, Welcome, from_service
+from oppa.protocol.messages import (
+    MAX_BYTES,
+    Ack,
+    Changed,
+    ChangeFacts,
+    Decided,
+    Hello,
+    Refused,
+    StepFacts,
+    StepTaken,
+    Welcome,
+    from_service,
+)
 from oppa.training.run.run_controller import ControllerDecision
 
 KEPT = 10_000
@@ -90,12 +100,12 @@ class ControlClient:
         self._loop.call_soon_threadsafe(self._close)
         self._thread.join(timeout=2.0)
 
-    def step(self, **facts: Any) -> None:
-        """Report a step; `facts` are the fields of StepTaken except its number."""
+    def step(self, facts: StepFacts) -> None:
+        """Report a step. Facts that a message cannot hold are logged and left out."""
         self._tell(StepTaken, facts)
 
-    def changed(self, **facts: Any) -> None:
-        """Report the outcome of a change; `facts` are the fields of Changed except its number."""
+    def changed(self, facts: ChangeFacts) -> None:
+        """Report the outcome of a change."""
         self._tell(Changed, facts)
 
     def wanted(self, present: Configuration) -> ControllerDecision | None:
@@ -118,12 +128,12 @@ class ControlClient:
             before_step=decided.before_step,
         )
 
-    def _tell(self, kind: type[StepTaken] | type[Changed], facts: Mapping[str, Any]) -> None:
+    def _tell(self, kind: type[StepTaken] | type[Changed], facts: StepFacts | ChangeFacts) -> None:
         begin_s = time.perf_counter()
         try:
-            message = kind(number=_UNNUMBERED, **facts)
+            message = kind(number=_UNNUMBERED, **dict(facts))
         except ValidationError as error:  # training continues, whatever its numbers are
-            _log.warning("a step cannot be told of: %s", error)
+            _log.warning("a step cannot be reported: %s", error)
             return
         with self._lock:
             if len(self._waiting) >= KEPT:

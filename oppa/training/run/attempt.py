@@ -13,6 +13,7 @@ from oppa.errors import CheckpointError, InputError, TrainingError
 from oppa.pipeline.profile import PipelineProfile
 from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.configuration import Configuration
+from oppa.protocol.messages import ChangeFacts, StepFacts
 from oppa.training.checkpoint.manifest import Manifest
 from oppa.training.reshard.reconfiguration import LayoutChange, Phase
 from oppa.training.run import ledger
@@ -31,6 +32,9 @@ LOOKS = 20
 """Validations over a whole run, if `validate_every` does not set their interval."""
 PATIENCE = 10
 """Consecutive steps with non-finite gradients after which training ends; such a run does not recover by itself."""
+
+_RECORDED = ("loss", "learning_rate", "step_time_s", "elapsed_s", "health", "variance_ratio", "worker_variance_ratio")
+"""Facts of a step that the ledger stores as they are."""
 
 _log = logging.getLogger(__name__)
 
@@ -173,48 +177,47 @@ class Attempt:
     def _note(self, step: Step, run: TrainingRun) -> None:
         """Write the step to the ledger, and report it to the controller and `on_step`."""
         assert self._ledger is not None
-        configuration, known = step.configuration, step.noise_scale
-        in_sequences = known.tokens_per_batch / run.spec.model.seq_len
-        ratios = _variance_ratios(step, run)
+        known, facts = step.noise_scale, self._facts(step, run)
         self._ledger.write(
             ledger.STEP,
             time=time.time(),
-            step=step.number,
+            step=facts.step,
             samples=[step.samples.start, step.samples.stop],
             shares=step.shares,
-            configuration=configuration.id,
-            global_batch=configuration.global_batch,
-            micro_batch=configuration.micro_batch,
-            loss=_number(step.loss),
-            learning_rate=step.learning_rate,
-            step_time_s=step.step_time_s,
-            elapsed_s=run.elapsed_s,
+            configuration=facts.configuration.id,
+            global_batch=facts.configuration.global_batch,
+            micro_batch=facts.configuration.micro_batch,
+            **{name: getattr(facts, name) for name in _RECORDED},
             signal=_number(known.signal),
             noise=_number(known.noise),
-            noise_scale=_number(in_sequences),
-            health=known.health.name.lower(),
-            **ratios,
+            noise_scale=_number(known.tokens_per_batch / run.spec.model.seq_len),
             updated=step.updated,
-            **({"local_batches": step.local_batches} if step.local_batches else {}),
-            **({"workers": [each.to_dict() for each in step.workers]} if step.workers else {}),
+            **({"local_batches": facts.local_batches} if facts.local_batches else {}),
+            **({"workers": [each.to_dict() for each in facts.workers]} if facts.workers else {}),
         )
         if self._controller is not None:
-            self._controller.step(
-                step=step.number,
-                samples=step.samples.stop,
-                configuration=configuration,
-                step_time_s=step.step_time_s,
-                elapsed_s=run.elapsed_s,
-                noise_scale=in_sequences if known.health is Health.HEALTHY else None,
-                health=known.health.name.lower(),
-                **ratios,
-                loss=_number(step.loss),
-                learning_rate=step.learning_rate,
-                local_batches=list(step.local_batches),
-                workers=list(step.workers),
-                accuracy=self._accuracy,
-            )
+            self._controller.step(facts)
         self._on_step(step)
+
+    def _facts(self, step: Step, run: TrainingRun) -> StepFacts:
+        """Return the facts of a step without validating them, because training continues whatever its numbers are."""
+        known, workers = step.noise_scale, run.run_options.statistics == "workers"
+        return StepFacts.model_construct(
+            step=step.number,
+            samples=step.samples.stop,
+            configuration=step.configuration,
+            local_batches=list(step.local_batches),
+            step_time_s=step.step_time_s,
+            elapsed_s=run.elapsed_s,
+            noise_scale=known.tokens_per_batch / run.spec.model.seq_len if known.health is Health.HEALTHY else None,
+            health=known.health.name.lower(),
+            variance_ratio=variance_ratio(step.norms, sample_tokens=run.spec.model.seq_len),
+            worker_variance_ratio=variance_ratio(step.norms, "paper") if workers else None,
+            loss=_number(step.loss),
+            learning_rate=step.learning_rate,
+            accuracy=self._accuracy,
+            workers=list(step.workers),
+        )
 
     def _validate(self, step: Step, run: TrainingRun) -> None:
         """Evaluate the held-out samples if this is due after a step, and write the result to the ledger."""
@@ -264,7 +267,7 @@ class Attempt:
         run.roll_back(checkpoint, configuration, local_batches)
         seconds = time.monotonic() - begin_s
         if self._controller is not None and run.mesh.rank == 0:
-            self._controller.changed(before=before, after=configuration, seconds=seconds, failure="")
+            self._controller.changed(ChangeFacts.model_construct(before=before, after=configuration, seconds=seconds))
         if self._ledger is not None:
             self._ledger.write(
                 ledger.ROLLED_BACK,
@@ -290,11 +293,13 @@ class Attempt:
         self._refused = (configuration, local_batches) if change.failure else self._refused
         if self._controller is not None and run.mesh.rank == 0:
             self._controller.changed(
-                before=change.before,
-                after=configuration,
-                local_batches=list(local_batches),
-                seconds=math.fsum(change.seconds.values()),
-                failure=change.failure[:2000],
+                ChangeFacts.model_construct(
+                    before=change.before,
+                    after=configuration,
+                    local_batches=list(local_batches),
+                    seconds=math.fsum(change.seconds.values()),
+                    failure=change.failure[:2000],
+                )
             )
         if self._ledger is not None:
             self._ledger.write(
@@ -357,15 +362,6 @@ def _layout_of(checkpoint: Path, wanted: Configuration) -> Configuration:
     """Return the configuration of a checkpoint, or the wanted one if the numbers of devices differ."""
     saved = Configuration.from_dict(Manifest.read(checkpoint).notes["configuration"])
     return saved if saved.devices == wanted.devices else wanted
-
-
-def _variance_ratios(step: Step, run: TrainingRun) -> dict[str, float | None]:
-    """Return the variance ratios that norm tests compare with a batch in sequences; None if the step has none."""
-    workers = run.run_options.statistics == "workers"
-    return {
-        "variance_ratio": variance_ratio(step.norms, sample_tokens=run.spec.model.seq_len),
-        "worker_variance_ratio": variance_ratio(step.norms, "paper") if workers else None,
-    }
 
 
 def _number(value: float) -> float | None:

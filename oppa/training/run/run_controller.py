@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from oppa.problem.configuration import Configuration
+from oppa.protocol.messages import ChangeFacts, StepFacts
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +27,11 @@ class ControllerDecision:
 class RunController(Protocol):
     """Receives the events of a run on rank 0, and may request changes. Its methods must return quickly."""
 
-    def step(self, **facts: Any) -> None:
+    def step(self, facts: StepFacts) -> None:
         """Record an optimizer step."""
         ...
 
-    def changed(self, **facts: Any) -> None:
+    def changed(self, facts: ChangeFacts) -> None:
         """Record an attempted change of configuration."""
         ...
 

@@ -57,10 +57,10 @@ class Spell:
 
     # What a controller does.
 
-    def step(self, *, step, **_):
-        self.stepped = step
+    def step(self, facts):
+        self.stepped = facts.step
 
-    def changed(self, **facts):
+    def changed(self, facts):
         self.told = facts
 
     def wanted(self, present):
