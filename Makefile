@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DONE := .venv/.installed
 
-.PHONY: help setup tune loop test check environments slurm browser faults bench bench-ci lint wheel clean
+.PHONY: help setup tune loop test check test-all environments slurm browser faults bench bench-ci lint wheel clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 16
@@ -24,10 +24,13 @@ tune: setup ## Tune the example job on this machine's CPUs: a new study each tim
 loop: setup ## Tune, profile, train and report one job on this machine, in runs/loop: ten minutes
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/loop.sh
 
-test: setup ## The tests
-	$(BIN)/python -m pytest
+test: setup ## The tests that need minutes and nothing else
+	$(BIN)/python -m pytest -m "not slow and not environment and not nightly"
 
-check: setup lint environments test bench-ci wheel ## What continuous integration runs
+check: setup lint environments test-all bench-ci wheel ## What continuous integration runs
+
+test-all: setup
+	$(BIN)/python -m pytest -m "not nightly"
 
 environments: setup ## Make the environments of DeepSpeed's and ColossalAI's runners, some minutes each
 	$(BIN)/oppa env create deepspeed
@@ -52,8 +55,8 @@ wheel: setup ## Build wheel and sdist, and test their installed form
 	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
 	$(BIN)/python tests/installed.py dist
 
-faults: setup ## Every way to die, five times over
-	OPPA_FAULT_REPEATS=5 $(BIN)/python -m pytest -m faults tests
+faults: setup ## Every way to die, five times over, and every pair that `make check` samples
+	OPPA_FAULT_REPEATS=5 $(BIN)/python -m pytest -m "faults or nightly" tests
 
 bench: setup ## Speed, as ratios measured side by side
 	$(BIN)/oppa bench all

@@ -46,7 +46,7 @@ def _recorded() -> Mapping[str, Callable[..., None]]:
 
             The job is a small GPT on real text, on four emulated hosts in two racks with slow links.
             """,
-            run=f"Train what is not recorded yet, first: hours; Linux, as root. {more}",
+            run=f"First train the runs that are not recorded, which takes hours and requires Linux as root. {more}",
             unit="seeds",
             counts="Number of seeds for each policy.",
             usual=10,
@@ -54,11 +54,11 @@ def _recorded() -> Mapping[str, Callable[..., None]]:
         ),
         "norm-test": recorded_command(
             "norm-test",
-            """Show losses, steps and seconds when the batch grows by the norm test, against constant batches, by the newest runs.
+            """Show losses, steps and seconds of the norm test and of constant batches, by the newest runs.
 
             The job is a small Llama on real text, on four data-parallel ranks.
             """,
-            run=f"Train what is not recorded yet, first: an hour. {more}",
+            run=f"First train the runs that are not recorded, which takes an hour. {more}",
             unit="seeds",
             counts="Number of seeds for each scheme.",
             usual=5,
@@ -69,44 +69,48 @@ def _recorded() -> Mapping[str, Callable[..., None]]:
 
             The job is a small convolutional network on digits, on four data-parallel workers of different speed.
             """,
-            run=f"Train what is not recorded yet, first: two hours. {more}",
+            run=f"First train the runs that are not recorded, which takes two hours. {more}",
             unit="seeds",
             counts="Number of seeds for each policy.",
             usual=3,
-            json_help="Measure the cost of decisions, too, and print all figures as JSON on stdout.",
+            json_help="Also measure the cost of decisions, and print all figures as JSON on stdout.",
         ),
         "pipelines": recorded_command(
             "pipelines",
             "Compare step times and memory of other pipelines with predictions from the first steps of one, by the newest runs.",
-            run="Run the pipelines first: two minutes a round. It requires writable control groups, and a quiet machine.",
+            run="First run the pipelines, which takes two minutes a round and requires writable control groups and an idle machine.",
             unit="rounds",
-            counts="Number of rounds, each with a profile of its own.",
+            counts="Number of rounds, each with its profile.",
             usual=4,
         ),
     }
 
 
-def _simulated(names: Collection[str], *, believed: bool) -> Declared:
-    return Declared(jobs=tuple(map(simulated_job, names)), believed=believed)
+def _simulated(names: Collection[str], *, cost_model: bool) -> Declared:
+    return Declared(jobs=tuple(map(simulated_job, names)), cost_model=cost_model)
 
 
-def _example(name: str, *files: str, believed: bool = False) -> Declared:
-    return Declared(jobs=(Path("examples", f"{name}.toml"),), files=files, believed=believed)
+def _example(name: str, *files: str, cost_model: bool = False) -> Declared:
+    return Declared(jobs=(Path("examples", f"{name}.toml"),), files=files, cost_model=cost_model)
 
 
 SUITES: Mapping[str, Suite] = {
-    "prior": Suite(about="the prior's predictions against published measurements", run="experiments.prior.run:prior", repeated=False),
+    "prior": Suite(
+        about="the prior's predictions, compared with published measurements", run="experiments.prior.run:prior", repeated=False
+    ),
     "calibrate": Suite(
         about="the coefficients of `priors/`, fitted to published measurements", run="experiments.prior.calibrate:calibrate", repeated=False
     ),
-    "simulator": Suite(about="the simulator against published measurements", run="experiments.simulator.run:simulator", repeated=False),
+    "simulator": Suite(
+        about="the simulator, compared with published measurements", run="experiments.simulator.run:simulator", repeated=False
+    ),
     "stopping": Suite(
-        about="when repetitions may end early, and how far off estimates are",
+        about="early termination of repetitions, and errors of estimates",
         run="experiments.stopping.run:stopping",
         figures="experiments.stopping.run:figures",
     ),
     "profile": Suite(
-        about="an active profile against an exhaustive one, on simulated clusters",
+        about="an active profile, compared with an exhaustive one on simulated clusters",
         run="experiments.profile.simulated:profile",
         tasks=PROFILED,
     ),
@@ -135,11 +139,13 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "prior": with_own_record("prior", SUITES["prior"], PRIOR),
     "calibrate": with_own_record("calibrate", SUITES["calibrate"], NANOTRON),
     "simulator": with_own_record("simulator", SUITES["simulator"], _SIMULATOR),
-    "stopping": with_own_record("stopping", SUITES["stopping"], _simulated(SIMULATED, believed=False)),
-    "profile": with_own_record("profile", SUITES["profile"], _simulated(PROFILED, believed=True), repeats=2, smallest="--tasks qwen2-1.5b"),
+    "stopping": with_own_record("stopping", SUITES["stopping"], _simulated(SIMULATED, cost_model=False)),
+    "profile": with_own_record(
+        "profile", SUITES["profile"], _simulated(PROFILED, cost_model=True), repeats=2, smallest="--tasks qwen2-1.5b"
+    ),
     "control": with_own_command(
         "gradient statistics, changes of layout and profiles, on real ranks",
-        _example("profile", believed=True),
+        _example("profile", cost_model=True),
         "control",
         "control --repeats 5 --out results/control",
         "control --repeats 1 --parts resharding",
@@ -157,7 +163,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         kills=20,
     ),
     "goodput": with_own_command(
-        "time to a target loss under each policy, trained for real",
+        "time to a target loss under each policy, in real training runs",
         _example("goodput"),
         "goodput",
         "goodput --run --seeds 10",
@@ -165,7 +171,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         seeds=10,
     ),
     "goodput-simulated": with_own_record(
-        "goodput-simulated", SUITES["goodput-simulated"], _simulated(COPUS, believed=False), repeats=10, smallest="--tasks copus-3b"
+        "goodput-simulated", SUITES["goodput-simulated"], _simulated(COPUS, cost_model=False), repeats=10, smallest="--tasks copus-3b"
     ),
     "goodput-pollux": with_own_record(
         "goodput-pollux",
@@ -175,10 +181,15 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         smallest="--tasks ncf",
     ),
     "norm-test": with_own_command(
-        "the norm test against constant batches", _example("norm_test"), "norm-test", "norm-test --run --seeds 5", "norm-test", seeds=5
+        "the norm test, compared with constant batches",
+        _example("norm_test"),
+        "norm-test",
+        "norm-test --run --seeds 5",
+        "norm-test",
+        seeds=5,
     ),
     "policies": with_own_command(
-        "every policy on one job",
+        "all policies on one job",
         _example("digits", "priors/learning_curves/digits.toml"),
         "policies",
         "policies --run --seeds 3",
@@ -193,7 +204,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         smallest="--tasks 8",
     ),
     "schedule": with_own_command(
-        "schedules of a pipeline, by name and searched for",
+        "schedules of a pipeline, by name and searched",
         _SCHEDULES,
         "schedule",
         "schedule --instances 100 --out results/schedule",
@@ -201,7 +212,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         instances=100,
     ),
     "pipelines": with_own_command(
-        "pipelines run for real beside their predictions", Declared(), "pipelines", "pipelines --run --rounds 3", "pipelines", rounds=3
+        "measured pipelines, compared with their predictions", Declared(), "pipelines", "pipelines --run --rounds 3", "pipelines", rounds=3
     ),
     "cluster-sim": with_own_command(
         "elastic jobs on a shared cluster, simulated",

@@ -1,19 +1,52 @@
-"""Write files so that they are on disk before anything depends on them."""
+"""Write files so that they are whole or absent, and on disk before anything depends on them."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
-def write_private(path: Path, body: bytes) -> None:
-    """Write a new file, and wait until it is on disk; an existing one is replaced.
+def write_atomically(path: Path, body: bytes, *, private: bool = False, exclusive: bool = False, durable: bool = True) -> None:
+    """Write a file as a whole: readers find the earlier file or this one.
 
-    Only its owner can read it, from the moment of its creation.
+    Args:
+        path: File to create or to replace.
+        body: Its contents.
+        private: Only the owner can read the file, from the moment of its creation.
+        exclusive: An existing file stays, and is an error.
+        durable: Wait until the file and its name are on disk.
+
+    Raises:
+        FileExistsError: the write is `exclusive`, and there is a file.
+        OSError: the file cannot be written; an existing one stays.
     """
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
+    with draft_beside(path, exclusive=exclusive, durable=durable) as draft:
+        number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+        with os.fdopen(number, "wb") as file:
+            file.write(body)
+
+
+@contextlib.contextmanager
+def draft_beside(path: Path, *, exclusive: bool = False, durable: bool = True) -> Iterator[Path]:
+    """Yield the path of a draft, for writers that take a path; the draft takes its final name at the end of the `with` block.
+
+    If the block fails, the draft is deleted. Arguments and errors are those of `write_atomically`.
+    """
+    draft = path.parent / f".{path.name}.{os.getpid()}.draft"
+    draft.unlink(missing_ok=True)
+    try:
+        yield draft
+        if durable:
+            sync(draft)
+        if exclusive:
+            os.link(draft, path)
+        else:
+            draft.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+    if durable:
+        sync(path.parent)
 
 
 def sync(path: Path) -> None:

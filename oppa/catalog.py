@@ -21,7 +21,7 @@ def root() -> Path:
             return folder
     raise EnvironmentLackingError(
         f"the installation in `{_PACKAGE}` has no `runners` folder",
-        hint="install oppa again, from its wheel or its checkout: `pip install --force-reinstall PATH`",
+        hint="install oppa again from its wheel or its checkout: `pip install --force-reinstall PATH`",
     )
 
 
@@ -64,21 +64,21 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 
-def find(kind: str, name: str, *, beside: Path | None = None) -> Path:
-    """Return the file or folder that `name` means.
+def find(kind: str, name: str, *, base: Path | None = None) -> Path:
+    """Return the file or folder of this name.
 
     Args:
         name: A path if it contains a `/` or a `.`, else a name of the catalogue.
-        beside: Folder to which a path is relative; None: the current one.
+        base: Folder to which a path is relative; None: the current one.
 
     Raises:
         InputError: there is none; the hint lists the known names, or the nearest.
     """
     if "/" in name or "." in name:
-        path = (beside or Path()) / name
+        path = (base or Path()) / name
         if not path.exists():
-            raise InputError(f"`{path}` does not exist", hint=f"known {kind.replace('_', ' ')}: {', '.join(names(kind))}")
+            raise InputError(f"`{path}` does not exist", hint=f"use one of the {kind.replace('_', ' ')} {', '.join(names(kind))}")
         return path.resolve()
     if name not in names(kind):
-        raise InputError(f"`{name}` is none of the {kind.replace('_', ' ')}", hint=nearest(name, names(kind)))
+        raise InputError(f"`{name}` is not one of the {kind.replace('_', ' ')}", hint=nearest(name, names(kind)))
     return root() / kind / (name if kind == "runners" else f"{name}.toml")

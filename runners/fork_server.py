@@ -70,9 +70,9 @@ class Parent:
             self.tell("failed", launch_id=request["launch_id"], cause=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
 
     def start(self, request, rank):
-        """Fork one rank, and watch for its end."""
+        """Fork one rank, and monitor it until it ends."""
         threads = len(list(Path("/proc/self/task").iterdir()))
-        assert threads == 1, f"a fork of {threads} threads copies one, and locks that the others hold for ever: set `warm = false`"
+        assert threads == 1, f"the process has {threads} threads, but a fork copies only one and may inherit held locks: set `warm = false`"
         own_pid = os.getpid()
         pid = os.fork()
         if pid == 0:

@@ -45,7 +45,7 @@ def guarded(work, folder, rank, world):
     try:
         work(trial, rank, world)
     except Exception as error:  # noqa: BLE001 - every error is reported in the trial's folder
-        _tell(trial, rank, error)
+        _report(trial, rank, error)
         return 1
     return 0
 
@@ -62,7 +62,7 @@ def _train(build, trial, rank, world):
             trial.end("completed")
 
 
-def _tell(trial, rank, error):
+def _report(trial, rank, error):
     if ran_out_of_memory(error):
         trial.end("out_of_memory", rank=rank, cause=allocation_failure(error), error=error)
     elif isinstance(error, InputError):

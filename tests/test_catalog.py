@@ -30,19 +30,19 @@ def test_every_name_is_found(kind: str) -> None:
 
 def test_a_path_is_relative_to_the_folder_given(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    assert catalog.find("runners", "./mine", beside=tmp_path) == tmp_path / "mine"
+    assert catalog.find("runners", "./mine", base=tmp_path) == tmp_path / "mine"
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(InputError) as raised:
         catalog.find("search_spaces", "megatorn")
-    assert raised.value.message == "`megatorn` is none of the search spaces"
+    assert raised.value.message == "`megatorn` is not one of the search spaces"
     assert raised.value.hint == "did you mean `megatron`?"
 
 
 def test_a_missing_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
-        catalog.find("runners", "./no", beside=tmp_path)
+        catalog.find("runners", "./no", base=tmp_path)
 
 
 # What installs an extra
@@ -82,6 +82,7 @@ def test_of_a_wheel_the_hint_names_the_extra_s_packages(extra: str, tmp_path: Pa
 
 def test_every_extra_that_a_hint_asks_for_is_there() -> None:
     asked = {name for path in (ROOT / "oppa").rglob("*.py") for name in re.findall(r"install_hint\([\"'](\w+)[\"']\)", path.read_text())}
+    asked |= set(tomllib.loads((ROOT / "experiments" / "baselines" / "designers.toml").read_text())["extras"].values())
     assert asked <= set(EXTRAS) and asked >= {"command", "learn", "peers"}
 
 

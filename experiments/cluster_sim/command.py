@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-OUT = "Run the experiments, too (20 minutes), and write the page and its figures there."
+OUT = "Run all experiments (20 minutes), and write the page and its figures to this folder."
 
-SEEDS = "Traces."
-TASKS = "Models whose jobs are elastic; small, medium and large unless given."
-DAYS = "How long each trace is."
+SEEDS = "Number of traces."
+TASKS = "Models whose jobs are elastic; small, medium and large by default."
+DAYS = "Length of each trace, in days."
 
 
 def command(
@@ -20,7 +20,7 @@ def command(
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
-    """How much sooner elastic jobs are done, and how long others wait, on five traces like Seren's; some minutes."""
+    """Measure how much sooner elastic jobs complete and how long other jobs wait, on five traces like Seren's. It takes minutes."""
     from experiments.cluster_sim import run as bench
     from experiments.cluster_sim.page import sections, write_page
     from oppa.bench.registry import inputs
@@ -28,9 +28,9 @@ def command(
     from oppa.cli.views import style
     from oppa.cli.views.status import showing_status
 
-    asked = inputs("cluster-sim", words(tasks), seeds=seeds, days=days)
+    current = inputs("cluster-sim", words(tasks), seeds=seeds, days=days)
     with showing_status() as tell:
-        tables = bench.scale_tables(tell, asked.tasks)
+        tables = bench.scale_tables(tell, current.tasks)
         every = range(seeds)
         ran = bench.run(bench.headline(every, days), tables, tell)
         if out:
@@ -39,7 +39,7 @@ def command(
             tell("thresholds and windows")
             thresholds = bench.run(bench.thresholds(every[:3], days), tables, tell)
             measured = bench.run(bench.measured(every[:2], days), tables, tell) if bench.MEASURED in tables else []
-            written = write_page(out, ran, shares, thresholds, measured, tables, inputs=asked)
+            written = write_page(out, ran, shares, thresholds, measured, tables, inputs=current)
             style.err().print(f"written: {written}", markup=False)
     if as_json:
         typer.echo(json.dumps(bench.to_json(ran), indent=1))

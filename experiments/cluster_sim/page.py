@@ -30,7 +30,7 @@ from oppa.units import format_seconds
 
 TITLE = "Elastic jobs on a shared cluster"
 NAMES = {PP: "stages alone", DP_PP: "replicas and stages", MEASURED: "as an 8B model was measured"}
-COMPLETION, QUEUE = "elastic jobs, time to completion", "others, time in the queue"
+COMPLETION, QUEUE = "elastic jobs, time to completion", "other jobs, time in the queue"
 
 
 def sections(ran: Sequence[SimulatedTrace]) -> list[Section]:
@@ -74,10 +74,10 @@ def _headline(ran: Sequence[SimulatedTrace]) -> Section:
     return Section(
         title="Policies",
         text=f"{seeds} traces like Seren's, {first.world.days:g} days and {none.jobs} jobs each; {SHARE:.0%} of the pretraining jobs are "
-        f"elastic, {none.elastic} of them. Means over all jobs, as shares of what they are if nobody grows. Reached: of the time that "
-        "elastic jobs would save if changes cost nothing (the last line of each) the share that they save. "
-        f"{jobs_per_s(ran):,.0f} jobs simulated a second, by one process.",
-        columns=("elastic jobs change", "policy", ">elastic jobs done", ">others wait", ">reached", ">changes"),
+        f"elastic, {none.elastic} of them. Figures are means over all jobs, relative to those without scale-up. `reached` is the share "
+        "that elastic jobs save of the time that they would save if changes cost nothing (the last line of each). "
+        f"One process simulates {jobs_per_s(ran):,.0f} jobs per second.",
+        columns=("elastic jobs change", "policy", ">elastic jobs complete", ">other jobs wait", ">reached", ">changes"),
         rows=rows,
     )
 
@@ -94,10 +94,10 @@ def _seeds(ran: Sequence[SimulatedTrace]) -> Section:
         rows.append((each.world.seed, f"{none.utilisation:.1%}", format_seconds(none.completion_s), format_seconds(none.queue_s), *cells))
     return Section(
         title="Traces",
-        text="If nobody grows: utilisation, completion of elastic jobs, queue of the others. Then shares of both, as above. Few "
-        "bursts make most of what a trace waits, so that its queue moves more than the mean over traces.",
+        text="The first columns are without scale-up: utilisation, completion of elastic jobs, and queue of the other jobs. The rest are "
+        "relative times, as above. A few bursts cause most of the waiting in a trace, so its queue varies more than the mean over traces.",
         columns=(
-            *(">seed", ">utilisation", ">elastic done", ">others wait"),
+            *(">seed", ">utilisation", ">elastic jobs complete", ">other jobs wait"),
             *(f">{policy}, {NAMES[scaling]}" for scaling in (PP, DP_PP) for policy in ("greedy", "flextrain")),
         ),
         rows=rows,
@@ -111,9 +111,9 @@ def _thresholds(ran: Sequence[SimulatedTrace]) -> Section:
     ]
     return Section(
         title="Threshold and window",
-        text=f"The same for `flextrain` with stages alone, by the probability that growing must pay with (window "
+        text=f"The same for `flextrain` with stages alone, by the probability threshold of a scale-up (window "
         f"{Settings().window_s / 3600:g} h), and by the window in which arrivals count (threshold {Settings().threshold}).",
-        columns=("rule", ">elastic jobs done", ">others wait", ">changes"),
+        columns=("rule", ">elastic jobs complete", ">other jobs wait", ">changes"),
         rows=rows,
     )
 
@@ -133,10 +133,10 @@ def _by_rule(ran: Sequence[SimulatedTrace]) -> list[tuple[str, list[SimulatedTra
 
 def _measured(ran: Sequence[SimulatedTrace]) -> Section:
     return Section(
-        title="Jobs that scale as was measured",
-        text="The fastest setting of an 8B model on each number of nodes, 8 to 512 H100 (nanotron, the Ultra-Scale Playbook), for jobs of "
-        "all three sizes.",
-        columns=("policy", ">elastic jobs done", ">others wait"),
+        title="Jobs that scale as measured",
+        text="Jobs of all three sizes scale as the fastest setting of an 8B model on each number of nodes, 8 to 512 H100 (nanotron, the "
+        "Ultra-Scale Playbook).",
+        columns=("policy", ">elastic jobs complete", ">other jobs wait"),
         rows=[(policy, f"{completion_ratio(ran, policy):.3f}", f"{queue_ratio(ran, policy):.3f}") for policy in POLICIES],
     )
 
@@ -151,10 +151,10 @@ def _tables(tables: Mapping[str, Mapping[int, Elasticity]]) -> Section:
             rows.append((NAMES[scaling], name, gpus, cost, sizes))
     return Section(
         title="Scale tables",
-        text="Of FlexTrain's three models (its table 2), as oppa's predictor has them with layers, heads and slices of losses balanced; "
-        "that a loss can be cut into slices is hypothetical, hidden sizes, and what a change costs, are assumed. "
-        "GPUs, and the speed-up over what the job asks for.",
-        columns=("change", "model", ">asks for", ">a change costs", "sizes"),
+        text="oppa predicts these tables for FlexTrain's three models (its table 2), with layers, heads and slices of losses balanced. "
+        "Slices of a loss are hypothetical. Hidden sizes and the cost of a change are assumed. `sizes` are GPUs, each with the speed-up "
+        "over the requested number.",
+        columns=("change", "model", ">requested", ">cost of a change", "sizes"),
         rows=rows,
     )
 
@@ -172,7 +172,7 @@ def _figure_11(ran: Sequence[SimulatedTrace]) -> str:
     return lines(
         panels,
         x=Axis(label="share of pretraining jobs that is elastic"),
-        y=Axis(label="over nobody growing"),
+        y=Axis(label="relative to no scale-up"),
         description="Figure 11",
     )
 
@@ -190,4 +190,4 @@ def _rules(ran: Sequence[SimulatedTrace]) -> str:
             Series(name=name, x=list(values), y=[ratio(worlds, "flextrain") for worlds in of])
             for name, ratio in ((COMPLETION, completion_ratio), (QUEUE, queue_ratio))
         ]
-    return lines(panels, x=Axis(label=""), y=Axis(label="over nobody growing"), description="Thresholds and windows")
+    return lines(panels, x=Axis(label=""), y=Axis(label="relative to no scale-up"), description="Thresholds and windows")

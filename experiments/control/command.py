@@ -1,18 +1,18 @@
-"""`oppa bench control`: measure what it costs to watch a training run, to change it, and to predict what a change is worth."""
+"""`oppa bench control`: measure the cost of gradient statistics, of changes of a training run, and of profiles."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-PARTS = "Measure these alone: statistics, cuda, resharding, profile."
-REPEATS = "Restarts of each change of layout; 40 times as many pairs of steps of each layout."
+PARTS = "Measure only these parts: statistics, cuda, resharding, profile."
+REPEATS = "Number of restarts of each change of layout; there are 40 times as many pairs of steps."
 
 
 def command(
     repeats: Annotated[int, typer.Option(min=1, help=REPEATS)] = 5,
     parts: Annotated[str | None, typer.Option(metavar="A,B,C", help=PARTS)] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md to this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout, as fractions.")] = False,
 ) -> None:
     """Measure gradient statistics, changes of layout against a restart, and an active profile against an exhaustive one.
@@ -27,7 +27,7 @@ def command(
     from oppa.report.record import provenance, write_record
 
     names = words(parts)
-    asked = {"repeats": repeats} | ({} if names is None else {"parts": list(names)})
+    arguments = {"repeats": repeats} | ({} if names is None else {"parts": list(names)})
     measured = chosen(names)
     with showing_status() as tell:
         found = measure(repeats, tell, measured)
@@ -40,5 +40,5 @@ def command(
         for section in sections:
             style.print_section(section)
     if out:
-        written = write_record(out, "Control", sections, inputs=inputs("control", None, **asked))
+        written = write_record(out, "Control", sections, inputs=inputs("control", None, **arguments))
         style.err().print(f"written: {written}", markup=False)

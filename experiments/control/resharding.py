@@ -132,7 +132,7 @@ def whole(ran: PoolAnswers, when: str) -> dict[str, str]:
     for answer in ran.answers:
         for name, digest in answer[when].items():
             if found.setdefault(name, digest) != digest:
-                raise MeasurementError(f"ranks hold different values of `{name}`", hint="this is an error of oppa: please report it")
+                raise MeasurementError(f"ranks hold different values of `{name}`", hint="report this error of oppa")
     return found
 
 
@@ -140,7 +140,9 @@ def require_same(before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raise MeasurementError unless both states are the same to the last bit."""
     if before != after:
         other = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-        raise MeasurementError(f"{len(other)} parts of the state did not survive, `{other[0]}` first", hint="please report it")
+        raise MeasurementError(
+            f"the state differs after the change in {len(other)} tensors, first in `{other[0]}`", hint="report this error of oppa"
+        )
 
 
 def sections(found: Sequence[Speedup], model: Model = MODEL) -> list[Section]:
@@ -158,14 +160,14 @@ def _speedups(found: Sequence[Speedup], model: Model) -> Section:
     state = format_bytes(model.parameter_count * STATE_BYTES_PER_WEIGHT)
     ranks, times = CHANGES[0][0].devices, len(found[0].times)
     text = (
-        f"{ranks} ranks on gloo, {state} of weights and moments, {times} times each way in turn: medians, and (min - max). "
-        "A restart saves a durable checkpoint, ends the ranks, starts others, builds and loads: cold in new interpreters, which is the "
-        "ordinary way, and warm as forks of a process that has imported everything. Each way the state arrives the same to the last bit. "
-        f"In process is {slowest.median():.1f} times as fast as a cold restart or more ({slowest.change}); as a warm one, "
-        f"{warm.median(WARM):.1f} times ({warm.change})."
+        f"{ranks} ranks on gloo change {state} of weights and moments, {times} times each way in turn; figures are medians (min - max). "
+        "A restart saves a durable checkpoint, ends the ranks, starts new ones, builds and loads. A cold restart uses new interpreters, a "
+        "warm one forks of a process that has imported everything. The state is bitwise equal each way. A change in process is at least "
+        f"{slowest.median():.1f} times as fast as a cold restart ({slowest.change}), and {warm.median(WARM):.1f} times as fast as a warm "
+        f"one ({warm.change})."
     )
     columns = ("change", ">in process, ms", ">cold, ms", ">cold / in process", ">warm, ms", ">warm / in process")
-    return Section(title="A change of layout in process, and by a restart", text=text, columns=columns, rows=rows)
+    return Section(title="A change of layout, in process and by a restart", text=text, columns=columns, rows=rows)
 
 
 def _ms(each: Speedup, way: str) -> str:
@@ -187,7 +189,7 @@ def _phases(found: Sequence[Speedup]) -> Section:
         for each in found
         for way, name in WAYS.items()
     ]
-    return Section(title="Where the time goes", text="Medians, ms.", columns=("change", "way", "phases"), rows=rows)
+    return Section(title="Time by phase", text="Figures are medians in ms.", columns=("change", "way", "phases"), rows=rows)
 
 
 def _remove(folder: Path) -> None:

@@ -16,7 +16,7 @@ from oppa.problem.detect import this_machine
 from oppa.report.record import Section
 
 PAIRS_PER_REPEAT = 40
-"""Pairs of steps per repeat; so many steps take seconds, as one restart does."""
+"""Pairs of steps per repeat; these steps take seconds, as one restart does."""
 
 LEAST_AGAIN = 3
 """Minimum number of independent measurements of each configuration that the profiles' tables choose."""
@@ -47,7 +47,7 @@ def statistics_part(repeats: int, tell: Tell) -> PartResult:
 def cuda_part(repeats: int, tell: Tell) -> PartResult:
     """Measure the cost of gradient statistics and of batch-size changes on one CUDA device; the result is empty without a device."""
     if not (places := on_cuda(this_machine())):
-        tell("no CUDA device here: nothing is measured on one")
+        tell("this machine has no CUDA device, so none is measured")
         return PartResult(figures={}, sections=[], details={})
     parts = [
         of_overheads(kind, name, overheads(kind, places, PAIRS_PER_REPEAT * repeats, tell))
@@ -77,7 +77,7 @@ def chosen(names: Sequence[str] | None) -> Mapping[str, Part]:
     """Return the named parts, or all of PARTS if no names are given; raises InputError for an unknown name."""
     for name in names or ():
         if name not in PARTS:
-            raise InputError(f"`{name}` is no part of this benchmark", hint=nearest(name, PARTS))
+            raise InputError(f"`{name}` is not a part of this benchmark", hint=nearest(name, PARTS))
     return {name: part for name, part in PARTS.items() if names is None or name in names}
 
 

@@ -38,8 +38,8 @@ class AdditionalWork:
     """Description of a pair of steps in tables and progress messages."""
 
 
-STATISTICS = AdditionalWork(program="alternate", title="What gradient statistics cost", words="gradient statistics and without")
-BATCHES = AdditionalWork(program="rebatch", title="What a change of batch sizes costs", words="the batch doubled before them and without")
+STATISTICS = AdditionalWork(program="alternate", title="Cost of gradient statistics", words="gradient statistics and without")
+BATCHES = AdditionalWork(program="rebatch", title="Cost of a change of batch sizes", words="the batch doubled before them and without")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +122,9 @@ def overheads(kind: AdditionalWork, places: Sequence[MeasuredLayout], pairs: int
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Return an interval that contains the distribution's median with at least this probability; with few values, their whole range."""
-    request = sorted(values)
-    place = max(1, int(binom.ppf((1 - confidence) / 2, len(request), 0.5)))
-    return request[place - 1], request[-place]
+    ordered = sorted(values)
+    place = max(1, int(binom.ppf((1 - confidence) / 2, len(ordered), 0.5)))
+    return ordered[place - 1], ordered[-place]
 
 
 def section(kind: AdditionalWork, found: Sequence[Overhead]) -> Section:
@@ -142,9 +142,9 @@ def section(kind: AdditionalWork, found: Sequence[Overhead]) -> Section:
         for each in found
     ]
     text = (
-        f"Steps with {kind.words} take turns within one run, and the order is reversed every time. Overhead: the median over pairs of "
-        "(with - without) / without, and its 95% interval (order statistics). On CPUs ranks talk over gloo; a CUDA device times itself, by "
-        f"events. {MICRO_BATCH} sequences a micro-batch, {GLOBAL_BATCH} a step. The largest: {worst.median:+.2%}, {worst.place}."
+        f"Steps with {kind.words} alternate within one run, and their order is reversed every time. The overhead is the median over pairs "
+        "of (with - without) / without, with its 95% interval (order statistics). On CPUs ranks use gloo; CUDA events time CUDA devices. A "
+        f"micro-batch has {MICRO_BATCH} sequences, a step {GLOBAL_BATCH}. The largest overhead is {worst.median:+.2%}, {worst.place}."
     )
     columns = ("place", ">million weights", ">step without, ms", ">overhead", ">95% interval of the median", ">pairs")
     return Section(title=kind.title, text=text, columns=columns, rows=rows)

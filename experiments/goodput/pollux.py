@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.goodput.sections import GoodputComparison, time_section
-from experiments.goodput.simulated import play
+from experiments.goodput.simulated import simulate_run
 from experiments.goodput.variants import variants
 from experiments.lib.prediction_error import skipped
 from experiments.registry import POLLUX
@@ -138,8 +138,8 @@ def sections(seeds: int, names: Sequence[str] = POLLUX) -> list[Section]:
         own = workload(name)
         batches = own.table.batches
         compared = variants(own.table, batches[0], batches[-1], static=doubling(batches))
-        tracks = [play(own, variant, seed) for variant in compared for seed in range(seeds)]
-        title = f"{name} on {GPUS} T4: seconds until so much of the progress is left"
+        tracks = [simulate_run(own, variant, seed) for variant in compared for seed in range(seeds)]
+        title = f"{name} on {GPUS} T4: seconds until this share of the progress is left"
         found.append(time_section(GoodputComparison(tracks, TARGETS, WINDOW), "clock_s", title))
     return found
 

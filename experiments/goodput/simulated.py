@@ -182,7 +182,7 @@ def world_of(name: str) -> CaseWorld:
     return CaseWorld(table=Table(rows=tuple(rows), origin=origin), samples=int(tokens / SEQUENCE), change_s=change_s)
 
 
-def play(world: SimulatedWorld, variant: Variant, seed: int) -> Track:
+def simulate_run(world: SimulatedWorld, variant: Variant, seed: int) -> Track:
     """Simulate a run under the real controller."""
     rates = {row.configuration: row.steps_per_s for row in world.table.rows}
     draws = stream(seed, f"goodput {variant.name}")
@@ -201,7 +201,7 @@ def play(world: SimulatedWorld, variant: Variant, seed: int) -> Track:
         samples, elapsed_s = samples + count * present.global_batch, elapsed_s + count * seconds + pause_s
         rows.append((len(rows), samples, present.id, present.global_batch, loss, seen, count * seconds, pause_s, elapsed_s))
         pause_s = 0.0
-        told = StepTaken(
+        step = StepTaken(
             number=len(rows),
             step=len(rows),
             samples=samples,
@@ -213,7 +213,7 @@ def play(world: SimulatedWorld, variant: Variant, seed: int) -> Track:
             loss=loss,
             learning_rate=1e-4,
         )
-        decision = controller.step(told)
+        decision = controller.step(step)
         if decision is not None and decision.command in (DecisionKind.SCALE_BS, DecisionKind.RECONFIGURE):
             moves = ParallelStrategy.of(decision.configuration) != ParallelStrategy.of(present)
             pause_s = world.change_s if moves else 0.0
@@ -224,7 +224,7 @@ def play(world: SimulatedWorld, variant: Variant, seed: int) -> Track:
 
 def comparison_of(world: SimulatedWorld, seeds: Sequence[int]) -> GoodputComparison:
     """Run every variant with every seed; the targets are losses along the run of the best static batch."""
-    tracks = [play(world, variant, seed) for variant in variants(world.table, FIRST, LARGEST) for seed in seeds]
+    tracks = [simulate_run(world, variant, seed) for variant in variants(world.table, FIRST, LARGEST) for seed in seeds]
     return GoodputComparison(tracks, _targets(tracks), WINDOW)
 
 
@@ -245,20 +245,20 @@ def _targets(tracks: Sequence[Track]) -> list[float]:
 
 def sections(seeds: int, names: Sequence[str] = tuple(CASES)) -> list[Section]:
     """Return a table of all gains and losses, then the best layouts, then each case in detail."""
-    jobs, played, tables = {name: CASES[name][0] for name in names}, _played(seeds, names), _tables(names)
-    found = [gain_section(played, jobs, WORDS), layout_section(tables, jobs), paper_section(tables, jobs, PUBLISHED)]
+    jobs, comparisons, tables = {name: CASES[name][0] for name in names}, _comparisons(seeds, names), _tables(names)
+    found = [gain_section(comparisons, jobs, WORDS), layout_section(tables, jobs), paper_section(tables, jobs, PUBLISHED)]
     for name, words in jobs.items():
         found.append(dataclasses.replace(table_section(tables[name]), title=f"{words}: throughput by batch and layout"))
-        for helps, comparison in played[name].items():
+        for helps, comparison in comparisons[name].items():
             title = f"{words}: time to loss in `{helps}`, where a larger learning rate helps {WORDS[helps]}"
             found.append(time_section(comparison, "clock_s", title))
-        found.append(dataclasses.replace(change_section(played[name][ASSUMED]), title=f"{words}: changes of layout in `{ASSUMED}`"))
+        found.append(dataclasses.replace(change_section(comparisons[name][ASSUMED]), title=f"{words}: changes of layout in `{ASSUMED}`"))
     return found
 
 
 def to_json(seeds: int, names: Sequence[str] = tuple(CASES)) -> dict[str, object]:
     """Return the gains as fractions, and the best layouts, by the names of the cases."""
-    return worlds.to_json(_played(seeds, names), _tables(names), WORDS)
+    return worlds.to_json(_comparisons(seeds, names), _tables(names), WORDS)
 
 
 def figures(seeds: int) -> dict[str, str]:
@@ -267,7 +267,7 @@ def figures(seeds: int) -> dict[str, str]:
     return {f"{name}-{file}": standalone(svg) for name, of_case in drawn.items() for file, (_, svg) in of_case.items()}
 
 
-def _played(seeds: int, names: Sequence[str]) -> dict[str, Mapping[str, GoodputComparison]]:
+def _comparisons(seeds: int, names: Sequence[str]) -> dict[str, Mapping[str, GoodputComparison]]:
     return {name: compared(name, seeds) for name in names}
 
 

@@ -17,7 +17,7 @@ from oppa.table import Table
 
 Layout = tuple[int, int, int]
 """Values of dp, tp and pp."""
-Played = Mapping[str, Mapping[str, GoodputComparison]]
+Comparisons = Mapping[str, Mapping[str, GoodputComparison]]
 """Comparison by job and world."""
 Words = Mapping[str, str]
 """Description of each key."""
@@ -31,9 +31,9 @@ def verdict(found: Gains) -> Literal["wins", "loses", "even"]:
     return "wins" if low > 0 else "loses" if high < 0 else "even"
 
 
-def gain_section(played: Played, jobs: Words, worlds: Words) -> Section:
+def gain_section(comparisons: Comparisons, jobs: Words, worlds: Words) -> Section:
     """Tabulate the gains of each job in each world; the page's first table."""
-    gained = [(job, world, comparison, comparison.gains()) for job, world, comparison in _each(played)]
+    gained = [(job, world, comparison, comparison.gains()) for job, world, comparison in _each(comparisons)]
     verdicts = [verdict(found) for *_, found in gained]
     ends = [extreme(gained, key=lambda each: each[3].mean) for extreme in (max, min)]
     best, worst = (f"{found.mean:+.1%} ({jobs[job]}, `{world}`)" for job, world, _, found in ends)
@@ -47,11 +47,11 @@ def gain_section(played: Played, jobs: Words, worlds: Words) -> Section:
         f"counts as -100%. Low and high bound the mean over targets and {seeds} {'seed' if seeds == 1 else 'seeds'}, at 95%. `ideal` "
         "charges no time for changes of layout.\n\n"
         f"A larger learning rate helps {helps}. `{OURS}` assumes the world `{ASSUMED}`, `{AS_WRITTEN}` the world `{ASSUMED_AS_WRITTEN}`. "
-        "The loss of every run follows the goodput model itself. These figures therefore show what controller, margin and costs make of "
-        f"the model, and not whether it holds. The figures at the end of the page show the world `{ASSUMED}`."
+        "The loss of every run follows the goodput model itself. These figures therefore show the effect of controller, margin and "
+        f"costs, not whether the model is right. The figures at the end of the page show the world `{ASSUMED}`."
     )
     return Section(
-        title=f"Where `{OURS}` wins and where it loses",
+        title=f"Gains and losses of `{OURS}`",
         text=text,
         columns=("job", "world", OURS, ">gain", ">low", ">high", ">ideal", f">over {AS_WRITTEN}", ">targets reached", ">changes of layout"),
         rows=[_row(jobs[job], world, comparison, found) for job, world, comparison, found in gained],
@@ -69,8 +69,8 @@ def layout_section(tables: Mapping[str, Table], jobs: Words) -> Section:
     lost = ", ".join(f"{jobs[job]} {largest_change(table):.1%}" for job, table in tables.items())
     return Section(
         title="The best layout changes with the batch",
-        text="The fastest layout of each batch in the simulator, without noise. A run that stays in the layout of one batch loses "
-        f"throughput at another, at most: {lost}.",
+        text="The table shows the fastest layout of each batch in the simulator, without noise. A run that keeps the layout of one "
+        f"batch loses at most this share of throughput at another: {lost}.",
         columns=("job", ">batch", ">samples per second", "best layout"),
         rows=rows,
     )
@@ -84,8 +84,8 @@ def paper_section(tables: Mapping[str, Table], jobs: Words, published: Mapping[s
     """
     return Section(
         title="The paper's layouts in the simulator",
-        text="The layouts of the paper's two CBS baselines (COPUS, table 1): the best at its first batch, and the best for large ones. "
-        "The share is that of the best layout's throughput at the same batch in the simulator; 100% is the same layout.",
+        text="The paper's two CBS baselines (COPUS, table 1) have the best layout at the first batch, and the best for large batches. "
+        "The share is relative to the best layout's throughput at the same batch in the simulator; 100% is the same layout.",
         columns=("job", ">batch", "the paper's layout", "fits", ">share of the best"),
         rows=[
             [jobs[job], batch, "dp{}_tp{}_pp{}".format(*layout), *_share(tables[job], layout, batch)]
@@ -96,9 +96,9 @@ def paper_section(tables: Mapping[str, Table], jobs: Words, published: Mapping[s
     )
 
 
-def to_json(played: Played, tables: Mapping[str, Table], worlds: Words) -> dict[str, Any]:
+def to_json(comparisons: Comparisons, tables: Mapping[str, Table], worlds: Words) -> dict[str, Any]:
     """Return gains as fractions, [low, mean, high] by job and world, and the best layouts by job and batch."""
-    gained = {job: {world: comparison.gains() for world, comparison in of_job.items()} for job, of_job in played.items()}
+    gained = {job: {world: comparison.gains() for world, comparison in of_job.items()} for job, of_job in comparisons.items()}
 
     def of_each(figure: Any) -> dict[str, dict[str, Any]]:
         return {job: {world: figure(job, world) for world in of_job} for job, of_job in gained.items()}
@@ -106,17 +106,17 @@ def to_json(played: Played, tables: Mapping[str, Table], worlds: Words) -> dict[
     return {
         "best_layouts": {job: {str(batch): row.strategy.id for batch, row in best_rows(table).items()} for job, table in tables.items()},
         "gain": of_each(lambda job, world: _bounds(gained[job][world])),
-        "ideal_gain": of_each(lambda job, world: _bounds(played[job][world].gains("ideal_s"))),
+        "ideal_gain": of_each(lambda job, world: _bounds(comparisons[job][world].gains("ideal_s"))),
         "verdict": of_each(lambda job, world: verdict(gained[job][world])),
         "best_others": of_each(lambda job, world: list(gained[job][world].rivals)),
-        "reconfigures": of_each(lambda job, world: played[job][world].figures["reconfigures"]),
+        "reconfigures": of_each(lambda job, world: comparisons[job][world].figures["reconfigures"]),
         "worlds": dict(worlds),
-        "seeds": min(comparison.seeds for *_, comparison in _each(played)),
+        "seeds": min(comparison.seeds for *_, comparison in _each(comparisons)),
     }
 
 
-def _each(played: Played) -> Iterator[tuple[str, str, GoodputComparison]]:
-    return ((job, world, comparison) for job, of_job in played.items() for world, comparison in of_job.items())
+def _each(comparisons: Comparisons) -> Iterator[tuple[str, str, GoodputComparison]]:
+    return ((job, world, comparison) for job, of_job in comparisons.items() for world, comparison in of_job.items())
 
 
 def _bounds(found: Gains) -> list[float]:

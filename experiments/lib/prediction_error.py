@@ -61,8 +61,8 @@ def skipped(what: str, lacking: Mapping[str, str]) -> Section:
     """Return a section that replaces all tables and lists the missing files."""
     return Section(
         title=f"The {what} against published measurements: SKIPPED",
-        text=f"`{published.folder()}` lacks what the {what} is compared with: put it there, or name the folder that has it in OPPA_DATA.",
-        columns=("missing file", "what it holds"),
+        text=f"`{published.folder()}` lacks the published measurements. Add them, or name their folder in OPPA_DATA.",
+        columns=("missing file", "content"),
         rows=list(lacking.items()),
     )
 

@@ -135,7 +135,7 @@ class RankPool:
         if any(code != 0 for code in reply["codes"]):
             how = self._guard.ended() or (f"exited with codes {reply['codes']}" if line else f"took over {PATIENCE_S:g} s")
             raise EnvironmentLackingError(
-                f"{request.ranks} ranks cannot `{request.program}` on this machine: they {how}", hint=logs.last_words(self._log)
+                f"{request.ranks} ranks cannot run `{request.program}` on this machine: they {how}", hint=logs.last_words(self._log)
             )
         return reply
 

@@ -1,4 +1,4 @@
-"""Make the command line of an experiment whose runs are recorded: run what is missing, then show the record.
+"""Make the command line of an experiment whose runs are recorded: run the missing runs, then show the record.
 
 A module of such an experiment, `experiments.NAME.experiment`, has three functions:
     record(folder, repeats, tell) -> Path    run what the folder lacks, and write its page

@@ -47,11 +47,11 @@ def begin(folder: Path, inputs: Inputs) -> None:
     known = Inputs.read(folder)
     if any((folder / "runs").glob("*.csv.gz")):
         alike = dataclasses.replace(known, arguments=inputs.arguments) if known else None
-        differs = alike.differences(inputs) if alike else ["they have no digest of theirs"]
+        differs = alike.differences(inputs) if alike else ["the record has no digest of its inputs"]
         if differs:
             raise InputError(
-                f"`{folder}` has runs of other inputs: {', '.join(differs)}",
-                hint="name another folder, or remove its `runs` and `table` to train all of them again",
+                f"`{folder}` has runs with other inputs: {', '.join(differs)}",
+                hint="name another folder, or remove its `runs` and `table` to repeat all runs",
             )
     if known:
         seeds = max(each.arguments["seeds"] for each in (known, inputs))
@@ -84,7 +84,7 @@ class Recorder:
         self._require_job()
         place = self.folder / "table"
         if not place.exists():
-            self.tell("the table: every layout, batch and micro-batch")
+            self.tell("measuring the table of all layouts, batches and micro-batches")
             sizes = ",".join(map(str, batches))
             words = ["profile", str(self.job), "--global-batch", sizes, "--exhaustive", "--table", self.typed(self.work / "table")]
             self._note("table", self._oppa(words, self.work / "profile.log"))
@@ -105,8 +105,8 @@ class Recorder:
         self.tell(f"{name}: {begins if isinstance(begins, str) else f'{begins.id}, batch {begins.global_batch}'}")
         run = self.work / name
         shutil.rmtree(run, ignore_errors=True)
-        said = ["train", str(self.job), *self._beginning(begins), "--seed", str(seed), "--run", self.typed(run), *words]
-        command = self._oppa(said, self.work / f"{name}.log")
+        arguments = ["train", str(self.job), *self._beginning(begins), "--set", f"training.seed={seed}", "--run", self.typed(run), *words]
+        command = self._oppa(arguments, self.work / f"{name}.log")
         self._note(name, command)
         with written(self.folder / "runs"):
             track = Track.of(variant, seed, ledger.standing(ledger.read(run)))
@@ -144,12 +144,12 @@ class Recorder:
 
     def _require_job(self) -> None:
         if not (catalog.root() / self.job).is_file():
-            raise EnvironmentLackingError(f"`{catalog.root() / self.job}` is not there", hint="run it from a checkout")
+            raise EnvironmentLackingError(f"`{catalog.root() / self.job}` does not exist", hint="run it from a checkout")
 
     def _oppa(self, words: Sequence[str], log: Path) -> str:
         """Run `oppa` in the checkout, and return the command as a user types it. The process ends with this one."""
-        oppa, netlab = [sys.executable, "-m", "oppa"], ["emulate", *self.hosts, "--"] if self.hosts else []
-        argv = ["env", "-C", str(catalog.root()), *oppa, *([*netlab, *oppa] if netlab else []), *words]
+        oppa, emulated = [sys.executable, "-m", "oppa"], ["emulate", *self.hosts, "--"] if self.hosts else []
+        argv = ["env", "-C", str(catalog.root()), *oppa, *([*emulated, *oppa] if emulated else []), *words]
         with written(self.work):
             log.write_bytes(b"")
         guard = GuardedProcess("it", argv, environment={**os.environ, "OMP_NUM_THREADS": "1"}, grace_s=GRACE_S, log=log)
@@ -159,10 +159,10 @@ class Recorder:
             succeeded = guard.succeeded
         finally:
             guard.close()
-        told = shlex.join(["oppa", *([*netlab, "oppa"] if netlab else []), *words])
+        typed = shlex.join(["oppa", *([*emulated, "oppa"] if emulated else []), *words])
         if not succeeded:
-            raise EnvironmentLackingError(f"`{told}` has not worked: {how}", hint=logs.last_words(log) or f"see {log}")
-        return told
+            raise EnvironmentLackingError(f"`{typed}` failed: {how}", hint=logs.last_words(log) or f"see {log}")
+        return typed
 
     def _note(self, name: str, command: str) -> None:
         """Record the provenance of a record."""

@@ -58,8 +58,8 @@ class Track:
         rows, pause_s = list[dict[str, object]](), 0.0
         for line in lines:
             if line["event"] == ledger.STEP:
-                told = {name: line[name] for name in COLUMNS if name in line}
-                rows.append({**told, "samples": line["samples"][1], "pause_s": pause_s})
+                facts = {name: line[name] for name in COLUMNS if name in line}
+                rows.append({**facts, "samples": line["samples"][1], "pause_s": pause_s})
                 pause_s = 0.0
             elif line["event"] == ledger.VALIDATED:
                 rows[-1] |= {column: line[name] for column, name in LOOKS.items() if line.get(name) is not None}
@@ -75,7 +75,7 @@ class Track:
             variant, _, seed = path.name.removesuffix(".csv.gz").rpartition("-")
             return cls(variant, int(seed), pd.read_csv(path, dtype=COLUMNS))
         except (OSError, EOFError, ValueError) as error:
-            raise InputError(f"`{path}` is no record of a run: {error}", hint="remove it, and run it again") from None
+            raise InputError(f"`{path}` is not a record of a run: {error}", hint="remove it, and repeat the run") from None
 
     def write(self, folder: Path) -> Path:
         """Write the track to its own file, and return the path; the same track gives the same bytes."""
@@ -188,8 +188,8 @@ def time_to(track: Track, targets: Sequence[float], clock_s: Array, window: floa
 
 def time_to_accuracy(track: Track, target: float) -> float:
     """Return the seconds on the run's clock at the first evaluation that reaches the target accuracy; infinite if none does."""
-    looks = track.held_out
-    reached = looks["clock_s"].to_numpy()[looks["accuracy"].to_numpy() >= target]
+    evaluations = track.held_out
+    reached = evaluations["clock_s"].to_numpy()[evaluations["accuracy"].to_numpy() >= target]
     return float(reached[0]) if len(reached) else np.inf
 
 
@@ -197,7 +197,7 @@ def recorded(folder: Path, command: str) -> list[Path]:
     """Return the files of a folder's recorded runs; raises InputError if there are none, with the command that makes them."""
     found = sorted((folder / "runs").glob("*.csv.gz"))
     if not found:
-        raise InputError(f"`{folder}` has no record of a run", hint=f"`{command}` makes one")
+        raise InputError(f"`{folder}` has no record of a run", hint=f"run `{command}`")
     return found
 
 

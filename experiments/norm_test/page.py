@@ -48,7 +48,7 @@ class NormTestResults:
         """Return the median of a figure over the seeds of a scheme."""
         return statistics.median(map(of, self.by_scheme[scheme].values()))
 
-    def beside_constant(self, scheme: str) -> list[tuple[Track, Track]]:
+    def with_constant(self, scheme: str) -> list[tuple[Track, Track]]:
         """Pair each seed's run with that of the constant batch of its average size, or of the next smaller size.
 
         Seeds without such a run are left out.
@@ -157,7 +157,7 @@ def _constants(results: NormTestResults) -> Section:
 
 
 def _pairs(results: NormTestResults, scheme: str) -> list[tuple[Track, Track]]:
-    return results.beside_constant(scheme) if is_norm_test(scheme) else []
+    return results.with_constant(scheme) if is_norm_test(scheme) else []
 
 
 def _lower(pairs: Sequence[tuple[Track, Track]]) -> list[float]:
@@ -167,7 +167,7 @@ def _lower(pairs: Sequence[tuple[Track, Track]]) -> list[float]:
 def _lower_at_size(results: NormTestResults, scheme: str) -> list[float]:
     """Return how much lower the final held-out loss is than that of a constant batch of exactly the average size, seed by seed.
 
-    That loss is interpolated between constant batches. Seeds whose average size lies outside their range are left out.
+    That loss is interpolated between constant batches. Seeds whose average size is outside their range are left out.
     """
     found = []
     for seed, track in results.by_scheme[scheme].items() if is_norm_test(scheme) else ():

@@ -74,10 +74,10 @@ def _layouts(rounds: Sequence[Round]) -> Section:
     rows = compared(rounds, LAYOUTS)
     return Section(
         title="Other pipelines, from one profile",
-        text=f"Seconds of a step, of a model of {MODEL.layers} layers in batches of {LAYOUTS[0].global_batch}, on ranks with "
-        f"{CPUS:g} cores each, granted anew every {PERIOD_US / 1000:g} ms. Predicted from the first steps of `{PROFILED[0].id}`; "
-        f"{len(rounds)} rounds, each with a profile of its own, medians of {STEPS} steps. Median of all errors: "
-        f"{_median_error(rows):.1%}; largest of memory: {max(abs(row.memory_error) for row in rows):.1%}.",
+        text=f"Seconds per step of a model with {MODEL.layers} layers in batches of {LAYOUTS[0].global_batch}, on ranks with a quota of "
+        f"{CPUS:g} cores each in periods of {PERIOD_US / 1000:g} ms. The first steps of `{PROFILED[0].id}` are profiled. There are "
+        f"{len(rounds)} rounds with a profile each, and medians are over {STEPS} steps. The median error is {_median_error(rows):.1%}; "
+        f"the largest error of memory is {max(abs(row.memory_error) for row in rows):.1%}.",
         columns=("configuration", ">measured", ">predicted", ">error", ">in rounds", ">memory", ">predicted", ">error"),
         rows=[_cells(row) for row in rows],
     )
@@ -86,9 +86,9 @@ def _layouts(rounds: Sequence[Round]) -> Section:
 def _orders(rounds: Sequence[Round]) -> Section:
     rows = sorted(compared(rounds, ORDERS), key=lambda row: row.predicted_s)
     return Section(
-        title="Orders of one pipeline, from the same profile",
-        text=f"{ORDERS[0].pp} stages, {ORDERS[0].num_microbatches} micro-batches. Rank correlation (Spearman) of predicted and measured "
-        f"times: {rank_correlation(rows):.2f}.",
+        title="Schedules of one pipeline, from the same profile",
+        text=f"The pipeline has {ORDERS[0].pp} stages and {ORDERS[0].num_microbatches} micro-batches. The rank correlation (Spearman) of "
+        f"predicted and measured times is {rank_correlation(rows):.2f}.",
         columns=("configuration", ">measured", ">predicted", ">error", ">in rounds", ">memory", ">predicted", ">error"),
         rows=[_cells(row) for row in rows],
     )
@@ -102,8 +102,8 @@ def _balance(rounds: Sequence[Round]) -> Section:
     by_cost = written(balanced(profile.costs, schedule_of(BALANCE[0]).shape)).replace("|", " ")
     return Section(
         title="Stages of a heavy-ended model",
-        text=f"{HEAVY.layers} layers and an output projection that takes as long as {in_layers:.1f} of them. Balanced stages share out "
-        f"operations; by the newest profile's times they would be {by_cost}. Measured speed-up: {_speedup(rows):.2f}.",
+        text=f"The model has {HEAVY.layers} layers and an output projection that takes as long as {in_layers:.1f} of them. Balanced stages "
+        f"share operations; shares by the newest profile's times are {by_cost}. The measured speed-up is {_speedup(rows):.2f}.",
         columns=("stages", ">measured", ">predicted", ">error", ">in rounds", ">memory", ">predicted", ">error"),
         rows=[[layout.replace("|", " "), *_cells(row)[1:]] for layout, row in zip(stages, rows, strict=True)],
     )
@@ -119,20 +119,20 @@ def _as_written(rounds: Sequence[Round]) -> Section:
     """Compare the paper's formulas with propagated times, on the newest profile."""
     profile, rows = rounds[-1].profile, []
     for configuration in LAYOUTS:
-        order = schedule_of(configuration)
-        executed = execute(order, times(profile, even(profile.layers, order.shape.stages), split=order.split))
+        schedule = schedule_of(configuration)
+        executed = execute(schedule, times(profile, even(profile.layers, schedule.shape.stages), split=schedule.split))
         rows.append(
             (
                 configuration.id,
-                f"{predict(profile, order, dp=configuration.dp).passes_s:.2f} s",
+                f"{predict(profile, schedule, dp=configuration.dp).passes_s:.2f} s",
                 f"{modelled_s(profile, pp=configuration.pp, micro_batches=configuration.num_microbatches):.2f} s",
                 f"{passes_as_written_s(executed):.1f} s",
             )
         )
     return Section(
         title="The paper's formulas",
-        text="Passes of a step. Propagated: each pass ends its duration after the last end of what it depends on. Equation 5 has chunks of "
-        "a layer each. Equations 7 and 8 as written sum up absolute end times.",
+        text="The table compares the seconds of a step's passes. `propagated`: each pass ends its duration after its last predecessor. "
+        "Equation 5 has chunks of one layer each. Equations 7 and 8 as written add up absolute end times.",
         columns=("configuration", ">propagated", ">equation 5", ">equations 7 and 8 as written"),
         rows=rows,
     )
@@ -178,9 +178,9 @@ def _elastic(elastic: Mapping[str, Chain]) -> Section:
         )
     return Section(
         title="A job whose devices change",
-        text=f"A model of {ELASTIC.layers} layers, {CHANGED_AFTER} steps on each number of devices, each time from a checkpoint in new "
-        "processes. Losses: the largest difference from the job that never changed, as a share. Seconds: medians over the changes.",
-        columns=("what changes", "devices", ">losses", *(f">{name}" for name in names), ">in all"),
+        text=f"A model of {ELASTIC.layers} layers trains {CHANGED_AFTER} steps on each number of devices, each time from a checkpoint. "
+        "`losses` is the largest relative difference from the job that never changed. Seconds are medians over the changes.",
+        columns=("what changes", "devices", ">losses", *(f">{name}" for name in names), ">total"),
         rows=rows,
     )
 
@@ -196,7 +196,7 @@ def _accuracy(elastic: Mapping[str, Chain]) -> str:
         for name, chain in elastic.items()
         if name != NEVER
     ]
-    return lines({"": drawn}, x=Axis(label="step"), y=Axis(label="loss over the unchanged job's, less 1"), description="Loss differences")
+    return lines({"": drawn}, x=Axis(label="step"), y=Axis(label="loss / the unchanged job's - 1"), description="Loss differences")
 
 
 def _overhead(elastic: Mapping[str, Chain]) -> str:
@@ -204,9 +204,9 @@ def _overhead(elastic: Mapping[str, Chain]) -> str:
     panels = {}
     for name in (STAGES, REPLICAS):
         counts = list(range(1, len(CHAINS[name])))
-        standing = elastic[name].standing_s
-        panels[f"{name} change"] = [Series(name=phase, x=counts, y=[change[phase] for change in standing]) for phase in standing[0]]
-    return lines(panels, x=Axis(label="change"), y=Axis(label="seconds"), description="Seconds that a job stands still at each change")
+        pauses = elastic[name].standing_s
+        panels[f"{name} change"] = [Series(name=phase, x=counts, y=[change[phase] for change in pauses]) for phase in pauses[0]]
+    return lines(panels, x=Axis(label="change"), y=Axis(label="seconds"), description="Seconds that a job pauses at each change")
 
 
 def _figures(rounds: Sequence[Round], elastic: Mapping[str, Chain]) -> dict[str, str]:

@@ -168,7 +168,7 @@ def read(folder: Path) -> Measured:
         rounds, balance = ([Round.from_dict(each) for each in values[name]] for name in ("rounds", "balance"))
         return Measured(rounds=rounds, balance=balance, elastic={name: Chain.from_dict(each) for name, each in values["elastic"].items()})
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"`{folder / FILE}` cannot be read: {error}", hint="`oppa bench pipelines --run` makes it") from None
+        raise InputError(f"`{folder / FILE}` cannot be read: {error}", hint="run `oppa bench pipelines --run`") from None
 
 
 def compared(rounds: Sequence[Round], configurations: Sequence[Configuration], model: Model = MODEL) -> list[Compared]:
@@ -209,7 +209,7 @@ def _groups() -> Iterator[CpuGroups]:
         groups = CpuGroups("pipelines", [CPUS] * RANKS, period_us=PERIOD_US)
     except OSError as error:
         raise EnvironmentLackingError(
-            f"ranks cannot be given CPU quotas: {error}", hint="run it where control groups can be made"
+            f"ranks cannot be given CPU quotas: {error}", hint="run it on a machine with writable control groups"
         ) from None
     try:
         yield groups

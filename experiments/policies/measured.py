@@ -102,7 +102,7 @@ def _served() -> Iterator[tuple[str, str]]:
         try:
             yield here.recv()
         except EOFError:
-            raise EnvironmentLackingError("the control service has not started", hint="what it said stands above") from None
+            raise EnvironmentLackingError("the control service did not start", hint="see its output above") from None
         finally:
             here.close()
             process.join()
@@ -149,7 +149,7 @@ def _one(worker: WorkerMetrics, client: ControlClient, present: Configuration, n
     client.step(facts)
     while client.wanted(present) is None:
         if time.perf_counter() - begin_s > PATIENCE_S:
-            raise EnvironmentLackingError(f"no decision within {PATIENCE_S:g} s", hint="is the machine busy?")
+            raise EnvironmentLackingError(f"the service sent no decision within {PATIENCE_S:g} s", hint="run it on an idle machine")
         time.sleep(5e-5)
     return collecting_s + time.perf_counter() - begin_s
 

@@ -67,13 +67,13 @@ class PolicyResults:
         """Return the median of a figure over the seeds of a variant."""
         return statistics.median(map(of, self.by_variant[variant].values()))
 
-    def saved(self, variant: str, beside: str, target: float = TARGET) -> list[float]:
+    def saved(self, variant: str, reference: str, target: float = TARGET) -> list[float]:
         """Return the share of time that a variant saves over another until the target, seed by seed.
 
         Seeds in which neither reaches the target are left out. The value is minus infinity if only the other reaches it, and 1 if only this
         variant does.
         """
-        ours, theirs = self.by_variant[variant], self.by_variant[beside]
+        ours, theirs = self.by_variant[variant], self.by_variant[reference]
         pairs = [tuple(time_to_accuracy(each[seed], target) for each in (ours, theirs)) for seed in ours if seed in theirs]
         return [1 - one / other for one, other in pairs if math.isfinite(one) or math.isfinite(other)]
 
@@ -138,10 +138,12 @@ def _varied(title: str, results: PolicyResults) -> list[list[object]]:
     return [[title if name == names[0] else "", name, *_figures(results, name, STATIC, VARIED_TARGET)] for name in names]
 
 
-def _figures(results: PolicyResults, name: str, beside: str | None, target: float = TARGET) -> list[object]:
+def _figures(results: PolicyResults, name: str, reference: str | None, target: float = TARGET) -> list[object]:
     """Return the cells of COLUMNS."""
     times = sorted(time_to_accuracy(track, target) for track in results.by_variant[name].values())
-    saved = results.saved(name, beside, target) if beside is not None and beside in results.by_variant and name != beside else []
+    saved = (
+        results.saved(name, reference, target) if reference is not None and reference in results.by_variant and name != reference else []
+    )
     return [
         _seconds(statistics.median(times)),
         f"{_seconds(times[0])} to {_seconds(times[-1])}",

@@ -32,19 +32,28 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
     recorder = Recorder(job=JOB, folder=folder, work=work, tell=tell)
     table = recorder.table(BATCHES)
     weights, begins = folder / WEIGHTS, fastest_at(table, LEARNED_FIRST)
-    how = ["--episodes", str(EPISODES), "--window", str(WINDOW), "--out", recorder.typed(weights)]
+    how = ["--episodes", str(EPISODES), "--set", f"learning.window={WINDOW}", "--out", recorder.typed(weights)]
     recorder.once("learn", weights, "train-policy", str(JOB), *how)
     learned = ["--policy", LEARNED, "--weights", recorder.typed(weights)]
     for name, seed in EXPLORED.items():
         place, setting = work / name, f"dp={begins.dp},micro_batch={begins.micro_batch}"
-        words = ["--policy", "explore", "--weights", recorder.typed(weights), "--samples", str(EXPLORED_SAMPLES), "--seed", str(seed)]
+        words = [
+            "--policy",
+            "explore",
+            "--weights",
+            recorder.typed(weights),
+            "--set",
+            f"train.samples={EXPLORED_SAMPLES}",
+            "--set",
+            f"training.seed={seed}",
+        ]
         recorder.once(name, place, "train", str(JOB), setting, *words, "--run", recorder.typed(place))
         learned += ["--eval-run", recorder.typed(place)]
     every = [*((each, ("--policy", each.policy)) for each in schemes(table)), (Scheme(LEARNED, LEARNED, begins), tuple(learned))]
     for seed in seeds:
         turned = seed % len(every)  # so that drift affects all schemes equally
-        for scheme, said in every[turned:] + every[:turned]:
-            recorder.train(scheme.name, seed, scheme.begins, *said)
+        for scheme, arguments in every[turned:] + every[:turned]:
+            recorder.train(scheme.name, seed, scheme.begins, *arguments)
 
 
 def schemes(table: Table) -> list[Scheme]:

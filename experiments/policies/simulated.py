@@ -75,12 +75,12 @@ class WorkerScale:
         found = statistics.median(float("inf") if each is None else each for each in self.seconds[policy])
         return found if found < float("inf") else None
 
-    def saved(self, policy: str, beside: str) -> tuple[float, float, float] | None:
+    def saved(self, policy: str, reference: str) -> tuple[float, float, float] | None:
         """Return the median share of time that a policy saves over another, run by run, and its 95% bootstrap interval.
 
         The result is (low, median, high), or None with fewer than two runs. Runs in which either never reached the accuracy are left out.
         """
-        pairs = zip(self.seconds[policy], self.seconds[beside], strict=True)
+        pairs = zip(self.seconds[policy], self.seconds[reference], strict=True)
         shares = np.array([1 - ours / theirs for ours, theirs in pairs if ours is not None and theirs is not None])
         if len(shares) < 2:
             return None
@@ -110,7 +110,7 @@ def trained(workers: int, algorithm: str, episodes: int) -> LearnedPolicyResult:
     def ended(_number: int, of_windows: NDArray[np.float64]) -> None:
         rewards.append(cumulative(of_windows)[0])
 
-    weights = learned(task, algorithm, episodes=episodes, seed=0, provenance={"job": CURVE}, told=ended)
+    weights = learned(task, algorithm, episodes=episodes, seed=0, provenance={"job": CURVE}, on_episode=ended)
     return LearnedPolicyResult(task=task, weights=weights, rewards=rewards)
 
 
@@ -178,17 +178,17 @@ def _shown(found: WorkerScale) -> list[str]:
 
 def _scales(runs: int, clusters: Sequence[int]) -> Section:
     text = (
-        f"Simulated workers of uneven speed, {runs} runs with workers that no policy was learned on, from {GLOBAL_BATCH} samples a step. "
-        f"Seconds until {SHARE:.0%} of the last accuracy of the `{CURVE}` curve, medians over runs. Saved: the share of the best static "
-        "batch's seconds, run by run, the median and its 95% bootstrap interval; negative where the static batch is faster. "
-        f"Learned by PPO: {EPISODES['ppo'] * runs} episodes, `{FORMS['ppo']}` reward; "
-        f"as the paper writes it: {EPISODES['paper'] * runs} episodes."
+        f"{runs} runs start from {GLOBAL_BATCH} samples a step on simulated workers of uneven speed, on which no policy was trained. "
+        f"Seconds are medians over runs until {SHARE:.0%} of the last accuracy of the `{CURVE}` curve. `saved` is the share of the best "
+        "static batch's seconds, run by run: the median with its 95% bootstrap interval; negative if the static batch is faster. "
+        f"PPO learns in {EPISODES['ppo'] * runs} episodes with the `{FORMS['ppo']}` reward; the paper's algorithm as written learns in "
+        f"{EPISODES['paper'] * runs} episodes."
     )
     rows = []
     for workers in clusters:
         found = scale(workers, runs)
         for name in _shown(found):
-            arrived = sum(each is not None for each in found.seconds[name])
+            reached = sum(each is not None for each in found.seconds[name])
             saved = None if name == found.best_static else found.saved(name, found.best_static)
             rows.append(
                 (
@@ -196,17 +196,18 @@ def _scales(runs: int, clusters: Sequence[int]) -> Section:
                     name,
                     _seconds(found.median(name)),
                     f"{saved[1]:+.1%} [{saved[0]:+.1%}, {saved[2]:+.1%}]" if saved else "",
-                    f"{arrived} of {runs}",
+                    f"{reached} of {runs}",
                 )
             )
-    columns = (">workers", "policy", ">seconds", ">saved", ">runs that arrive")
+    columns = (">workers", "policy", ">seconds", ">saved", ">runs that reach it")
     return Section(title="More workers (Table I)", text=text, columns=columns, rows=rows)
 
 
 def _rewards(runs: int, clusters: Sequence[int]) -> Section:
     text = (
-        "Discounted cumulative reward of a worker in the first and the last five training episodes (Figure 3): mean over episodes of the "
-        "mean and the median over workers. The spread is the standard deviation over workers. The two rewards have different units."
+        "The table shows the discounted cumulative reward of a worker in the first and the last five training episodes (Figure 3). It is "
+        "the mean over episodes of the mean and the median over workers. The spread is the standard deviation over workers. The two "
+        "rewards have different units."
     )
     rows = []
     for workers in clusters:
@@ -216,13 +217,13 @@ def _rewards(runs: int, clusters: Sequence[int]) -> Section:
                 means = (np.mean([of(each) for each in part]) for of in (np.mean, np.median, np.std))
                 rows.append((workers, LABELS[algorithm], name, *(f"{mean:.3f}" for mean in means)))
     columns = (">workers", "policy", "episodes", ">mean", ">median", ">spread")
-    return Section(title="Rewards while learning (Figure 3)", text=text, columns=columns, rows=rows)
+    return Section(title="Rewards during training (Figure 3)", text=text, columns=columns, rows=rows)
 
 
 def _spread(runs: int, clusters: Sequence[int]) -> Section:
     text = (
-        "Local batches under the policy learned by PPO, in the first judged run of each cluster (Figure 5): mean and standard deviation "
-        "over workers, at the first window, half-way, and at the last window."
+        "The table shows local batches under the policy learned by PPO, in the first evaluation run of each cluster (Figure 5). They are "
+        "means and standard deviations over workers at the first, the middle and the last window."
     )
     rows = []
     for workers in clusters:

@@ -77,7 +77,10 @@ def run(folder: Path, work: Path, seeds: Sequence[int], tell: Callable[[str], No
         weighed, recorded = ["--weights", recorder.typed(weights)], list[str]()
         for seed in EXPLORED:
             name = f"{variation.name}-explored-{seed}"
-            place, explore = work / name, ["--policy", "explore", *weighed, "--samples", str(EXPLORED_SAMPLES), "--seed", str(seed)]
+            place, explore = (
+                work / name,
+                ["--policy", "explore", *weighed, "--set", f"train.samples={EXPLORED_SAMPLES}", "--set", f"training.seed={seed}"],
+            )
             recorder.once(name, place, "train", str(recorder.job), setting, *explore, "--run", recorder.typed(place))
             recorded += ["--eval-run", recorder.typed(place)]
         learned = ["--policy", LEARNED, *weighed, *recorded]
@@ -105,6 +108,6 @@ def _weights(variation: PolicyVariation, recorder: Recorder) -> Path:
     if not variation.learned:
         return recorder.folder / WEIGHTS
     path = recorder.folder / f"{variation.name}.safetensors"
-    how = ["--episodes", str(EPISODES), "--window", str(WINDOW), "--out", recorder.typed(path)]
+    how = ["--episodes", str(EPISODES), "--set", f"learning.window={WINDOW}", "--out", recorder.typed(path)]
     recorder.once(f"{variation.name}-learn", path, "train-policy", str(recorder.job), *how)
     return path

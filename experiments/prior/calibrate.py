@@ -49,7 +49,7 @@ def _coefficients(what: str, beliefs: Mapping[str, Belief], fitted: Mapping[str,
     ]
     return Section(
         title=f"{what}: coefficients",
-        text=f"Fitted to the {published.FILES[published.NANOTRON]}. What these runs say nothing of stays where it is believed.",
+        text=f"Fitted to the {published.FILES[published.NANOTRON]}. Coefficients that these runs do not identify keep their prior.",
         columns=("coefficient", "priors/: median (90%)", *(f">fitted to {name}" for name in fitted), ">off by spreads"),
         rows=rows,
     )
@@ -67,6 +67,6 @@ def _held_out(runs: pd.DataFrame, work: Workload, times: Mapping[str, Coefficien
     return Section(
         title="Held out: coefficients of one model, runs of the other",
         text="Medians over a model's seven cluster sizes, with stalls in the prediction; as in results/prior.",
-        columns=("judged on", "fitted to", ">Spearman", ">regret", ">error of step time", ">error of memory"),
+        columns=("evaluated on", "fitted to", ">Spearman", ">regret", ">error of step time", ">error of memory"),
         rows=rows,
     )

@@ -39,8 +39,8 @@ def _tasks(runs: pd.DataFrame) -> Section:
     return task_section(
         task_table(runs),
         title="Which configuration is fast: nanotron on H100",
-        text=f"The {published.FILES[published.NANOTRON]}. A task is a model on so many devices, its candidates are the runs that "
-        "ended well. Some stall by chance, on 512 devices most (results/calibrate): a regret over 100% means that the one chosen did.",
+        text=f"The {published.FILES[published.NANOTRON]}. A task is a model on a number of devices; its candidates are the runs "
+        "that completed. Some runs stall by chance, mostly on 512 devices (results/calibrate). A regret over 100% means a stalled choice.",
     )
 
 
@@ -53,8 +53,8 @@ def _fitting(runs: pd.DataFrame) -> Section:
     kept, refused = answers["fits"][ran].mean(), (~answers["fits"])[kinds["failed"]].mean()
     return Section(
         title="Which configuration fits: nanotron on H100",
-        text=f"{kept:.1%} of the runs that ended well are predicted to fit, {refused:.1%} of those that failed are predicted not to. "
-        "`failed` there lumps runs that were out of memory with all other failures, so the second figure cannot reach 100%.",
+        text=f"{kept:.1%} of the completed runs are predicted to fit, and {refused:.1%} of the failed ones are predicted not to fit. "
+        "`failed` includes failures other than out of memory, so the second figure cannot reach 100%.",
         columns=("run / predicted", *(f">{answer}" for answer in answers)),
         rows=rows,
     )
@@ -78,6 +78,6 @@ def _all_reduces() -> Section:
     return all_reduce_section(
         all_reduce_errors(),
         title="All-reduces on A100",
-        text="NCCL all-reduces of 1 MB to 1 GB within a host (vTrain's measurements), from which the belief in latency and efficiency of "
+        text="NCCL all-reduces of 1 MB to 1 GB within a host (vTrain's measurements) determine the prior of latency and efficiency of "
         "links is taken.",
     )

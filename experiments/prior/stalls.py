@@ -54,8 +54,8 @@ def stall_section(runs: pd.DataFrame, work: Workload, c: Coefficients) -> Sectio
         rows.append((hosts, *shares))
     return Section(
         title="Stalls",
-        text=f"A run stalls where it takes over {TWICE:g} times what is predicted, and over {STALL_S} s for each micro-batch and stage. "
-        f"Most probable: a host is slow with probability {probability:.3f}; a pipeline's micro-batch then waits {seconds:.2f} s (median).",
+        text=f"A run stalls if it takes over {TWICE:g} times the prediction, and over {STALL_S} s for each micro-batch and stage. "
+        f"Most probably, a host is slow with probability {probability:.3f}; a micro-batch then waits a median of {seconds:.2f} s.",
         columns=(">hosts", ">pipelines that stall", ">expected", ">a micro-batch waits: median (10% - 90%)", ">runs without a pipeline"),
         rows=rows,
     )

@@ -68,9 +68,9 @@ class RealComparison:
         """Return the result as a table."""
         ours, theirs = self.seconds
         return Section(
-            title="An active profile against an exhaustive one, on this machine",
-            text=f"`{JOB}` at {BATCHES}: {self.candidates} configurations. Decisions of both tables along five trajectories of the noise "
-            f"scale, {self.decided} configurations in all, measured again {self.repeats} times in turn: the active table's lose "
+            title="An active profile, compared with an exhaustive one on this machine",
+            text=f"`{JOB}` at {BATCHES} has {self.candidates} configurations. Both tables decide along five noise-scale trajectories. "
+            f"Their {self.decided} choices are measured again {self.repeats} times in turn. Decisions by the active table lose "
             f"{self.regret.mean:.2%} of goodput, {self.regret.worst:.2%} on the worst trajectory, for {ours / theirs:.0%} of the seconds.",
             columns=("profile", ">trials", ">seconds"),
             rows=[("active", self.trials[0], format_seconds(ours)), ("exhaustive", self.trials[1], format_seconds(theirs))],
@@ -88,12 +88,12 @@ def active_profile(tell: Tell, *, repeats: int = REPEATS) -> RealComparison:
     candidates, batches = problem.candidates(), batches_of(problem.space)
     active = ActiveProfiling(problem, candidates, seed=0, bound=DEFAULT_LOSS)
     with tempfile.TemporaryDirectory(prefix="oppa-profile-") as folder:
-        tell(f"exhaustive profile: {len(candidates)} configurations")
+        tell(f"exhaustive profile of {len(candidates)} configurations")
         theirs = _profiled(problem, ExhaustiveProfiling(problem, candidates), Path(folder, "exhaustive"))
         tell(f"active profile: the exhaustive one took {format_seconds(theirs.origin.spent_s)}")
         ours = _profiled(problem, active, Path(folder, "active"))
         contested = decided(ours.rows, batches) | decided(theirs.rows, batches)
-        tell(f"{len(contested)} decisions again, {repeats} times; the active profile took {format_seconds(ours.origin.spent_s)}")
+        tell(f"measuring {len(contested)} choices {repeats} times; the active profile took {format_seconds(ours.origin.spent_s)}")
         rates = _again(problem, contested, repeats, Path(folder, "again"))
     return RealComparison(
         candidates=len(candidates),
@@ -109,7 +109,7 @@ def active_profile(tell: Tell, *, repeats: int = REPEATS) -> RealComparison:
 def _problem() -> Problem:
     path = catalog.root() / JOB
     if not path.is_file():
-        raise EnvironmentLackingError(f"`{path}` is not there", hint="run it from a checkout")
+        raise EnvironmentLackingError(f"`{path}` does not exist", hint="run it from a checkout")
     return over(load_job(path), parse_batches(BATCHES))
 
 
@@ -120,7 +120,9 @@ def _profiled(problem: Problem, profiler: Profiler, folder: Path) -> Table:
         keeper = Keeper(executor, candidates, profiler, bound=DEFAULT_LOSS, command="oppa bench", simulated=False)
         table, why_ended = profile(executor, candidates, profiler, keeper)
     if table is None:
-        raise InfeasibleError(f"nothing of `{JOB}` could run: {why_ended}", hint="look at its trials: `oppa profile` with it")
+        raise InfeasibleError(
+            f"no configuration of `{JOB}` could run: {why_ended}", hint="run `oppa profile` with this job to see its trials"
+        )
     return table
 
 

@@ -48,7 +48,7 @@ REGRET, SECONDS = 0.01, 1 / 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlayedProfile:
+class SimulatedProfile:
     """Holds the result of a profile that ran to its end."""
 
     rows: Sequence[TableRow]
@@ -65,8 +65,8 @@ class ProfileComparison:
     seed: int
     candidates: int
     batches: tuple[int, ...]
-    active: PlayedProfile
-    exhaustive: PlayedProfile
+    active: SimulatedProfile
+    exhaustive: SimulatedProfile
     regret: Regret
 
     @property
@@ -85,8 +85,8 @@ def compare(name: str, seed: int) -> ProfileComparison:
     task = task_of(name)
     problem, candidates = task.problem, task.candidates
     active = ActiveProfiling(problem, candidates, seed=seed, bound=DEFAULT_LOSS)
-    ours = play(task, active, precise(problem.limits), seed=seed)
-    theirs = play(task, ExhaustiveProfiling(problem, candidates), never(problem.limits), seed=seed)
+    ours = simulate_profile(task, active, precise(problem.limits), seed=seed)
+    theirs = simulate_profile(task, ExhaustiveProfiling(problem, candidates), never(problem.limits), seed=seed)
     batches = batches_of(problem.space)
     return ProfileComparison(
         job=name,
@@ -110,7 +110,7 @@ def task_of(name: str) -> BenchmarkTask:
     return BenchmarkTask(name=name, problem=problem, candidates=problem.candidates(), simulator=Simulator.of(problem))
 
 
-def play(task: BenchmarkTask, profiler: Profiler, rule: StopTest, *, seed: int) -> PlayedProfile:
+def simulate_profile(task: BenchmarkTask, profiler: Profiler, rule: StopTest, *, seed: int) -> SimulatedProfile:
     """Run a profiler on a task until it suggests no candidate.
 
     The noise of a trial depends only on seed, configuration and repeat.
@@ -127,7 +127,7 @@ def play(task: BenchmarkTask, profiler: Profiler, rule: StopTest, *, seed: int) 
         profiler.update([Observation.of_result(candidate, result, rate=rate, variance=variance, prediction=prediction)])
         tried[candidate] = repeat + 1
         seconds += result.seconds
-    return PlayedProfile(rows=rows(profiler.known(), task.candidates, ()), trials=sum(tried.values()), seconds=seconds)
+    return SimulatedProfile(rows=rows(profiler.known(), task.candidates, ()), trials=sum(tried.values()), seconds=seconds)
 
 
 def sections(found: Sequence[ProfileComparison]) -> list[Section]:
@@ -138,10 +138,10 @@ def sections(found: Sequence[ProfileComparison]) -> list[Section]:
 def _each(found: Sequence[ProfileComparison]) -> Section:
     mean, worst = statistics.fmean(each.regret.mean for each in found), max(each.regret.worst for each in found)
     return Section(
-        title="An active profile against an exhaustive one, on simulated clusters",
+        title="An active profile, compared with an exhaustive one on simulated clusters",
         text="Regret is the goodput that decisions by the active table lose against those by the exhaustive one, along five trajectories "
-        f"of the noise scale, as the simulator free of noise has it. Mean {mean:.2%}, worst {worst:.2%}; at most "
-        f"{max(each.share for each in found):.1%} of the exhaustive profile's seconds.",
+        f"of the noise scale, in the simulator without noise. The mean is {mean:.2%} and the worst {worst:.2%}. The active profile takes "
+        f"at most {max(each.share for each in found):.1%} of the exhaustive profile's seconds.",
         columns=(
             "job",
             ">seed",
@@ -180,7 +180,7 @@ def _trajectories(found: Sequence[ProfileComparison]) -> Section:
     names = list(found[0].regret.by_trajectory)
     return Section(
         title="The same by trajectory",
-        text="Mean and worst over all profiles; a negative regret means that the active table decided better.",
+        text="Mean and worst are over all profiles. A negative regret means that the active table decides better.",
         columns=("trajectory", ">mean", ">worst"),
         rows=[
             (name, f"{statistics.fmean(values):.2%}", f"{max(values):.2%}")

@@ -1,22 +1,20 @@
-"""`oppa bench schedule`: compare named schedules with searched orders of a pipeline."""
+"""`oppa bench schedule`: compare schedules of a pipeline by name with searched ones."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-INSTANCES = (
-    "Compare the search's heuristic with what constraint programming proves, at so many small random pipelines: up to a minute each."
-)
+INSTANCES = "Number of small random pipelines on which to compare the heuristic with optimal schedules; each takes up to a minute."
 
 
 def command(
-    times: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file of stage times; the published ones unless given.")] = None,
+    times: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV file of stage times; the published ones by default.")] = None,
     instances: Annotated[int, typer.Option(metavar="COUNT", min=0, help=INSTANCES)] = 0,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md to this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON on stdout.")] = False,
 ) -> None:
-    """Bubble rate and peak memory of every schedule, and of the search with once and twice the memory of 1F1B."""
+    """Compute bubble rate and peak memory of every schedule, and of the search with once and twice the memory of 1F1B."""
     from experiments.schedule.run import gap, measure, sections, to_json
     from oppa.bench.declared import content_hash
     from oppa.bench.registry import inputs
@@ -39,6 +37,6 @@ def command(
         for section in found:
             style.print_section(section)
     if out:
-        asked = {"instances": instances} | ({} if times is None else {"times": content_hash(times)})
-        written = write_record(out, "Orders of a pipeline", found, inputs=inputs("schedule", None, **asked))
+        arguments = {"instances": instances} | ({} if times is None else {"times": content_hash(times)})
+        written = write_record(out, "Schedules of a pipeline", found, inputs=inputs("schedule", None, **arguments))
         style.err().print(f"written: {written}", markup=False)

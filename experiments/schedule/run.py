@@ -70,7 +70,7 @@ def measure(times: Path | None, tell: Callable[[str], None]) -> list[ScheduleRow
     """
     if not times and (lacking := published.missing({STAGE_TIMES: FILES[STAGE_TIMES]})):
         raise EnvironmentLackingError(
-            f"`{published.folder()}` lacks {', '.join(lacking)}", hint="give your own with --times, or name its folder in OPPA_DATA"
+            f"`{published.folder()}` lacks {', '.join(lacking)}", hint="use --times with a file, or name its folder in OPPA_DATA"
         )
     profiled = read_profiled(times or published.folder() / STAGE_TIMES)
     rows: list[ScheduleRow] = []
@@ -145,8 +145,8 @@ def _rates(rows: Sequence[ScheduleRow]) -> Section:
         )
     return Section(
         title="Bubble rates at profiled stage times",
-        text="Stages x micro-batches; peak memory in activations of a micro-batch, of which 1F1B holds as many as there are stages. "
-        f"Published: {'Qi et al. 2024, tables 5 and 8' if known else f'SKIPPED, `{published.folder() / SCHEDULES}` is not there'}.",
+        text="Sizes are stages x micro-batches. Peak memory counts activations of a micro-batch; 1F1B holds one for each stage. "
+        f"Published: {'Qi et al. 2024, tables 5 and 8' if known else f'SKIPPED, `{published.folder() / SCHEDULES}` does not exist'}.",
         columns=("model", "schedule", ">bubble", "published", ">peak memory", ">seconds"),
         rows=lines,
     )
@@ -212,9 +212,9 @@ def _gaps(gaps: Sequence[Gap]) -> Section:
     proven = [each for each in gaps if each.proven]
     longer = sorted((each for each in proven if each.gap > 1e-9), key=lambda each: -each.gap)
     return Section(
-        title="The heuristic beside proofs",
-        text=f"{len(gaps)} small pipelines with random times and limits; {len(proven)} proved within {PROVING_S:g} s by OR-Tools' CP-SAT. "
-        f"The heuristic found {len(proven) - len(longer)} of these best orders; the others:",
+        title="The heuristic, compared with proofs",
+        text=f"{len(gaps)} small pipelines have random times and limits; {len(proven)} were proved within {PROVING_S:g} s by CP-SAT. "
+        f"The heuristic found {len(proven) - len(longer)} of these optimal schedules; the table has the others.",
         columns=("instance", ">stages", ">micro-batches", ">over the shortest"),
         rows=[(each.seed, each.ranks, each.micro_batches, f"{each.gap:.2%}") for each in longer],
     )

@@ -7,16 +7,16 @@ import typer
 
 
 def command(
-    jobs: Annotated[int, typer.Option(min=1, help="Jobs that are connected at a time.")] = 1000,
-    seconds: Annotated[int, typer.Option(min=1, help="For how long each sends a message a second.")] = 60,
-    malformed: Annotated[int, typer.Option(min=32, help="Malformed messages.")] = 20_000,
-    kills: Annotated[int, typer.Option(min=1, help="How often the service is killed.")] = 20,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of jobs that are connected at a time.")] = 1000,
+    seconds: Annotated[int, typer.Option(min=1, help="Seconds for which each job sends one message per second.")] = 60,
+    malformed: Annotated[int, typer.Option(min=32, help="Number of malformed messages.")] = 20_000,
+    kills: Annotated[int, typer.Option(min=1, help="Number of times that the service is killed.")] = 20,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md to this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
-    """How long a decision takes, how soon a thousand jobs are answered, and what damage and death do to the control service.
+    """Measure decision times, answer times of a thousand jobs, and the effect of malformed messages and kills on the control service.
 
-    In three minutes.
+    The benchmark takes three minutes.
     """
     from experiments.service.run import Load, measure
     from oppa.bench.registry import inputs
@@ -24,9 +24,9 @@ def command(
     from oppa.cli.views.status import showing_status
     from oppa.report.record import provenance, write_record
 
-    asked = {"jobs": jobs, "seconds": seconds, "malformed": malformed, "kills": kills}
+    arguments = {"jobs": jobs, "seconds": seconds, "malformed": malformed, "kills": kills}
     with showing_status() as tell:
-        found = measure(tell, Load(**asked))
+        found = measure(tell, Load(**arguments))
     if as_json:
         import json
 
@@ -34,5 +34,5 @@ def command(
     else:
         style.print_section(found.section)
     if out:
-        written = write_record(out, "The control service", [found.section], inputs=inputs("service", None, **asked))
+        written = write_record(out, "The control service", [found.section], inputs=inputs("service", None, **arguments))
         style.err().print(f"written: {written}", markup=False)

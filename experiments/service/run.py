@@ -44,7 +44,7 @@ from oppa.table import Origin, Table, TableRow
 
 EVERY = 20
 """Messages of a job between two decisions."""
-BESIDE = 16
+CONNECTIONS = 16
 """Connections that send malformed messages at a time."""
 STEP_S = 0.02
 CAUGHT_UP_S = 180.0
@@ -104,13 +104,11 @@ class ServiceFigures:
             ),
             (f"messages lost, of {self.messages:,}", str(self.messages_lost)),
             (f"crashes under {load.malformed:,} malformed messages", str(self.malformed_crashes)),
-            ("growth of the service behind the second half of these", f"{self.malformed_growth_bytes / 2**20:.1f} MiB"),
-            (f"time blocked in rank 0's calls, service killed {self.kills} times", f"{self.blocked_share:.3%}"),
-            ("steps told meanwhile that the service does not know in the end", str(self.steps_unknown)),
+            ("growth of the service after the second half of these", f"{self.malformed_growth_bytes / 2**20:.1f} MiB"),
+            (f"time that rank 0's calls block, service killed {self.kills} times", f"{self.blocked_share:.3%}"),
+            ("steps reported meanwhile that the service does not count at the end", str(self.steps_unknown)),
         ]
-        text = (
-            f"Jobs tell a step a second for {load.seconds} s, and get a decision every {EVERY} steps; service and jobs share one machine."
-        )
+        text = f"Each job reports a step a second for {load.seconds} s and gets a decision every {EVERY} steps. All share one machine."
         return Section(title="The control service", text=text, columns=("what", ">figure"), rows=rows)
 
 
@@ -153,7 +151,7 @@ def _table(rows: int) -> Table:
     """Return a table of layouts, batch sizes and micro-batches, with throughputs that saturate."""
     path = catalog.root() / "examples" / "cpu.toml"
     if not path.is_file():
-        raise EnvironmentLackingError(f"`{path}` is not there", hint="run it from a checkout")
+        raise EnvironmentLackingError(f"`{path}` does not exist", hint="run it from a checkout")
     facts = {
         "study": "none",
         "method": "exhaustive",
@@ -215,11 +213,11 @@ class _Served:
         with log.open("wb") as file:
             self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "NO_COLOR": "1"})
         deadline = time.monotonic() + START_S
-        while "127.0.0.1:" not in (said := log.read_text()):
+        while "127.0.0.1:" not in (text := log.read_text()):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise EnvironmentLackingError(f"the service has not started: {said.strip()}", hint="`oppa control` says more")
+                raise EnvironmentLackingError(f"the service did not start: {text.strip()}", hint="run `oppa control` to see its error")
             time.sleep(0.02)
-        self.port = int(said.partition("127.0.0.1:")[2].partition(",")[0])
+        self.port = int(text.partition("127.0.0.1:")[2].partition(",")[0])
 
     @property
     def runs(self) -> bool:
@@ -289,7 +287,7 @@ async def _load(served: _Served, load: Load) -> tuple[list[float], int]:
 
     acknowledged = await asyncio.gather(*(job(number) for number in range(load.jobs)))
     known = served.steps_known()
-    lost = sum(load.seconds - min(told, known.get(f"job-{number}", 0)) for number, told in enumerate(acknowledged))
+    lost = sum(load.seconds - min(reported, known.get(f"job-{number}", 0)) for number, reported in enumerate(acknowledged))
     return latencies, int(lost)
 
 
@@ -300,11 +298,11 @@ async def _tell(opened: ClientConnection, latencies: list[float], seconds: int, 
     async def listen() -> int:
         last = 0
         while last < seconds:
-            said = from_service(await opened.recv())
-            if isinstance(said, Ack):
+            message = from_service(await opened.recv())
+            if isinstance(message, Ack):
                 now = time.perf_counter()
-                latencies.extend(now - sent_s[number] for number in range(last + 1, said.number + 1))
-                last = said.number
+                latencies.extend(now - sent_s[number] for number in range(last + 1, message.number + 1))
+                last = message.number
         return last
 
     listening = asyncio.create_task(listen())
@@ -323,19 +321,19 @@ async def _damage(served: _Served, malformed: int) -> tuple[int, int]:
     crashes, sizes = 0, list[int]()
     wrong = list(_malformed())
     for half in range(2):
-        share = malformed // 2 // BESIDE
+        share = malformed // 2 // CONNECTIONS
 
-        async def sender(beside: int, half: int = half, share: int = share) -> None:
+        async def sender(connection: int, half: int = half, share: int = share) -> None:
             sent = 0
             while sent < share:
                 with contextlib.suppress(ConnectionClosed, OSError):
-                    async with served.line(f"damaged-{beside}") as opened:
+                    async with served.line(f"damaged-{connection}") as opened:
                         while sent < share:
                             sent += 1
-                            await opened.send(wrong[(sent + beside + half) % len(wrong)])
+                            await opened.send(wrong[(sent + connection + half) % len(wrong)])
                             await opened.recv()
 
-        await asyncio.gather(*(sender(beside) for beside in range(BESIDE)))
+        await asyncio.gather(*(sender(connection) for connection in range(CONNECTIONS)))
         if not served.runs:
             crashes += 1
             served.start()

@@ -126,9 +126,9 @@ def _tasks(runs: pd.DataFrame) -> Section:
     return task_section(
         task_table(runs),
         title="Which configuration is fast: nanotron on H100, simulated",
-        text=f"The {published.FILES[published.NANOTRON]}, against `priors/clusters/H100.toml`. A task is a model on so many devices, its "
-        "candidates are the runs that ended well. On many hosts some take several times as long as others like them, which is not "
-        "simulated: a regret over 50% means that the one chosen did.",
+        text=f"The {published.FILES[published.NANOTRON]}, against `priors/clusters/H100.toml`. A task is a model on a number of devices; "
+        "its candidates are the runs that completed. On many hosts some runs take several times as long as similar ones, which is not "
+        "simulated. A regret over 50% means that the choice was such a run.",
     )
 
 
@@ -137,8 +137,8 @@ def _fitting(runs: pd.DataFrame) -> Section:
     kinds = {"ran": runs[ran], "failed": runs[~ran & legal]}
     return Section(
         title="Which configuration fits: nanotron on H100, simulated",
-        text="`failed` lumps runs that were out of memory with all other failures, so not all of it can be foreseen.",
-        columns=("run / simulated", ">fits", ">does not fit", ">share foreseen"),
+        text="`failed` includes failures other than out of memory, so not all of them can be predicted.",
+        columns=("run / simulated", ">fits", ">does not fit", ">share predicted"),
         rows=[
             (kind, int(group["fits"].sum()), int((~group["fits"]).sum()), f"{(group['fits'] == (kind == 'ran')).mean():.1%}")
             for kind, group in kinds.items()
@@ -161,7 +161,7 @@ def _all_reduces() -> Section:
     return all_reduce_section(
         all_reduce_errors(),
         title="All-reduces on A100, simulated",
-        text="NCCL all-reduces of 1 MB to 1 GB within a host (vTrain's measurements), from which its links' figures are taken.",
+        text="NCCL all-reduces of 1 MB to 1 GB within a host (vTrain's measurements) determine the links' figures.",
     )
 
 

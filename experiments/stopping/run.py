@@ -115,7 +115,7 @@ def figures(repeats: int) -> dict[str, str]:
     found, errors = searches(repeats), estimate_errors(repeats)
     round_, best, count = (
         Axis(label="round"),
-        Axis(label="over the best there is"),
+        Axis(label="share of the best value"),
         Axis(label="repetitions so far", log=True),
     )
     steps, off = Axis(label="steps", log=True), Axis(label="median error, %")
@@ -208,12 +208,12 @@ def _standardised(log_rate: Tensor, rate: Tensor) -> Tensor:
 
 def _most_promising(over: Surface, noise: float, queries: Sequence[Query]) -> int:
     """Return the input with the largest upper confidence bound among those not queried."""
-    told = torch.tensor([each.estimate.steps_per_s for each in queries], dtype=torch.float64)
+    measured = torch.tensor([each.estimate.steps_per_s for each in queries], dtype=torch.float64)
     kept = torch.tensor([each.estimate.kept for each in queries], dtype=torch.float64)
     variance = noise**2 / kept / over.rate.log().var()
     rows = [each.row for each in queries]
-    belief = belief_of(_process(over.x[rows], _standardised(told.log(), over.rate), variance, like=over.process), over.x)
-    bound = belief.mean + BETA * belief.stddev
+    posterior = belief_of(_process(over.x[rows], _standardised(measured.log(), over.rate), variance, like=over.process), over.x)
+    bound = posterior.mean + BETA * posterior.stddev
     bound[rows] = -math.inf
     return int(bound.argmax())
 
@@ -243,10 +243,10 @@ def search_section(found: Searches) -> Section:
         spent = [each.repetitions[-1] for each in group]
         rows.append((function, f"{noise:.0%}", way, *map(_quartiles, zip(*shares, strict=True)), _quartiles(spent, "{:.0f}")))
     text = (
-        f"GP-UCB, {rounds} queries of at most {WAYS['sure'].q_max} repetitions; medians and quartiles over the seeds. Found: the best "
-        "true value among the inputs queried, over the best there is; returned: the true value of the one that measured most among those "
-        "repeated to the end. `sure` cannot stop before it has seen two repetitions, and takes two trials of one input to differ by 3%, "
-        "which on these functions they do not."
+        f"GP-UCB, {rounds} queries of at most {WAYS['sure'].q_max} repetitions; medians and quartiles over the seeds. `found` is the "
+        "best true value among the queried inputs, as a share of the best value; `returned` is the true value of the input with the "
+        "highest measurement among those with all repetitions. `sure` requires two repetitions, and assumes that two trials of one input "
+        "differ by 3%, which they do not on these functions."
     )
     columns = ("function", ">noise", "repeated", f"found at {early}", f"found at {rounds}", "returned", "repetitions")
     return Section(title="Early termination in a search (figure 14)", text=text, columns=columns, rows=rows)
@@ -305,8 +305,8 @@ def error_section(errors: pd.DataFrame) -> Section:
     middle, high = size.median(), size.quantile(0.9)
     rows = [(name, *(f"{middle[name, steps]:.2%} ({high[name, steps]:.1%})" for steps in STEPS)) for name in ESTIMATES]
     text = (
-        f"{len(errors) // len(ESTIMATES) // len(STEPS)} trials of the simulated jobs, the first step dropped: median (90th percentile) of "
-        "the error. The truth is the step without noise; no number of steps removes a trial's own luck, 1 to 3% as its cluster has it."
+        f"{len(errors) // len(ESTIMATES) // len(STEPS)} trials of the simulated jobs without their first step: median (90th percentile) "
+        "of the error. The truth is the step without noise. No number of steps removes the variation between trials, 1 to 3% by cluster."
     )
     columns = ("estimate", *(f">{steps} steps" for steps in STEPS))
     return Section(title="Outliers and the number of steps (figures 10 and 15)", text=text, columns=columns, rows=rows)
@@ -318,7 +318,7 @@ def bias_section(errors: pd.DataFrame) -> Section:
     bias = errors[errors.steps == steps].groupby(["job", "estimate"]).error.mean()
     rows = [(job, *(f"{bias[job, name]:+.2%}" for name in ESTIMATES)) for job in sorted(errors.job.unique())]
     text = (
-        f"Mean error after {steps} steps. Stragglers make all steps together slower than the truth; what removes them all lies above the "
+        f"Mean error after {steps} steps. Stragglers make all steps together slower than the truth; an estimate without them is above the "
         "throughput that a long run reaches. The mean of 1/t exceeds 1 over the mean of t (`oppa's`) where steps vary."
     )
     return Section(title="Bias, job by job", text=text, columns=("job", *(f">{name}" for name in ESTIMATES)), rows=rows)

@@ -20,7 +20,7 @@ NAMES = (
 
 
 def is_checkout() -> bool:
-    """Return whether the experiments are there."""
+    """Return whether this is a checkout, which has the experiments."""
     return (catalog.root() / "experiments" / "registry.py").is_file()
 
 
@@ -32,7 +32,7 @@ def require_checkout(name: str) -> None:
     """
     if not is_checkout():
         hint = "clone the repository, run `make setup` in it, and use its `oppa`"
-        raise EnvironmentLackingError(f"`oppa bench {name}` is one of the papers' experiments, and needs a checkout", hint=hint)
+        raise EnvironmentLackingError(f"`oppa bench {name}` is an experiment of the papers and needs a checkout", hint=hint)
 
 
 def suites() -> "Mapping[str, Suite]":

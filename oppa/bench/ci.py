@@ -94,9 +94,9 @@ def measure(on_run: Callable[[Run, int, int], None], *, names: Sequence[str] | N
     for comparison in COMPARISONS:
         tasks, _ = comparison.tasks()
         stands_for = {name: designer if name == DEFAULT else name for name in comparison.designers}
-        asked = dataclasses.replace(comparison, designers=tuple(dict.fromkeys(stands_for.values())))
+        replaced = dataclasses.replace(comparison, designers=tuple(dict.fromkeys(stands_for.values())))
         chosen = [task for task in tasks if names is None or task.name in names]
-        runs = compare(asked, chosen, None, on_run) if chosen else []
+        runs = compare(replaced, chosen, None, on_run) if chosen else []
         scores += [_score(comparison, run, name) for name, own in stands_for.items() for run in runs if run.designer == own]
     return scores
 
@@ -109,30 +109,30 @@ def read_reference(path: Path | None = None, *, inputs: Inputs | None = None) ->
 
     Raises:
         EnvironmentLackingError: there is no reference.
-        InputError: the file is no reference, or has other tasks or runs.
+        InputError: the file is not a reference, or has other tasks or runs.
     """
     path = path or catalog.root() / REFERENCE
-    hint = "record one: `oppa bench ci --record`"
+    hint = "record a reference: `oppa bench ci --record`"
     try:
         values = json.loads(path.read_text())
         scores, known = [Score(**score) for score in values["scores"]], values.get("inputs")
         differs = [] if inputs is None else Inputs.from_dict(known).differences(inputs) if known else ["it has no digest of its tasks"]
     except FileNotFoundError:
-        raise EnvironmentLackingError(f"`{path}` is not there", hint=hint) from None
+        raise EnvironmentLackingError(f"`{path}` does not exist", hint=hint) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"`{path}` is no reference: {error}", hint=hint) from None
+        raise InputError(f"`{path}` is not a reference: {error}", hint=hint) from None
     if differs:
-        raise InputError(f"`{path}` is a reference of other tasks: {', '.join(differs)}", hint=hint)
+        raise InputError(f"`{path}` is a reference for other tasks: {', '.join(differs)}", hint=hint)
     return scores
 
 
 def record(scores: Sequence[Score], path: Path | None = None) -> Path:
     """Write these scores as the reference, and return its path; raises InputError if the file cannot be written."""
     path = path or catalog.root() / REFERENCE
-    played = ci_inputs()
+    current = ci_inputs()
     values: Mapping[str, Any] = {
         "origin": provenance(),
-        "inputs": {"digest": played.digest, **played.to_dict()},
+        "inputs": {"digest": current.digest, **current.to_dict()},
         "scores": [dataclasses.asdict(score) for score in scores],
     }
     draft = path.with_suffix(".new")
@@ -145,7 +145,7 @@ def changes(now: Sequence[Score], then: Sequence[Score]) -> list[Change]:
     """Return one change per designer; raises InputError if the reference lacks one of the runs."""
     before = {score.key: score for score in then}
     if lacking := [score.key for score in now if score.key not in before]:
-        raise InputError(f"the reference lacks {len(lacking)} of {len(now)} plays", hint="record another: `oppa bench ci --record`")
+        raise InputError(f"the reference lacks {len(lacking)} of {len(now)} runs", hint="record it again: `oppa bench ci --record`")
     names = dict.fromkeys(score.designer for score in now)
     return [_change(name, [(before[score.key], score) for score in now if score.designer == name]) for name in names]
 
@@ -158,15 +158,13 @@ def sections(found: Sequence[Change]) -> list[Section]:
             str(each.plays),
             f"{math.exp(each.slower):.2f}x (error {each.slower_error:.2f})",
             f"{-each.worse:+.3f} (error {each.worse_error:.3f})",
-            "regressed" if each.regressed else "as before, or better",
+            "regressed" if each.regressed else "no regression",
         )
         for each in found
     ]
-    text = (
-        "Plays of now against those on record, in pairs: seconds until within 5% of the best, and the share of the best after ten trials."
-    )
-    columns = ("designer", ">plays", ">seconds", ">best after 10", "verdict")
-    return [Section(title="Against the reference", text=text, columns=columns, rows=rows)]
+    text = "Runs are compared in pairs with the recorded ones: seconds until within 5% of the best, and share of the best after ten trials."
+    columns = ("designer", ">runs", ">seconds", ">best after 10", "verdict")
+    return [Section(title="Comparison with the reference", text=text, columns=columns, rows=rows)]
 
 
 def _score(comparison: Comparison, run: Run, designer: str) -> Score:

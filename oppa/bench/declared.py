@@ -66,7 +66,7 @@ class Declared:
     """Job files of its tasks; each represents all files that define the task."""
     files: tuple[str, ...] = ()
     """Other files, relative to the catalog's root."""
-    believed: bool = False
+    cost_model: bool = False
     """The benchmark uses the cost model, and with it the priors of the jobs' devices."""
     data: tuple[str, ...] = ()
     """Files in the folder of measured data."""
@@ -77,7 +77,7 @@ class Declared:
         """Return the current inputs together with these arguments; a missing file has the hash ABSENT."""
         here = catalog.root()
         paths = {path: None for job in self.jobs for path in task_files(job)}
-        if self.believed:
+        if self.cost_model:
             paths |= dict.fromkeys([*map(Path, COST_MODEL), *(_hardware(job) for job in self.jobs)])
         paths |= dict.fromkeys(map(Path, self.files))
         known = {path.as_posix(): content_hash(here / path) for path in paths}
@@ -98,7 +98,7 @@ class Declared:
         """Return the declaration restricted to some tasks; raises InputError for an unknown task."""
         for name in tasks:
             if name not in self.tasks:
-                raise InputError(f"`{name}` is no task of this benchmark", hint=f"use some of {', '.join(self.tasks)}")
+                raise InputError(f"`{name}` is not a task of this benchmark", hint=f"use some of {', '.join(self.tasks)}")
         jobs, parts = tuple(job for job in self.jobs if job.stem in tasks), tuple(part for part in self.parts if part in tasks)
         return dataclasses.replace(self, jobs=jobs, parts=parts)
 
@@ -146,8 +146,8 @@ SUITES: Mapping[str, Declared] = {
     "replay": Declared(
         files=(REPLAY.as_posix(), "runners/replay/runner.toml", *COST_MODEL, "priors/hardware/H100.toml"), data=("nanotron_h100.csv",)
     ),
-    "simulated": Declared(jobs=tuple(map(simulated_job, SIMULATED)), believed=True),
-    "cpu": Declared(jobs=(CPU_JOB,), files=(CPU_TABLE.as_posix(),), believed=True),
+    "simulated": Declared(jobs=tuple(map(simulated_job, SIMULATED)), cost_model=True),
+    "cpu": Declared(jobs=(CPU_JOB,), files=(CPU_TABLE.as_posix(),), cost_model=True),
 }
 """Inputs of each suite of tasks on which designers are compared."""
 

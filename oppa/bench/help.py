@@ -44,7 +44,7 @@ def help_overhead(repeats: int) -> list[Section]:
         ("bare typer program", spread([b for _, b in pairs])),
         ("difference", spread(extra)),
     ]
-    text = f"{repeats} pairs in turn; `oppa --help` adds {statistics.median(extra):.3f} s (median; at most 0.1 s is the aim)."
+    text = f"{repeats} pairs in turn; `oppa --help` adds {statistics.median(extra):.3f} s (median; the target is at most 0.1 s)."
     return [Section(title="Help", text=text, columns=("program", "seconds: median (min - max)"), rows=rows)]
 
 

@@ -34,9 +34,9 @@ def machine(repeats: int) -> list[Section]:
     """Measure matrix products and memory of one core, and all-reduces over loopback, and compare them with the prior."""
     rows = [*_core(repeats), *(row for ranks in RANKS for row in _all_reduces(ranks))]
     made = Section(
-        title="This machine, and what is believed of a CPU",
-        text=f"One core in fp32, {repeats} repeats; gloo over loopback, {REDUCTIONS} repeats: median (minimum - maximum).",
-        columns=("what", "unit", ">measured", ">believed"),
+        title="This machine, compared with the prior of a CPU",
+        text=f"Median (minimum - maximum) of {repeats} repeats on one core in fp32, and of {REDUCTIONS} all-reduces by gloo over loopback.",
+        columns=("what", "unit", ">measured", ">prior"),
         rows=rows,
     )
     return [made]
@@ -94,8 +94,8 @@ def _all_reduces(ranks: int) -> Iterator[tuple[str, ...]]:
     members, payload = torch.full((len(SIZES),), float(ranks)), torch.tensor(SIZES)
     group = CollectiveGroup(members, members, torch.ones_like(members))
     expected = all_reduce_time(group, payload, machine_of(core, "fp32", len(SIZES)), believed(core))
-    for size, seconds, belief in zip(SIZES, all_reduces(ranks), expected.tolist(), strict=True):
-        yield f"all-reduce of {format_bytes(size)} among {ranks} ranks", "ms", spread(seconds, 1e3), f"{belief * 1e3:.3g}"
+    for size, seconds, prior_s in zip(SIZES, all_reduces(ranks), expected.tolist(), strict=True):
+        yield f"all-reduce of {format_bytes(size)} among {ranks} ranks", "ms", spread(seconds, 1e3), f"{prior_s * 1e3:.3g}"
 
 
 def _seconds(operation: Callable[[], object]) -> float:

@@ -37,7 +37,7 @@ SIZES: Mapping[int, Mapping[str, object]] = {
     10_000: {"zero_bucket_mb": USUAL_BUCKETS["zero_bucket_mb"]},
     100_000: {},
 }
-"""Approximate number of candidates, and the fixed parameters that leave so many."""
+"""Approximate number of candidates, and the fixed parameters that leave this number."""
 BUDGET_S = 15.0
 """Seconds of steps in total, after which a designer takes no more steps."""
 CHUNK = 512
@@ -62,32 +62,32 @@ def step_section(
     for size in sizes:
         problem = problem_of(size)
         candidates = problem.candidates()
-        believed = Oppa(problem, candidates, seed=0)
+        designer = Oppa(problem, candidates, seed=0)
         for count in counts:
-            seen = observations(believed, count - 1 + repeats, seed=count)
-            seated = {name: make_designer(name, problem, candidates, seed=0) for name in designers}
-            rows += _rows(candidates, count, steps(seated, seen, told=count - 1))
+            seen = observations(designer, count - 1 + repeats, seed=count)
+            designers_made = {name: make_designer(name, problem, candidates, seed=0) for name in designers}
+            rows += _rows(candidates, count, steps(designers_made, seen, given=count - 1))
     text = (
-        f"{repeats} steps from the one that tells the given number of observations on, fewer where they take over {BUDGET_S:g} s; ratios "
-        "are taken step by step. TPE asks no model about candidates: it samples a few, whatever their number. Optuna's times include the "
-        "search for the candidate that is nearest to what it suggests."
+        f"Each designer takes {repeats} steps after this number of observations, or fewer if they take over {BUDGET_S:g} s. Ratios are "
+        "taken step by step. TPE evaluates only a few sampled candidates. Optuna's times include the search for the candidate nearest to "
+        "its suggestion."
     )
     columns = (">candidates", ">observations", "designer", ">steps", "seconds: median (min - max)", "times oppa's")
     return Section(title="A step of each designer", text=text, columns=columns, rows=rows)
 
 
-def steps(designers: Mapping[str, Designer], seen: Sequence[Observation], told: int) -> dict[str, list[float]]:
+def steps(designers: Mapping[str, Designer], seen: Sequence[Observation], given: int) -> dict[str, list[float]]:
     """Return the seconds of each designer's steps, taken in turn.
 
     Args:
         seen: Observations for every designer.
-        told: Number of observations that designers receive together; the others follow one by one.
+        given: Number of observations that designers receive together; the others follow one by one.
     """
     taken = {each.candidate for each in seen}
     for designer in designers.values():
-        _seconds(designer, seen[:told], taken)
+        _seconds(designer, seen[:given], taken)
     seconds: dict[str, list[float]] = {name: [] for name in designers}
-    for turn, observation in enumerate(seen[told:]):
+    for turn, observation in enumerate(seen[given:]):
         for name in list(designers)[:: 1 if turn % 2 == 0 else -1]:
             if sum(seconds[name]) < BUDGET_S:
                 seconds[name].append(_seconds(designers[name], [observation], taken))
@@ -156,7 +156,7 @@ def _largest(repeats: int, size: int) -> list[Section]:
         taken = {each.candidate for each in seen}
         cold.append(_seconds(designer, seen[:-1], taken))
         warm.append(_seconds(designer, seen[-1:], taken))
-    rows = [("cold: fitted from the priors", spread(cold)), ("warm: one more observation", spread(warm))]
+    rows = [("cold: fit from the priors", spread(cold)), ("warm: one more observation", spread(warm))]
     text = f"{max(OBSERVATIONS)} observations, {len(candidates):,} candidates, {repeats} sets of observations."
     step = Section(title="A step of oppa, cold and warm", text=text, columns=("step", "seconds: median (min - max)"), rows=rows)
     return [step, _against_stock(designer.log_rate, max(3, repeats // 2))]
@@ -176,8 +176,8 @@ def _against_stock(process: GaussianProcess, repeats: int) -> Section:
         start = time.perf_counter()
         with torch.no_grad():
             for chunk in inputs.split(CHUNK):
-                belief = process.model.posterior(chunk[:, None, :])
-                _ = belief.mean, belief.variance
+                posterior = process.model.posterior(chunk[:, None, :])
+                _ = posterior.mean, posterior.variance
         return time.perf_counter() - start
 
     ours(), theirs()
@@ -189,8 +189,8 @@ def _against_stock(process: GaussianProcess, repeats: int) -> Section:
         ("BoTorch / oppa", spread(ratios)),
     ]
     text = (
-        f"Mean and variance of one model at {len(rows):,} candidates given {len(process.noise)} observations, in turn: "
-        f"{statistics.median(ratios):.0f} times faster."
+        f"Both compute mean and variance of one model at {len(rows):,} candidates given {len(process.noise)} observations, in turn. "
+        f"oppa is {statistics.median(ratios):.0f} times faster."
     )
     return Section(title="Posterior", text=text, columns=("path", "median (min - max)"), rows=figures)
 

@@ -16,9 +16,9 @@ from oppa.units import GIB
 
 NANOTRON, RECOMPUTATION, ALL_REDUCES = "nanotron_h100.csv", "korthikanti_recompute_a100.csv", "nccl_allreduce.csv"
 FILES = {
-    NANOTRON: "runs of nanotron on 8 to 512 H100, of the Ultra-Scale Playbook (Hugging Face, 2025)",
+    NANOTRON: "runs of nanotron on 8 to 512 H100, from the Ultra-Scale Playbook (Hugging Face, 2025)",
     RECOMPUTATION: "iterations of Megatron-LM on A100 (Korthikanti et al. 2022, table 5)",
-    ALL_REDUCES: "NCCL all-reduces within a host (of vTrain)",
+    ALL_REDUCES: "NCCL all-reduces within a host (vTrain)",
 }
 DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 
@@ -82,5 +82,5 @@ def all_reduces(gpu: str) -> pd.DataFrame:
 def _read(name: str) -> pd.DataFrame:
     path = folder() / name
     if not path.is_file():
-        raise EnvironmentLackingError(f"`{path}` is not there: {FILES[name]}", hint="name the folder that has it: `OPPA_DATA=...`")
+        raise EnvironmentLackingError(f"`{path}` does not exist: {FILES[name]}", hint="name its folder: `OPPA_DATA=...`")
     return pd.read_csv(path)

@@ -16,9 +16,9 @@ from oppa.report.inputs import Inputs
 
 RESULTS = Path("results")
 ALL = "all"
-"""Name of the command that runs all quick benchmarks."""
-QUICK = ("help", "start-up", "prior", "machine")
-"""The quick benchmarks; `prior` is an experiment, which a checkout has."""
+"""Name of the command that runs all short benchmarks."""
+SHORT = ("help", "start-up", "prior", "machine")
+"""The short benchmarks; `prior` is an experiment, which a checkout has."""
 NANOTRON = Declared(files=(REPLAY.as_posix(), *COST_MODEL, "priors/hardware/H100.toml"), data=("nanotron_h100.csv",))
 """Inputs of the benchmarks on the measurements of nanotron."""
 PRIOR = Declared(
@@ -99,9 +99,9 @@ def measured_inputs(names: Sequence[str], repeats: int, tasks: Collection[str] |
     return joined(benchmarks()[name].declared for name in names).inputs(benchmarks=list(names), repeats=repeats)
 
 
-def quick() -> list[str]:
+def short() -> list[str]:
     """Return the benchmarks that `oppa bench all` runs; each takes seconds."""
-    return [name for name in QUICK if name in suites()]
+    return [name for name in SHORT if name in suites()]
 
 
 def with_own_record(name: str, suite: Suite, declared: Declared, *, repeats: int = 7, smallest: str = "") -> Benchmark:
@@ -144,7 +144,7 @@ def _together(name: str, repeats: int = 5) -> Benchmark:
     recorded = Recorded(
         folder=RESULTS / "bench",
         command=f"{ALL} --repeats {repeats} --out results/bench",
-        arguments={"benchmarks": list(QUICK), "repeats": repeats},
+        arguments={"benchmarks": list(SHORT), "repeats": repeats},
         declared=joined((*_DECLARED.values(), PRIOR)),
     )
     return Benchmark(shows=OWN[name].about, smallest=f"{name} --repeats 1", declared=_DECLARED[name], recorded=(recorded,))
@@ -184,12 +184,12 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "start-up": _together("start-up"),
     "machine": _together("machine"),
     "search": Benchmark(
-        shows="how soon each designer finds the fastest",
+        shows="time until each designer finds the fastest configuration",
         smallest="search --suite cpu --designers random --seeds 1 --trials 2",
         declared=SUITES["cpu"],
         recorded=_SEARCHED,
     ),
-    "ci": with_own_command("a short search against the reference", _CI, "ci", "ci --record", "ci --tasks cpu", **CI_ARGUMENTS),
+    "ci": with_own_command("a short search, compared with the reference", _CI, "ci", "ci --record", "ci --tasks cpu", **CI_ARGUMENTS),
     "overhead": with_own_record(
         "overhead",
         OWN["overhead"],
@@ -197,4 +197,4 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         smallest="--tasks 1000",
     ),
 }
-"""Benchmarks of the package by name, quick ones first."""
+"""Benchmarks of the package by name, short ones first."""

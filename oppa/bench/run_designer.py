@@ -39,15 +39,15 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
         rule: Ends trials early.
         seed: Seed of the trials' noise.
     """
-    played: list[TrialRecord] = []
+    records: list[TrialRecord] = []
     seen: list[Observation] = []
-    while len(played) < trials:
+    while len(records) < trials:
         start = time.perf_counter()
-        candidate = designer.suggest({each.candidate for each in played})
+        candidate = designer.suggest({each.candidate for each in records})
         if candidate is None:
             break
         prediction, thought = designer.predict(candidate), time.perf_counter()
-        repeat = sum(each.candidate == candidate for each in played)
+        repeat = sum(each.candidate == candidate for each in records)
         configuration = task.candidates.configuration(candidate)
         simulated = task.simulator.simulate_trial(configuration, steps=task.problem.limits.q_max, seed=seed + REPEAT * repeat)
         result = run_simulated(simulated, against(rule, seen))
@@ -65,7 +65,7 @@ def run_designer(task: BenchmarkTask, designer: Designer, rule: StopTest, *, see
         designer.update(seen[-1:])
         thinking_s = time.perf_counter() - resumed + thought - start
         best = incumbent(seen)
-        played.append(
+        records.append(
             TrialRecord(candidate=candidate, result=result, prediction=prediction, incumbent=best and best[0], thinking_s=thinking_s)
         )
-    return played
+    return records

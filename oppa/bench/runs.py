@@ -57,31 +57,31 @@ class Run:
         return self.task, self.designer, self.seed, self.variation
 
     @classmethod
-    def of(cls, task: BenchmarkTask, designer: str, seed: int, variation: str, played: Sequence[TrialRecord]) -> Self:
+    def of(cls, task: BenchmarkTask, designer: str, seed: int, variation: str, records: Sequence[TrialRecord]) -> Self:
         """Make the line of a run from its trials."""
         clock = [0.0]
-        for each in played:
+        for each in records:
             clock.append(clock[-1] + each.result.seconds)
         limit, best = task.problem.cluster.usable_bytes, task.best
-        rates = [each.result.estimate.steps_per_s / best if each.result.estimate else None for each in played]
-        predictions = [each.prediction for each in played]
-        incumbent = played[-1].incumbent if played else None
+        rates = [each.result.estimate.steps_per_s / best if each.result.estimate else None for each in records]
+        predictions = [each.prediction for each in records]
+        incumbent = records[-1].incumbent if records else None
         return cls(
             task=task.name,
             designer=designer,
             seed=seed,
             variation=variation,
-            best_at=_short(0.0 if e.incumbent is None else float(task.steps_per_s[e.incumbent]) / best for e in played),
+            best_at=_short(0.0 if e.incumbent is None else float(task.steps_per_s[e.incumbent]) / best for e in records),
             seconds=_short(clock[1:]),
-            steps=tuple(each.result.steps for each in played),
-            outcomes="".join(OUTCOMES[each.result.outcome] for each in played),
+            steps=tuple(each.result.steps for each in records),
+            outcomes="".join(OUTCOMES[each.result.outcome] for each in records),
             measured=_short(rates),
             predicted=_short(p.steps_per_s / best if p else None for p in predictions),
             log_stddev=_short(p.log_stddev if p else None for p in predictions),
-            memory=_short(e.result.memory_bytes / limit if e.result.memory_bytes else None for e in played),
+            memory=_short(e.result.memory_bytes / limit if e.result.memory_bytes else None for e in records),
             predicted_memory=_short(p.memory_bytes / limit if p and p.memory_bytes else None for p in predictions),
             winner=None if incumbent is None else task.candidates.configuration(incumbent).id,
-            thinking_s=round(sum(each.thinking_s for each in played), 3),
+            thinking_s=round(sum(each.thinking_s for each in records), 3),
         )
 
 
@@ -95,12 +95,12 @@ class Log:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Open an existing log with its own protocol; raises InputError if the file is no log."""
+        """Open an existing log with its own protocol; raises InputError if the file is not a log."""
         first = path.read_text().partition("\n")[0] if path.is_file() else ""
         try:
             return cls(path=path, protocol=json.loads(first)["protocol"])
         except (ValueError, KeyError):
-            raise InputError(f"`{path}` is no log of a comparison", hint="`oppa bench search --out FOLDER` writes one") from None
+            raise InputError(f"`{path}` is not a log of a comparison", hint="write one with `oppa bench search --out FOLDER`") from None
 
     def read(self) -> list[Run]:
         """Return all runs; raises InputError if the log belongs to another comparison."""
@@ -146,22 +146,22 @@ class Log:
         try:
             lines: list[dict[str, Any]] = [json.loads(line) for line in self._text().splitlines(keepends=True) if line.endswith("\n")]
         except ValueError as error:
-            raise InputError(f"`{self.path}` is no log of a comparison: {error}", hint="move it away, or name another folder") from None
+            raise InputError(f"`{self.path}` is not a log of a comparison: {error}", hint="move it away, or name another folder") from None
         for line in lines:
             if "protocol" in line and line["protocol"] != self.protocol:
                 changed = ", ".join(_changed(line["protocol"], self.protocol))
                 raise InputError(
-                    f"`{self.path}` is the log of another comparison: {changed} differs",
-                    hint="name another folder, or remove this one to play all of it again",
+                    f"`{self.path}` is the log of another comparison: its {changed} differs",
+                    hint="name another folder, or remove this one to repeat all its runs",
                 )
         return lines
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the names of what differs; if input files differ, name these."""
-    then, wanted = logged_inputs(before), logged_inputs(now)
-    if then and wanted and then != wanted:
-        return then.differences(wanted)
+    """Return the names of the differences; if input files differ, their names."""
+    then, current = logged_inputs(before), logged_inputs(now)
+    if then and current and then != current:
+        return then.differences(current)
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
 

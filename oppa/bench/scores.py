@@ -40,7 +40,7 @@ def seconds_to(run: Run, trials: int, share: float = NEAR) -> float:
 
 
 def best_after(run: Run, seconds: float) -> float:
-    """Return the incumbent's share of the best after so many seconds."""
+    """Return the incumbent's share of the best after this number of seconds."""
     ended = [value for value, end in zip(run.best_at, run.seconds, strict=True) if end <= seconds]
     return ended[-1] if ended else 0.0
 

@@ -59,7 +59,7 @@ def compare(comparison: Comparison, tasks: Sequence[BenchmarkTask], log: Log | N
     done = {run.key: run for run in log.read()} if log else {}
     wanted = list(_jobs(comparison, tasks))
     missing = [job for job in wanted if job.key not in done]
-    for run in _played(missing):
+    for run in _run_jobs(missing):
         if log:
             log.append(run)
         done[run.key] = run
@@ -99,12 +99,12 @@ def _jobs(comparison: Comparison, tasks: Sequence[BenchmarkTask]) -> Iterator[_J
                     )
 
 
-def _played(jobs: Sequence[_Job]) -> Iterator[Run]:
+def _run_jobs(jobs: Sequence[_Job]) -> Iterator[Run]:
     """Yield the runs as they end, with one process per core; each is single-threaded and depends only on its seed."""
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context, initializer=_settle, initargs=(os.getpid(),))
     try:
-        for future in concurrent.futures.as_completed([pool.submit(_play, job) for job in jobs]):
+        for future in concurrent.futures.as_completed([pool.submit(_run_job, job) for job in jobs]):
             yield future.result()
     except BaseException:
         for worker in multiprocessing.active_children():  # the next call repeats their runs
@@ -120,12 +120,12 @@ def _settle(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _play(job: _Job) -> Run:
+def _run_job(job: _Job) -> Run:
     variation = VARIATIONS[job.variation]
     task = variation.task(_tasks(job.suite, job.table, variation)[job.task])
     designer = variation.designer(job.designer, task, job.seed)
-    played = run_designer(task, designer, variation.rule(job.designer, task), seed=job.seed, trials=job.trials)
-    return Run.of(task, job.designer, job.seed, job.variation, played)
+    records = run_designer(task, designer, variation.rule(job.designer, task), seed=job.seed, trials=job.trials)
+    return Run.of(task, job.designer, job.seed, job.variation, records)
 
 
 @functools.cache

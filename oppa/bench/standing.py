@@ -41,7 +41,7 @@ class Standing:
 
     @property
     def is_stale(self) -> bool:
-        """Return whether the command would make another record now; missing data leave this open, and count as not stale."""
+        """Return whether the command would make another record now; a record with missing data counts as not stale."""
         return self.state in ("stale", "no record")
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def standing(name: str, shows: str, recorded: Recorded) -> Standing:
     folder = catalog.root() / recorded.folder
     facts = _head(folder)
     known, now = _known(folder), recorded.inputs()
-    state, why = _judged(folder, recorded, known, now) if facts else ("no record", (f"`oppa bench {recorded.command}` makes one",))
+    state, why = _compared(folder, recorded, known, now) if facts else ("no record", (f"run `oppa bench {recorded.command}`",))
     return Standing(
         name=name,
         shows=shows,
@@ -75,15 +75,15 @@ def standing(name: str, shows: str, recorded: Recorded) -> Standing:
     )
 
 
-def _judged(folder: Path, recorded: Recorded, known: Inputs | None, now: Inputs) -> tuple[State, tuple[str, ...]]:
+def _compared(folder: Path, recorded: Recorded, known: Inputs | None, now: Inputs) -> tuple[State, tuple[str, ...]]:
     if known is None:
-        return "stale", ("it has no digest of its inputs",)
+        return "stale", ("the record has no digest of its inputs",)
     absent = [name for name in now.absent if name.startswith(DATA) and known.files.get(name, ABSENT) != ABSENT]
     differs = [name for name in known.differences(now) if name not in absent]
     lacking = [*_lacking(folder / LOG, recorded.plays, known.tasks)] if recorded.plays else []
     if differs or lacking:
         return "stale", (*differs, *lacking)
-    return ("not checked", tuple(f"{name} is absent" for name in absent)) if absent else ("matches", ())
+    return ("not checked", tuple(f"{name} is missing" for name in absent)) if absent else ("matches", ())
 
 
 def _known(folder: Path) -> Inputs | None:
@@ -96,20 +96,20 @@ def _known(folder: Path) -> Inputs | None:
             values = json.loads((folder / REFERENCE).read_text())
             return Inputs.from_dict(values["inputs"]) if "inputs" in values else None
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"`{folder}` is no record: {error}", hint="measure it again") from None
+        raise InputError(f"`{folder}` is not a record: {error}", hint="run the benchmark again") from None
     return Inputs.read(folder)
 
 
-def _lacking(log: Path, wanted: Iterable[Plays], tasks: Iterable[str]) -> Iterator[str]:
+def _lacking(log: Path, required: Iterable[Plays], tasks: Iterable[str]) -> Iterator[str]:
     """Yield the number of runs that the log lacks, for each designer."""
     lines = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    played = {(line["task"], line["designer"], line["seed"]) for line in lines if line.get("variation") == ""}
-    every = set(tasks) | {task for task, _, _ in played}
-    for plays in wanted:
+    recorded = {(line["task"], line["designer"], line["seed"]) for line in lines if line.get("variation") == ""}
+    every = set(tasks) | {task for task, _, _ in recorded}
+    for plays in required:
         for designer in plays.designers:
-            count = sum((task, designer, seed) not in played for task in every for seed in range(plays.seeds))
+            count = sum((task, designer, seed) not in recorded for task in every for seed in range(plays.seeds))
             if count or not every:
-                yield f"{count or 'all'} plays of {designer} lack"
+                yield f"{count or 'all'} runs of {designer} are missing"
 
 
 def _head(folder: Path) -> dict[str, str]:

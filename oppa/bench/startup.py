@@ -32,11 +32,11 @@ def startup(repeats: int) -> list[Section]:
         pairs = in_turn(ours, theirs, repeats)
     ratios = [cold_s / warm_s for warm_s, cold_s in pairs]
     rows = [
-        ("forked from a warm parent, s", spread([warm_s for warm_s, _ in pairs])),
+        ("fork server, s", spread([warm_s for warm_s, _ in pairs])),
         ("torchrun, s", spread([cold_s for _, cold_s in pairs])),
-        ("torchrun / warm", spread(ratios)),
+        ("torchrun / fork server", spread(ratios)),
     ]
-    text = f"{RANKS} ranks, {repeats} pairs in turn: warm is {statistics.median(ratios):.1f} times faster."
+    text = f"{RANKS} ranks, {repeats} pairs in turn: the fork server is {statistics.median(ratios):.1f} times faster."
     return [Section(title="Trial set-up", text=text, columns=("start", "median (min - max)"), rows=rows)]
 
 
@@ -58,7 +58,9 @@ def _set_up(launcher: LocalLauncher, folder: Path) -> Measure:
     def measure() -> float:
         result = run_trial(launcher, folder, spec, limits=Limits(trial_time_s=300.0))
         if result.setup_s is None:
-            raise EnvironmentLackingError(f"a trial of the torch runner {result.outcome}: {result.cause}", hint="look at `oppa doctor`")
+            raise EnvironmentLackingError(
+                f"a trial of the torch runner ended as {result.outcome}: {result.cause}", hint="run `oppa doctor`"
+            )
         return result.setup_s
 
     return measure

@@ -55,11 +55,11 @@ def _function(name: str) -> Any:
 
 
 SUITES: Mapping[str, Suite] = {
-    "help": Suite(about="`oppa --help` against a bare typer program", run="oppa.bench.help:help_overhead"),
-    "start-up": Suite(about="trial set-up, warm against torchrun", run="oppa.bench.startup:startup"),
-    "machine": Suite(about="what `priors/hardware/CPU.toml` states, measured here", run="oppa.bench.machine:machine"),
+    "help": Suite(about="time of `oppa --help`, compared with a bare typer program", run="oppa.bench.help:help_overhead"),
+    "start-up": Suite(about="time to set up a trial: fork server and torchrun", run="oppa.bench.startup:startup"),
+    "machine": Suite(about="measurements of the facts in `priors/hardware/CPU.toml`", run="oppa.bench.machine:machine"),
     "overhead": Suite(
-        about="seconds of a designer's step, against BoTorch's own and against Optuna's", run="oppa.bench.overhead:overhead", tasks=OVERHEAD
+        about="seconds of a designer's step, compared with BoTorch and Optuna", run="oppa.bench.overhead:overhead", tasks=OVERHEAD
     ),
 }
 """The suites of the package; those of the papers' experiments are in a checkout's `experiments.registry`."""

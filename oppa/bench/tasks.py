@@ -47,7 +47,7 @@ def load_suite(suite: str, table: Path | None = None, noise: ReplayNoise | None 
     """
     if suite in ("simulated", "cpu"):
         if table:
-            raise InputError(f"the suite `{suite}` has no table", hint="leave `--table` out, or use `--suite replay`")
+            raise InputError(f"the suite `{suite}` has no table", hint="omit `--table`, or use `--suite replay`")
         return [cpu_task()] if suite == "cpu" else list(simulated_tasks())
     file = read_replay_file(_declaration(suite))
     return list(replay_tasks(file, read_table(file, table or _table(suite, file.replay.table)), noise))
@@ -79,7 +79,7 @@ def cpu_task() -> BenchmarkTask:
     """
     root = catalog.root()
     if not (root / CPU_JOB).is_file():
-        raise EnvironmentLackingError(f"`{root / CPU_JOB}` is not there", hint="run it from a checkout")
+        raise EnvironmentLackingError(f"`{root / CPU_JOB}` does not exist", hint="run it from a checkout")
     problem = load_job(root / CPU_JOB)
     table = pd.read_csv(root / CPU_TABLE)
     searched = table[table.purpose == SEARCH]
@@ -102,16 +102,16 @@ def _declaration(suite: str) -> Path:
     if suite == "replay":
         return catalog.find("search_spaces", NANOTRON)
     if not suite.endswith(".toml"):
-        raise InputError(f"`{suite}` is no suite", hint=f"use one of {', '.join(SUITES)}, or a search space file with `[replay]`")
+        raise InputError(f"`{suite}` is not a suite", hint=f"use one of {', '.join(SUITES)}, or a search space file with `[replay]`")
     return catalog.find("search_spaces", suite if "/" in suite else f"./{suite}")
 
 
 def _table(suite: str, name: str) -> Path:
     """Return the path of a suite's table, in the folder of its declaration or else in that of published measurements."""
-    beside = _declaration(suite).parent / name
-    path = beside if beside.is_file() else published.folder() / name
+    local = _declaration(suite).parent / name
+    path = local if local.is_file() else published.folder() / name
     if not path.is_file():
-        raise EnvironmentLackingError(f"`{path}` is not there", hint="name the table: `--table CSV`, or its folder: `OPPA_DATA=...`")
+        raise EnvironmentLackingError(f"`{path}` does not exist", hint="name the table: `--table CSV`, or its folder: `OPPA_DATA=...`")
     return path
 
 

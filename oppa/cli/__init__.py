@@ -34,11 +34,13 @@ from oppa.cli.commands import (
     train_policy,
     tune,
 )
+from oppa.cli.environment import CommandGroup
 from oppa.cli.failure import exit_code, print_error
 from oppa.cli.renamed import refuse_renamed
 from oppa.errors import OppaError
 
 app = typer.Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -59,9 +61,9 @@ for panel, commands in PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
 app.command("import", rich_help_panel=BEFORE)(import_.import_)
-app.add_typer(cluster.cluster, name="cluster", rich_help_panel=CLUSTER)
-app.add_typer(bench.bench, name="bench", rich_help_panel=TOOLS)
-app.add_typer(env.env, name="env", rich_help_panel=TOOLS)
+app.add_typer(cluster.cluster, name="cluster", cls=CommandGroup, rich_help_panel=CLUSTER)
+app.add_typer(bench.bench, name="bench", cls=CommandGroup, rich_help_panel=TOOLS)
+app.add_typer(env.env, name="env", cls=CommandGroup, rich_help_panel=TOOLS)
 
 
 def _version(wanted: bool) -> None:
@@ -72,9 +74,18 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _oppa(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+VERBOSE = "Log what is done to stderr; -vv logs more."
+
+
+@app.callback(epilog="Environment variables set options: OPPA_TUNE_STUDY sets --study of oppa tune.")
+def _oppa(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, envvar="OPPA_VERBOSE", show_envvar=False, help=VERBOSE)] = 0,
+) -> None:
     """Finds the fastest way to run a distributed training job, and proves it by measurement."""
+    from oppa.cli.logs import show_logs
+
+    show_logs(verbose)
 
 
 def main() -> None:

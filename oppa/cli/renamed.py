@@ -1,29 +1,96 @@
-"""Answer removed names of commands and options with their new names."""
+"""Answer removed names of commands and options with what to use now."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 
 from oppa.errors import InputError
 
 COMMANDS = {"why": "explain", "schedule": "pipeline-schedule", "netlab": "emulate", "learn": "train-policy"}
-OPTIONS = {
-    "train": {"--recorded": "--eval-run", "--in-force": "--baseline-policy"},
-    "control": {"--every": "--decision-interval"},
-    "cluster": {"--most": "--max-scale", "--first": "--growth-order"},
+VALUE = "{value}"
+SCALING = {
+    "--threshold": "scaling.threshold={value}",
+    "--window-hours": "scaling.window={value} h",
+    "--counted-gpus": "scaling.counted={value}",
+    "--counted-hosts": "scaling.counted={value}",
+    "--most": "scaling.max_scale={value}",
+    "--max-scale": "scaling.max_scale={value}",
+    "--first": "scaling.growth_order={value}",
+    "--growth-order": "scaling.growth_order={value}",
 }
-"""The new name of each removed option, by command."""
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "tune": {
+        "--time": "limits.wall_time={value}",
+        "--task": "task={value}",
+        "--table": "replay.table={value}",
+        "--runner": "runner.name={value}",
+        "--parallel": "launcher.parallel={value}",
+        "--sbatch": "launcher.options.{value}",
+        "--transfer": "designer.transfer={value}",
+    },
+    "profile": {"--time": "limits.wall_time={value}"},
+    "train": {
+        "--samples": "train.samples={value}",
+        "--seed": "training.seed={value}",
+        "--hosts": "cluster.hosts={value}",
+        "--launcher": "launcher.name={value}",
+        "--sbatch": "launcher.options.{value}",
+    },
+    "train-policy": {
+        "--curve": "learning.curve={value}",
+        "--window": "learning.window={value}",
+        "--form": "reward.form={value}",
+        "--reward": "reward.{value}",
+        "--samples": "train.samples={value}",
+    },
+    "pipeline-schedule": {
+        "--model": "times.model={value}",
+        "--weight-memory": "times.weight_memory={value}",
+        "--chunks": "search.chunks=[{value}]",
+        "--recompute": "search.recompute=true",
+        "--no-recompute": "search.recompute=false",
+    },
+    "cluster simulate": {
+        **SCALING,
+        "--gpus-per-node": "cluster.gpus_per_node={value}",
+        "--backfill": "cluster.backfill=true",
+        "--fails-days": "cluster.failure_interval={value} d",
+        "--replicas": "elastic.replicas=true",
+        "--start-s": "elastic.start={value} s",
+    },
+    "cluster run": {**SCALING, "--sbatch": "{value}"},
+}
+"""The `--set` that does what a removed option did, by command."""
+OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "train": {
+        "--recorded": "--eval-run {value}",
+        "--in-force": "--policy rl,baseline={value}",
+        "--baseline-policy": "--policy rl,baseline={value}",
+    },
+    "control": {"--every": "--decision-interval {value}"},
+}
+"""The options that do what a removed option did, by command."""
 
 
 def refuse_renamed(words: Sequence[str]) -> None:
     """Check the words after `oppa` for removed names; words after `--` belong to a command of the user's.
 
     Raises:
-        InputError: a command or an option has a new name.
+        InputError: a command or an option was removed.
     """
-    if not words:
-        return
-    command, options = words[0], words[1 : words.index("--") if "--" in words else None]
-    if command in COMMANDS:
-        raise InputError(f"`oppa {command}` has a new name", hint=f"use `oppa {COMMANDS[command]}` with the same arguments")
-    for option in options:
-        if (new := OPTIONS.get(command, {}).get(option.partition("=")[0])) is not None:
-            raise InputError(f"`{option.partition('=')[0]}` of `oppa {command}` has a new name", hint=f"use `{new}`")
+    own = list(words[: words.index("--")] if "--" in words else words)
+    while own and own[0].startswith("-"):
+        own.pop(0)
+    if own and own[0] in COMMANDS:
+        raise InputError(f"`oppa {own[0]}` has a new name", hint=f"use `oppa {COMMANDS[own[0]]}` with the same arguments")
+    for command in (" ".join(own[:count]) for count in (1, 2)):
+        for number, word in enumerate(own):
+            option, _, value = word.partition("=")
+            if replaced := _replaced(command, option, value or next(iter(own[number + 1 :]), "...")):
+                raise InputError(f"`oppa {command}` has no option `{option}` any more", hint=f"use `{replaced}`")
+
+
+def _replaced(command: str, option: str, value: str) -> str:
+    """Return the words that replace a removed option with its value; empty if the option was not removed."""
+    if setting := SETTINGS.get(command, {}).get(option):
+        return f"--set {shlex.quote(setting.replace(VALUE, value.removeprefix('--')))}"
+    return OPTIONS.get(command, {}).get(option, "").replace(VALUE, value)

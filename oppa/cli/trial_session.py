@@ -1,61 +1,12 @@
-"""Run trials, and explain how to continue after an interruption; `oppa tune`, `oppa profile` and `oppa train` share this code."""
+"""Explain how to continue a session after an interruption; `oppa tune`, `oppa profile` and `oppa train` share this code."""
 
 import contextlib
-import functools
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from oppa.errors import EnvironmentLackingError
-
-if TYPE_CHECKING:
-    from oppa.cli.views.search_view import Interruption
-    from oppa.launchers.resolve import LaunchRequest
-    from oppa.problem.problem import Problem
-    from oppa.simulator.trial_simulator import TrialSimulator
-    from oppa.study import Study
-    from oppa.trials.runner import Runner
-    from oppa.tuning.search import RunTrial
-
-
-@contextlib.contextmanager
-def running_trials(
-    runner: "Runner",
-    problem: "Problem",
-    study: "Study",
-    request: "LaunchRequest",
-    interruption: "Interruption",
-    *,
-    again: list[str],
-    seed: int,
-    simulator: "TrialSimulator | None" = None,
-) -> Iterator["RunTrial"]:
-    """Yield the function that runs the trials of a runner: on hosts, in the simulator, or by replay.
-
-    Args:
-        again: The words after `oppa` that continue this study, for other tuners of it.
-        simulator: The simulator that answers trials if they are replayed; None: the problem's own.
-    """
-    if runner.in_process:
-        from oppa.simulator.executor import SimulatedExecutor
-        from oppa.simulator.simulator import Simulator
-
-        yield SimulatedExecutor(simulator or Simulator.of(problem), seed=seed)
-        return
-    from oppa.launchers.parallel_tuners import parallel_tuners
-    from oppa.launchers.resolve import open_backend
-    from oppa.trials.trial import run_trial
-
-    grace_s, cluster = problem.limits.grace_s, problem.cluster
-    with (
-        open_backend(request, cluster, study.folder, name=problem.name, grace_s=grace_s, on_tick=interruption.check) as engine,
-        engine.launcher(runner, study=study.uuid, grace_s=grace_s) as launcher,
-        parallel_tuners(engine, again, study.folder, grace_s=grace_s),
-    ):
-        launcher.prepare()  # its imports overlap with ours
-        yield functools.partial(run_trial, launcher)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from collections import deque
 
 
 class Arrivals:
-    """Counts submissions in a sliding window. The caller supplies the time; if it goes backwards, the clock stands still.
+    """Counts submissions in a sliding window. The caller supplies the time; if it goes backwards, the clock pauses.
 
     Args:
         window_s: Length of the window in seconds.

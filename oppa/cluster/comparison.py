@@ -15,7 +15,7 @@ from oppa.cluster.simulation import Failures, Simulation
 
 NONE, FREE = "none", "free changes"
 """The baseline without scaling, and greedy scale-up whose changes cost nothing: the most that scaling could bring."""
-Told = Callable[[str, int], None]
+Progress = Callable[[str, int], None]
 """Progress callback: receives the policy and the number of its jobs that are done."""
 
 
@@ -30,12 +30,12 @@ class SharedCluster:
     backfill: bool = False
     failures: Failures | None = None
 
-    def run(self, jobs: Sequence[TraceJob], policy: str, tell: Callable[[int], None] = lambda _: None) -> Result:
+    def run(self, jobs: Sequence[TraceJob], policy: str, progress: Callable[[int], None] = lambda _: None) -> Result:
         """Simulate a trace under a policy; raises InputError for a trace that cannot run, and for an unknown policy."""
         chosen = policy_of("greedy" if policy == FREE else policy, self.settings)
         trace = [dataclasses.replace(job, save_s=0.0, start_s=0.0) for job in jobs] if policy == FREE else jobs
         nodes = Nodes.of(self.gpus, self.each)
-        return Simulation(trace, nodes, chosen, self.settings, backfill=self.backfill, failures=self.failures).run(tell)
+        return Simulation(trace, nodes, chosen, self.settings, backfill=self.backfill, failures=self.failures).run(progress)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +60,13 @@ class PolicyRow:
 
 
 def compared(
-    jobs: Sequence[TraceJob], cluster: SharedCluster, policies: Sequence[str], tell: Told = lambda *_: None
+    jobs: Sequence[TraceJob], cluster: SharedCluster, policies: Sequence[str], progress: Progress = lambda *_: None
 ) -> list[tuple[PolicyRow, Result]]:
     """Simulate a trace under each policy, and return a row and the full result of each."""
     names = {job.name for job in jobs if job.table is not None}
     found = []
     for policy in policies:
-        result = cluster.run(jobs, policy, lambda done, policy=policy: tell(policy, done))  # type: ignore[misc]
+        result = cluster.run(jobs, policy, lambda done, policy=policy: progress(policy, done))  # type: ignore[misc]
         found.append((_row(policy, result, names, jobs[-1].arrival_s), result))
     return found
 

@@ -34,7 +34,7 @@ def elastic(jobs: Sequence[TraceJob], share: float, kinds: Mapping[int, Elastici
         InputError: the share is not between 0 and 1.
     """
     if not 0 <= share <= 1:
-        raise InputError(f"`--elastic {share:g}` is no share", hint="give a number from 0 to 1")
+        raise InputError(f"`--elastic {share:g}` is not a share", hint="give a number from 0 to 1")
     pretraining = [number for number, job in enumerate(jobs) if job.kind.lower() == PRETRAIN]
     able = [number for number in pretraining if jobs[number].gpus in kinds]
     count = min(len(able), round(share * len(pretraining)))
@@ -65,7 +65,7 @@ def of_table(folder: Path, *, start_s: float) -> tuple[int, Elasticity]:
         devices = row.configuration.devices
         rates[devices] = max(rates.get(devices, 0.0), row.samples_per_s)
     if not rates:
-        raise InputError(f"the scale table `{folder}` has no rows", hint="`oppa scale-table RUN --devices 2..64` makes one")
+        raise InputError(f"the scale table `{folder}` has no rows", hint="make one: `oppa scale-table RUN --devices 2..64`")
     fewest = min(rates)
     speedups = ((devices, rate / rates[fewest]) for devices, rate in rates.items())
     return fewest, Elasticity(table=ScaleTable.of(fewest, speedups), save_s=0.0, start_s=start_s)

@@ -144,7 +144,7 @@ ARRANGED = 0.005
 def like(name: str) -> TraceProfile:
     """Return the profile of this name; raises InputError for an unknown name."""
     if name not in LIKE:
-        raise InputError(f"`--like {name}` is not known", hint=nearest(name, LIKE))
+        raise InputError(f"`--like {name}` is unknown", hint=nearest(name, LIKE))
     return LIKE[name]
 
 

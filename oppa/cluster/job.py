@@ -33,9 +33,9 @@ class ScaleTable:
         sizes = {gpus: 1.0}
         for size, speedup in speedups:
             if size < 1 or not 0 < speedup < float("inf"):
-                raise InputError(f"a scale table has {size} GPUs with a speed-up of {speedup:g}", hint="both must be positive")
+                raise InputError(f"a scale table has {size} GPUs with a speed-up of {speedup:g}", hint="make both positive")
             if size in sizes and size != gpus:
-                raise InputError(f"a scale table has {size} GPUs twice", hint="keep one of them")
+                raise InputError(f"a scale table has {size} GPUs twice", hint="keep one of the entries")
             sizes[size] = 1.0 if size == gpus else speedup
         return cls(tuple(JobScale(size, speedup) for size, speedup in sorted(sizes.items())))
 
@@ -84,5 +84,5 @@ class TraceJob:
 
     @property
     def overhead_s(self) -> float:
-        """Return the seconds for which the job stands still when its size changes."""
+        """Return the seconds for which the job pauses when its size changes."""
         return self.save_s + self.start_s

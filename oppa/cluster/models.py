@@ -173,14 +173,14 @@ def job_of(model: PublishedModel, division: Division) -> ScaledJob:
     layers, joined = [part(layer, each_bytes)] * model.layers, layer + 2 * model.hidden**2
     if division is Division.WHOLE:
         letters = "E" + "t" * model.layers + "m" * model.heads + "L"
-        behind = [*[part(joined + logits, each_bytes)] * model.heads, part(logits, end_bytes)]
+        ending = [*[part(joined + logits, each_bytes)] * model.heads, part(logits, end_bytes)]
     else:
         slices = math.ceil(logits / layer) if division is Division.SLICES else 1
         loss = [part(logits / slices, end_bytes / slices)] * slices  # each stage may hold a loss, so each has a copy of the projection
         letters = "E" + "t" * model.layers + "L" * slices + ("m" + "L" * slices) * model.heads
-        behind = [*loss, *[part(joined, each_bytes), *loss] * model.heads]
+        ending = [*loss, *[part(joined, each_bytes), *loss] * model.heads]
     profile = PipelineProfile(
-        parts=(part(0.0, end_bytes), *layers, *behind),
+        parts=(part(0.0, end_bytes), *layers, *ending),
         letters=letters,
         micro_batch=1,
         pp=model.pp,

@@ -35,9 +35,9 @@ class Nodes:
     def of(cls, gpus: int, each: int) -> "Nodes":
         """Return a cluster of `gpus` GPUs; raises InputError if they are not whole nodes, or too many."""
         if gpus > MOST:
-            raise InputError(f"{gpus} GPUs are more than any cluster has", hint=f"at most {MOST}")
+            raise InputError(f"{gpus} GPUs are more than any cluster has", hint=f"use at most {MOST}")
         if gpus < 1 or each < 1 or gpus % each:
-            raise InputError(f"{gpus} GPUs are not whole nodes of {each}", hint="give a multiple, or --gpus-per-node")
+            raise InputError(f"{gpus} GPUs are not whole nodes of {each}", hint="give a multiple of {each}, or set `cluster.gpus_per_node`")
         return cls(gpus // each, each)
 
     def __len__(self) -> int:
@@ -65,8 +65,8 @@ class Nodes:
                     having[before] -= 1
                 changed[node] = (before or 0) + more
                 having[changed[node]] += 1
-            beside = not rest or any(having[rest : self.each])
-            left = having[self.each] - nodes - (not beside)
+            fits_beside = not rest or any(having[rest : self.each])
+            left = having[self.each] - nodes - (not fits_beside)
             if left >= 0:
                 return time_s, left
         return None

@@ -54,7 +54,7 @@ class ElasticFlow:
                 before=each.gpus,
                 after=sizes[each.job.name],
                 speedup=each.table.speedup(sizes[each.job.name]) / each.speedup,
-                reason="more throughput for as many GPUs",
+                reason="more throughput for the same number of GPUs",
             )
             for each in running
             if sizes[each.job.name] != each.gpus
@@ -68,7 +68,7 @@ NAMES = ("none", "greedy", "flextrain", "elasticflow")
 def policy_of(name: str, settings: Settings) -> ScalingPolicy | None:
     """Return the policy of this name, or None for `none`; raises InputError for an unknown name."""
     if name not in NAMES:
-        raise InputError(f"`--policy {name}` is not known", hint=nearest(name, NAMES))
+        raise InputError(f"`--policy {name}` is unknown", hint=nearest(name, NAMES))
     if name == "greedy":
         return Growing(dataclasses.replace(settings, threshold=0.0))
     if name == "elasticflow":

@@ -36,14 +36,14 @@ class Settings:
     def __post_init__(self) -> None:
         """Raise InputError for an impossible value."""
         for name, holds, hint in (
-            ("threshold", 0 <= self.threshold <= 1, "a probability"),
-            ("window_s", 0 < self.window_s < math.inf, "a positive time"),
-            ("counted_gpus", self.counted_gpus >= 1, "at least 1"),
-            ("max_scale", 1 <= self.max_scale < math.inf, "at least 1"),
-            ("growth_order", self.growth_order in ORDERS, f"one of {', '.join(ORDERS)}"),
+            ("threshold", 0 <= self.threshold <= 1, "use a number from 0 to 1"),
+            ("window_s", 0 < self.window_s < math.inf, "use a positive time"),
+            ("counted_gpus", self.counted_gpus >= 1, "use at least 1"),
+            ("max_scale", 1 <= self.max_scale < math.inf, "use at least 1"),
+            ("growth_order", self.growth_order in ORDERS, f"use one of {', '.join(ORDERS)}"),
         ):
             if not holds:
-                raise InputError(f"`{name} = {getattr(self, name)}` of the scaling controller is not possible", hint=hint)
+                raise InputError(f"`{name} = {getattr(self, name)}` of the scaling controller is out of range", hint=hint)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def grow(
         worth_it = speedup > 1 and each.left_s * (speedup - 1) > speedup * each.job.overhead_s  # eq. 14; T_avail also ends with the job
         if worth_it and (chance > settings.threshold or settings.threshold == 0):
             idle_here = f"{best.gpus - each.gpus} idle {settings.unit} make it {speedup:.2f} times as fast"
-            reason = f"{idle_here}, which pays with a probability of {chance:.2f}"
+            reason = f"{idle_here}, which pays off with a probability of {chance:.2f}"
             return ScaleDecision(job=each.job, before=each.gpus, after=best.gpus, speedup=speedup, reason=reason, probability=chance)
     return None
 
@@ -143,7 +143,7 @@ def reclaim(running: Iterable[Running], enough: Enough, *, unit: str = "GPUs") -
 
     def back(each: Running, after: int) -> ScaleDecision:
         speedup = each.table.speedup(after) / each.speedup
-        reason = f"a job that waits needs {each.gpus - after} of its {each.gpus} {unit}"
+        reason = f"a waiting job needs {each.gpus - after} of its {each.gpus} {unit}"
         return ScaleDecision(job=each.job, before=each.gpus, after=after, speedup=speedup, reason=reason)
 
     holding = sorted((each for each in running if each.spare), key=lambda each: (-each.speedup, each.job.arrival_s, each.job.name))

@@ -3,7 +3,7 @@
 Jobs wait in a queue by priority, then by arrival. While the first job cannot start, no other job does. With `backfill`, a job may overtake
 if it does not delay the first one (EASY, Lifka 1995), by the predicted ends of running jobs.
 
-An elastic job that changes its size stands still while it writes a checkpoint and resumes from it. GPUs of a scale-up belong to the job
+An elastic job that changes its size pauses while it writes a checkpoint and resumes from it. GPUs of a scale-up belong to the job
 from the decision on, and are prepared while it writes the checkpoint. GPUs that it gives back are free once the checkpoint is written.
 """
 
@@ -27,7 +27,7 @@ from oppa.errors import InputError
 
 CHECK_S = 60.0
 """Seconds between two checks for idle GPUs."""
-TOLD = 4096
+PROGRESS_EVERY = 4096
 """Number of arrivals between two progress reports."""
 HARDLY = 4
 """Maximum mean number of failures per checkpoint interval that is accepted."""
@@ -142,8 +142,8 @@ class Simulation:
         self._usage = Usage(nodes.idle)
         self._random = np.random.default_rng(failures.seed if failures else 0)
 
-    def run(self, tell: Callable[[int], None] = lambda _: None) -> Result:
-        """Run the whole simulation; `tell` receives the number of finished jobs now and then."""
+    def run(self, progress: Callable[[int], None] = lambda _: None) -> Result:
+        """Run the whole simulation; `progress` receives the number of finished jobs at intervals."""
         for node in range(len(self._nodes)) if self._failures else ():
             self._fails_later(node)
         for number, job in enumerate(self._jobs):
@@ -153,8 +153,8 @@ class Simulation:
             self._arrivals.submitted(job.arrival_s, job.gpus)
             self._wait(_Task(number, job))
             self._schedule()
-            if number % TOLD == 0:
-                tell(len(self._done))
+            if number % PROGRESS_EVERY == 0:
+                progress(len(self._done))
         while self._running or self._queue:
             self._step()
         return Result(done=tuple(self._done), scalings=tuple(self._scalings), usage=self._usage)
@@ -358,8 +358,8 @@ def require_progress(jobs: Sequence[TraceJob], nodes: Nodes, failures: Failures)
     if failures.every_s / spans < failures.checkpoint_s / HARDLY:
         needed = failures.checkpoint_s * spans / HARDLY / 86_400
         raise InputError(
-            f"nodes that fail every {failures.every_s / 86_400:.3g} days let a job on {spans} nodes hardly come to a checkpoint",
-            hint=f"at least {needed:.3g} days",
+            f"nodes that fail every {failures.every_s / 86_400:.3g} days rarely let a job on {spans} nodes reach a checkpoint",
+            hint=f"use at least {needed:.3g} days",
         )
 
 
@@ -372,15 +372,18 @@ def require_possible(jobs: Sequence[TraceJob], nodes: Nodes) -> None:
     names = set[str]()
     for job in jobs:
         if job.name in names:
-            raise InputError(f"two jobs of the trace are called `{job.name}`", hint="names tell jobs apart: keep one of them")
+            raise InputError(f"two jobs of the trace have the name `{job.name}`", hint="give each job its own name, or keep one of them")
         names.add(job.name)
         if not 0 <= job.duration_s <= LONGEST_S or not 0 <= job.arrival_s <= LONGEST_S:
-            hint = f"both must be from 0 to {LONGEST_S:g}"
-            raise InputError(f"job `{job.name}` comes at {job.arrival_s:g} s and takes {job.duration_s:g} s", hint=hint)
+            hint = f"give both from 0 to {LONGEST_S:g}"
+            raise InputError(f"job `{job.name}` arrives at {job.arrival_s:g} s and takes {job.duration_s:g} s", hint=hint)
         if not 1 <= job.gpus <= nodes.all:
-            raise InputError(f"job `{job.name}` asks for {job.gpus} GPUs of {nodes.all}", hint="leave it out, or give --gpus more")
+            raise InputError(
+                f"job `{job.name}` requests {job.gpus} GPUs, but the cluster has {nodes.all}", hint="remove the job, or increase --gpus"
+            )
         if job.table is not None and job.table.sizes[-1].gpus > nodes.all:
             most = job.table.sizes[-1].gpus
             raise InputError(
-                f"the scale table of job `{job.name}` names {most} GPUs of {nodes.all}", hint="cut it short, or give --gpus more"
+                f"the scale table of job `{job.name}` goes up to {most} GPUs, but the cluster has {nodes.all}",
+                hint="shorten the table, or increase --gpus",
             )

@@ -40,7 +40,7 @@ def read_trace(path: Path) -> list[TraceJob]:
         raise InputError(f"`{path}` cannot be read: {error}", hint=f"give {FORMATS}") from None
     jobs = _philly(path, text) if text.lstrip()[:1] in ("[", "{") else list(_rows(path, text))
     if not jobs:
-        raise InputError(f"`{path}` has no jobs that ask for GPUs", hint=f"give {FORMATS}")
+        raise InputError(f"`{path}` has no jobs that request GPUs", hint=f"give {FORMATS}")
     first_s = min(job.arrival_s for job in jobs)
     moved = (dataclasses.replace(job, arrival_s=job.arrival_s - first_s) for job in jobs)
     return sorted(moved, key=lambda job: (job.arrival_s, job.name))
@@ -69,16 +69,16 @@ def _rows(path: Path, text: str) -> Iterator[TraceJob]:
                 yield _sensible(job, f"`{path}`, line {lines.line_num}")
     except (ValueError, TypeError, AttributeError, OverflowError, csv.Error) as error:
         number = lines.line_num + isinstance(error, csv.Error)  # csv does not count the line that it fails on
-        raise InputError(f"`{path}`, line {number}: {error}", hint="mend the line, or leave it out") from None
+        raise InputError(f"`{path}`, line {number}: {error}", hint="correct the line, or remove it") from None
 
 
 def _sensible(job: TraceJob, where: str) -> TraceJob:
     if not isinstance(job.name, str) or not job.name:
-        raise InputError(f"{where}: a job without a name", hint="names tell jobs apart: give it one, or leave it out")
+        raise InputError(f"{where}: the job has no name", hint="give it a name, or remove it")
     if not 0 <= job.duration_s < math.inf:
-        raise InputError(f"{where}: a duration of {job.duration_s:g} s", hint="a job takes no time at least: leave it out")
+        raise InputError(f"{where}: the duration is {job.duration_s:g} s", hint="give a finite duration of at least 0, or remove the job")
     if job.gpus < 0 or not math.isfinite(job.arrival_s):
-        raise InputError(f"{where}: {job.gpus} GPUs at {job.arrival_s:g} s", hint="mend the line, or leave it out")
+        raise InputError(f"{where}: the job requests {job.gpus} GPUs at {job.arrival_s:g} s", hint="correct the line, or remove it")
     return job
 
 

@@ -87,7 +87,7 @@ class Controller:
     """Receives the steps of a job and decides what the job should do.
 
     Args:
-        offers: Candidates of the table; None without a table, in which case goodput is unknown.
+        throughputs: Candidates of the table; None without a table, in which case goodput is unknown.
         policy_of: Factory of the policy; called again whenever training refines the candidates.
         total_samples: Samples of the whole training; None if unknown.
         warmup_samples: Samples over which the learning rate rises.
@@ -118,7 +118,7 @@ class Controller:
         """Total seconds spent on changes of layout."""
         self._paid_s = 0.0
         """The part of `_reconfiguring_s` that is already included in `worth`."""
-        self._segmentes: list[_Segment] = []
+        self._segments: list[_Segment] = []
         self._barred: set[Configuration] = set()
         self._spikes = LossSpikes()
         self._too_large: tuple[float, int] = (math.inf, 0)
@@ -167,12 +167,10 @@ class Controller:
         self._losses.clear()
         if seen.failure or seen.before == seen.after:
             return
-        back = bool(self._segmentes) and self._segmentes[-1].came_from == seen.after
+        back = bool(self._segments) and self._segments[-1].came_from == seen.after
         came_from = None if back else seen.before
         moved = ParallelStrategy.of(seen.before) != ParallelStrategy.of(seen.after)
-        self._segmentes.append(
-            _Segment(configuration=seen.after, local_batches=tuple(seen.local_batches), came_from=came_from, moved=moved)
-        )
+        self._segments.append(_Segment(configuration=seen.after, local_batches=tuple(seen.local_batches), came_from=came_from, moved=moved))
         self._until_next = max(self._every, self._proof + WARM_UP)
 
     def _behind_window(self, seen: StepTaken, segment: _Segment) -> Decision | None:
@@ -188,10 +186,10 @@ class Controller:
     def _segment(self, seen: StepTaken) -> _Segment:
         """Return the current segment; begin one if the configuration or the local batches differ from the last one's."""
         configuration, local_batches = seen.configuration, tuple(seen.local_batches)
-        last = self._segmentes[-1] if self._segmentes else None
+        last = self._segments[-1] if self._segments else None
         if last is None or (last.configuration, last.local_batches) != (configuration, local_batches):
-            self._segmentes.append(_Segment(configuration=configuration, local_batches=local_batches, came_from=None))
-        return self._segmentes[-1]
+            self._segments.append(_Segment(configuration=configuration, local_batches=local_batches, came_from=None))
+        return self._segments[-1]
 
     def _state(self, seen: StepTaken, segment: _Segment) -> JobState:
         counted = segment.counted_s
@@ -217,25 +215,25 @@ class Controller:
         )
 
     def _observations(self) -> list[StepTimeObservation]:
-        long = [segment for segment in self._segmentes if len(segment.counted_s) > 1 and not segment.local_batches]
+        long = [segment for segment in self._segments if len(segment.counted_s) > 1 and not segment.local_batches]
         return [StepTimeObservation.of(segment.configuration, list(segment.counted_s)) for segment in long]
 
     def _refine(self, observations: Sequence[StepTimeObservation]) -> None:
-        self._offers = self._profiled and self._profiled.refined(observations)
+        self._throughputs = self._profiled and self._profiled.refined(observations)
         if self._policy.window is None:  # a policy with a window uses worker reports, not the table
-            self._policy = self._policy_of(self._offers)
+            self._policy = self._policy_of(self._throughputs)
 
     def _rolled_back(self, segment: _Segment, seen: StepTaken, began: int) -> Decision:
         """Roll back to the weights from before a wide spike; also revert the batch if it had grown shortly before the spike."""
         present, before = segment.configuration, segment.came_from
-        told = f"the loss has risen at step {began} and stays up"
+        risen = f"the loss has risen at step {began} and stays up"
         grown = before is not None and before.global_batch < present.global_batch
-        wanted, weights = present, "back to the weights from before"
+        wanted, weights = present, "restore the weights from before"
         if before is not None and grown and segment.steps - (seen.step - began) <= AFTERMATH:
-            wanted, weights = before, f"back to batch {before.global_batch} from {present.global_batch}, and to the weights from before"
+            wanted, weights = before, f"restore batch {before.global_batch} instead of {present.global_batch}, and the weights from before"
             self._too_large = present.global_batch, 2 * seen.samples
-        reason = f"{told}: {weights}"
-        shares = next((each.local_batches for each in reversed(self._segmentes) if each.configuration == wanted), ())
+        reason = f"{risen}: {weights}"
+        shares = next((each.local_batches for each in reversed(self._segments) if each.configuration == wanted), ())
         back = Decision(
             command=DecisionKind.ROLL_BACK,
             configuration=wanted,
@@ -247,8 +245,8 @@ class Controller:
         return self._weighed(back, self._state(seen, segment))
 
     def _undone(self, segment: _Segment, seen: StepTaken) -> Decision | None:
-        """Return a decision to revert the last change, if the policy chooses so; None if the change stands."""
-        if segment.came_from is None or seen.believed is None:
+        """Return a decision to revert the last change, if the policy chooses so; None if the change is kept."""
+        if segment.came_from is None or seen.reliable_noise_scale is None:
             return None
         state = self._state(seen, segment)
         undone = self._policy.undo(state, segment.came_from)
@@ -272,7 +270,7 @@ class Controller:
 
         Without a table or a reliable noise scale the decision is returned unchanged.
         """
-        throughputs, noise_scale = self._offers, state.noise_scale
+        throughputs, noise_scale = self._throughputs, state.noise_scale
         if decision.best or throughputs is None or noise_scale is None or state.health != HEALTHY:
             return decision
         current, chosen = (
@@ -284,15 +282,15 @@ class Controller:
     def _account(self, seen: StepTaken) -> None:
         """Add a step to the actual worth of the run, and the time since the last step to the two references."""
         passed_s, self._elapsed_s = max(0.0, seen.elapsed_s - self._elapsed_s), seen.elapsed_s
-        self.present, throughputs = None, self._offers
-        if seen.believed is None or throughputs is None:
+        self.present, throughputs = None, self._throughputs
+        if seen.reliable_noise_scale is None or throughputs is None:
             return
-        self.present = present = throughputs.measured(seen.configuration, seen.believed, 1 / seen.step_time_s)
+        self.present = present = throughputs.measured(seen.configuration, seen.reliable_noise_scale, 1 / seen.step_time_s)
         actual = present.goodput * seen.step_time_s
         in_vain_s, self._paid_s = self._reconfiguring_s - self._paid_s, self._reconfiguring_s
-        first = throughputs.current(self._segmentes[0].configuration, seen.believed, None) or present
-        known = throughputs.current(seen.configuration, seen.believed, None) or present
-        best = float(throughputs.goodputs(seen.believed).max())
+        first = throughputs.current(self._segments[0].configuration, seen.reliable_noise_scale, None) or present
+        known = throughputs.current(seen.configuration, seen.reliable_noise_scale, None) or present
+        best = float(throughputs.goodputs(seen.reliable_noise_scale).max())
         self.worth = GoodputAccount(
             actual=self.worth.actual + actual,
             stayed=self.worth.stayed + (first.goodput * passed_s if self.has_changed else actual + present.goodput * in_vain_s),
@@ -302,7 +300,7 @@ class Controller:
     @property
     def has_changed(self) -> bool:
         """Return True if the job has left the segment in which it started."""
-        return len(self._segmentes) > 1
+        return len(self._segments) > 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return the account of the run as a JSON-serialisable dict."""

@@ -181,14 +181,14 @@ class Policy(Protocol):
         ...
 
     def undo(self, state: JobState, came_from: Configuration) -> Decision | None:
-        """Return a decision to revert the last change, once its effect is measured; None if the change stands."""
+        """Return a decision to revert the last change, once its effect is measured; None if the change is kept."""
         return None
 
 
 def reject_unreliable(state: JobState) -> Decision | None:
     """Return a No-Op if the noise scale is unreliable or not yet representative, else None.
 
-    While the learning rate rises, the model learns word frequencies, almost without gradient noise. Measurements from then say little
+    While the learning rate rises, the model learns word frequencies, almost without gradient noise. Measurements from then predict little
     about later training.
     """
     if state.warming_up_samples:
@@ -196,7 +196,7 @@ def reject_unreliable(state: JobState) -> Decision | None:
         return stay(state, reason, Limit.WARM_UP)
     if state.health == HEALTHY and state.noise_scale is not None:
         return None
-    return stay(state, f"the noise scale cannot be believed: {state.health}", Limit.UNHEALTHY)
+    return stay(state, f"the noise scale is unreliable: {state.health}", Limit.UNHEALTHY)
 
 
 def stay(state: JobState, reason: str, *limits: Limit, **weighed: Any) -> Decision:

@@ -64,11 +64,11 @@ def plan(
         InputError: if `seen` is empty, or the table has no row for `begin`.
     """
     if not seen:
-        raise InputError("the run tells no noise scale that can be believed", hint="train longer, or with more micro-batches a step")
+        raise InputError("the run has no reliable noise scale", hint="train longer, or with more micro-batches per step")
     rates = {row.configuration: row.steps_per_s for row in table.rows}
     if begin not in rates:
-        raise InputError(f"the table has no row for `{begin.id}` at batch {begin.global_batch}", hint="begin with one of its rows")
-    stages = [PlanStage(samples=0, configuration=begin, reason="to begin with")]
+        raise InputError(f"the table has no row for `{begin.id}` at batch {begin.global_batch}", hint="begin with a row of the table")
+    stages = [PlanStage(samples=0, configuration=begin, reason="the first configuration")]
     elapsed_s = changing_s = 0.0
     at = next_decision = 0
     for point in (each for each in seen if each.samples <= total):
@@ -116,7 +116,7 @@ def _variance_ratios(noise_scale: float, present: Configuration) -> tuple[float,
 def fastest_at(table: Table, global_batch: int) -> TableRow:
     """Return the fastest row at the table's batch closest to `global_batch`; raise InputError for an empty table."""
     if not table.rows:
-        raise InputError("the table has no row", hint="go on with `oppa profile`")
+        raise InputError("the table has no row", hint="continue with `oppa profile`")
     closest = min(table.batches, key=lambda batch: (abs(batch - global_batch), batch))
     return max((row for row in table.rows if row.configuration.global_batch == closest), key=lambda row: row.steps_per_s)
 

@@ -51,11 +51,11 @@ def policy_of(text: str, weights: Weights | None = None) -> Callable[[Throughput
         raise InputError(f"`--policy {name}` is unknown", hint=nearest(name, known_names))
     if (name in LEARNED) != (weights is not None):
         hint = (
-            "`oppa train-policy JOB` makes them, and `oppa train JOB --weights FILE` takes them"
+            "make them with `oppa train-policy JOB`, and give them: `oppa train JOB --weights FILE`"
             if name in LEARNED
             else "leave out --weights"
         )
-        raise InputError(f"`--policy {name}` {'without' if name in LEARNED else 'does not go by'} weights", hint=hint)
+        raise InputError(f"`--policy {name}` {'needs' if name in LEARNED else 'does not use'} weights", hint=hint)
     known = _settings(known_names[name])
     make = partial(known_names[name], **dict(_setting(name, each, known) for each in settings))
     return partial(make, weights=weights) if weights else make
@@ -76,7 +76,7 @@ def _settings(make: Callable[..., Policy]) -> dict[str, type]:
 def _setting(policy: str, text: str, known: Mapping[str, type]) -> tuple[str, float]:
     name, _, value = text.partition("=")
     if name not in known:
-        hint = nearest(name, known) if known else "leave it out"
+        hint = nearest(name, known) if known else "remove it"
         raise InputError(f"`--policy {policy}` has no setting `{name}`", hint=hint)
     try:
         number: float = known[name](value)
@@ -84,5 +84,5 @@ def _setting(policy: str, text: str, known: Mapping[str, type]) -> tuple[str, fl
             raise ValueError
     except ValueError:
         hint = "give a whole number" if known[name] is int else "give a number"
-        raise InputError(f"`--policy {policy}`: `{text}`", hint=f"{hint}, as in `{name}=2`") from None
+        raise InputError(f"`--policy {policy}`: `{text}` is not valid", hint=f"{hint}, as in `{name}=2`") from None
     return name, number

@@ -35,7 +35,7 @@ class ThroughputIndex:
 
     def __init__(self, table: Table) -> None:
         if not table.rows:
-            raise TableError("the table has no row to choose from", hint="go on with `oppa profile`")
+            raise TableError("the table has no row to choose from", hint="continue with `oppa profile`")
         self._rows = _Rows(table.rows)
         self._scaling: Scaling = "sqrt"
         self._saturating = True

@@ -6,14 +6,14 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import torch
+from pydantic import ConfigDict
 from torch import Tensor
 
 from oppa import catalog
-from oppa.cost.declaration import positive, read_toml, require_keys, require_source, require_table
+from oppa.errors import InputError
+from oppa.problem.declaration import DeclaredTable, Positive, Source, read
 
 Coefficients = Mapping[str, Tensor]
 """Coefficients by name, each a positive tensor of shape ()."""
@@ -41,32 +41,35 @@ def medians(beliefs: Mapping[str, Belief]) -> Coefficients:
     return {name: torch.tensor(belief.median, dtype=torch.float64) for name, belief in beliefs.items()}
 
 
+class CoefficientTable(DeclaredTable):
+    """Validates the table of a coefficient."""
+
+    median: Positive
+    spread: Positive
+    what: str = ""
+    source: Source
+
+    def record(self) -> Belief:
+        """Return the distribution that the table describes."""
+        return Belief(**self.model_dump())
+
+
+class _File(DeclaredTable):
+    """Validates a file of coefficients: tables of any name."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, CoefficientTable]
+
+
 def load_beliefs(name: str, overrides: Mapping[str, Belief] | None = None) -> dict[str, Belief]:
     """Return the coefficients of `priors/NAME.toml`, with the overrides of one device applied.
 
     Raises:
-        InputError: there is no such file, or `read_beliefs` refuses it.
+        InputError: there is no such file; or it has an unknown key, a number that is not positive, or a number without a source.
     """
     path = catalog.find("priors", name)
-    beliefs = read_beliefs(read_toml(path), path)
+    beliefs = {key: table.record() for key, table in read(_File, path, error=InputError).__pydantic_extra__.items()}
     for key, override in (overrides or {}).items():
         if key in beliefs:  # otherwise it is a coefficient of another model
             beliefs[key] = dataclasses.replace(override, what=override.what or beliefs[key].what)
     return beliefs
-
-
-def read_beliefs(tables: Mapping[str, Any], path: Path) -> dict[str, Belief]:
-    """Read the coefficients of a TOML file, one table each.
-
-    Raises:
-        InputError: a key is unknown, a number is not positive, or a source is missing.
-    """
-    return {key: _belief(key, values, path) for key, values in tables.items()}
-
-
-def _belief(key: str, values: Mapping[str, Any], path: Path) -> Belief:
-    where = f"`{path}`, [{key}],"
-    require_table(values, where)
-    require_keys(values, [field.name for field in dataclasses.fields(Belief)], where)
-    require_source(values, where)
-    return Belief(**{**values, "median": positive(values, "median", where), "spread": positive(values, "spread", where)})

@@ -2,24 +2,16 @@
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+
+from pydantic import Field
 
 from oppa import catalog
-from oppa.cost.coefficients import Belief, load_beliefs, read_beliefs
-from oppa.cost.declaration import positive, read_toml, require_keys, require_source, require_table
-from oppa.errors import InputError
+from oppa.cost.coefficients import Belief, CoefficientTable, load_beliefs
+from oppa.errors import InputError, nearest
 from oppa.problem.cluster import Cluster, Link, usable_of
+from oppa.problem.declaration import Count, DeclaredTable, Positive, Source, read
 from oppa.problem.devices import CATALOG, CPU, GENERIC, identify
 
-_TABLES = {
-    "memory": ("bytes", "bandwidth_bytes_per_s"),
-    "matmul_flops_per_s": ("fp32", "tf32", "fp16", "bf16"),
-    "intra_host": ("bandwidth_bytes_per_s", "latency_s"),
-    "inter_host": ("bandwidth_bytes_per_s", "latency_s", "ports"),
-    "stall": ("probability_per_host", "seconds"),
-}
-_MAY_LACK = ("tf32", "fp16", "bf16", "stall", "ports")
 _MODELS = ("step_time", "memory")
 """Names of the files under `priors/` whose coefficients a device may override."""
 
@@ -67,6 +59,54 @@ class Hardware:
         return next(name for name in ("bf16", "fp16", "fp32") if name in self.matmul_flops_per_s)
 
 
+class _Memory(DeclaredTable):
+    bytes: Positive
+    bandwidth_bytes_per_s: Positive
+    source: Source
+
+
+class _MatmulPeaks(DeclaredTable):
+    fp32: Positive
+    tf32: Positive | None = None
+    fp16: Positive | None = None
+    bf16: Positive | None = None
+    source: Source
+
+
+class _Link(DeclaredTable):
+    bandwidth_bytes_per_s: Positive
+    latency_s: Positive
+    source: Source
+
+    def record(self) -> Link:
+        return Link(bandwidth_bytes_per_s=self.bandwidth_bytes_per_s, latency_s=self.latency_s)
+
+
+class _Network(_Link):
+    ports: Positive | None = None
+
+
+class _Stall(DeclaredTable):
+    probability_per_host: Positive
+    seconds: Positive
+    source: Source
+
+
+class _File(DeclaredTable):
+    """Validates a whole file; `oppa.problem.devices` reads its aliases."""
+
+    description: str = ""
+    devices_per_host: Count
+    aliases: list[str] = Field(default_factory=list)
+    shared_aliases: list[str] = Field(default_factory=list)
+    memory: _Memory
+    matmul_flops_per_s: _MatmulPeaks
+    intra_host: _Link
+    inter_host: _Network
+    stall: _Stall | None = None
+    coefficients: dict[str, CoefficientTable] = Field(default_factory=dict)
+
+
 def load_hardware(name: str) -> Hardware:
     """Return the device with this id.
 
@@ -74,33 +114,32 @@ def load_hardware(name: str) -> Hardware:
         InputError: there is none; or its file has an unknown key, lacks a number or a source, or has a number that is not positive.
     """
     path = catalog.find(CATALOG, name)
-    values, where = read_toml(path), f"`{path}`"
-    require_keys(values, ["description", "devices_per_host", "aliases", "shared_aliases", *_TABLES, "coefficients"], where)
-    numbers = {table: _numbers(values, table, path) for table in _TABLES if table in values or table not in _MAY_LACK}
-    better = read_beliefs(values.get("coefficients", {}), path)
-    require_keys(better, [key for model in _MODELS for key in load_beliefs(model)], f"{where}, [coefficients],")
-    memory_bytes, on_cpu = round(numbers["memory"]["bytes"]), path.stem == CPU
-    stall = numbers.get("stall", {"probability_per_host": 0.0, "seconds": 0.0})
+    file = read(_File, path, error=InputError)
+    known = [key for model in _MODELS for key in load_beliefs(model)]
+    for key in file.coefficients:
+        if key not in known:
+            raise InputError(f"`{path}`: `[coefficients]` has no key `{key}`", hint=nearest(key, known))
+    memory_bytes, on_cpu = round(file.memory.bytes), path.stem == CPU
     return Hardware(
         name=path.stem,
-        devices_per_host=round(positive(values, "devices_per_host", where)),
+        devices_per_host=file.devices_per_host,
         usable_bytes=memory_bytes if on_cpu else usable_of(memory_bytes),
-        memory_bandwidth_bytes_per_s=numbers["memory"]["bandwidth_bytes_per_s"],
-        matmul_flops_per_s=numbers["matmul_flops_per_s"],
-        intra_host=Link(**numbers["intra_host"]),
-        ports=numbers["inter_host"].pop("ports", positive(values, "devices_per_host", where)),
-        inter_host=Link(**numbers["inter_host"]),
-        stall_probability_per_host=stall["probability_per_host"],
-        stall_s=stall["seconds"],
+        memory_bandwidth_bytes_per_s=file.memory.bandwidth_bytes_per_s,
+        matmul_flops_per_s=file.matmul_flops_per_s.model_dump(exclude={"source"}, exclude_none=True),
+        intra_host=file.intra_host.record(),
+        ports=file.inter_host.ports or file.devices_per_host,
+        inter_host=file.inter_host.record(),
+        stall_probability_per_host=file.stall.probability_per_host if file.stall else 0.0,
+        stall_s=file.stall.seconds if file.stall else 0.0,
         asynchronous=not on_cpu,
-        coefficients=better,
+        coefficients={key: table.record() for key, table in file.coefficients.items()},
     )
 
 
 def hardware_of(cluster: Cluster) -> Hardware:
     """Return the cluster's device with the cluster's own memory and links and, on a CPU, its share of cores.
 
-    The generic `GPU` stands in for a device that the catalogue does not have.
+    The generic `GPU` replaces a device that the catalogue does not have.
     """
     known = load_hardware(identify(cluster.device, cluster.usable_bytes) or GENERIC)
     cores = min(cluster.cpus, default=1.0) if not cluster.on_cuda else 1.0
@@ -114,13 +153,3 @@ def hardware_of(cluster: Cluster) -> Hardware:
         inter_host=cluster.inter_host or known.inter_host,
         stall_probability_per_host=0.0 if cluster.inter_host else known.stall_probability_per_host,
     )
-
-
-def _numbers(values: Mapping[str, Any], table: str, path: Path) -> dict[str, float]:
-    """Return the checked numbers of one table; optional ones only if they are present."""
-    where, known = f"`{path}`, [{table}],", _TABLES[table]
-    given = values.get(table, {})
-    require_table(given, where)
-    require_keys(given, [*known, "source"], where)
-    require_source(given, where)
-    return {key: positive(given, key, where) for key in known if key in given or key not in _MAY_LACK}

@@ -21,7 +21,7 @@ LAYOUT = ("gbs", "mbs", "dp", "tp", "pp", "model_chunks", "zero")
 REQUIRED = (*MODEL, "device", *PLACE, *LAYOUT, "recompute")
 OPTIONAL = ("precision", "gated", "tied")
 PRECISIONS = ("", "fp32", "tf32", "fp16", "bf16")
-"""Accepted precisions; empty stands for the device's default."""
+"""Accepted precisions; empty means the device's default."""
 LARGEST = 10**9
 
 
@@ -36,7 +36,9 @@ def check_rows(rows: pd.DataFrame) -> pd.DataFrame:
         raise InputError(f"the rows have two columns `{twice}`", hint="keep one of them, or rename the other")
     for name in REQUIRED:
         if name not in rows:
-            raise InputError(f"the rows have no column `{name}`", hint=f"they need {', '.join(REQUIRED)}; may have {', '.join(OPTIONAL)}")
+            raise InputError(
+                f"the rows have no column `{name}`", hint=f"add it; the rows need {', '.join(REQUIRED)}, and may have {', '.join(OPTIONAL)}"
+            )
     checked = {name: _whole_numbers(rows[name], least=1) for name in (*MODEL, *PLACE, *LAYOUT) if name != "zero"}
     checked["zero"] = _whole_numbers(rows["zero"], least=0, most=3)
     checked["device"] = _devices(rows["device"])
@@ -144,6 +146,6 @@ def _checked(column: pd.Series, read: Callable[[pd.Series], pd.Series], hint: Ca
     values = read(pd.Series(distinct))
     if values.isna().any():
         label, cell = next(column[values.isna().to_numpy()[codes]].items())
-        said = f"`{column.name} = {cell}`" if str(cell) and pd.notna(cell) else f"`{column.name}` is empty"
-        raise InputError(f"line {int(str(label)) + 2}: {said}", hint=hint(str(cell)))
+        cell_text = f"`{column.name} = {cell}`" if str(cell) and pd.notna(cell) else f"`{column.name}` is empty"
+        raise InputError(f"line {int(str(label)) + 2}: {cell_text}", hint=hint(str(cell)))
     return values.take(codes).set_axis(column.index)

@@ -3,11 +3,11 @@
 Cells are read as text, so that columns which are only passed through stay unchanged. A file is written atomically.
 """
 
-import os
 from pathlib import Path
 
 import pandas as pd
 
+from oppa.atomic_write import write_atomically
 from oppa.errors import InputError
 
 DIGITS = "%.6g"
@@ -26,14 +26,14 @@ def read_rows(path: Path) -> pd.DataFrame:
     except OSError as error:
         raise InputError(f"`{path}` cannot be read: {error.strerror}", hint="name a CSV file") from None
     except pd.errors.EmptyDataError:
-        raise InputError(f"`{path}` is empty", hint="its first line names the columns") from None
+        raise InputError(f"`{path}` is empty", hint="write the names of the columns in the first line") from None
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
         raise InputError(
-            f"`{path}` is no CSV: {reason}", hint="write it as UTF-8, with as many commas in each line as in the first"
+            f"`{path}` is not CSV: {reason}", hint="write it as UTF-8, with as many commas in each line as in the first"
         ) from None
     if cells.shape[1] == 1:
-        raise InputError(f"`{path}` is no CSV: its first line has no comma", hint="separate the columns by commas")
+        raise InputError(f"`{path}` is not CSV: its first line has no comma", hint="separate the columns by commas")
     rows = cells.iloc[1:].set_axis(cells.iloc[0].to_list(), axis=1).set_axis(range(len(cells) - 1))
     maybe_blank = rows[rows.iloc[:, 0] == ""]
     return rows.drop(maybe_blank.index[(maybe_blank == "").all(axis=1)])
@@ -45,15 +45,12 @@ def to_csv(rows: pd.DataFrame) -> str:
 
 
 def write_rows(rows: pd.DataFrame, path: Path) -> None:
-    """Write a CSV file atomically: a draft in the same folder replaces `path`; raises InputError if that fails."""
+    """Write a CSV file atomically; raises InputError if that fails."""
     if path.exists() and not path.is_file():
-        raise InputError(f"`{path}` is no file", hint="name a file; without --out the rows are printed")
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+        raise InputError(f"`{path}` is not a file", hint="name a file, or leave out --out to print the rows")
     try:
-        rows.to_csv(draft, index=False, float_format=DIGITS)
-        draft.replace(path)
+        write_atomically(path, to_csv(rows).encode())
     except OSError as error:
-        reason = error.strerror or str(error)  # pandas' own message names the missing folder
-        raise InputError(f"`{path}` cannot be written: {reason}", hint="name a file in a folder that exists and is yours") from None
-    finally:
-        draft.unlink(missing_ok=True)
+        raise InputError(
+            f"`{path}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and is writable"
+        ) from None

@@ -77,8 +77,8 @@ def replica_time(work: Workload, stage: Tensor, c: Coefficients) -> Tensor:
     more = _more_operations(work, group, gradients, c)
     hidden = layout.overlap_exchange * c["overlap"] * 2 / 3 * stage  # hidden by the last micro-batch's backward pass
     reduced = (all_reduce_time(group, gradients, machine, c) + more - hidden).clamp_min(0)
-    behind = layout.overlap_gather * (layout.zero_stage <= 2) * c["overlap"] / 3 * stage  # hidden by the first micro-batch's forward pass
-    gathered = (gather_time(group, weights, machine, c) + more - behind).clamp_min(0)
+    covered = layout.overlap_gather * (layout.zero_stage <= 2) * c["overlap"] / 3 * stage  # hidden by the first micro-batch's forward pass
+    gathered = (gather_time(group, weights, machine, c) + more - covered).clamp_min(0)
     sharded = (gather_time(group, gradients, machine, c) + more - hidden).clamp_min(0)
     gathers = torch.where(layout.zero_stage >= 3, 2 * layout.num_microbatches, 1.0)  # one for each forward and each backward pass
     whole = torch.where(layout.zero_stage >= 1, sharded + gathers * gathered, reduced)

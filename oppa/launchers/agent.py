@@ -31,7 +31,7 @@ from oppa.launchers import network
 from oppa.trials import processes
 from oppa.trials.launcher import Exit
 from oppa.trials.local import LocalLauncher, LocalTrial
-from oppa.trials.orphans import sweep
+from oppa.trials.orphans import end_orphans
 from oppa.trials.placement import Seat, free_port
 from oppa.trials.runner import load_runner
 from oppa.trials.trial_folder import TrialSpec, write_json
@@ -152,7 +152,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _leave)
     task = AgentTask(**json.loads(sys.argv[1]))
     host = int(os.environ.get(HOST) or os.environ["SLURM_PROCID"])
-    sweep(task.study)
+    end_orphans(task.study)
     runner = load_runner(Path(task.runner))
     with LocalLauncher(runner.for_runs() if task.runs else runner, study=task.study, grace_s=task.grace_s) as launcher:
         Agent(task, launcher, host).serve()

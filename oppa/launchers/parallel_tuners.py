@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from oppa.launchers.resolve import SLOT, Backend
+from oppa.launchers.provider import SLOT, Backend
 from oppa.trials.guarded_process import GuardedProcess
 
 

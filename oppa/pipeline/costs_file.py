@@ -41,14 +41,16 @@ def read_profiled(path: Path, *, weight_memory: float = WEIGHT_MEMORY) -> list[P
     try:
         rows = pd.read_csv(path, dtype=str, keep_default_na=False)
     except FileNotFoundError:
-        raise InputError(f"`{path}` is not there", hint="name a CSV file of stage times") from None
+        raise InputError(f"`{path}` does not exist", hint="name a CSV file of stage times") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"`{path}` cannot be read as CSV: {error}", hint=f"columns: {', '.join(SECONDS)}") from None
+        raise InputError(
+            f"`{path}` cannot be read as CSV: {error}", hint=f"write a CSV file with the columns {', '.join(SECONDS)}"
+        ) from None
     for column in SECONDS:
         if column not in rows:
             raise InputError(f"`{path}` has no column `{column}`", hint=nearest(column, map(str, rows)))
     if rows.empty:
-        raise InputError(f"`{path}` has no rows", hint="a row for each model and number of micro-batches")
+        raise InputError(f"`{path}` has no rows", hint="write a row for each model and number of micro-batches")
     named = [column for column in ("model", "pp", "microbatches") if column in rows]
     groups = rows.groupby(named, sort=False) if named else [((), rows)]
     return [_profiled(path, dict(zip(named, map(str, key), strict=True)), group, weight_memory) for key, group in groups]
@@ -62,14 +64,15 @@ def choose(profiled: list[ProfiledStages], *, stages: int, micro_batches: int, m
     """
     models = list(dict.fromkeys(each.model for each in profiled))
     if model and model not in models:
-        raise InputError(f"no times of `{model}`", hint=nearest(model, models))
+        raise InputError(f"the file has no times of the model `{model}`", hint=nearest(model, models))
     fitting = [each for each in profiled if each.costs.ranks == stages and model in ("", each.model)]
     if not fitting:
         known = sorted({each.costs.ranks for each in profiled if model in ("", each.model)})
-        raise InputError(f"no times of {stages} stages", hint=f"there are some of {', '.join(map(str, known))}")
+        raise InputError(f"the file has no times of {stages} stages", hint=f"use one of {', '.join(map(str, known))}")
     if len({each.model for each in fitting}) > 1:
         raise InputError(
-            "times of several models", hint=f"name one with --model: {', '.join(dict.fromkeys(each.model for each in fitting))}"
+            "the file has times of several models",
+            hint=f"name one with --model: {', '.join(dict.fromkeys(each.model for each in fitting))}",
         )
     return min(fitting, key=lambda each: abs(each.micro_batches - micro_batches) if each.micro_batches else math.inf)
 
@@ -80,14 +83,19 @@ def _profiled(path: Path, names: Mapping[str, str], rows: pd.DataFrame, weight_m
         rows = rows.sort_values("stage", key=lambda column: pd.to_numeric(column, errors="coerce"))
         if [str(each) for each in rows["stage"]] != [str(each) for each in range(count)]:
             found = ", ".join(rows["stage"])
-            raise InputError(f"`{path}`: stages {found} are not 0 to {count - 1}, each once", hint="a row for each stage, from 0 on")
+            raise InputError(
+                f"`{path}`: the stages are {found}, not 0 to {count - 1}, each once", hint="write one row for each stage, from 0 on"
+            )
         each = {name: [_seconds(path, line, column) for line in _lines(rows)] for column, name in SECONDS.items()}
     elif len(rows) > 1:
-        raise InputError(f"`{path}`: {len(rows)} rows of one kind", hint="name what they differ in: model, pp, microbatches or stage")
+        raise InputError(
+            f"`{path}`: {len(rows)} rows describe the same pipeline",
+            hint="add the column in which they differ: model, pp, microbatches or stage",
+        )
     else:
         (line,) = _lines(rows)
         if "pp" not in names:
-            raise InputError(f"`{path}` does not say of how many stages it is", hint="add a column `pp`, or a row for each `stage`")
+            raise InputError(f"`{path}` does not state the number of stages", hint="add a column `pp`, or a row for each `stage`")
         each = {name: [_seconds(path, line, column)] * count for column, name in SECONDS.items()}
     transfers = [_seconds(path, line, TRANSFER) for line in _lines(rows)] if TRANSFER in rows else [0.0]
     micro_batches = _count(path, names["microbatches"], rows) if "microbatches" in names else 0
@@ -119,7 +127,9 @@ def _seconds(path: Path, line: _Line, column: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0 or (value == 0 and column not in (TRANSFER, "T_W_ms")):
-        raise InputError(f"`{path}`, line {number}: `{column} = {row[column]}` is no time", hint="milliseconds, as a positive number")
+        raise InputError(
+            f"`{path}`, line {number}: `{column} = {row[column]}` is not a time", hint="write milliseconds, as a positive number"
+        )
     return value / 1e3
 
 
@@ -127,5 +137,5 @@ def _count(path: Path, value: str, rows: pd.DataFrame) -> int:
     if value.isdecimal() and int(value) > 0:
         return int(value)
     raise InputError(
-        f"`{path}`, line {_lines(rows)[0][0]}: `{value}` is no number of stages or micro-batches", hint="a whole number from 1 on"
+        f"`{path}`, line {_lines(rows)[0][0]}: `{value}` is not a number of stages or micro-batches", hint="write a whole number from 1 on"
     )

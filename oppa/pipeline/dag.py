@@ -94,12 +94,12 @@ class _Making:
     def compute(self, node: Action, rank: int) -> None:
         """Add a pass after its input and after the rank's previous pass; adds the transfer too if the input is on another rank."""
         need = self._schedule.shape.need_of(node)
-        behind = [self._last[rank]] if rank in self._last else []
+        needs = [self._last[rank]] if rank in self._last else []
         if need is not None:
             source = self._computed[need]
             elsewhere = self.nodes[source].rank != rank
-            behind.append(self._received(need, node, rank, source) if elsewhere else source)
-        self._computed[node] = self._last[rank] = self._add(DagNode(*node, rank, self._seconds(node), self._memory(node)), behind)
+            needs.append(self._received(need, node, rank, source) if elsewhere else source)
+        self._computed[node] = self._last[rank] = self._add(DagNode(*node, rank, self._seconds(node), self._memory(node)), needs)
 
     def _received(self, need: Action, node: Action, rank: int, source: int) -> int:
         """Add the transfer of a result to a rank; returns the position of the receiving node."""
@@ -109,9 +109,9 @@ class _Making:
         sent = self._add(DagNode(send, need.stage, need.micro_batch, self.nodes[source].rank, seconds, 0.0), [source])
         return self._add(DagNode(receive, node.stage, node.micro_batch, rank, 0.0, 0.0), [sent])
 
-    def _add(self, node: DagNode, behind: list[int]) -> int:
+    def _add(self, node: DagNode, needs: list[int]) -> int:
         self.nodes.append(node)
-        self.needs.append(tuple(behind))
+        self.needs.append(tuple(needs))
         return len(self.nodes) - 1
 
     def _seconds(self, node: Action) -> float:

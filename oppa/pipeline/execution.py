@@ -1,6 +1,6 @@
-"""Compute when each node of a schedule begins and ends, from the time that it takes.
+"""Compute when each action of a schedule begins and ends, from the time that it takes.
 
-A node begins when its rank is free and its input has arrived. One pass over the nodes in topological order is enough: there is no loop
+An action begins when its rank is free and its input has arrived. One pass over the actions in topological order is enough: there is no loop
 over time, and nothing has to converge.
 """
 
@@ -29,7 +29,7 @@ class Times:
 
 
 class Span(NamedTuple):
-    """Holds the rank, the beginning and the end of an executed node."""
+    """Holds the rank, the beginning and the end of an executed action."""
 
     action: Action
     rank: int
@@ -43,11 +43,11 @@ class Execution:
 
     schedule: Schedule
     durations_s: tuple[float, ...]
-    """Seconds that each node takes, by position in `schedule.sequence`."""
+    """Seconds that each action takes, by position in `schedule.sequence`."""
     ends_s: tuple[float, ...]
-    """Seconds at which each node ends, by position in `schedule.sequence`."""
+    """Seconds at which each action ends, by position in `schedule.sequence`."""
     finish_s: tuple[float, ...]
-    """Seconds at which each rank has finished its last node, shape (p,)."""
+    """Seconds at which each rank has finished its last action, shape (p,)."""
 
     @property
     def makespan_s(self) -> float:
@@ -64,7 +64,7 @@ class Execution:
 
     @property
     def spans_s(self) -> tuple[float, ...]:
-        """Return the seconds from the beginning of each rank's first node to the end of its last, shape (p,)."""
+        """Return the seconds from the beginning of each rank's first action to the end of its last, shape (p,)."""
         begins: dict[int, float] = {}
         for rank, duration_s, end_s in zip(self.schedule.sequence.ranks, self.durations_s, self.ends_s, strict=True):
             begins.setdefault(rank, end_s - duration_s)
@@ -81,21 +81,21 @@ class Execution:
         return 1 - sum(self.busy_s) / (len(self.finish_s) * self.longest_span_s)
 
     def spans(self) -> Iterator[Span]:
-        """Yield every node with its rank, beginning and end."""
+        """Yield every action with its rank, beginning and end."""
         sequence = self.schedule.sequence
         for action, rank, duration_s, end_s in zip(sequence.actions, sequence.ranks, self.durations_s, self.ends_s, strict=True):
             yield Span(action, rank, end_s - duration_s, end_s)
 
 
 def execute(schedule: Schedule, times: Times) -> Execution:
-    """Compute when every node of a schedule ends. The schedule must not have a deadlock (`oppa.pipeline.validation`)."""
+    """Compute when every action of a schedule ends. The schedule must not have a deadlock (`oppa.pipeline.validation`)."""
     shape, sequence = schedule.shape, schedule.sequence
     durations = _durations(schedule, times)
     lags = _lags(schedule, times)
     sending = lags if times.sender_waits else [0.0] * len(lags)
     count = len(sequence.actions)
     assert count == sum(map(len, schedule.ranks)), "a deadlock"
-    ends = [0.0] * (count + 1)  # the last entry, 0, is the end of no node
+    ends = [0.0] * (count + 1)  # the last entry, 0, is the end of no action
     free = [0.0] * shape.ranks
     for position, (code, rank, need, edge) in enumerate(sequence):
         arrived = ends[need] + lags[edge]
@@ -106,7 +106,7 @@ def execute(schedule: Schedule, times: Times) -> Execution:
 
 
 def _durations(schedule: Schedule, times: Times) -> tuple[float, ...]:
-    """Return the seconds of each node, by its position."""
+    """Return the seconds of each action, by its position."""
     of_code = (*times.forward_s, *times.backward_s, *(times.weight_s or [0.0] * schedule.shape.stages))
     durations = tuple(map(of_code.__getitem__, schedule.sequence.codes))
     if not (schedule.split and times.whole_s):
@@ -119,7 +119,7 @@ def _durations(schedule: Schedule, times: Times) -> tuple[float, ...]:
 
 
 def _lags(schedule: Schedule, times: Times) -> list[float]:
-    """Return the seconds of the transfer of a result, by code of its node; the last entry is for a result that is not sent."""
+    """Return the seconds of the transfer of a result, by code of its action; the last entry is for a result that is not sent."""
     shape = schedule.shape
     changes = [shape.rank_of(stage) != shape.rank_of(stage + 1) for stage in range(shape.stages - 1)]
     between = [seconds if change else 0.0 for seconds, change in zip(times.transfer_s or [0.0] * len(changes), changes, strict=True)]

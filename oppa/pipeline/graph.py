@@ -1,4 +1,4 @@
-"""Define the graph of one optimizer step through a pipeline, and its schedule: the order in which each rank computes its nodes.
+"""Define the graph of one optimizer step through a pipeline, and its schedule: the order in which each rank computes its actions.
 
 Notation:
     p   ranks; v model chunks of each; S = p v stages; m micro-batches
@@ -7,7 +7,7 @@ Notation:
     F(i, j) needs F(i-1, j); B(S-1, j) needs F(S-1, j); B(i, j) needs B(i+1, j); W(i, j) needs B(i, j)
 
 A schedule that does not split the backward pass has no W: its B computes the gradients of inputs and weights. A transfer from one stage
-to the next is an edge with a duration, not a node. It has one sender and one receiver, and it waits for its sender alone.
+to the next is an edge with a duration, not an action. It has one sender and one receiver, and it waits for its sender alone.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORWARD, BACKWARD, WEIGHT = KINDS = range(3)
-"""Kinds of nodes. They are plain integers because nodes are looked up by the thousand, and an Enum's hash is slow."""
+"""Kinds of actions. They are plain integers because actions are looked up by the thousand, and an Enum's hash is slow."""
 
 
 class Action(NamedTuple):
@@ -55,7 +55,7 @@ class PipelineShape:
         return self.ranks - 1 - rank if self.folded and chunk % 2 else rank
 
     def need_of(self, action: Action) -> Action | None:
-        """Return the node whose result a node needs; None for the forward pass of the first stage."""
+        """Return the action whose result an action needs; None for the forward pass of the first stage."""
         kind, stage, micro_batch = action
         if kind is FORWARD:
             return Action(kind, stage - 1, micro_batch) if stage else None
@@ -67,18 +67,18 @@ class PipelineShape:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Schedule:
-    """Holds a schedule: the nodes of each rank, in the order in which it computes them. Instances compare by identity."""
+    """Holds a schedule: the actions of each rank, in the order in which it computes them. Instances compare by identity."""
 
     shape: PipelineShape
     split: bool = False
-    """The gradients of the weights are nodes of their own."""
+    """The gradients of the weights are actions of their own."""
     apart: bool = False
     """The gradients of the weights are computed separately even right after their backward pass."""
     ranks: tuple[tuple[Action, ...], ...]
 
     @functools.cached_property
     def sequence(self) -> "ActionSequence":
-        """Return the nodes in a topological order; nodes that a deadlock blocks are missing."""
+        """Return the actions in a topological order; actions that a deadlock blocks are missing."""
         return ActionSequence.of(self)
 
     @functools.cached_property
@@ -93,7 +93,7 @@ class Schedule:
 
     @functools.cached_property
     def codes(self) -> tuple[NDArray[np.intp], ...]:
-        """Return the codes of each rank's nodes, in its order; code = kind S + stage."""
+        """Return the codes of each rank's actions, in its order; code = kind S + stage."""
         stages = self.shape.stages
         return tuple(np.array([action.kind * stages + action.stage for action in actions], np.intp) for actions in self.ranks)
 
@@ -106,10 +106,10 @@ def whole(schedule: Schedule) -> Schedule:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ActionSequence:
-    """Holds the nodes of a schedule in a topological order, as columns of length n.
+    """Holds the actions of a schedule in a topological order, as columns of length n.
 
-    A code is kind S + stage. A need is the position of the node whose result a node needs, or n for none. An edge is the code of that
-    node if its result moves to another rank, else 3 S.
+    A code is kind S + stage. A need is the position of the action whose result an action needs, or n for none. An edge is the code of that
+    action if its result moves to another rank, else 3 S.
     """
 
     actions: tuple[Action, ...]
@@ -136,7 +136,7 @@ class ActionSequence:
 
 
 def _walk(schedule: Schedule, done: Mapping[Action | None, int]) -> Iterator[tuple[int, Action, Action | None]]:
-    """Yield rank, node and needed node as soon as the needed node is in `done`; the caller adds each node to `done`."""
+    """Yield rank, action and needed action as soon as the needed action is in `done`; the caller adds each action to `done`."""
     need_of = schedule.shape.need_of
     waiting = [[(action, need_of(action)) for action in reversed(actions)] for actions in schedule.ranks]
     moved = True

@@ -26,7 +26,7 @@ class Footprint:
 
 
 def memory_curves(schedule: Schedule, footprint: Footprint) -> list[NDArray[np.float64]]:
-    """Return the memory that each rank holds after each of its nodes."""
+    """Return the memory that each rank holds after each of its actions."""
     change = _changes(schedule, footprint)
     return [np.cumsum(change[codes]) for codes in schedule.codes]
 
@@ -47,7 +47,7 @@ def peak_memory(schedule: Schedule, footprint: Footprint) -> list[float]:
 
 
 def _gradients(schedule: Schedule, footprint: Footprint, codes: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the memory of gradients that each of a rank's nodes allocates; only the first of its stage allocates any."""
+    """Return the memory of gradients that each of a rank's actions allocates; only the first of its stage allocates any."""
     left = np.zeros(len(codes))
     kind, stages = WEIGHT if schedule.split else BACKWARD, schedule.shape.stages
     for stage, size in enumerate(footprint.gradients):
@@ -57,7 +57,7 @@ def _gradients(schedule: Schedule, footprint: Footprint, codes: NDArray[np.intp]
 
 
 def _changes(schedule: Schedule, footprint: Footprint) -> NDArray[np.float64]:
-    """Return the change of memory by a node of each code, shape (3 S,)."""
+    """Return the change of memory by an action of each code, shape (3 S,)."""
     held = np.asarray(footprint.held, dtype=np.float64)
     kept = np.asarray(footprint.for_weights, dtype=np.float64) if schedule.split and len(footprint.for_weights) else np.zeros(len(held))
     return np.concatenate([held, kept - held, -kept])

@@ -110,9 +110,9 @@ def modelled_s(profile: PipelineProfile, *, pp: int, micro_batches: int) -> floa
 def passes_as_written_s(executed: Execution) -> float:
     """Return the seconds of the passes by equations 7 and 8 of FlexTrain as they are written.
 
-    They add up, for each node of a rank, its duration and the end of the node that it depends on. The largest sum of a rank counts. Ends
-    are absolute times, so the sum grows with the square of the number of nodes. `Execution.makespan_s` is the correct form: a node ends
-    its duration after its last predecessor, the rank's previous node included.
+    They add up, for each action of a rank, its duration and the end of the action that it depends on. The largest sum of a rank counts.
+    Ends are absolute times, so the sum grows with the square of the number of actions. `Execution.makespan_s` is the correct form: an
+    action ends its duration after its last predecessor, the rank's previous action included.
     """
     sums = [0.0] * executed.schedule.shape.ranks
     ends = (*executed.ends_s, 0.0)

@@ -1,4 +1,4 @@
-"""Return schedules by name, whether they are laid out by hand or searched for."""
+"""Return schedules by name, those of the literature and searched ones."""
 
 import functools
 
@@ -13,7 +13,7 @@ SCHEDULES = (*schedules.SCHEDULES, SEARCH)
 SPLIT = (*schedules.SPLIT, SEARCH)
 CHUNKS = {**schedules.CHUNKS, SEARCH: (1, 0)}
 NODES = 1_000_000
-"""Number of nodes that a search at the beginning of a run visits; it takes less than a second."""
+"""Number of actions that a search at the beginning of a run visits; it takes less than a second."""
 
 
 @functools.lru_cache(maxsize=512)
@@ -21,13 +21,13 @@ def build_schedule(name: str, *, ranks: int, micro_batches: int, chunks: int = 1
     """Return a schedule by name; the same arguments return the same object.
 
     `search` is the shortest schedule found within the memory of 1F1B. It assumes equal stages whose forward pass, inputs' gradients and
-    weights' gradients take equally long, as the schedules by hand do.
+    weights' gradients take equally long, as the schedules by name do.
 
     Raises:
         InputError: the schedule is unknown, or does not allow these chunks or micro-batches.
     """
     if name not in SCHEDULES:
-        raise InputError(f'`schedule = "{name}"` is not known', hint=nearest(name, SCHEDULES))
+        raise InputError(f'`schedule = "{name}"` is unknown', hint=nearest(name, SCHEDULES))
     if name != SEARCH:
         return schedules.build_schedule(name, ranks=ranks, micro_batches=micro_batches, chunks=chunks)
     equal = Costs(forward_s=[1.0] * ranks, backward_s=[1.0] * ranks, weight_s=[1.0] * ranks)

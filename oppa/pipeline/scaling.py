@@ -150,9 +150,9 @@ def scale_table(
     found = [(count, now if count == here else fastest(job, ways[count])) for count in devices]
     best = [(count, way) for count, way in found if way is not None]
     if not best:
-        hint = "`oppa scale-table --help` says what is looked at; more devices, or smaller micro-batches, may fit"
-        told = f"{min(devices)}..{max(devices)}" if devices else "no"
-        raise InfeasibleError(f"no pipeline on {told} devices can be run, or fits into memory", hint=hint)
+        hint = "try more devices or smaller micro-batches; `oppa scale-table --help` describes the candidates"
+        numbers = f"{min(devices)}..{max(devices)}" if devices else "no"
+        raise InfeasibleError(f"no pipeline on {numbers} devices can run and fits in memory", hint=hint)
     return filtered(best, (here, now))
 
 
@@ -180,17 +180,17 @@ def filtered(best: Sequence[tuple[int, ScaleCandidate]], present: tuple[int, Sca
         if devices == devices_now:
             pass
         elif entries and _trend(entries[-1].speedup, speedup) * _trend(entries[-1].modelled_speedup, modelled) < 0:
-            reason = "predictions disagree on the trend"
+            reason = "the predictions have opposite trends"
         elif abs(speedup - modelled) > DISCREPANCY * min(speedup, modelled):
-            reason = f"predictions differ: {speedup:.2f} and {modelled:.2f}"
+            reason = f"the predictions differ: {speedup:.2f} and {modelled:.2f}"
         elif kept is not None and speedup < kept * (1 + SIGNIFICANT):
-            reason = f"hardly faster than {kept:.2f}"
+            reason = f"less than {SIGNIFICANT:.0%} faster than {kept:.2f}"
         entries.append(Entry(devices=devices, best=way, speedup=speedup, modelled_speedup=modelled, left_out=reason))
         kept = kept if reason else max(speedup, kept or 0.0)
     if all(entry.left_out for entry in entries):
         reasons = "; ".join(f"{entry.devices} devices: {entry.left_out}" for entry in entries[:3])
         raise InfeasibleError(
-            f"none of {len(entries)} numbers of devices is worth a change ({reasons})",
+            f"none of {len(entries)} numbers of devices justifies a change ({reasons})",
             hint=f"include the {devices_now} devices that the job was profiled on, or try larger numbers",
         )
     return entries

@@ -22,7 +22,7 @@ from oppa.pipeline.schedule_builder import ScheduleBuilder
 from oppa.pipeline.v_schedules import dualpipe_v, zb_v
 
 F, B, W = KINDS
-_NodesOf = Callable[[int], Iterable[Action]]
+_ActionsOf = Callable[[int], Iterable[Action]]
 
 
 @functools.lru_cache(maxsize=512)
@@ -33,7 +33,7 @@ def build_schedule(name: str, *, ranks: int, micro_batches: int, chunks: int = 1
         InputError: the schedule is unknown, or does not allow these chunks or micro-batches.
     """
     if name not in SCHEDULES:
-        raise InputError(f'`schedule = "{name}"` is not known', hint=nearest(name, SCHEDULES))
+        raise InputError(f'`schedule = "{name}"` is unknown', hint=nearest(name, SCHEDULES))
     least, most = CHUNKS[name]
     if not least <= chunks <= (most or chunks):
         hint = f"use {least}" if least == most else f"use at least {least}"
@@ -42,35 +42,35 @@ def build_schedule(name: str, *, ranks: int, micro_batches: int, chunks: int = 1
 
 
 def _gpipe(shape: PipelineShape) -> Schedule:
-    return _order(shape, lambda rank: [Action(kind, rank, each) for kind in (F, B) for each in range(shape.micro_batches)], split=False)
+    return _schedule(shape, lambda rank: [Action(kind, rank, each) for kind in (F, B) for each in range(shape.micro_batches)], split=False)
 
 
 def _memory_minimal(shape: PipelineShape) -> Schedule:
-    return _order(shape, lambda rank: _one_by_one(shape, rank), split=False)
+    return _schedule(shape, lambda rank: _one_by_one(shape, rank), split=False)
 
 
 def _one_forward_one_backward(shape: PipelineShape) -> Schedule:
-    return _order(shape, lambda rank: _alternating(shape, rank, hop=1), split=False)
+    return _schedule(shape, lambda rank: _alternating(shape, rank, hop=1), split=False)
 
 
 def _interleaved(shape: PipelineShape) -> Schedule:
-    return _order(shape, lambda rank: _alternating(shape, rank, hop=2), split=False)
+    return _schedule(shape, lambda rank: _alternating(shape, rank, hop=2), split=False)
 
 
 def _zero_bubble(shape: PipelineShape) -> Schedule:
-    return _order(shape, lambda rank: _alternating(shape, rank, hop=1, late=rank), split=True)
+    return _schedule(shape, lambda rank: _alternating(shape, rank, hop=1, late=rank), split=True)
 
 
 def _zero_bubble_with_memory(shape: PipelineShape) -> Schedule:
-    return _order(shape, lambda rank: _alternating(shape, rank, hop=2, late=2 * rank), split=True)
+    return _schedule(shape, lambda rank: _alternating(shape, rank, hop=2, late=2 * rank), split=True)
 
 
 def _folded_zero_bubble(shape: PipelineShape) -> Schedule:
-    return _order(shape, lambda rank: zb_v(shape, rank), split=True)
+    return _schedule(shape, lambda rank: zb_v(shape, rank), split=True)
 
 
 def _dual_pipe(shape: PipelineShape) -> Schedule:
-    return _order(shape, lambda rank: dualpipe_v(shape, rank), split=True)
+    return _schedule(shape, lambda rank: dualpipe_v(shape, rank), split=True)
 
 
 def one_by_one(shape: PipelineShape, *, split: bool) -> Schedule:
@@ -96,7 +96,7 @@ SCHEDULES = {
 }
 FOLDED = ("zb-v", "dualpipe-v")
 SPLIT = ("zb-h1", "zb-h2", "interleaved-zb", "zb-v", "dualpipe-v")
-"""Schedules in which weights' gradients are nodes of their own."""
+"""Schedules in which weights' gradients are actions of their own."""
 CHUNKS = (
     dict.fromkeys(SCHEDULES, (1, 1))
     | dict.fromkeys(("interleaved", "interleaved-zb", "memory-minimal"), (1, 0))
@@ -105,16 +105,16 @@ CHUNKS = (
 """Smallest and largest number of chunks of a rank; a largest number of 0 means no bound."""
 
 
-def _order(shape: PipelineShape, nodes_of: _NodesOf, *, split: bool) -> Schedule:
-    return Schedule(shape=shape, split=split, ranks=tuple(tuple(nodes_of(rank)) for rank in range(shape.ranks)))
+def _schedule(shape: PipelineShape, actions_of: _ActionsOf, *, split: bool) -> Schedule:
+    return Schedule(shape=shape, split=split, ranks=tuple(tuple(actions_of(rank)) for rank in range(shape.ranks)))
 
 
 def _alternating(shape: PipelineShape, rank: int, *, hop: int, late: int | None = None) -> list[Action]:
-    """Return a rank's nodes: forward passes that fill the pipeline, then forward and backward passes in turn.
+    """Return a rank's actions: forward passes that fill the pipeline, then forward and backward passes in turn.
 
     Args:
         hop: Number of forward passes at the beginning for each later rank.
-        late: Number of backward passes by which weights' gradients are delayed; None means that they are not nodes of their own.
+        late: Number of backward passes by which weights' gradients are delayed; None means that they are not actions of their own.
     """
     p, v = shape.ranks, shape.chunks
     round_ = _round(shape)
@@ -135,7 +135,7 @@ def _alternating(shape: PipelineShape, rank: int, *, hop: int, late: int | None 
 
 
 def _one_by_one(shape: PipelineShape, rank: int, *, split: bool = False) -> list[Action]:
-    """Return a rank's nodes: each micro-batch goes forward through all chunks of the rank, then back."""
+    """Return a rank's actions: each micro-batch goes forward through all chunks of the rank, then back."""
     stages = [stage for stage in range(shape.stages) if shape.rank_of(stage) == rank]
     rank_ = ScheduleBuilder()
     for _ in range(shape.micro_batches):
@@ -158,5 +158,5 @@ def _round(shape: PipelineShape) -> int:
     rounds = max(1, m // p)
     if v > 1 and m % rounds:
         hint = f"use a multiple of {p}" if m > p else f"use at most {p}"
-        raise InputError(f"{m} micro-batches are no whole number of rounds of {p} ranks", hint=hint)
+        raise InputError(f"{m} micro-batches do not divide into whole rounds of {p} ranks", hint=hint)
     return m // rounds if v > 1 else m

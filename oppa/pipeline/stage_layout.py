@@ -24,7 +24,7 @@ from oppa.pipeline.graph import PipelineShape
 EVEN, BALANCED = "even", "balanced"
 LAYERS = "tm"
 """Letters of the parts that count as layers, which the `even` layout shares evenly."""
-HINT = f"it is `{EVEN}`, `{BALANCED}`, or the parts of each stage such as `Et|tt|tL`"
+HINT = f"write `{EVEN}`, `{BALANCED}`, or the parts of each stage such as `Et|tt|tL`"
 _MOST = 10_000
 """Largest number of characters of a layout with its repetitions expanded."""
 
@@ -57,7 +57,7 @@ def cut(layout: str, shape: PipelineShape, costs: Sequence[float], chain: str = 
     busy = {shape.rank_of(stage) for stage, parts in enumerate(stages) if parts}
     if idle := sorted(set(range(shape.ranks)) - busy):
         raise InputError(
-            f"{layers} layers in {shape.stages} stages leave nothing for rank {idle[0]} of a pipeline of {shape.ranks}",
+            f"{layers} layers in {shape.stages} stages leave rank {idle[0]} of {shape.ranks} without a part",
             hint="use fewer ranks, or fewer model chunks",
         )
     return stages
@@ -78,9 +78,9 @@ def evenly(chain: str, stages: int) -> Stages:
     if stages <= len(layers):
         begins = [layers[len(layers) * stage // stages] for stage in range(1, stages)]
     else:
-        behind = layers[-1] + 1
-        losses = [number for number in range(2, len(chain)) if number not in layers and number != behind]
-        begins = sorted([*layers[1:], *[behind, layers[0], *losses][: stages - len(layers)]])
+        after_layers = layers[-1] + 1
+        losses = [number for number in range(2, len(chain)) if number not in layers and number != after_layers]
+        begins = sorted([*layers[1:], *[after_layers, layers[0], *losses][: stages - len(layers)]])
         begins += [begins[-1]] * (stages - 1 - len(begins))
     return _between([0, *begins, len(chain)])
 
@@ -136,11 +136,11 @@ def recognised(text: str, ranks: int, costs: Sequence[float], chain: str = "") -
 
 def _written(text: str, stages: int, chain: str) -> Stages:
     found = _plain(text).split("|")
-    hint = f"{HINT}; here {stages} stages of {_named(chain)}"
+    hint = f"{HINT}; this job has {stages} stages of {_named(chain)}"
     if "".join(found) != chain:
-        raise InputError(f"`stage_layout = {text}` does not have all parts of the model in their order", hint=hint)
+        raise InputError(f"`stage_layout = {text}` does not contain all parts of the model in their order", hint=hint)
     if len(found) != stages or not found[0] or not found[-1]:
-        raise InputError(f"`stage_layout = {text}` has {len(found)} stages, the first with E and the last with L", hint=hint)
+        raise InputError(f"`stage_layout = {text}` has {len(found)} stages, not {stages}, the first with E and the last with L", hint=hint)
     return _between([0, *itertools.accumulate(map(len, found))])
 
 

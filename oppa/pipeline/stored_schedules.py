@@ -3,10 +3,10 @@
 orders/ID_bN.csv    the schedule of configuration ID at a global batch of N, as `oppa.pipeline.torch_csv` writes it
 """
 
-import os
 import shutil
 from pathlib import Path
 
+from oppa.atomic_write import write_atomically
 from oppa.errors import InputError
 from oppa.pipeline.from_configuration import shape_of
 from oppa.pipeline.graph import Schedule
@@ -20,9 +20,7 @@ def store(folder: Path, configuration: Configuration, schedule: Schedule) -> Non
     """Store a schedule in a folder's `orders/` atomically, replacing an earlier one; raises OSError if it cannot be written."""
     path = _path(folder, configuration)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(to_csv(schedule))
-    draft.replace(path)
+    write_atomically(path, to_csv(schedule).encode())
 
 
 def stored(folder: Path, configuration: Configuration) -> str:
@@ -37,9 +35,9 @@ def stored(folder: Path, configuration: Configuration) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"`{path}` cannot be read: {error}", hint="`oppa scale-table` writes it again") from None
-    if (found := parse_schedule(text, f"`{path}`").shape) != (asked := shape_of(configuration)):
-        raise InputError(f"`{path}` is the order of another pipeline: {found}, not {asked}", hint="`oppa scale-table` writes it again")
+        raise InputError(f"`{path}` cannot be read: {error}", hint="run `oppa scale-table` again") from None
+    if (found := parse_schedule(text, f"`{path}`").shape) != (expected := shape_of(configuration)):
+        raise InputError(f"`{path}` is a schedule of another pipeline: {found}, not {expected}", hint="run `oppa scale-table` again")
     return text
 
 

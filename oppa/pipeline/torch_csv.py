@@ -1,4 +1,4 @@
-"""Read and write schedules as the CSV of torch.distributed.pipelining's runtime: a line for each rank, a cell for each node.
+"""Read and write schedules as the CSV of torch.distributed.pipelining's runtime: a line for each rank, a cell for each action.
 
     1F0    forward pass of stage 1, micro-batch 0        1I0    backward pass, inputs' gradients alone
     1B0    backward pass, weights' gradients with it     1W0    weights' gradients
@@ -38,22 +38,24 @@ def read_schedule(path: Path) -> Schedule:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"`{path}` cannot be read: {error}", hint="name the CSV file of an order") from None
+        raise InputError(f"`{path}` cannot be read: {error}", hint="name the CSV file of a schedule") from None
     return parse_schedule(text, f"`{path}`")
 
 
 def parse_schedule(text: str, where: str) -> Schedule:
     """Parse the text of a schedule; raises InputError as `read_schedule` does, with `where` as the source of the text."""
     lines = [[cell.strip() for cell in line.split(",") if cell.strip()] for line in text.splitlines()]
-    ranks = [[action for cell in row for action in _nodes(cell, f"{where}, line {number}")] for number, row in enumerate(lines, start=1)]
+    ranks = [[action for cell in row for action in _actions(cell, f"{where}, line {number}")] for number, row in enumerate(lines, start=1)]
     if not ranks or not all(ranks):
-        raise InputError(f"{where}: a rank has nothing to do", hint="a line for each rank, a cell for each pass")
+        raise InputError(f"{where}: a rank has no actions", hint="write a line for each rank, and a cell for each action")
     schedule = Schedule(
         shape=_shape(ranks), split=any("I" in cell or "W" in cell for row in lines for cell in row), ranks=tuple(map(tuple, ranks))
     )
     found = schedule if schedule.split else whole(schedule)
     if wrong := violations(found):
-        raise InputError(f"{where} is no order: {wrong[0]}", hint=f"{len(wrong)} such in all" if len(wrong) > 1 else "")
+        raise InputError(
+            f"{where} is not a valid schedule: {wrong[0]}", hint=f"correct this and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        )
     return found
 
 
@@ -64,9 +66,9 @@ def _cells(schedule: Schedule, actions: Iterable[Action]) -> Iterator[str]:
             yield f"{action.stage}{WHOLE if both else LETTERS[action.kind]}{action.micro_batch}"
 
 
-def _nodes(cell: str, where: str) -> list[Action]:
+def _actions(cell: str, where: str) -> list[Action]:
     if not (match := _CELL.fullmatch(cell)):
-        raise InputError(f"{where}: `{cell}` is no pass", hint="stage, one of F I B W, micro-batch: `1F0`")
+        raise InputError(f"{where}: `{cell}` is not an action", hint="write the stage, one of F I B W, and the micro-batch: `1F0`")
     stage, letter, micro_batch = int(match[1]), match[2], int(match[3])
     kinds = {WHOLE: (BACKWARD, WEIGHT)} | {letter: (kind,) for kind, letter in LETTERS.items()}
     return [Action(kind, stage, micro_batch) for kind in kinds[letter]]

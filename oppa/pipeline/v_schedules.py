@@ -13,7 +13,7 @@ F, B, W = FORWARD, BACKWARD, WEIGHT
 
 
 def zb_v(shape: PipelineShape, rank: int) -> list[Action]:
-    """Return the nodes of one rank in ZB-V (Qi et al. 2024, section 6)."""
+    """Return the actions of one rank in ZB-V (Qi et al. 2024, section 6)."""
     p, down, up, rank_ = shape.ranks, rank, shape.stages - 1 - rank, ScheduleBuilder()
     for _ in range(2 * (p - rank) - 1):
         rank_.do(F, down)
@@ -37,10 +37,10 @@ def zb_v(shape: PipelineShape, rank: int) -> list[Action]:
 
 
 def dualpipe_v(shape: PipelineShape, rank: int) -> list[Action]:
-    """Return the nodes of one rank in DualPipeV (DeepSeek-AI 2025, eight steps).
+    """Return the actions of one rank in DualPipeV (DeepSeek-AI 2025, eight steps).
 
     In its main part, forward and backward passes of the two chunks alternate. Its authors run such a pair at once, so that one computes
-    while the other communicates. Here a pair is one node after the other.
+    while the other communicates. Here a pair is one action after the other.
     """
     p, down, up, rank_ = shape.ranks, rank, shape.stages - 1 - rank, _Late()
     below = p - 1 - rank

@@ -11,7 +11,7 @@ from oppa.errors import JobError
 from oppa.problem.cluster import Link
 
 ALLOCATION = "allocation"
-"""Word in a job file that stands for the number in the allocation."""
+"""Word in a job file that means the number in the allocation."""
 NETLAB = "OPPA_NETLAB"
 """Environment variable: a JSON object with the hosts that this machine emulates, their resources, and the link between them."""
 
@@ -43,12 +43,12 @@ def read_allocation(*, on_cuda: bool, environment: Mapping[str, str] = os.enviro
             link=link if hosts > 1 else None,
         )
     if "SLURM_JOB_NUM_NODES" not in environment:
-        hint = "start oppa in an allocation (`salloc`, `sbatch`, `oppa emulate`), or write how many, which `--launcher slurm` then asks for"
-        raise JobError(f'`"{ALLOCATION}"` in [cluster], and we were started in none', hint=hint)
+        hint = "start oppa in an allocation (`salloc`, `sbatch`, `oppa emulate`), or write a number, which `--launcher slurm` then requests"
+        raise JobError(f'`"{ALLOCATION}"` in [cluster] needs an allocation, but oppa runs in none', hint=hint)
     devices = _slurm_gpus(environment) if on_cuda else _slurm_tasks(environment)
     if not devices:
-        hint = "ask for them: `--gpus-per-node=8`" if on_cuda else "ask for `--ntasks-per-node`, or write a number"
-        raise JobError(f'`devices_per_host = "{ALLOCATION}"`, and Slurm\'s allocation names no {"GPUs" if on_cuda else "tasks"}', hint=hint)
+        hint = "request them: `--gpus-per-node=8`" if on_cuda else "request `--ntasks-per-node`, or write a number"
+        raise JobError(f'`devices_per_host = "{ALLOCATION}"`, but Slurm\'s allocation has no {"GPUs" if on_cuda else "tasks"}', hint=hint)
     return Allocation(hosts=int(environment["SLURM_JOB_NUM_NODES"]), devices_per_host=devices)
 
 

@@ -26,7 +26,7 @@ def complete(space: SearchSpace, given: Mapping[str, Value]) -> Configuration:
         InputError: the values lack `micro_batch`, which nothing else determines.
     """
     if "micro_batch" not in given:
-        raise InputError("the micro-batch is not known", hint="say `micro_batch`, in sequences per rank")
+        raise InputError("the micro-batch is missing", hint="set `micro_batch`, in sequences per rank")
     defaults = {parameter.name: parameter.default for parameter in space.parameters}
     tp, pp = int(given.get("tp", 1)), int(given.get("pp", 1))
     layout = {"tp": tp, "pp": pp, "dp": max(1, int(space.facts["devices"]) // (tp * pp))}
@@ -47,11 +47,11 @@ def at_rest(space: SearchSpace, configuration: Configuration) -> Configuration:
     return Configuration.from_dict(values)
 
 
-def alike(name: str, asked: Value, taken: Value) -> bool:
+def alike(name: str, given: Value, taken: Value) -> bool:
     """Return whether two values of a parameter mean the same; bucket sizes do if they differ by at most 1%."""
-    if name not in ROUNDED or isinstance(asked, str) or isinstance(taken, str):
-        return asked == taken
-    return abs(asked - taken) <= 0.01 * abs(taken)
+    if name not in ROUNDED or isinstance(given, str) or isinstance(taken, str):
+        return given == taken
+    return abs(given - taken) <= 0.01 * abs(taken)
 
 
 def require_legal(space: SearchSpace, configuration: Configuration) -> Configuration:
@@ -63,7 +63,7 @@ def require_legal(space: SearchSpace, configuration: Configuration) -> Configura
     if not _is_candidate(space, configuration):
         reasons = [f"{each.why}\n  {each.rule}   here {each.here}" for each in violations(space, setting)]
         message = "\n".join([f"`{configuration.id}` is not in the search space", *reasons])
-        raise InputError(message, hint="change it, or the choices under [space.parameters]; `oppa explain JOB SETTING` tells more")
+        raise InputError(message, hint="change it, or the choices under [space.parameters]; `oppa explain JOB SETTING` gives the reasons")
     return configuration
 
 
@@ -91,8 +91,8 @@ def declared(space: SearchSpace, table: Mapping[str, object], *, where: str = "[
     fixed = {name: value for name, value in complete(space, {"micro_batch": 1}).to_dict().items() if name not in space.names}
     for name, value in table.items():
         if name in fixed and value != fixed[name]:
-            hint = f"leave it out: only {', '.join(space.names)} can be chosen"
-            raise InputError(f"`{where}`: `{name} = {spell(value)}`, and here it is {spell(fixed[name])}", hint=hint)
+            hint = f"remove it: only {', '.join(space.names)} can be chosen"
+            raise InputError(f"`{where}`: `{name} = {spell(value)}`, but the job fixes it at {spell(fixed[name])}", hint=hint)
         if name not in (*fixed, *space.names):
             raise InputError(f"`{where}` has no parameter `{name}`", hint=nearest(name, space.names))
         if name in space.names and not any(type(value) is type(known) and value == known for known in space[name].values):
@@ -107,7 +107,7 @@ def loaded(space: SearchSpace, path: Path) -> Configuration:
     """Return the configuration in a JSON file, such as a study's `best/configuration.json`.
 
     Raises:
-        InputError: the file cannot be read or holds no configuration, or the configuration is not legal in this space.
+        InputError: the file cannot be read or does not contain a configuration, or the configuration is not legal in this space.
     """
     try:
         values = json.loads(path.read_text())
@@ -117,7 +117,7 @@ def loaded(space: SearchSpace, path: Path) -> Configuration:
     except json.JSONDecodeError as error:
         raise InputError(f"`{path}` is not JSON: {error}", hint='write `{"dp": 2, "micro_batch": 4}`') from None
     if not isinstance(values, dict):
-        raise InputError(f"`{path}` holds no configuration", hint='write `{"dp": 2, "micro_batch": 4}`')
+        raise InputError(f"`{path}` does not contain a configuration", hint='write `{"dp": 2, "micro_batch": 4}`')
     return declared(space.with_value(values), values, where=path.name)
 
 

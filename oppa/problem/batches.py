@@ -33,7 +33,7 @@ def parse_batches(text: str) -> tuple[int, ...]:
         return tuple(sorted({_batch(part, text) for part in text.split(",")}))
     first, last = (_batch(end, text) for end in text.split("..", maxsplit=1))
     if first > last:
-        raise InputError(f"`--global-batch {text}` runs backwards", hint=f"write `{last}..{first}`")
+        raise InputError(f"`--global-batch {text}` is a descending range", hint=f"write `{last}..{first}`")
     batches = [first]
     while batches[-1] * 2 <= last:
         batches.append(batches[-1] * 2)
@@ -59,7 +59,7 @@ def over(problem: Problem, batches: Sequence[int]) -> Problem:
             reason = why_empty(_at(problem.space, empty[0]))
         except JobError as nothing_divides:
             reason = nothing_divides
-        raise JobError(f"at a global batch of {empty[0]}: {reason.message}", hint=f"leave it out, or {reason.hint}")
+        raise JobError(f"at a global batch of {empty[0]}: {reason.message}", hint=f"remove this batch, or {reason.hint}")
     return dataclasses.replace(problem, space=space, baseline=None)
 
 
@@ -70,9 +70,9 @@ def batches_of(space: SearchSpace) -> tuple[int, ...]:
 
 def _batch(text: str, whole: str) -> int:
     if not re.fullmatch(r"\s*[0-9]+\s*", text):
-        raise InputError(f"`--global-batch {whole}`: `{text.strip()}` is no whole number", hint=FORMS)
+        raise InputError(f"`--global-batch {whole}`: `{text.strip()}` is not a whole number", hint=FORMS)
     if int(text) == 0:
-        raise InputError(f"`--global-batch {whole}`: a step of no sequences is none", hint="use at least 1")
+        raise InputError(f"`--global-batch {whole}`: a step needs at least one sequence", hint="use at least 1")
     return int(text)
 
 

@@ -65,7 +65,8 @@ class Candidates:
         index = int(np.searchsorted(self._keys, key))
         if index == len(self) or self.configuration(index) != configuration:
             raise SpaceError(
-                f"`{configuration.id}` is no valid configuration of the space `{self.space.name}`", hint="list them: `oppa space JOB`"
+                f"`{configuration.id}` is not a valid configuration of the space `{self.space.name}`",
+                hint="list the valid ones: `oppa space JOB`",
             )
         return index
 

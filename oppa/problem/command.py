@@ -1,6 +1,6 @@
 """Define the user's own launch line: a template that every trial fills in with its configuration.
 
-argv        words, never a shell string; `{tp}` stands for a parameter of the configuration, or for one of NAMES
+argv        words, never a shell string; `{tp}` is replaced by a parameter of the configuration, or by one of NAMES
 arguments   words that are appended for a parameter: the same for all its values, or different ones for each
 files       configuration files, of which a trial gets a copy, `{NAME}`, with some keys rewritten: to a template, or to a choice such as
             `{ zero_stage = { 2 = false, 3 = true } }`
@@ -53,15 +53,15 @@ class Argument:
     words: tuple[str, ...] = ()
     by_value: dict[str, tuple[str, ...]] | None = None
 
-    def said(self, values: Values) -> tuple[str, ...]:
+    def words_for(self, values: Values) -> tuple[str, ...]:
         """Return the words for the parameter's value; empty if `by_value` lacks it, as it may if the parameter does not matter."""
         return self.words if self.by_value is None else self.by_value.get(_spelled(values[self.parameter]), ())
 
     def require(self, value: Value) -> None:
-        """Raise JobError if a value has no words."""
+        """Raise JobError if a value has no entry."""
         if self.by_value is not None and _spelled(value) not in self.by_value:
             hint = f"add `{_spelled(value)} = [...]` to it, or leave the value out of [space.parameters]"
-            raise JobError(f"`[command.arguments.{self.parameter}]` has no words for `{_spelled(value)}`", hint=hint)
+            raise JobError(f"`[command.arguments.{self.parameter}]` has no entry for `{_spelled(value)}`", hint=hint)
 
     @property
     def templates(self) -> Iterator[str]:
@@ -169,7 +169,7 @@ class LaunchCommand:
         for key, to in (entry for file in self.files for entry in file.keys.items()):
             if isinstance(to, dict) and parameter in to and not _chosen(to, {parameter: value}):
                 hint = f"add `{_spelled(value)} = ...` to it, or leave the value out of [space.parameters]"
-                raise JobError(f"`{key}`: nothing is said for `{parameter} = {_spelled(value)}`", hint=hint)
+                raise JobError(f"`{key}` has no value for `{parameter} = {_spelled(value)}`", hint=hint)
 
     def require_words_for(self, candidates: Candidates) -> None:
         """Raise JobError if a value that matters in one of the candidates has no words.
@@ -192,9 +192,9 @@ class LaunchCommand:
             values: Values of all placeholders, from `values_of`.
             copies: Paths of the rewritten configuration files, by name.
         """
-        said = [*self.argv, *(word for argument in self.arguments for word in argument.said(values))]
+        words = [*self.argv, *(word for argument in self.arguments for word in argument.words_for(values))]
         known = {name: _spelled(value) for name, value in values.items()} | {name: str(path) for name, path in copies.items()}
-        return [word.format_map(known) for word in said]
+        return [word.format_map(known) for word in words]
 
     def pinned(self, programs: Mapping[str, str]) -> Self:
         """Return the same launch line with programs at their absolute paths.
@@ -282,7 +282,7 @@ def _check_template(template: str, known: Iterable[str]) -> None:
     for _, name, form, conversion in parts:
         if name is not None and (name not in known or form or conversion):
             hint = f"{nearest(name, known)}; write {{{{ and }}}} for braces"
-            raise JobError(f"`{template}`: nothing is known as `{{{name}}}`", hint=hint)
+            raise JobError(f"`{template}`: `{{{name}}}` is not a known placeholder", hint=hint)
 
 
 def _check_batches(template: str) -> None:
@@ -297,7 +297,7 @@ def _check_pattern(key: str, pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise JobError(f"`[command.steps]`: `{key} = '{pattern}'` is no regular expression: {error}") from None
+        raise JobError(f"`[command.steps]`: `{key} = '{pattern}'` is not a regular expression: {error}") from None
 
 
 def _spelled(value: Value) -> str:

@@ -45,7 +45,7 @@ class Configuration:
     def id(self) -> str:
         """Return a readable and unique name, such as `dp2_tp1_pp2_z1_mbs4_mc2_rcfull`.
 
-        A short hash at its end stands for other values that are not the default.
+        A short hash at its end encodes other values that are not the default.
         """
         parts = [f"dp{self.dp}", f"tp{self.tp}", f"pp{self.pp}"]
         parts += [f"ep{self.ep}"] if self.ep > 1 else []
@@ -77,7 +77,7 @@ _SHORT = {"dp": "dp", "tp": "tp", "pp": "pp", "ep": "ep", "z": "zero_stage", "mb
 def parse_id(id: str) -> dict[str, int | str] | None:
     """Return the parameters that an id states, with defaults for those that it omits; None for a text that is not an id.
 
-    The values that a hash stands for are not returned.
+    The values that a hash encodes are not returned.
     """
     found: dict[str, int | str] = {"ep": 1, "model_chunks": 1, "schedule": "1f1b", "recompute": "none", "stage_layout": "even"}
     for part in id.split("_"):

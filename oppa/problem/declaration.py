@@ -5,9 +5,10 @@ import re
 import tomllib
 import typing
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from oppa import units
@@ -26,7 +27,7 @@ T = TypeVar("T", bound=DeclaredTable)
 def _quantity(parse_text: Callable[[str], float]) -> BeforeValidator:
     def check(value: object) -> float:
         if not isinstance(value, str):
-            raise PydanticCustomError("string_type", "not a text")
+            raise PydanticCustomError("string_type", "not a string")
         try:
             return parse_text(value)
         except InputError as error:
@@ -41,6 +42,18 @@ Bytes = Annotated[int, _quantity(units.parse_bytes), Field(gt=0)]
 Seconds = Annotated[float, _quantity(units.parse_seconds), Field(gt=0)]
 Latency = Annotated[float, _quantity(units.parse_seconds)]
 Bandwidth = Annotated[float, _quantity(units.parse_bandwidth), Field(gt=0)]
+Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+"""Origin of the numbers of a table."""
+
+
+def read(kind: type[T], path: Path, *, error: type[InputError]) -> T:
+    """Return the validated record of a file; raises `error`, whose message begins with the path, if the file is wrong."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is not UTF-8 text"
+        raise error(f"`{path}` cannot be read: {reason}", hint="name a readable TOML file in UTF-8") from None
+    return validate(kind, parse(text, source=str(path), error=error), error=error, source=str(path))
 
 
 def parse(text: str, *, source: str, error: type[InputError]) -> dict[str, Any]:
@@ -50,11 +63,17 @@ def parse(text: str, *, source: str, error: type[InputError]) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as problem:
         place = re.search(r"line (\d+)", str(problem))
         line = [*text.splitlines(), ""][int(place[1]) - 1] if place else text.rstrip().rpartition("\n")[2]
-        raise error(f"`{source}` is not TOML: {problem}", hint=f"look at `{line.strip()}`") from None
+        raise error(f"`{source}` is not TOML: {problem}", hint=f"check `{line.strip()}`") from None
 
 
-def validate(kind: type[T], tables: Mapping[str, Any], *, error: type[InputError]) -> T:
+def validate(kind: type[T], tables: Mapping[str, Any], *, error: type[InputError], source: str = "") -> T:
     """Return the tables as a validated record.
+
+    Args:
+        kind: Type of the record.
+        tables: Values as `parse` returns them.
+        error: Type of the error to raise.
+        source: Name of the file, with which each message begins; "" if the user names only one file.
 
     Raises:
         error: Something is wrong. Of several mistakes it names one, an unknown key first, because that can explain a missing one.
@@ -63,7 +82,7 @@ def validate(kind: type[T], tables: Mapping[str, Any], *, error: type[InputError
         return kind.model_validate(tables)
     except ValidationError as problem:
         detail = min(problem.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-        message, hint = _explain(kind, tables, detail)
+        message, hint = _explain(kind, tables, detail, source)
         raise error(message, hint=hint) from None
 
 
@@ -81,18 +100,24 @@ _TYPES = {
     "int_type": ("a whole number", "write digits, without quotes or a point"),
     "float_type": ("a number", "write a number, without quotes"),
     "bool_type": ("true or false", "write true or false, without quotes"),
-    "string_type": ("a text", 'write it in quotes, a quantity with its unit: `"80 GiB"`'),
+    "string_type": ("a string", 'write it in quotes, a quantity with its unit: `"80 GiB"`'),
     "list_type": ("a list", "write it in brackets"),
+    "tuple_type": ("a list", "write it in brackets"),
     "model_type": ("a table", "write its keys below a line `[...]`"),
     "dict_type": ("a table", "write its keys below a line `[...]`"),
 }
 
 
-def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: ErrorDetails) -> tuple[str, str]:
+def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: ErrorDetails, source: str) -> tuple[str, str]:
     """Return the message and the hint for an error that pydantic found."""
     *path, key = place = _place(tables, detail["loc"])
-    within, known = _keys(kind, path)
-    at, context = f"`{key} = {spell(_at(tables, place))}`", detail.get("ctx", {})
+    if isinstance(key, int) and path:
+        key = f"{path.pop()}[{key}]"
+    known = _keys(kind, path)
+    table = f"[{'.'.join(map(str, path))}]" if path else ""
+    within = ": ".join(f"`{part}`" for part in (source, table) if part) or "the file"
+    prefix = f"`{source}`{', ' * bool(table)}{table}: " if source else ""
+    at, context = f"{prefix}`{key} = {spell(_at(tables, place))}`", detail.get("ctx", {})
     match detail["type"]:
         case "extra_forbidden":
             return f"{within} has no key `{key}`", nearest(str(key), known)
@@ -106,6 +131,8 @@ def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: Error
             return f"{at} is too small", f"use at least {context['ge']:g}"
         case "less_than":
             return f"{at} is too large", f"use less than {context['lt']:g}"
+        case "string_too_short":
+            return f"{at} is empty", f"add a string: `{key} = ...`"
         case "finite_number":
             return f"{at} is not finite", "write a finite number"
         case "quantity":
@@ -115,13 +142,12 @@ def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: Error
     return f"{at} is not legal", detail["msg"]
 
 
-def _keys(kind: type[DeclaredTable], path: list[int | str]) -> tuple[str, list[str]]:
-    """Return the name of the table at a path, and the keys that it may have."""
+def _keys(kind: type[DeclaredTable], path: list[int | str]) -> list[str]:
+    """Return the keys that the table at a path may have."""
     for step in path:
         field = next((field for name, field in kind.model_fields.items() if step in (name, field.alias)), None)
-        kind = _table_in(field.annotation) or kind if field else kind
-    names = [field.alias or name for name, field in kind.model_fields.items()]
-    return f"`[{'.'.join(str(step) for step in path)}]`" if path else "the file", names
+        kind = _table_in(field.annotation if field else typing.get_type_hints(kind).get("__pydantic_extra__")) or kind
+    return [field.alias or name for name, field in kind.model_fields.items()]
 
 
 def _table_in(annotation: Any) -> type[DeclaredTable] | None:

@@ -60,7 +60,7 @@ def suggest_job(
         InputError: the preset is unknown.
     """
     if preset and preset not in PRESETS:
-        raise InputError(f"`--model {preset}` is no known model", hint=nearest(preset, PRESETS))
+        raise InputError(f"`--model {preset}` is not a known model", hint=nearest(preset, PRESETS))
     machine = machine or this_machine()
     facts = _gpu_job(machine, hosts, preset) if machine.gpus else _cpu_job(machine, hosts, devices, preset)
     return _TEMPLATE.format(**facts, hosts=hosts, link=_link(link))
@@ -82,7 +82,7 @@ def _cpu_job(machine: Machine, hosts: int, devices: int | None, preset: str) -> 
         "global_batch": max(32, hosts * devices),
         "devices": devices,
         "device": '"CPU"',
-        "named": "a rank on cores of this machine" if hosts == 1 else "a rank on cores of a host",
+        "named": "each rank runs on cores of this machine" if hosts == 1 else "each rank runs on cores of a host",
         "memory_limit": f'"{limit_bytes // MIB} MiB"',
         "limited": "what one rank may allocate: its share of half the memory",
         "more": f"{quota:<32}# its share of the cores, where control groups are writable\n",
@@ -100,7 +100,7 @@ def _gpu_job(machine: Machine, hosts: int, preset: str) -> dict[str, Any]:
         "global_batch": -(-32 // (hosts * machine.gpus)) * hosts * machine.gpus,
         "devices": machine.gpus,
         "device": f'"{known or machine.gpu}"',
-        "named": f"as priors/hardware has {machine.gpu}" if known else "not in priors/hardware: a generic GPU stands in",
+        "named": f"the name of {machine.gpu} in priors/hardware" if known else "not in priors/hardware: predictions use a generic GPU",
         "memory_limit": f'"{usable_mib} MiB"',
         "limited": f"what one rank may allocate: {USABLE_SHARE:g} of {whole_mib} MiB; CUDA contexts and buffers use the rest",
         "more": "",
@@ -115,7 +115,7 @@ def _fitting(presets: tuple[str, ...], memory_bytes: int) -> str:
     name = [*fits, presets[-1]][0]
     preset = f'"{name}"'
     line = f"preset = {preset:<23}# or its dimensions: layers, hidden, heads, ffn, vocab, seq_len, ..."
-    return line + ("\ntied = false                    # the torch runner keeps the output projection apart" if PRESETS[name].tied else "")
+    return line + ("\ntied = false                    # the torch runner has a separate output projection" if PRESETS[name].tied else "")
 
 
 def _cores(root: Path) -> float:
@@ -148,12 +148,12 @@ def _words(path: Path) -> list[str]:
 
 
 _LINK = """
-[cluster.inter_host]            # between hosts, as it was found
+[cluster.inter_host]            # between hosts, as measured
 bandwidth = {bandwidth:<20}# of a host
 latency = {latency:<22}# one way
 """
 _TEMPLATE = """\
-# Written by `oppa init` for what it found: {machine}.
+# Written by `oppa init` for this hardware: {machine}.
 
 [model]
 {model}
@@ -170,7 +170,7 @@ memory_limit = {memory_limit:<17}# {limited}
 [runner]
 name = "torch"                  # or the path of a folder with a runner.toml
 
-[space.parameters]              # what to search; without a line, all that the runner can do
+[space.parameters]              # what to search; without a line, all that the runner supports
 recompute = ["none", "full"]
 
 [training]

@@ -15,12 +15,12 @@ from pydantic import ConfigDict, Field
 
 from oppa import catalog
 from oppa.errors import InputError, JobError
-from oppa.problem.declaration import DeclaredTable, parse, validate
+from oppa.problem.declaration import DeclaredTable, read
 
 CATALOG = "priors/hardware"
 CPU = "CPU"
 GENERIC = "GPU"
-"""Id of the generic device, which stands in for devices that the catalogue lacks."""
+"""Id of the generic device, which replaces devices that the catalogue lacks."""
 TOLERANCE = 1.05
 """Factor by which a memory limit may exceed CUDA's report: `80 GiB` are accepted for a card of 79.2 GiB."""
 
@@ -66,10 +66,10 @@ def identify(name: str, memory_bytes: int | None = None) -> str | None:
         name: An id of the catalogue, or a name such as `NVIDIA H100 80GB HBM3`, `gpu:a100:8` or `p4d.24xlarge`.
         memory_bytes: The memory limit. It selects the smallest of the devices that share the name and have that much memory.
     """
-    known, asked = devices(), frozenset(_words(name))
+    known, words = devices(), frozenset(_words(name))
     if name in known:
         return name
-    if found := next((device.id for device in known.values() if asked in device.names), None):
+    if found := next((device.id for device in known.values() if words in device.names), None):
         return found
     if memory_bytes is None:
         return None
@@ -78,8 +78,8 @@ def identify(name: str, memory_bytes: int | None = None) -> str | None:
 
 def sharing(name: str) -> Sequence[Device]:
     """Return the devices that share a name, the smallest memory first; more than one makes the name ambiguous."""
-    asked = frozenset(_words(name))
-    return sorted((device for device in devices().values() if asked in device.shared), key=lambda device: device.memory_bytes)
+    words = frozenset(_words(name))
+    return sorted((device for device in devices().values() if words in device.shared), key=lambda device: device.memory_bytes)
 
 
 def nearest(name: str) -> str | None:
@@ -102,7 +102,7 @@ def memory_of(name: str) -> int:
     if id_ in (None, GENERIC):
         several = ", ".join(f"`{device.id}`" for device in sharing(name))
         if several:
-            raise JobError(f'`device = "{name}"` may be {several}', hint="name one of them, or state `memory_limit` in [cluster]")
+            raise JobError(f'`device = "{name}"` is ambiguous: {several}', hint="name one of them, or set `memory_limit` in [cluster]")
         raise JobError(f'`[cluster]` lacks `memory_limit`, and the device catalogue does not have `device = "{name}"`', hint=_STATE)
     return devices()[id_].memory_bytes
 
@@ -117,7 +117,7 @@ def unknown_device(name: str, memory_bytes: int) -> str:
     near = nearest(name)
     return (
         f"`{name}` is not in the device catalogue{f', `{near}` is the nearest' if near else ''}. "
-        "A generic GPU stands in: predicted speeds may be off by a factor of three, and a search may take more trials. "
+        "Predictions use a generic GPU: predicted speeds may be off by a factor of three, and a search may take more trials. "
         f"If it is one of {', '.join(id_ for id_ in devices() if id_ not in (CPU, GENERIC))}, set `device` to that. "
         f"Else describe it in {catalog.root() / CATALOG}/NAME.toml, as priors/README.md shows."
     )
@@ -130,8 +130,7 @@ def devices() -> dict[str, Device]:
 
 
 def _read(id_: str) -> Device:
-    path = catalog.find(CATALOG, id_)
-    file = validate(_File, parse(path.read_text(), source=path.name, error=InputError), error=InputError)
+    file = read(_File, catalog.find(CATALOG, id_), error=InputError)
     return Device(
         id=id_,
         memory_bytes=round(file.memory.bytes),

@@ -87,14 +87,14 @@ def parse(text: str, kinds: Mapping[str, ValueKind], *, kind: ValueKind = ValueK
         body = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         column = getattr(error, "offset", None) or 1
-        raise SpaceError(f"`{text}` is no expression: {getattr(error, 'msg', error)} at column {column}", hint=_GRAMMAR) from None
+        raise SpaceError(f"`{text}` is not an expression: {getattr(error, 'msg', error)} at column {column}", hint=_GRAMMAR) from None
     compiler = _Compiler(text, kinds)
     evaluate = compiler.expect(body, kind)
     names = frozenset(node.id for node in ast.walk(body) if isinstance(node, ast.Name))
     return Expression(text, kind, names, evaluate)
 
 
-_GRAMMAR = "an expression has names, integers, texts, + - * // %, comparisons, `in [...]`, `and`, `or`, `not`"
+_GRAMMAR = "an expression has names, integers, strings, + - * // %, comparisons, `in [...]`, `and`, `or`, `not`"
 
 
 class _Compiler:
@@ -108,7 +108,7 @@ class _Compiler:
         """Compile a part that must be of one kind; raises SpaceError if it is of another."""
         found, part = self.compile(node)
         if found is not kind:
-            raise self._error(node, f"is {found}, and {kind} is needed")
+            raise self._error(node, f"is {found}, but {kind} is required")
         return part
 
     def compile(self, node: ast.expr) -> _Part:
@@ -140,7 +140,7 @@ class _Compiler:
 
     def _name(self, node: ast.expr, name: str) -> _Part:
         if name not in self._kinds:
-            raise self._error(node, "is no known name", hint=nearest(name, self._kinds))
+            raise self._error(node, "is not a known name", hint=nearest(name, self._kinds))
         return self._kinds[name], operator.itemgetter(name)
 
     def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Callable[[Values], Any]:
@@ -149,7 +149,7 @@ class _Compiler:
             found = _fold(operator.or_, [_binary(operator.eq, first, self.expect(element, kind)) for element in right.elts])
             return found if isinstance(op, ast.In) else lambda values: found(values) ^ True
         if type(op) not in _COMPARISONS:
-            raise self._error(right, "cannot stand here", hint="`in` wants a list of values in brackets; `is` is not allowed")
+            raise self._error(right, "is not allowed here", hint="write a list of values in brackets after `in`; `is` is not allowed")
         if kind is not ValueKind.NUMBER and not isinstance(op, ast.Eq | ast.NotEq):
             raise self._error(left, f"is {kind} and has no order", hint="compare it by == or !=")
         return _binary(_COMPARISONS[type(op)], first, self.expect(right, kind))

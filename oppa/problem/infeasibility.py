@@ -42,7 +42,7 @@ def why_empty(space: SearchSpace) -> JobError:
     lawless = [] if is_empty(space.without(law)) else [law]
     blamed = binding or lawless or sufficient
     reasons = [_violation(constraint, space) for constraint in blamed] or _removals(space)
-    message = reasons[0] if len(reasons) == 1 else "\n  ".join(["no configuration is valid; in the way:", *reasons])
+    message = reasons[0] if len(reasons) == 1 else "\n  ".join(["no configuration is valid, because:", *reasons])
     return JobError(message, hint=_remedy(space, blamed))
 
 

@@ -1,6 +1,5 @@
 """Read `job.toml`: the model, the cluster and the limits. Every error names what to write instead."""
 
-import dataclasses
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,12 @@ from oppa import catalog
 from oppa.errors import InputError, JobError, nearest
 from oppa.problem.baseline import declared as declared_baseline
 from oppa.problem.command import LaunchCommand
-from oppa.problem.declaration import parse, validate
+from oppa.problem.command_table import CommandTable
+from oppa.problem.declaration import parse
 from oppa.problem.infeasibility import require_some
-from oppa.problem.job_file import CommandTable, JobFile, SearchSpaceTable
+from oppa.problem.job_file import JobFile, SearchSpaceTable
 from oppa.problem.problem import Problem, facts_of
+from oppa.problem.settings import parse_settings, validate_with
 from oppa.problem.space import Facts, SearchSpace
 from oppa.problem.space_file import narrow, read_space
 
@@ -20,16 +21,14 @@ COMMAND = "command"
 """Name of the runner for the user's own launch line."""
 
 
-def load_job(
-    path: Path, *, text: str | None = None, runner_name: str | None = None, argv: Sequence[str] = (), hosts: int | None = None
-) -> Problem:
+def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (), argv: Sequence[str] = ()) -> Problem:
     """Return the problem that a job file describes, with at least one valid configuration.
 
     Args:
         text: Text of the file; None: it is read from `path`.
-        runner_name: Runner that replaces the file's.
+        settings: Changes of keys before anything is validated, such as `limits.trials=20`. If one changes `cluster.hosts`, the file's
+            `[baseline]` is omitted, because it is for the file's own number.
         argv: Launch line of the user's own program; it replaces that of the file's `[command]`.
-        hosts: Number of hosts that replaces the file's. The file's `[baseline]`, which is for its own number, is then omitted.
 
     Raises:
         JobError: something in the file is wrong.
@@ -37,15 +36,17 @@ def load_job(
     """
     declared = parse(_read(path) if text is None else text, source=path.name, error=JobError)
     if "replay" in declared:
-        raise JobError(f"`{path.name}` is a search space file, whose tasks are replayed", hint="name one: `oppa tune FILE --task NAME`")
-    job = validate(JobFile, declared, error=JobError)
+        raise JobError(
+            f"`{path.name}` is a search space file, whose tasks are replayed", hint="name a task: `oppa tune FILE --set task=NAME`"
+        )
+    if "hosts" in parse_settings(settings).get("cluster", {}):
+        declared.pop("baseline", None)
+    job = validate_with(JobFile, declared, settings, error=JobError)
     model, cluster, training = job.model.record(path.parent), job.cluster.record(), job.training.record(path.parent)
-    cluster = cluster if hosts is None else dataclasses.replace(cluster, hosts=hosts)
-    command = _command(job, argv, path.parent, runner_name)
-    named_here = COMMAND if command else job.runner.name if runner_name is None else runner_name
-    runner = catalog.find("runners", named_here, beside=path.parent if runner_name is None else None)
+    command = _command(job, argv, path.parent)
+    runner = catalog.find("runners", COMMAND if command else job.runner.name, base=path.parent)
     facts = facts_of(model, job.batch.global_batch, cluster, training)
-    space = _space(job.space, facts, runner=runner, folder=path.parent, said=command.parameters if command else None)
+    space = _space(job.space, facts, runner=runner, folder=path.parent, used=command.parameters if command else None)
     require_some(space)
     return Problem(
         name=job.name or path.stem,
@@ -58,25 +59,26 @@ def load_job(
         space=space,
         limits=job.limits.record(),
         run_options=job.train.record(training.optimizer),
-        search_options=job.designer.record(),
-        baseline=declared_baseline(space, job.baseline) if job.baseline is not None and hosts is None else None,
+        search_options=job.designer.record(path.parent),
+        launcher=job.launcher.record(),
+        baseline=declared_baseline(space, job.baseline) if job.baseline is not None else None,
     )
 
 
-def _command(job: JobFile, argv: Sequence[str], folder: Path, runner_name: str | None) -> LaunchCommand | None:
+def _command(job: JobFile, argv: Sequence[str], folder: Path) -> LaunchCommand | None:
     """Return the user's own launch line, None if there is none."""
     table = job.command or (CommandTable() if argv else None)
     if table is None:
-        if runner_name == COMMAND or (runner_name is None and job.runner.name == COMMAND):
-            raise JobError("there is no command to run", hint="give it behind `--`, or as `argv = [...]` in [command]")
+        if job.runner.name == COMMAND:
+            raise JobError("there is no command to run", hint="give it after `--`, or as `argv = [...]` in [command]")
         return None
-    named = runner_name or (job.runner.name if "name" in job.runner.model_fields_set else COMMAND)
+    named = job.runner.name if "name" in job.runner.model_fields_set else COMMAND
     if named != COMMAND:
-        raise JobError(f"the runner `{named}` has no part in a command of your own", hint="leave out one of them")
+        raise JobError(f"the runner `{named}` cannot start a command of your own", hint="remove either the runner or the command")
     return table.record(argv, folder)
 
 
-def _space(table: SearchSpaceTable, facts: Facts, *, runner: Path, folder: Path, said: Collection[str] | None) -> SearchSpace:
+def _space(table: SearchSpaceTable, facts: Facts, *, runner: Path, folder: Path, used: Collection[str] | None) -> SearchSpace:
     """Return the search space that the job names, else the runner's.
 
     It is narrowed to the job's choices, and to the parameters that the runner honours or the command uses.
@@ -88,9 +90,9 @@ def _space(table: SearchSpaceTable, facts: Facts, *, runner: Path, folder: Path,
             f"the runner `{runner.name}` names no search space",
             hint=f"add `[space] name = ...`: {', '.join(catalog.names('search_spaces'))}",
         )
-    file = catalog.find("search_spaces", name, beside=folder if table.name else runner)
+    file = catalog.find("search_spaces", name, base=folder if table.name else runner)
     space = read_space(_read(file), name=file.stem, facts=facts)
-    honoured = declared.get("parameters", space.names) if said is None else said
+    honoured = declared.get("parameters", space.names) if used is None else used
     return narrow(space, table.parameters, honoured=honoured, runner=runner.name)
 
 
@@ -99,7 +101,7 @@ def _runner(folder: Path) -> dict[str, Any]:
     file = folder / "runner.toml"
     if not file.is_file():
         raise InputError(
-            f"`{folder}` is no runner: it has no `runner.toml`",
+            f"`{folder}` is not a runner: it has no `runner.toml`",
             hint=f"use a folder that has one, or one of {', '.join(catalog.names('runners'))}",
         )
     return parse(_read(file), source=f"{folder.name}/runner.toml", error=InputError)

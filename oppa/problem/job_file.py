@@ -1,26 +1,24 @@
 """Define the tables of `job.toml`, and convert each to its record. Defaults are in the records."""
 
 import dataclasses
-import functools
-import importlib.util
 import math
-from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
-from oppa import catalog
-from oppa.errors import EnvironmentLackingError, InputError, JobError, nearest
+from oppa.errors import JobError, nearest
+from oppa.extensions import OptionValue
 from oppa.problem.allocation import ALLOCATION, read_allocation
 from oppa.problem.cluster import Cluster, Link
-from oppa.problem.command import Argument, ConfigFile, LaunchCommand, StepFormat
-from oppa.problem.declaration import Bandwidth, Bytes, Count, DeclaredTable, Latency, Positive, Seconds, listing, parse, spell
+from oppa.problem.command_table import CommandTable
+from oppa.problem.declaration import Bandwidth, Bytes, Count, DeclaredTable, Latency, Positive, Seconds, listing, spell
 from oppa.problem.devices import CPU, memory_of
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.problem.space_file import divisors
-from oppa.problem.training import USUAL_SCALING, Limits, Optimizer, Over, RunOptions, Scaling, SearchOptions, Training
+from oppa.problem.training import USUAL_SCALING, LauncherChoice, Limits, Optimizer, Over, RunOptions, Scaling, SearchOptions, Training
 
 
 class ModelTable(DeclaredTable):
@@ -64,7 +62,7 @@ class ModelTable(DeclaredTable):
         elif self.preset in PRESETS:
             model = dataclasses.replace(PRESETS[self.preset], **given)
         else:
-            raise JobError(f'`preset = "{self.preset}"` is no known model', hint=nearest(self.preset, PRESETS))
+            raise JobError(f'`preset = "{self.preset}"` is not a known model', hint=nearest(self.preset, PRESETS))
         _check_dimensions(model)
         return model
 
@@ -106,13 +104,14 @@ class ClusterTable(DeclaredTable):
         """
         device = CPU if self.device.upper() == CPU else self.device
         if device != CPU and self.cpus_per_device is not None:
-            raise JobError(f'`cpus_per_device` is for CPUs, and `device = "{device}"`', hint="leave it out")
+            raise JobError(f'`cpus_per_device` has no effect with `device = "{device}"`', hint="remove it")
         given = read_allocation(on_cuda=device != CPU) if ALLOCATION in (self.hosts, self.devices_per_host) else None
         count = given.devices_per_host if given and self.devices_per_host == ALLOCATION else int(self.devices_per_host)
         own = self.cpus_per_device
         if isinstance(own, list) and len(own) != count:
             raise JobError(
-                f"`cpus_per_device` has {len(own)} quotas for {count} devices of a host", hint="give each its own, or one for all"
+                f"`cpus_per_device` has {len(own)} quotas for {count} devices of a host",
+                hint="give one quota for each device, or one for all",
             )
         return Cluster(
             hosts=given.hosts if given and self.hosts == ALLOCATION else int(self.hosts),
@@ -130,122 +129,6 @@ class RunnerTable(DeclaredTable):
     """Validates `[runner]`."""
 
     name: str = Field(default="torch", min_length=1)
-
-
-class ConfigFileTable(DeclaredTable):
-    """Validates `[command.files.NAME]`."""
-
-    path: str
-    keys: dict[str, str | dict[str, dict[str, Any]]]
-
-
-class StepsTable(DeclaredTable):
-    """Validates `[command.steps]`: the name of a known program's output format, or a pattern."""
-
-    format: str | None = None
-    pattern: str | None = None
-    out_of_memory: str | None = None
-    batches_per_step: Count | str | None = None
-
-    def record(self, named: Collection[str] = ()) -> StepFormat:
-        """Return the description of how steps are reported.
-
-        Args:
-            named: Placeholders of the command.
-
-        Raises:
-            JobError: `format` and `pattern` are both given or both missing, the format is unknown, or nothing states the batches per step.
-        """
-        if (self.format is None) == (self.pattern is None):
-            raise JobError("`[command.steps]` needs either `format` or `pattern`", hint=f"known formats: {', '.join(formats())}")
-        if self.format is not None and self.format not in formats():
-            raise JobError(f'`[command.steps]`: `format = "{self.format}"` is not known', hint=nearest(self.format, formats()))
-        known = formats().get(self.format or "", {})
-        given = {"out_of_memory": self.out_of_memory} if self.out_of_memory else {}
-        batches = str(self.batches_per_step or "1")
-        if known.get("counts") == "batches" and self.batches_per_step is None:
-            batches = self._accumulation(named)
-        return StepFormat(pattern=self.pattern or known["pattern"], format=self.format or "", batches_per_step=batches, **given)
-
-    def _accumulation(self, named: Collection[str]) -> str:
-        """Return the template for the batches per step of a program that gets its gradient accumulation as a placeholder.
-
-        Raises:
-            JobError: the command does not have that placeholder.
-        """
-        if "num_microbatches" in named:
-            return "{num_microbatches}"
-        raise JobError(
-            f'`format = "{self.format}"` counts batches, and nothing states how many of them make an optimizer step',
-            hint="give the program its accumulation as `{num_microbatches}`, or add `batches_per_step = ...` to [command.steps];"
-            " `batches_per_step = 1` if it does not accumulate",
-        )
-
-
-class CommandTable(DeclaredTable):
-    """Validates `[command]`: the user's own launch line."""
-
-    argv: list[str] = Field(default_factory=list)
-    arguments: dict[str, list[str] | dict[str, list[str]]] = Field(default_factory=dict)
-    files: dict[str, ConfigFileTable] = Field(default_factory=dict)
-    steps: StepsTable | None = None
-
-    def record(self, argv: Sequence[str], folder: Path) -> LaunchCommand:
-        """Return the command.
-
-        Args:
-            argv: Launch line that replaces the table's own, if not empty.
-            folder: Folder of the job file, to which configuration files are relative.
-
-        Raises:
-            JobError: something in the table is wrong.
-            EnvironmentLackingError: the package that rewrites a configuration file is not installed.
-        """
-        if not (argv or self.argv):
-            raise JobError("`[command]` has no words to start", hint="add `argv = [...]`, or give them behind `--`")
-        command = LaunchCommand(
-            argv=tuple(argv or self.argv),
-            arguments=tuple(_argument(parameter, words) for parameter, words in self.arguments.items()),
-            files=tuple(_config_file(name, file, folder) for name, file in self.files.items()),
-        )
-        command.check()
-        if self.steps:
-            command = dataclasses.replace(command, steps=self.steps.record(command.placeholders))
-            command.check()
-        return command
-
-
-def _argument(parameter: str, words: list[str] | dict[str, list[str]]) -> Argument:
-    if isinstance(words, list):
-        return Argument(parameter=parameter, words=tuple(words))
-    return Argument(parameter=parameter, by_value={value: tuple(said) for value, said in words.items()})
-
-
-_WRITERS = {".json": None, ".yaml": None, ".yml": None, ".toml": "tomlkit"}
-"""Suffixes of configuration files, with the extra package that is needed to rewrite one (runners/command/rewriting.py)."""
-
-
-def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:
-    path = (folder / table.path).resolve()
-    if not path.is_file():
-        raise JobError(f'`[command.files.{name}]`: `path = "{table.path}"` is no file', hint="name it relative to the job file")
-    if path.suffix not in _WRITERS:
-        raise JobError(f'`[command.files.{name}]`: `path = "{table.path}"` is of no known kind', hint=f"known are {', '.join(_WRITERS)}")
-    if (package := _WRITERS[path.suffix]) and importlib.util.find_spec(package) is None:
-        message = f"rewriting `{table.path}` needs the package `{package}`, which is not installed"
-        raise EnvironmentLackingError(message, hint=catalog.install_hint("command"))
-    if strange := [key for key, to in table.keys.items() if isinstance(to, dict) and len(to) != 1]:
-        raise JobError(
-            f"`[command.files.{name}]`: `{strange[0]}` depends on one parameter", hint="as { zero_stage = { 2 = false, 3 = true } }"
-        )
-    return ConfigFile(name=name, path=str(path), keys=table.keys)
-
-
-@functools.cache
-def formats() -> dict[str, dict[str, str]]:
-    """Return the output formats of known programs, by name: a `pattern`, and what it `counts` if not steps."""
-    file = catalog.root() / "runners" / "command" / "formats.toml"
-    return parse(file.read_text(), source=file.name, error=InputError)
 
 
 class SearchSpaceTable(DeclaredTable):
@@ -278,14 +161,14 @@ class TrainingTable(DeclaredTable):
         given = self.model_dump(exclude_none=True)
         if "collective_timeout" in given:
             given["collective_timeout_s"] = given.pop("collective_timeout")
-        asked = self.optimizer or Training().optimizer
+        chosen = self.optimizer or Training().optimizer
         for name, optimizer in {"momentum": "sgd", "adam_beta2": "adamw"}.items():
-            if name in given and optimizer != asked:
-                raise JobError(f"`{name}` means nothing to `{asked}`", hint=f'use `optimizer = "{optimizer}"`')
+            if name in given and optimizer != chosen:
+                raise JobError(f'`{name}` has no effect with `optimizer = "{chosen}"`', hint=f'use `optimizer = "{optimizer}"`')
         if self.corpus:
             given["corpus"] = str((folder / self.corpus).resolve())
             if not Path(given["corpus"]).is_dir():
-                raise JobError(f'`corpus = "{self.corpus}"` is no folder', hint="name a folder of text, relative to the job file")
+                raise JobError(f'`corpus = "{self.corpus}"` is not a folder', hint="name a folder of text, relative to the job file")
         return Training(**given)
 
 
@@ -337,9 +220,28 @@ class TrainTable(DeclaredTable):
             usual, **{names.get(key, key): value for key, value in self.model_dump(exclude_none=True).items()}
         )
         if run_options.samples is not None and run_options.warmup_samples > run_options.samples:
-            message = f"`warmup = {run_options.warmup_samples}` samples are more than all `samples = {run_options.samples}`"
+            message = f"`warmup = {run_options.warmup_samples}` is more than `samples = {run_options.samples}`"
             raise JobError(message, hint=f"use at most {run_options.samples}")
         return run_options
+
+
+def _option(value: object) -> object:
+    if not isinstance(value, OptionValue) or (isinstance(value, float) and not math.isfinite(value)):
+        hint = "write a string in quotes, a number, or true or false"
+        raise PydanticCustomError("quantity", "{message}", {"message": "an option is a string, a number or a boolean", "hint": hint})
+    return value
+
+
+class LauncherTable(DeclaredTable):
+    """Validates `[launcher]` and `[launcher.options]`; the launcher itself checks which options it takes."""
+
+    name: str = Field(default="auto", min_length=1)
+    options: dict[str, Annotated[Any, BeforeValidator(_option)]] = Field(default_factory=dict)
+    parallel: Count | None = None
+
+    def record(self) -> LauncherChoice:
+        """Return the choice of a launcher."""
+        return LauncherChoice(name=self.name, options=self.options, parallel=self.parallel)
 
 
 class DesignerTable(DeclaredTable):
@@ -348,12 +250,21 @@ class DesignerTable(DeclaredTable):
     stopping: Literal["sure", "paper", "paper-bound", "never"] | None = None
     acquisition: Literal["improvement", "ucb"] | None = None
     beta: Positive | Literal["bound"] | None = None
+    transfer: str | None = Field(default=None, min_length=1)
 
-    def record(self) -> SearchOptions:
-        """Return the strategy; `beta` implies `ucb`. Raises JobError if `beta` is given with another acquisition."""
+    def record(self, folder: Path = Path()) -> SearchOptions:
+        """Return the strategy; `beta` implies `ucb`, and `transfer` is relative to `folder`, the job file's folder.
+
+        Raises:
+            JobError: `beta` is given with another acquisition.
+        """
         if self.beta is not None and self.acquisition == "improvement":
-            raise JobError(f"`beta = {spell(self.beta)}` means nothing to `improvement`", hint='use `acquisition = "ucb"`')
+            raise JobError(
+                f'`beta = {spell(self.beta)}` has no effect with `acquisition = "improvement"`', hint='use `acquisition = "ucb"`'
+            )
         given = {**({"acquisition": "ucb"} if self.beta is not None else {}), **self.model_dump(exclude_none=True)}
+        if self.transfer is not None:
+            given["transfer"] = str((folder / self.transfer).resolve())
         return SearchOptions(**{**given, **({"beta": None} if self.beta == "bound" else {})})
 
 
@@ -370,6 +281,7 @@ class JobFile(DeclaredTable):
     training: TrainingTable = TrainingTable()
     limits: LimitsTable = LimitsTable()
     train: TrainTable = TrainTable()
+    launcher: LauncherTable = LauncherTable()
     designer: DesignerTable = DesignerTable()
     baseline: dict[str, Any] | None = None
     """Configuration that the user runs at present."""
@@ -395,8 +307,8 @@ def _check_dimensions(model: Model) -> None:
         raise JobError(message, hint=f"use at most {model.experts}")
     if model.patch and math.isqrt(model.seq_len - 1) ** 2 != model.seq_len - 1:
         fitting = math.isqrt(model.seq_len - 1) ** 2 + 1
-        message = f"`seq_len = {model.seq_len}` is no square of patches and a class token"
-        raise JobError(message, hint=f"use {fitting}, or another square and 1")
+        message = f"`seq_len = {model.seq_len}` is not a square number of patches plus a class token"
+        raise JobError(message, hint=f"use {fitting}, or another square number plus 1")
     if model.learned_positions and model.seq_len > model.learned_positions:
         message = f"`seq_len = {model.seq_len}` is more than `learned_positions = {model.learned_positions}`"
         raise JobError(message, hint=f"use at most {model.learned_positions}")

@@ -30,7 +30,7 @@ def with_value(text: str, table: str, key: str, value: Value) -> str:
     if _parses_to(appended, wanted):
         return appended
     line = f"{key} = {spell(value)}"
-    raise JobError(f"`{line}` cannot be set under `[{table}]` of this file", hint="write it there yourself, and run the same command again")
+    raise JobError(f"`{line}` cannot be set under `[{table}]` of this file", hint="edit the file by hand, and run the same command again")
 
 
 def with_table(text: str, table: str, values: Mapping[str, Value]) -> str:

@@ -13,10 +13,13 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.software import Software
 from oppa.problem.space import Facts, SearchSpace
-from oppa.problem.training import Limits, RunOptions, SearchOptions, Training
+from oppa.problem.training import LauncherChoice, Limits, RunOptions, SearchOptions, Training
 
 if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates candidates
     from oppa.problem.candidates import Candidates
+
+NOT_DECISIVE = ("name", "limits", "strategy", "recipe", "launcher", "software")
+"""Keys of a stored problem that are not part of its fingerprint."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class Problem:
     limits: Limits
     search_options: SearchOptions = dataclasses.field(default_factory=SearchOptions)
     run_options: RunOptions = dataclasses.field(default_factory=RunOptions)
+    launcher: LauncherChoice = dataclasses.field(default_factory=LauncherChoice)
     baseline: Configuration | None = None
     """Configuration that the user runs at present.
 
@@ -60,13 +64,13 @@ class Problem:
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything that determines results.
 
-        Name, limits, strategy and recipe do not, so a study may continue with others. Software does, but it is not included. If a study was
+        Those in `NOT_DECISIVE` do not, so a study may continue with others. Software does, but it is not included. If a study was
         measured on other software, it is refused with an error that names both.
         """
         values = self.to_dict()
         values["runner"] = self.runner.name
         values["space"]["constraints"] = [entry["expression"] for entry in values["space"]["constraints"]]
-        decisive = {key: value for key, value in values.items() if key not in ("name", "limits", "strategy", "recipe", "software")}
+        decisive = {key: value for key, value in values.items() if key not in NOT_DECISIVE}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,6 +87,7 @@ class Problem:
             "limits": dataclasses.asdict(self.limits),
             "strategy": dataclasses.asdict(self.search_options),
             "recipe": dataclasses.asdict(self.run_options),
+            **({"launcher": dataclasses.asdict(self.launcher)} if self.launcher != LauncherChoice() else {}),
             **({"baseline": self.baseline.to_dict()} if self.baseline else {}),
             **({"software": self.software.to_dict()} if self.software else {}),
         }
@@ -104,6 +109,7 @@ class Problem:
             limits=Limits(**values["limits"]),
             search_options=SearchOptions(**values["strategy"]),
             run_options=RunOptions(**values.get("recipe", {})),
+            launcher=LauncherChoice(**values.get("launcher", {})),
             baseline=Configuration.from_dict(values["baseline"]) if values.get("baseline") else None,
             software=Software.from_dict(values["software"]) if values.get("software") else None,
         )

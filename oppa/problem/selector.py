@@ -42,13 +42,13 @@ def find(text: str, candidates: Candidates) -> tuple[Setting, NDArray[np.intp]]:
     if "=" in text:
         setting = values_of(text, candidates.space)
         return setting, matching(candidates, setting)
-    if (told := parse_id(text)) is None:
-        raise InputError(f"`{text}` is no configuration", hint="write `dp=2,tp=1`, or an id that `oppa space` lists")
-    setting = dict(_checked(name, str(value), candidates.space) for name, value in told.items() if name in candidates.space.names)
-    alike = matching(candidates, setting)
-    named = alike[[candidates.configuration(int(index)).id == text for index in alike]] if len(alike) else alike
-    if len(alike) and not len(named):
-        hint = nearest(text, [candidates.configuration(int(index)).id for index in alike])
+    if (values := parse_id(text)) is None:
+        raise InputError(f"`{text}` is not a configuration", hint="write `dp=2,tp=1`, or an id that `oppa space` lists")
+    setting = dict(_checked(name, str(value), candidates.space) for name, value in values.items() if name in candidates.space.names)
+    matches = matching(candidates, setting)
+    named = matches[[candidates.configuration(int(index)).id == text for index in matches]] if len(matches) else matches
+    if len(matches) and not len(named):
+        hint = nearest(text, [candidates.configuration(int(index)).id for index in matches])
         raise InputError(f"no configuration of the space has the id `{text}`", hint=hint)
     return setting, named
 
@@ -65,10 +65,10 @@ def worded(text: str) -> dict[str, str]:
 
 def matching(candidates: Candidates, setting: Setting) -> NDArray[np.intp]:
     """Return the positions of the candidates that have these values."""
-    alike = np.ones(len(candidates), dtype=bool)
+    matches = np.ones(len(candidates), dtype=bool)
     for name, value in setting.items():
-        alike &= candidates.codes[name] == candidates.space[name].values.index(value)
-    return np.flatnonzero(alike)
+        matches &= candidates.codes[name] == candidates.space[name].values.index(value)
+    return np.flatnonzero(matches)
 
 
 def alternatives(candidates: Candidates, setting: Setting) -> dict[str, list[Value]]:
@@ -89,11 +89,11 @@ def violations(space: SearchSpace, setting: Setting) -> list[Violation]:
     if space.listed is not None:
         rows, here = f"one of {len(space.listed)} rows", ", ".join(f"{name} = {value}" for name, value in setting.items())
         return [Violation(why="the table of measurements has no such row", rule=rows, here=here)]
-    asked = [(space[name], value) for name, value in setting.items()]
-    left_out = [_not_searched(parameter, value) for parameter, value in asked if value not in parameter.choices]
-    if any(value not in (*parameter.choices, parameter.default) for parameter, value in asked):
+    requested = [(space[name], value) for name, value in setting.items()]
+    left_out = [_not_searched(parameter, value) for parameter, value in requested if value not in parameter.choices]
+    if any(value not in (*parameter.choices, parameter.default) for parameter, value in requested):
         return left_out
-    conditions = [_condition(parameter) for parameter, value in asked if parameter.when and value != parameter.default]
+    conditions = [_condition(parameter) for parameter, value in requested if parameter.when and value != parameter.default]
     for name, value in setting.items():
         space = space.restricted(name, value)
     seen = _lawful(space, conditions)
@@ -113,7 +113,7 @@ def _violated(space: SearchSpace, conditions: Sequence[Constraint]) -> list[Cons
     def impossible(*kept: Constraint) -> bool:
         return is_empty(dataclasses.replace(space, constraints=kept))
 
-    given = () if impossible(law, *conditions) else conditions  # constraints on a parameter mean nothing unless its condition holds
+    given = () if impossible(law, *conditions) else conditions  # constraints on a parameter apply only if its condition holds
     alone = [constraint for constraint in every if impossible(*given, constraint)]
     lawful = [constraint for constraint in every if impossible(law, *given, constraint)]
     return alone or lawful or [constraint for constraint in every if not impossible(*(other for other in every if other is not constraint))]
@@ -147,7 +147,7 @@ def _either(parameter: Parameter, seen: Candidates | None) -> str:
 
 def _condition(parameter: Parameter) -> Constraint:
     assert parameter.when is not None
-    why = f"`{parameter.name}` matters only where this holds, and stands at {spell(parameter.default)} elsewhere"
+    why = f"`{parameter.name}` matters only where this holds; elsewhere it keeps its default, {spell(parameter.default)}"
     return Constraint(expression=parameter.when, why=why)
 
 
@@ -167,7 +167,7 @@ def _entry(part: str, space: SearchSpace) -> tuple[str, Value]:
 
 def _checked(name: str, text: str, space: SearchSpace) -> tuple[str, Value]:
     if name not in space.names:
-        raise InputError(f"`{name}` is no parameter of the space `{space.name}`", hint=nearest(name, space.names))
+        raise InputError(f"`{name}` is not a parameter of the space `{space.name}`", hint=nearest(name, space.names))
     parameter = space[name]
     for value in parameter.values:
         if text.lower() in (str(value).lower(), spell(value)):

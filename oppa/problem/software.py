@@ -19,7 +19,7 @@ class Software:
     torch: str = ""
     """Version of torch that the interpreter has; empty if it has none."""
     path: str = ""
-    """PATH of the study, kept if programs of the launch line look up in PATH what they run on."""
+    """PATH of the study, kept if programs of the launch line search PATH for their interpreter."""
 
     @property
     def launcher(self) -> str:
@@ -30,7 +30,7 @@ class Software:
     def interpreter(self) -> str:
         """Return the interpreter with its versions, in one line."""
         if not self.python:
-            return "not shown by the launch line"
+            return "unknown, because the launch line does not show it"
         return f"{self.python}: Python {self.python_version}, {f'torch {self.torch}' if self.torch else 'no torch'}"
 
     @property

@@ -134,7 +134,7 @@ class SearchSpace:
         given = [list(columns.get(parameter.name, [parameter.default] * size)) for parameter in self.parameters]
         for parameter, values in zip(self.parameters, given, strict=True):
             if strange := [value for value in values if value not in parameter.values]:
-                hint = f"it knows {parameter.values}"
+                hint = f"use one of {', '.join(map(str, parameter.values))}"
                 raise SpaceError(f"`{parameter.name} = {strange[0]}` is not in the space `{self.name}`", hint=hint)
         return dataclasses.replace(self, listed=tuple(dict.fromkeys(zip(*given, strict=True))))
 

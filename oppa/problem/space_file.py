@@ -74,7 +74,7 @@ def read_space(text: str, *, name: str, facts: Facts) -> SearchSpace:
     try:
         return _read_space(text, name, facts)
     except SpaceError as error:
-        raise SpaceError(f"in search space `{name}`: {error.message}", hint=error.hint) from None
+        raise SpaceError(f"search space `{name}`: {error.message}", hint=error.hint) from None
 
 
 def _read_space(text: str, name: str, facts: Facts) -> SearchSpace:
@@ -140,17 +140,19 @@ def _check_names(names: Collection[str]) -> None:
     tunable = [name for name in PARAMETERS if name != "global_batch"]
     for name in names:
         if name not in tunable:
-            raise SpaceError(f"`[parameters.{name}]` is no parameter of a configuration", hint=nearest(name, tunable))
+            raise SpaceError(f"`[parameters.{name}]` is not a parameter of a configuration", hint=nearest(name, tunable))
     for name in INDISPENSABLE:
         if name not in names:
-            raise SpaceError(f"`[parameters]` lacks `{name}`", hint=f"every space has {', '.join(INDISPENSABLE)}")
+            raise SpaceError(f"`[parameters]` lacks `{name}`", hint=f"declare {', '.join(INDISPENSABLE)} in every space")
 
 
 def _domain(name: str, entry: ParameterTable, facts: Facts) -> tuple[Value, ...]:
     """Return the legal values of a parameter, smallest first if they are numbers."""
     ways = [way for way in ("values", "divisors", "low") if getattr(entry, way) is not None]
     if len(ways) != 1 or (entry.low is None) != (entry.high is None):
-        raise SpaceError(f"`[parameters.{name}]` must say its values once", hint="give `values`, or `divisors`, or `low` and `high`")
+        raise SpaceError(
+            f"`[parameters.{name}]` must define its values exactly once", hint="give `values`, or `divisors`, or `low` and `high`"
+        )
     if entry.values is not None:
         values = entry.values
     elif entry.divisors is not None:
@@ -192,7 +194,7 @@ def _check_values(name: str, values: Sequence[Any]) -> None:
 def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kinds: Mapping[str, ValueKind]) -> Parameter:
     default = values[0] if entry.default is None else entry.default
     if not any(_same(default, value) for value in values):
-        raise SpaceError(f"the default of `{name}`, {spell(default)}, is none of its values", hint=f"use one of {listing(values)}")
+        raise SpaceError(f"the default of `{name}`, {spell(default)}, is not one of its values", hint=f"use one of {listing(values)}")
     when = parse_expression(entry.when, kinds) if entry.when is not None else None
     others = entry.open if isinstance(entry.open, bool) else tuple(entry.open)
     if isinstance(others, tuple):
@@ -206,5 +208,6 @@ def _check_order(space: SearchSpace) -> None:
         if below:
             names = ", ".join(f"`{name}`" for name in sorted(below))
             raise SpaceError(
-                f"the condition of `{parameter.name}` needs {names}, not above it", hint=f"move [parameters.{parameter.name}] below"
+                f"the condition of `{parameter.name}` uses {names}, not declared above it",
+                hint=f"use only parameters declared above [parameters.{parameter.name}]",
             )

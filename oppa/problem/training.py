@@ -1,8 +1,10 @@
-"""Define how the model is trained, how much a study may spend, and how it searches."""
+"""Define how the model is trained, how much a study may spend, how it searches, and where its trials run."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
+
+from oppa.extensions import OptionValue
 
 Scaling = Literal["sqrt", "linear", "none"]
 """Rule by which the learning rate follows the global batch.
@@ -105,6 +107,19 @@ class SearchOptions:
     """Acquisition function: `improvement` on the incumbent, or `ucb`, the upper confidence bound of OPPA eq. 4."""
     beta: float | None = 1.0
     """Weight of uncertainty in the acquisition (OPPA eq. 4); None: the schedule of eq. 32."""
+    transfer: str | None = None
+    """Folder of a study whose learned coefficients the search starts from."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherChoice:
+    """Holds the launcher of the trials, and its options."""
+
+    name: str = "auto"
+    """Name of a launcher of `oppa.launchers`; `auto`: the hosts that oppa was started on."""
+    options: Mapping[str, OptionValue] = dataclasses.field(default_factory=dict)
+    parallel: int | None = None
+    """Number of parallel trials; None for as many as there are hosts for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,7 +173,7 @@ class StepTaken(StepFacts):
         return self.variance_ratio is not None or self.worker_variance_ratio is not None
 
     @property
-    def believed(self) -> float | None:
+    def reliable_noise_scale(self) -> float | None:
         """Return the noise scale if it is reliable, else None."""
         return self.noise_scale if self.health == "healthy" else None
 
@@ -281,18 +281,18 @@ def from_service(text: str | bytes) -> Welcome | Ack | Decided | Refused:
 
 def _read(adapter: TypeAdapter[_Any], text: str | bytes) -> _Any:
     if isinstance(text, bytes):
-        raise ProtocolError("a binary message", hint="send JSON as text")
+        raise ProtocolError("the message is binary", hint="send JSON as text")
     if len(text) > MAX_BYTES:
-        raise ProtocolError(f"a message of {len(text)} characters", hint=f"send at most {MAX_BYTES}")
+        raise ProtocolError(f"the message has {len(text)} characters", hint=f"send at most {MAX_BYTES}")
     try:
         return adapter.validate_python(json.loads(text, parse_constant=_refuse))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "message"
-        raise ProtocolError(f"`{where}`: {first['msg']}", hint="see docs/control.md for what a message holds") from None
+        raise ProtocolError(f"`{where}`: {first['msg']}", hint="see docs/control.md for the fields of a message") from None
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a message that is not JSON: {error}", hint="send one JSON object") from None
+        raise ProtocolError(f"the message is not JSON: {error}", hint="send one JSON object") from None
 
 
 def _refuse(constant: str) -> float:
-    raise ValueError(f"`{constant}` is no number")
+    raise ValueError(f"`{constant}` is not a number")

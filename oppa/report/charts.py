@@ -37,7 +37,7 @@ def best_so_far(trials: Sequence[Trial], *, simulated: bool = False) -> list[Cha
     ends_s, left_out_s = (one_by_one(shown), 0.0) if simulated else elapsed(shown)
     numbers = {trial.id: float(place) for place, trial in enumerate(shown, start=1)}
     best = max(feasible, key=_rate)
-    pauses = f" Pauses are left out: {format_seconds(left_out_s)}." if left_out_s else ""
+    pauses = f" The time axis omits pauses of {format_seconds(left_out_s)}." if left_out_s else ""
     fastest = f"Fastest in a single trial: {best.configuration.id}"
     return [
         _timeline(shown, ends_s, "seconds of search", f"{fastest}, after {format_seconds(ends_s[best.id])}.{pauses}"),
@@ -71,14 +71,14 @@ def throughput(trials: Sequence[Trial]) -> Chart | None:
     pairs = [(t.prediction, _rate(t)) for t in trials if t.purpose == SEARCH and t.prediction and t.steps_per_s]
     hits = [pair for pair in pairs if pair[0].covers(pair[1])]
     misses = [pair for pair in pairs if not pair[0].covers(pair[1])]
-    said = f"{record.inside} of {record.measured} measured throughputs lay in the 90% interval that was predicted"
+    summary = f"{record.inside} of {record.measured} measured throughputs are within their predicted 90% interval"
     svg = scatter(
         [_predicted(name, chosen) for name, chosen in (("within the interval", hits), ("outside", misses)) if chosen],
         x=Axis(label="measured, steps/s", log=True),
         y=Axis(label="predicted, steps/s", log=True),
-        description=f"Predicted against measured throughput: {said}",
+        description=f"Predicted against measured throughput: {summary}",
     )
-    return Chart(svg=svg, caption=f"{said} (a perfect belief has 90%); typical error {record.typical_error:.0%}.")
+    return Chart(svg=svg, caption=f"{summary} (calibrated predictions have 90%); typical error {record.typical_error:.0%}.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,9 @@ def memory(trials: Sequence[Trial], usable_bytes: float) -> MemoryForecast | Non
         limit=usable_bytes / MIB,
         description=f"Predicted against measured peak memory of {len(ran) + len(lost)} trials",
     )
-    caption = "Dashed: what a device can use. What ran out of memory stands there; how much it needed was never measured."
+    caption = (
+        "The dashed line is the usable memory of a device. Trials that ran out of memory are drawn there, because their peak is unknown."
+    )
     return MemoryForecast(
         fit_ran=fit_ran,
         fit_lost=fit_lost,
@@ -171,9 +173,9 @@ def _predicted(name: str, pairs: Sequence[tuple[Prediction, float]]) -> Series:
 
 
 def _needed(name: str, trials: Sequence[Trial]) -> Series:
-    beliefs = [trial.prediction for trial in trials if trial.prediction]
-    centres = [(belief.memory_bytes or 0) / MIB for belief in beliefs]
-    ends = [belief.memory_interval or (belief.memory_bytes or 0,) * 2 for belief in beliefs]
+    predictions = [trial.prediction for trial in trials if trial.prediction]
+    centres = [(each.memory_bytes or 0) / MIB for each in predictions]
+    ends = [each.memory_interval or (each.memory_bytes or 0,) * 2 for each in predictions]
     return Series(
         name=name,
         x=[(trial.memory_bytes or 0) / MIB for trial in trials],

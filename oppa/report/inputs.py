@@ -72,7 +72,7 @@ class Inputs:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"`{path}` holds no inputs of a record: {error}", hint="remove it, and measure again") from None
+            raise InputError(f"`{path}` is damaged: {error}", hint="remove it, and run the benchmark again") from None
 
     @property
     def text(self) -> str:

@@ -5,12 +5,10 @@ The page's Content-Security-Policy forbids every request, and every script but i
 """
 
 import base64
-import contextlib
 import dataclasses
 import hashlib
 import json
 import math
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from oppa.atomic_write import write_atomically
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.configuration import Configuration
@@ -70,14 +69,12 @@ def write_page(study: Study, problem: Problem, path: Path) -> Path:
 
 def write_text(path: Path, text: str) -> Path:
     """Write a page atomically; returns `path`. Raises InputError if it cannot be written."""
-    draft = path.parent / f".{path.name}.{os.getpid()}"
     try:
-        draft.write_text(text, encoding="utf-8", errors="replace")  # a path may contain bytes that are not text
-        draft.replace(path)
+        write_atomically(path, text.encode(errors="replace"))  # a path may contain bytes that are not text
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise InputError(f"`{path}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and is yours") from None
+        raise InputError(
+            f"`{path}` cannot be written: {error.strerror}", hint="name a file in an existing folder that you can write to"
+        ) from None
     return path
 
 
@@ -102,14 +99,14 @@ def render(study: Study, problem: Problem) -> str:
         "simulated": simulated,
         "spent_s": sum(trial.seconds for trial in trials) if simulated else study.spent_s(),
         "running": [lease for lease in running if lease.trial not in ended],
-        "finding": result,
+        "result": result,
         "verdicts": words.verdicts(result, trials, equivalence(study, result, problem)) if result else [],
         "differences": differences(result, problem) if result else [],
         "launch": _launch(study),
         "progress": charts.best_so_far(trials, simulated=simulated),
         "throughput": charts.throughput(trials),
         "memory": charts.memory(trials, problem.cluster.usable_bytes),
-        "learned": _learned(problem, candidates, trials),
+        "surrogate": _surrogate(problem, candidates, trials),
         "early": words.early_termination(trials, q_max=problem.limits.q_max),
     }
     return environment().get_template("page.html.j2").render(facts)
@@ -139,7 +136,7 @@ def _again(trials: Sequence[Trial]) -> set[int]:
     return {trial.id for trial in trials if trial.purpose == SEARCH and trial.counts and trial.id != first[trial.configuration]}
 
 
-def _learned(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> SurrogateReport | None:
+def _surrogate(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> SurrogateReport | None:
     """Return what the designer `oppa` learns from the trials of any designer; None if nothing was measured, or the fit fails."""
     known = [trial for trial in trials if trial.counts and trial.purpose != VERIFICATION]
     known = known[:: math.ceil(len(known) / MOST_FITTED) or 1]

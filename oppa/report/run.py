@@ -30,27 +30,27 @@ SMOOTHED = 20
 
 def render(folder: Path) -> str:
     """Return the page; the same run gives the same text. Raises RunError if the folder holds no run."""
-    run, told = RunSpec.read(folder), ledger.standing(ledger.read(folder))
-    steps, validated = ([line for line in told if line["event"] == event] for event in (ledger.STEP, ledger.VALIDATED))
+    run, events = RunSpec.read(folder), ledger.standing(ledger.read(folder))
+    steps, validated = ([line for line in events if line["event"] == event] for event in (ledger.STEP, ledger.VALIDATED))
     table = Table.read(folder / PROFILED) if (folder / PROFILED).exists() else None
     facts = {
         "style": style(),
         "problem": run.problem,
         "job": job(run.problem),
-        "ending": _ending(told, steps),
+        "ending": _ending(events, steps),
         "facts": _facts(run, steps, validated) if steps else [],
         "charts": _charts(steps, validated) if steps else [],
-        "sections": [_changes(told), _speeds(told, table)] if steps else [],
+        "sections": [_changes(events), _speeds(events, table)] if steps else [],
     }
     return environment().get_template("run.html.j2").render(facts)
 
 
-def _ending(told: Sequence[Line], steps: Sequence[Line]) -> str:
+def _ending(events: Sequence[Line], steps: Sequence[Line]) -> str:
     if not steps:
-        return "No step was taken yet."
-    words = {True: "trained to its end", False: "stopped; the same command goes on"}
-    ended = words[told[-1]["finished"]] if told[-1]["event"] == ledger.ENDED else "under way, or ended without a word"
-    attempts = sum(line["event"] == ledger.STARTED for line in told)
+        return "The run has not taken a step yet."
+    words = {True: "training is complete", False: "training was stopped; the same command resumes it"}
+    ended = words[events[-1]["finished"]] if events[-1]["event"] == ledger.ENDED else "training is running, or its process was killed"
+    attempts = sum(line["event"] == ledger.STARTED for line in events)
     return f"{ended}, {attempts} {'attempt' if attempts == 1 else 'attempts'}"
 
 
@@ -61,14 +61,17 @@ def _facts(run: RunSpec, steps: Sequence[Line], validated: Sequence[Line]) -> li
     found = [
         ("steps", f"{len(steps):,}"),
         ("samples", f"{last['samples'][1]:,}{total}"),
-        ("time", f"{format_seconds(last['elapsed_s'])}, {format_seconds(math.fsum(line['step_time_s'] for line in steps))} of it in steps"),
+        (
+            "time",
+            f"{format_seconds(last['elapsed_s'])}, {format_seconds(math.fsum(line['step_time_s'] for line in steps))} of this in steps",
+        ),
         ("configuration", f"{last['configuration']}, {format_batch(last['global_batch'], last.get('local_batches', ()))}"),
         ("learning rate", f"{last['learning_rate']:.3g}"),
     ]
     if losses:
-        found.append(("loss", f"{math.fsum(losses) / len(losses):.4f}, the mean of its last {len(losses)} steps"))
+        found.append(("loss", f"{math.fsum(losses) / len(losses):.4f}, the mean of the last {len(losses)} steps"))
     if known := [line["loss"] for line in validated if line["loss"] is not None]:
-        found.append(("held-out loss", f"{known[-1]:.4f}; the lowest was {min(known):.4f}"))
+        found.append(("held-out loss", f"{known[-1]:.4f}; the lowest is {min(known):.4f}"))
     if last["noise_scale"] is not None:
         found.append(("noise scale", f"{format_number(last['noise_scale'])} sequences, {last['health'].replace('_', ' ')}"))
     return found
@@ -119,9 +122,9 @@ def _speed(steps: Sequence[Line], configuration: str) -> Series:
     return Series(name=configuration, x=[line["elapsed_s"] for line in steps], y=speeds)
 
 
-def _changes(told: Sequence[Line]) -> Section:
+def _changes(events: Sequence[Line]) -> Section:
     """Return the section on the changes of batch and layout, and their reasons."""
-    words = {ledger.CHANGED: "changed", ledger.ROLLED_BACK: "weights taken back", "undone": "undone", "refused": "refused"}
+    words = {ledger.CHANGED: "changed", ledger.ROLLED_BACK: "rolled back", "undone": "undone", "refused": "refused"}
     rows = [
         (
             line["step"],
@@ -133,10 +136,10 @@ def _changes(told: Sequence[Line]) -> Section:
             _worth(line.get("weighed") or {}),
             line.get("failure") or line.get("reason") or "",
         )
-        for line in told
+        for line in events
         if line["event"] in words
     ]
-    text = "Batch sizes and layouts change between two steps." if rows else "Nothing changed on the way."
+    text = "Batch sizes and layouts change between two steps." if rows else "The configuration did not change."
     return Section(title="Changes", text=text, columns=(">step", ">samples", "what", "from", "to", ">took", ">goodput", "why"), rows=rows)
 
 
@@ -152,9 +155,9 @@ def _named(values: dict[str, object], local_batches: Sequence[int] = ()) -> str:
     return f"{configuration.id}, {format_batch(configuration.global_batch, local_batches)}"
 
 
-def _speeds(told: Sequence[Line], table: Table | None) -> Section:
+def _speeds(events: Sequence[Line], table: Table | None) -> Section:
     """Return the section that compares the run's step times with the table's, and names the table's trials."""
-    seen = observations(told)
+    seen = observations(events)
     counts = {each.configuration: sum(other.steps for other in seen if other.configuration == each.configuration) for each in seen}
     rows_of = {row.configuration: row for row in table.rows} if table else {}
     rows = [
@@ -167,13 +170,11 @@ def _speeds(told: Sequence[Line], table: Table | None) -> Section:
         for configuration, own in together(seen).items()
     ]
     if table is None:
-        text = "The run was started without a table."
+        text = "The run has no table."
     else:
-        text = (
-            f"The table is of the study {table.origin.study}, whose trials are named; a difference above 0 means that training was slower."
-        )
+        text = f"The table is from the study {table.origin.study}, which has these trials. A difference above 0 means slower training."
     columns = ("configuration", ">steps", ">step time", ">in the table", ">difference", "known", "trials")
-    return Section(title="Step times, beside the table's", text=text, columns=columns, rows=rows)
+    return Section(title="Step times, compared with the table", text=text, columns=columns, rows=rows)
 
 
 def _of_table(row: TableRow | None, log_steps_per_s: float) -> tuple[str, str, str, str]:

@@ -26,16 +26,16 @@ def sections(trials: Sequence[Trial], *, candidates: int, software: Software | N
     """Return the sections of a study's record."""
     summary = [*facts(trials), *(software.facts if software else [])]
     return [
-        Section(title="Summary", text=f"{candidates} valid configurations.", columns=("fact", "value"), rows=summary),
+        Section(title="Summary", text=f"The search space has {candidates} valid configurations.", columns=("fact", "value"), rows=summary),
         Section(
             title="Verification",
-            text="Repeats of the winner, the second, and the default configuration or the baseline, in turn.",
+            text="The winner, the second, and the default configuration or the baseline were repeated in turn.",
             columns=COLUMNS,
             rows=[row(trial) for trial in trials if trial.purpose == VERIFICATION],
         ),
         Section(
             title="Trials",
-            text="Fastest first; ± is the standard deviation of the mean within the trial, predicted what was believed before it ran.",
+            text="The fastest is first. ± is the standard deviation of the mean within a trial; `predicted` was predicted before it ran.",
             columns=COLUMNS,
             rows=[row(trial) for trial in ranked(trials)],
         ),
@@ -92,7 +92,7 @@ def each_once(searched: Sequence[Trial]) -> list[Trial]:
 def _predicted(trials: Sequence[Trial]) -> list[tuple[str, str]]:
     if (record := track_record(trials)) is None:
         return []
-    measured = f"{record.inside} of {record.measured} measured throughputs lay in the 90% interval that was predicted"
+    measured = f"{record.inside} of {record.measured} measured throughputs are within their predicted 90% interval"
     return [("predicted", f"{measured}; typical error {record.typical_error:.0%}")]
 
 

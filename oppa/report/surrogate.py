@@ -7,7 +7,7 @@ from oppa.report.record import Section
 from oppa.tuning.surrogate_summary import SurrogateSummary
 from oppa.units import format_bytes, format_seconds
 
-COEFFICIENTS = ("coefficient", "what it is", ">believed", "[90%]", ">learned", "[90%]")
+COEFFICIENTS = ("coefficient", "what it is", ">prior", "[90%]", ">posterior", "[90%]")
 LENGTHSCALES = ("parameter", ">log length scale")
 
 
@@ -17,20 +17,20 @@ def sections(learned: Mapping[str, SurrogateSummary]) -> list[Section]:
 
 
 def _coefficients(quantity: str, learned: SurrogateSummary) -> Section:
-    told = [coefficient for coefficient in learned.coefficients if coefficient.identified]
+    identified = [coefficient for coefficient in learned.coefficients if coefficient.identified]
     others = ", ".join(coefficient.name for coefficient in learned.coefficients if not coefficient.identified)
     return Section(
-        title=f"{quantity.capitalize()}: what the trials told of the cost model's coefficients",
-        text=f"Not identified here: {others}." if others else "Every coefficient was identified.",
+        title=f"{quantity.capitalize()}: coefficients of the cost model that the trials identified",
+        text=f"Not identified: {others}." if others else "The trials identified every coefficient.",
         columns=COEFFICIENTS,
-        rows=[(x.name, x.before.what, *_spelled(x.name, x.before), *_spelled(x.name, x.after)) for x in told],
+        rows=[(x.name, x.before.what, *_spelled(x.name, x.before), *_spelled(x.name, x.after)) for x in identified],
     )
 
 
 def _lengthscales(quantity: str, learned: SurrogateSummary) -> Section:
     return Section(
-        title=f"{quantity.capitalize()}: what the cost model does not explain",
-        text="The shorter, the more the parameter explains that the cost model does not (OPPA Table 5).",
+        title=f"{quantity.capitalize()}: the residual of the cost model",
+        text="A short length scale means that the residual depends strongly on the parameter (OPPA Table 5).",
         columns=LENGTHSCALES,
         rows=[(name, f"{scale:.2f}") for name, scale in learned.log_lengthscales.items()],
     )

@@ -19,7 +19,7 @@ def facts(table: Table, *, now: float) -> list[tuple[str, str]]:
     origin = table.origin
     counts = Counter(row.source for row in table.rows)
     known = [f"{counts[source]} {source}" for source in ("measured", "predicted") if counts[source]]
-    left_out = f" of {origin.candidates} candidates; {origin.pruned} left out, which do not fit" if origin.pruned else ""
+    left_out = f" of {origin.candidates} candidates; {origin.pruned} do not fit" if origin.pruned else ""
     found = [
         ("made", f"{_date(origin.created_at)}, {_age(now - origin.created_at)} ago"),
         ("profile", _method(table)),
@@ -27,7 +27,7 @@ def facts(table: Table, *, now: float) -> list[tuple[str, str]]:
         ("rows", (", ".join(known) or "none") + (left_out or f" of {origin.candidates} candidates")),
         ("hardware", origin.hardware.words if origin.hardware else "simulated"),
     ]
-    return found + ([("training", f"{origin.training_steps} steps have refined it")] if origin.training_steps else [])
+    return found + ([("training", f"{origin.training_steps} training steps refined it")] if origin.training_steps else [])
 
 
 def provenance(table: Table, *, now: float) -> dict[str, str]:
@@ -38,8 +38,8 @@ def provenance(table: Table, *, now: float) -> dict[str, str]:
 
 
 MEANING = (
-    "± is one standard deviation, `mbs` the micro-batch, `next` the second strategy; the last two columns are the throughput that is lost "
-    "at this batch size with that one, and with the one that is best at the smallest."
+    "± is one standard deviation, `mbs` is the micro-batch, and `next` is the second strategy. The last two columns are losses of "
+    "throughput at this batch size: with the second strategy, and with the strategy that is best at the smallest batch."
 )
 
 
@@ -55,7 +55,7 @@ def sections(table: Table, known: Curves) -> list[Section]:
         ),
         Section(
             title="Fastest micro-batch of each strategy",
-            text="At each batch size the fastest strategy first.",
+            text="The fastest strategy of each batch size comes first.",
             columns=ROW_COLUMNS,
             rows=[row_cells(row) for each in standing for row in _at(known, each.global_batch)],
         ),
@@ -65,9 +65,9 @@ def sections(table: Table, known: Curves) -> list[Section]:
 def changes(standing: Sequence[StrategyRanking]) -> str:
     """Return a sentence on the batch sizes at which the fastest strategy changes."""
     if not standing:
-        return "Nothing fits, or nothing was measured."
+        return "No configuration fits in memory, or none was measured."
     found = [
-        f"`{before.fastest.strategy.id}` gives way to `{after.fastest.strategy.id}` at {after.global_batch}"
+        f"`{after.fastest.strategy.id}` replaces `{before.fastest.strategy.id}` as the fastest at {after.global_batch}"
         for before, after in switches(standing)
     ]
     if not found:
@@ -159,9 +159,9 @@ def _at(known: Curves, batch: int) -> list[TableRow]:
 
 def _method(table: Table) -> str:
     origin = table.origin
-    percent = "" if origin.expected_loss is None else f"{origin.expected_loss:.2%} of goodput is expected to be lost"
-    bound = "" if origin.loss_bound is None else f"the bound is {origin.loss_bound:.2%}"
-    ended = "" if origin.complete else "not complete"
+    percent = "" if origin.expected_loss is None else f"the expected loss of goodput is {origin.expected_loss:.2%}"
+    bound = "" if origin.loss_bound is None else f"its bound is {origin.loss_bound:.2%}"
+    ended = "" if origin.complete else "incomplete"
     return ", ".join(filter(None, (origin.method, percent, bound, ended)))
 
 

@@ -87,7 +87,7 @@ def _legend(figure: Figure, named: Sequence[ParallelStrategy], *, others: int, s
     ink, hollow = STAND_INS["ink"], {"markerfacecolor": STAND_INS["paper"], "markeredgecolor": STAND_INS["soft"]}
     meanings = [_key("fastest", linestyle="", marker="*", markersize=11, color=ink, markeredgewidth=0)]
     meanings.append(_key("predicted, not measured", linestyle="", marker="o", **hollow))
-    meanings += [_key("the fastest changes", color=STAND_INS["soft"], linewidth=0.8, linestyle=DASHES[1])] if switching else []
+    meanings += [_key("fastest strategy changes", color=STAND_INS["soft"], linewidth=0.8, linestyle=DASHES[1])] if switching else []
     meanings += [_key(f"{others} other strategies", **PALE)] if others else []
     look: dict[str, Any] = {"columnspacing": 1.4, "handletextpad": 0.5, "borderpad": 0}
     figure.legend(strategies, [strategy.id for strategy in named], loc="outside upper left", ncols=3, **look)

@@ -39,14 +39,14 @@ def _intervals(result: SearchResult) -> dict[Configuration, Interval]:
 
 def verdicts(result: SearchResult, trials: Sequence[Trial], learned: Equivalence | None = None) -> list[str]:
     """Return sentences on the winner: its speed-up, whether it learns as the default or the baseline does, and the ties with it."""
-    said = [_speed_up(result), _failure(result), _margin(result), _learning(learned, result) if learned else ""]
+    found = [_speed_up(result), _failure(result), _margin(result), _learning(learned, result) if learned else ""]
     if result.missing(2):
-        said.append("Not verified yet: these are single trials. Running oppa tune again with this study repeats the contenders in turn.")
+        found.append("Not verified yet: these are single trials. Run oppa tune with this study again to repeat the contenders in turn.")
     feasible = each_once([trial for trial in trials if trial.purpose == SEARCH])
     if others := len(tied(feasible)) - 1 if feasible else 0:
-        told = "as far as its trials can tell (95% intervals overlap)"
-        said.append(f"In the search, {others} of the {len(feasible) - 1} others that ran to their end tied with the fastest, {told}.")
-    return [sentence for sentence in said if sentence]
+        total = len(feasible) - 1
+        found.append(f"In the search, {others} of the {total} other completed configurations tie with the fastest: 95% intervals overlap.")
+    return [sentence for sentence in found if sentence]
 
 
 def equivalent(learned: Equivalence, result: SearchResult) -> str:
@@ -55,34 +55,34 @@ def equivalent(learned: Equivalence, result: SearchResult) -> str:
     if learned.holds:
         return f"as {result.usual_in_words} does: losses of {learned.steps} steps agree to {learned.deviation:.0e} ({tolerance})"
     where = f"by {learned.deviation:.2g} at step {learned.at_step} ({tolerance})"
-    return f"not as {result.usual_in_words} does: losses differ {where}; look at what your program makes of the configuration"
+    return f"not as {result.usual_in_words} does: losses differ {where}; check how your program applies the configuration"
 
 
 def _learning(learned: Equivalence, result: SearchResult) -> str:
-    said = equivalent(learned, result)
-    return f"It learns {said}." if learned.holds else f"Mind what it learns: {said}."
+    compared = equivalent(learned, result)
+    return f"It learns {compared}." if learned.holds else f"Warning: it learns differently, {compared}."
 
 
 def _speed_up(result: SearchResult) -> str:
     if result.default is None:
-        return "The speed-up over the default configuration is unknown: none that fits was measured."
+        return "The speed-up over the default configuration is unknown: no default configuration that fits was measured."
     if result.default.configuration == result.best.configuration:
-        return f"This is {result.usual_in_words}: nothing that was tried is faster."
-    return f"Against {result.usual_in_words}: {_compared(result.speed_up, result)}." if result.speed_up else ""
+        return f"This is {result.usual_in_words}: no configuration that was measured is faster."
+    return f"Compared with {result.usual_in_words}: {_compared(result.speed_up, result)}." if result.speed_up else ""
 
 
 def _failure(result: SearchResult) -> str:
     if result.failure is None:
         return ""
     ended = f"{result.failure.configuration.id}, ended in trial {result.failure.id}: {result.failure.outcome.replace('_', ' ')}"
-    return f"The baseline, {ended}. The default configuration stands in for it."
+    return f"The baseline, {ended}. The default configuration replaces it."
 
 
 def _margin(result: SearchResult) -> str:
     second, default = result.runner_up, result.default
     if second is None or result.margin is None or (default and second.configuration == default.configuration):
         return ""
-    return f"Against the second, {second.configuration.id}: {_compared(result.margin, result)}."
+    return f"Compared with the second, {second.configuration.id}: {_compared(result.margin, result)}."
 
 
 def _compared(speed_up: SpeedUp, result: SearchResult) -> str:
@@ -96,20 +96,20 @@ def early_termination(trials: Sequence[Trial], *, q_max: int) -> str:
     searched = [trial for trial in trials if trial.purpose == SEARCH and trial.counts]
     steps = [len(trial.step_times_s) for trial in searched if trial.outcome == "terminated_early"]
     if not steps:
-        return "No search trial was ended early."
+        return "No search trial ended early."
     saved = sum(max(0, q_max - done) for done in steps)
     share = saved / (saved + sum(len(trial.step_times_s) for trial in searched))
     return (
-        f"{len(steps)} of {len(searched)} search trials were ended early, after {statistics.median(steps):g} steps at the median of the "
-        f"{q_max} of a complete trial: {saved} steps were not run, {share:.0%} of those that the search would have taken."
+        f"{len(steps)} of {len(searched)} search trials ended early, after a median of {statistics.median(steps):g} of the {q_max} steps "
+        f"of a complete trial. This saved {saved} steps, {share:.0%} of those that the search would have taken."
     )
 
 
 def sensitivity(known: Sensitivity) -> str:
     """Return a phrase on the effect of one parameter."""
-    unfit = f" Nothing is expected to fit with {_either(known.unfit)}." if known.unfit else ""
+    unfit = f" No configuration is predicted to fit with {_either(known.unfit)}." if known.unfit else ""
     if known.loss < MATTERS:
-        return f"makes less than {MATTERS:.0%} of a difference.{unfit}"
+        return f"changes the throughput by less than {MATTERS:.0%}.{unfit}"
     return f"best at {known.best}; {known.worst} costs {known.loss:.0%}.{unfit}"
 
 

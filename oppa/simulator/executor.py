@@ -14,15 +14,15 @@ from oppa.trials.trial_folder import MEASUREMENTS, Measurement, TrialSpec
 from oppa.units import format_seconds
 
 
-def run_simulated(simulated_trial: SimulatedTrial, judge: StopRule | None = None) -> TrialResult:
-    """Return the result of a trial, which stops after the first step at which `judge` returns true.
+def run_simulated(simulated_trial: SimulatedTrial, stop_rule: StopRule | None = None) -> TrialResult:
+    """Return the result of a trial, which stops after the first step at which `stop_rule` returns true.
 
-    Without a judge it runs all its steps. The judge gets the times of all steps so far, from the second step on.
+    Without a rule it runs all its steps. The rule gets the times of all steps so far, from the second step on.
     """
     times = simulated_trial.step_times_s
     if simulated_trial.outcome != "completed" or len(times) < 2:
         return TrialResult(outcome=simulated_trial.outcome, cause=simulated_trial.cause, seconds=simulated_trial.setup_s)
-    stop = next((q for q in range(2, len(times)) if judge and judge(times[:q])), len(times))
+    stop = next((q for q in range(2, len(times)) if stop_rule and stop_rule(times[:q])), len(times))
     return TrialResult(
         outcome="completed" if stop == len(times) else "terminated_early",
         step_times_s=times[:stop],
@@ -48,7 +48,7 @@ class SimulatedExecutor:
         spec: TrialSpec,
         *,
         limits: Limits,
-        judge: StopRule | None = None,
+        stop_rule: StopRule | None = None,
         on_step: Callable[[Measurement], None] = lambda _: None,
         on_tick: Callable[[], None] = lambda: None,
     ) -> TrialResult:
@@ -59,7 +59,7 @@ class SimulatedExecutor:
         """
         on_tick()
         simulated_trial = self._simulator.simulate_trial(spec.configuration, steps=spec.steps, seed=self._seed + spec.trial)
-        result = within(run_simulated(simulated_trial, judge), limits.trial_time_s)
+        result = within(run_simulated(simulated_trial, stop_rule), limits.trial_time_s)
         measured = [
             Measurement(step=step, step_time_s=time_s, memory_bytes=result.memory_bytes) for step, time_s in enumerate(result.step_times_s)
         ]

@@ -12,7 +12,7 @@ from pydantic import Field
 from oppa import catalog
 from oppa.errors import InputError, nearest
 from oppa.problem.cluster import Cluster
-from oppa.problem.declaration import Count, DeclaredTable, Positive, parse, validate
+from oppa.problem.declaration import Count, DeclaredTable, Positive, Source, parse, validate
 
 Fraction = typing.Annotated[float, Field(gt=0, le=1)]
 FOLDER = "clusters"
@@ -24,7 +24,7 @@ class Peaks(DeclaredTable):
     fp32: Positive
     fp16: Positive
     bf16: Positive
-    source: str
+    source: Source
 
     def by_precision(self) -> dict[str, float]:
         """Return the peaks by precision, without their source."""
@@ -44,7 +44,7 @@ class SimulatedDevice(DeclaredTable):
     matmul_efficiency: Fraction
     """Share of the peak that the largest matrix products sustain, given clocks under load and the processors' pipelines."""
     flops_per_s: Peaks
-    source: str
+    source: Source
 
 
 class HostProcessor(DeclaredTable):
@@ -54,7 +54,7 @@ class HostProcessor(DeclaredTable):
     """Seconds from one operation of an eager framework to the next."""
     collective_s: Positive
     """Seconds to start one collective."""
-    source: str
+    source: Source
 
 
 class SimulatedLink(DeclaredTable):
@@ -68,7 +68,7 @@ class SimulatedLink(DeclaredTable):
     """Bandwidth that collectives reach."""
     latency_s: Positive
     """Latency of one step of a collective."""
-    source: str
+    source: Source
 
 
 class NoiseModel(DeclaredTable):
@@ -82,7 +82,7 @@ class NoiseModel(DeclaredTable):
     straggler_probability: float = Field(ge=0, le=1)
     straggler_tail: Positive
     """Exponent of the Pareto distribution of a straggler's delay; a smaller one has a heavier tail."""
-    source: str
+    source: Source
 
 
 class SimulatedHardware(DeclaredTable):
@@ -120,17 +120,20 @@ def load_hardware(device: str) -> SimulatedHardware:
 
 def read_hardware(text: str, *, source: str) -> SimulatedHardware:
     """Return the hardware that a file's text describes; raises InputError if the text is wrong."""
-    hardware = validate(SimulatedHardware, parse(text, source=source, error=InputError), error=InputError)
+    hardware = validate(SimulatedHardware, parse(text, source=source, error=InputError), error=InputError, source=source)
     below = 1
     for link in (*hardware.link, hardware.network.model_copy(update={"devices": hardware.devices_per_host})):
         if link.devices % below or below % link.shared_by:
-            message = f"`{source}`: `{link.name}` does not fit upon groups of {below}"
+            message = f"`{source}`: the link `{link.name}` of {link.devices} devices does not divide into groups of {below}"
             raise InputError(
-                message, hint="list links from the smallest to the largest; a port is shared within a group of the link before"
+                message, hint="list links from the smallest to the largest; devices share a port only within a group of the previous link"
             )
         below = link.devices
     if (joined := hardware.link[-1].devices if hardware.link else 1) != hardware.devices_per_host:
-        raise InputError(f"`{source}`: its links join {joined} of {hardware.devices_per_host} devices", hint="join all of a host")
+        raise InputError(
+            f"`{source}`: its links join {joined} of {hardware.devices_per_host} devices",
+            hint="declare a link that joins all devices of a host",
+        )
     return hardware
 
 
@@ -145,5 +148,5 @@ def hardware_of(cluster: Cluster) -> SimulatedHardware:
         message = (
             f"`devices_per_host = {cluster.devices_per_host}`, but simulated hosts of {cluster.device} have {hardware.devices_per_host}"
         )
-        raise InputError(message, hint=f"use {hardware.devices_per_host}, and as many hosts as you like")
+        raise InputError(message, hint=f"use `devices_per_host = {hardware.devices_per_host}` and any number of hosts")
     return hardware

@@ -12,7 +12,6 @@ Notation (runs r with a constant batch B_r each; accuracies a):
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +22,7 @@ from pydantic import Field
 
 from oppa import catalog
 from oppa.errors import InputError, nearest
-from oppa.problem.declaration import DeclaredTable, Positive, validate
+from oppa.problem.declaration import DeclaredTable, Positive, Source, read
 from oppa.problem.training import Scaling
 from oppa.table.goodput import goodput
 
@@ -83,7 +82,7 @@ class LearningCurve:
         seen = [_Seen.of(lines) for lines in runs]
         levels = np.linspace(max(each.accuracy[0] for each in seen), min(each.accuracy[-1] for each in seen), LEVELS)
         if not seen or levels[-1] <= levels[0]:
-            raise InputError("the runs have no accuracy in common", hint="train them longer")
+            raise InputError("the runs share no range of accuracy", hint="train them longer")
         steps = np.array([each.steps_until(levels) for each in seen])
         spread = [_logs(steps, seen, phi, scaling).var(0).mean() for phi in NOISE_SCALES]
         phi = float(NOISE_SCALES[int(np.argmin(spread))]) if len(seen) > 1 else seen[0].noise_scale()
@@ -100,18 +99,21 @@ class LearningCurve:
         folder = catalog.root() / "priors" / FOLDER
         known = sorted(path.stem for path in folder.glob("*.toml"))
         if name not in known:
-            raise InputError(f"no learning curve is called `{name}`", hint=nearest(name, known))
+            raise InputError(f"the learning curve `{name}` does not exist", hint=nearest(name, known))
         return cls.read(folder / f"{name}.toml")
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the curve of a file; raises InputError if the file is wrong."""
-        found = validate(_File, tomllib.loads(path.read_text()), error=InputError)
+        found = read(_File, path, error=InputError)
         columns = {name: tuple(getattr(found, name)) for name in ("progress", "loss", "accuracy", "variance_ratio")}
         if len({len(column) for name, column in columns.items() if column or name != "variance_ratio"}) > 1 or list(
             found.progress
         ) != sorted(found.progress):
-            raise InputError(f"`{path.name}`: its columns do not fit together", hint="as many of each, by rising progress")
+            raise InputError(
+                f"`{path.name}`: its columns have different lengths, or progress falls",
+                hint="write columns of equal length, in order of progress",
+            )
         return cls(**columns, noise_scale=found.noise_scale, scaling=found.scaling)
 
 
@@ -134,7 +136,7 @@ class _Seen:
     def of(cls, lines: Iterable[_Line]) -> Self:
         """Return the run that a ledger records; raises InputError for fewer than 5 validations, or several batch sizes."""
         batches, losses, noise = set[int](), list[float](), list[float]()
-        variances, looks = list[float](), list[tuple[int, float, float, float]]()
+        variances, validations = list[float](), list[tuple[int, float, float, float]]()
         for line in lines:
             if line["event"] == "step":
                 batches.add(line["global_batch"])
@@ -143,11 +145,14 @@ class _Seen:
                 variances += [math.log(ratio)] if (ratio := line.get("variance_ratio") or 0.0) > 0 else []
             elif line["event"] == "validated" and line.get("accuracy") is not None and losses:
                 variance = float(np.mean(variances[-RECENT:])) if variances else math.nan
-                looks.append((line["step"] + 1, line["accuracy"], float(np.mean(losses[-RECENT:])), variance))
-        if len(looks) < 5 or len(batches) != 1:
-            hint = "set `validation` and `validate_every` in [train], for a model whose outputs are classes, and keep one batch"
-            raise InputError(f"a run with {len(looks)} looks at its accuracy, and {len(batches)} batch sizes, tells of no curve", hint=hint)
-        steps, accuracies, means, logs = (np.array(column, np.float64) for column in zip(*looks, strict=True))
+                validations.append((line["step"] + 1, line["accuracy"], float(np.mean(losses[-RECENT:])), variance))
+        if len(validations) < 5 or len(batches) != 1:
+            hint = "set `validation` and `validate_every` in [train] for a model whose outputs are classes, and use one batch size"
+            raise InputError(
+                f"the run has {len(validations)} validations of accuracy and {len(batches)} batch sizes; a curve needs 5 and 1",
+                hint=hint,
+            )
+        steps, accuracies, means, logs = (np.array(column, np.float64) for column in zip(*validations, strict=True))
         best = np.maximum.accumulate(accuracies)
         return cls(batch=batches.pop(), steps=steps, accuracy=best, loss=means, log_variance=logs, noise_scales=tuple(noise))
 
@@ -166,7 +171,7 @@ class _Seen:
     def noise_scale(self) -> float:
         """Return the median of the run's reliable noise scales, in samples; raises InputError if it has none."""
         if not self.noise_scales:
-            raise InputError("the run has no noise scale to be believed", hint="give runs with several batch sizes")
+            raise InputError("the run has no reliable noise scale", hint="use runs with several batch sizes")
         return float(np.median(self.noise_scales))
 
     def _first(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -184,7 +189,7 @@ class _File(DeclaredTable):
     """Validates the file of a curve."""
 
     description: str
-    source: str
+    source: Source
     scaling: Scaling
     noise_scale: Positive
     progress: list[float] = Field(min_length=2)

@@ -150,8 +150,8 @@ class States:
 
     @property
     def _gradients(self) -> float:
-        beside = self.data_parallel.kernels.bytes_per_element if self.data_parallel.framework.both_gradients else 0
-        return self._share(2) * (self.data_parallel.gradient_bytes + beside)
+        extra = self.data_parallel.kernels.bytes_per_element if self.data_parallel.framework.both_gradients else 0
+        return self._share(2) * (self.data_parallel.gradient_bytes + extra)
 
     @property
     def _optimizer(self) -> float:

@@ -45,7 +45,7 @@ class Replay:
         """Return a trial with log-normal step times around the record; raises KeyError for a configuration without one."""
         record = self.records[configuration]
         if record.steps_per_s is None:
-            return SimulatedTrial(outcome=record.outcome, cause="recorded so", setup_s=self.noise.setup_s)
+            return SimulatedTrial(outcome=record.outcome, cause="recorded in the table", setup_s=self.noise.setup_s)
         rng = np.random.default_rng((seed, zlib.crc32(configuration.id.encode())))
         step_noise = self.noise.step if record.step_noise is None else record.step_noise
         usual = -math.log(record.steps_per_s) + self.noise.trial * rng.standard_normal()

@@ -8,7 +8,8 @@ models      the model for each value of the model column; batch, cluster, traini
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+import os
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +17,14 @@ import pandas as pd
 from pydantic import Field
 
 from oppa import catalog
-from oppa.errors import InputError, SpaceError, nearest
+from oppa.errors import EnvironmentLackingError, InputError, SpaceError, nearest
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration
-from oppa.problem.declaration import Bytes, Count, DeclaredTable, Seconds, parse, validate
+from oppa.problem.declaration import Bytes, Count, DeclaredTable, Seconds, parse
 from oppa.problem.job_file import BatchTable, LimitsTable, ModelTable, TrainingTable
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem, facts_of
+from oppa.problem.settings import parse_settings, validate_with
 from oppa.problem.space_file import read_space
 from oppa.simulator.benchmark_task import BenchmarkTask
 from oppa.simulator.replay import Record, Replay, ReplayNoise
@@ -81,6 +83,12 @@ class ReplayTable(DeclaredTable):
     models: dict[str, ModelTable]
 
 
+class _Replayed(DeclaredTable):
+    """Validates the part of a search space file that is about replay."""
+
+    replay: ReplayTable
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayFile:
     """Holds a search space file with a validated `[replay]`."""
@@ -92,27 +100,74 @@ class ReplayFile:
     def model(self, name: str) -> Model:
         """Return the model for a value of the model column; raises InputError if the file does not describe it."""
         if name not in self.replay.models:
-            hint = f"describe it under `[replay.models.{name}]`; described are {', '.join(self.replay.models)}"
+            hint = f"describe it under `[replay.models.{name}]`, as {', '.join(self.replay.models)}"
             raise InputError(f"`{self.path.name}` does not describe the model `{name}`", hint=hint)
         return self.replay.models[name].record()
 
 
-def read_replay_file(path: Path) -> ReplayFile:
-    """Return the validated file; raises SpaceError if it is wrong, InputError if it cannot be read."""
+def is_replay_file(path: Path) -> bool:
+    """Return whether a file is TOML with a `[replay]`; False if it cannot be read, or is something else."""
+    try:
+        return "replay" in parse(path.read_text(), source=path.name, error=InputError)
+    except (OSError, UnicodeDecodeError, InputError):
+        return False
+
+
+def data_folder() -> Path:
+    """Return the folder of published measurements, which may not exist: OPPA_DATA, else `../shared/data`."""
+    return Path(os.environ.get("OPPA_DATA") or "../shared/data")
+
+
+def load_task(path: Path, settings: Sequence[str] = ()) -> BenchmarkTask:
+    """Return one of the tasks of a search space file with `[replay]`.
+
+    Args:
+        settings: `task=NAME` names the task; others change keys, such as `replay.table=FILE.csv`. A table is looked for in the file's
+            folder, then in the present folder, then in that of published measurements.
+
+    Raises:
+        InputError: there is no such task, or the file or its table is wrong.
+        EnvironmentLackingError: its table is missing.
+    """
+    name = parse_settings(settings).get("task")
+    file = read_replay_file(path, [word for word in settings if word.partition("=")[0].strip() != "task"])
+    tasks = {task.name: task for task in replay_tasks(file, read_table(file, _table(path, file.replay.table)))}
+    if name is None:
+        raise InputError(f"`{path}` has several tasks", hint=f"name one of {', '.join(tasks)} with `--set task=NAME`")
+    if str(name) not in tasks:
+        raise InputError(f"`{path}` has no task `{name}`", hint=nearest(str(name), tasks))
+    return tasks[str(name)]
+
+
+def _table(path: Path, name: str) -> Path:
+    """Return the path of a file's table."""
+    found = next((folder / name for folder in (path.parent, Path(), data_folder()) if (folder / name).is_file()), None)
+    if found is None:
+        hint = "name the table: `--set replay.table=CSV`, or its folder: `OPPA_DATA=...`"
+        raise EnvironmentLackingError(f"`{data_folder() / name}` does not exist", hint=hint)
+    return found
+
+
+def read_replay_file(path: Path, settings: Sequence[str] = ()) -> ReplayFile:
+    """Return the validated file; raises SpaceError if it is wrong, InputError if it cannot be read.
+
+    Args:
+        settings: Changes of keys of `[replay]`, such as `replay.limits.trials=20`.
+    """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"`{path}` cannot be read: {error}", hint="name a search space file with `[replay]`") from None
-    declared = parse(text, source=path.name, error=SpaceError).get("replay")
-    if declared is None:
-        raise SpaceError(f"`{path.name}` has no `[replay]`", hint="say there what the columns of the table mean; see nanotron-h100.toml")
-    table = validate(ReplayTable, declared, error=SpaceError)
+    declared = parse(text, source=path.name, error=SpaceError)
+    if "replay" not in declared:
+        raise SpaceError(f"`{path.name}` has no `[replay]`", hint="describe the columns of the table there, as nanotron-h100.toml does")
+    table = validate_with(_Replayed, {"replay": declared["replay"]}, settings, error=SpaceError).replay
     for name in table.columns:
         if name not in (*FACTS, *PARAMETERS):
-            raise SpaceError(f"`[replay.columns]`: `{name}` is no meaning of a column", hint=nearest(name, (*FACTS, *PARAMETERS)))
+            raise SpaceError(f"`[replay.columns]`: `{name}` is unknown", hint=nearest(name, (*FACTS, *PARAMETERS)))
     for name in ("model", "hosts", "outcome", "throughput", "dp", "tp", "pp", "micro_batch"):
         if name not in table.columns:
-            raise SpaceError(f"`[replay.columns]` lacks `{name}`", hint=f'add `{name} = "..."`, the name of its column')
+            raise SpaceError(f"`[replay.columns]` lacks `{name}`", hint=f'add `{name} = "..."` with the name of its column')
     return ReplayFile(path=path, text=text, replay=table)
 
 
@@ -121,12 +176,12 @@ def read_table(file: ReplayFile, table: Path) -> pd.DataFrame:
     try:
         rows = pd.read_csv(table)
     except (OSError, ValueError) as error:
-        raise InputError(f"`{table}` is no table of measurements: {error}", hint="name a CSV file: `--table CSV`") from None
+        raise InputError(f"`{table}` is not a table of measurements: {error}", hint="name a CSV file: `--table CSV`") from None
     for column in (*file.replay.columns.values(), *file.replay.task):
         if column not in rows:
             raise InputError(f"`{table}` has no column `{column}`, which `{file.path.name}` names", hint=nearest(column, rows.columns))
     if rows.empty:
-        raise InputError(f"`{table}` has no rows", hint="a task needs measurements")
+        raise InputError(f"`{table}` has no rows", hint="add measurements, one in each row")
     return rows
 
 
@@ -164,7 +219,7 @@ def _problem(file: ReplayFile, name: str, rows: pd.DataFrame) -> Problem:
     common = {meaning: rows[file.replay.columns[meaning]].unique() for meaning in ("model", "hosts")}
     for meaning, values in common.items():
         if len(values) > 1:
-            raise InputError(f"the task `{name}` has several values of `{meaning}`", hint="name its column in `task` under `[replay]`")
+            raise InputError(f"the task `{name}` has several values of `{meaning}`", hint="add its column to `task` under `[replay]`")
     declared = file.replay.cluster
     model, training = file.model(str(common["model"][0])), file.replay.training.record(file.path.parent)
     cluster = Cluster(
@@ -195,18 +250,18 @@ def _record(file: ReplayFile, row: Mapping[Hashable, Any], problem: Problem) -> 
     columns, units = file.replay.columns, file.replay.units
     word = str(row[columns["outcome"]])
     if word not in file.replay.outcomes:
-        raise InputError(f"`{columns['outcome']} = {word}` is no known outcome", hint=nearest(word, file.replay.outcomes))
+        raise InputError(f"`{columns['outcome']} = {word}` is not a known outcome", hint=nearest(word, file.replay.outcomes))
     outcome = file.replay.outcomes[word]
     if outcome != "completed":
         return Record(outcome=outcome)
     measured = _number(row, columns["throughput"], problem)
     memory = _number(row, columns["memory"], problem) if "memory" in columns else math.nan
     if not (math.isfinite(measured) and measured > 0):
-        raise InputError(
-            f"a run of `{problem.name}` ended well with `{columns['throughput']} = {measured}`", hint="it is a positive number"
-        )
+        raise InputError(f"a run of `{problem.name}` completed with `{columns['throughput']} = {measured}`", hint="write a positive number")
     if memory <= 0:
-        raise InputError(f"a run of `{problem.name}` needed `{columns['memory']} = {memory}`", hint="memory is a positive number, or empty")
+        raise InputError(
+            f"a run of `{problem.name}` needed `{columns['memory']} = {memory}`", hint="write a positive number, or leave it empty"
+        )
     rate = _STEPS_PER_S[units.throughput](measured, problem.global_batch, problem.global_batch * problem.model.seq_len)
     return Record(outcome=outcome, steps_per_s=rate, memory_bytes=None if math.isnan(memory) else round(memory * _BYTES[units.memory]))
 
@@ -215,4 +270,4 @@ def _number(row: Mapping[Hashable, Any], column: str, problem: Problem) -> float
     try:
         return float(row[column])
     except ValueError:
-        raise InputError(f"`{column} = {row[column]}` of `{problem.name}` is no number", hint="mend that row of the table") from None
+        raise InputError(f"`{column} = {row[column]}` of `{problem.name}` is not a number", hint="correct that row of the table") from None

@@ -41,10 +41,8 @@ def cut(model: Model, stages: int, *, balanced: bool) -> tuple[StageCosts, ...]:
 
 def of_parts(model: Model, stages: Sequence[range]) -> tuple[StageCosts, ...]:
     """Return the stages that hold the given parts of the model, as `oppa.pipeline.stage_layout` numbers them."""
-    behind = model.layers + 1
-    return tuple(
-        StageCosts(layers=sum(0 < part < behind for part in parts), embedding=0 in parts, head=behind in parts) for parts in stages
-    )
+    head = model.layers + 1
+    return tuple(StageCosts(layers=sum(0 < part < head for part in parts), embedding=0 in parts, head=head in parts) for parts in stages)
 
 
 def _even(layers: int, stages: int) -> list[int]:

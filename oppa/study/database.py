@@ -1,4 +1,4 @@
-"""Manages the SQLite file of a study: its tables, its creation at once or not at all, and how it is opened.
+"""Manages the SQLite file of a study: its creation at once or not at all, and how it is opened and migrated.
 
 Every commit is on disk before it returns (WAL, synchronous=FULL). A network file system breaks WAL's shared memory. There the file is
 opened without WAL, and by one host alone. This is the host that made it, until another host finds that no tuner works on it any more.
@@ -6,32 +6,19 @@ opened without WAL, and by one host alone. This is the host that made it, until 
 
 import contextlib
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from oppa.atomic_write import draft_beside
 from oppa.errors import StudyError
+from oppa.study.migrations import SCHEMA_VERSION, create_tables, migrate, require_known, version_of
 
 FILE = "study.db"
-SCHEMA_VERSION = 3
 MOUNTS = Path("/proc/mounts")
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "afs", "virtiofs", "wekafs"}
-
-_TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE trials (
-    id INTEGER PRIMARY KEY, configuration TEXT NOT NULL, configuration_id TEXT NOT NULL, purpose TEXT NOT NULL, pairing TEXT,
-    tuner TEXT NOT NULL, token INTEGER NOT NULL, lease_until REAL NOT NULL, started_at REAL NOT NULL,
-    prediction TEXT,
-    outcome TEXT, cause TEXT, rank INTEGER, traceback TEXT, step_times_s TEXT,
-    steps_per_s REAL, variance REAL, memory_bytes INTEGER, seconds REAL, setup_s REAL
-);
-CREATE INDEX trials_of_a_configuration ON trials (configuration_id);
-CREATE TABLE sittings (tuner TEXT PRIMARY KEY, started_at REAL NOT NULL, seen_at REAL NOT NULL, facts TEXT NOT NULL) WITHOUT ROWID;
-"""
 
 
 def create(folder: Path, meta: dict[str, str]) -> None:
@@ -40,22 +27,23 @@ def create(folder: Path, meta: dict[str, str]) -> None:
         return
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f".{FILE}.{os.getpid()}"
-        draft.unlink(missing_ok=True)
-        with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection:
-            connection.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_TABLES} PRAGMA user_version={SCHEMA_VERSION};")
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", sorted(meta.items()))
-            connection.execute("COMMIT")
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, folder / FILE)
-        draft.unlink()
+        with (
+            contextlib.suppress(FileExistsError),
+            draft_beside(folder / FILE, exclusive=True) as draft,
+            contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection,
+        ):
+            connection.execute("PRAGMA synchronous=FULL")
+            with transaction(connection):
+                create_tables(connection)
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", sorted(meta.items()))
 
 
 def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connection:
-    """Open the study's file and check it.
+    """Open the study's file, check it, and migrate it if an earlier version of oppa made it.
 
     Raises:
-        StudyError: the file is missing, truncated, no study, of another version, or in use by another host on a network file system.
+        StudyError: the file is missing, truncated, no study, of a later version, or in use: by an older oppa, or by another host on a
+            network file system.
     """
     path = folder / FILE
     if not path.is_file():
@@ -70,6 +58,9 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
             if network and owner != host:
                 _take_over(connection, folder, owner=owner, host=host)
             connection.executescript(f"PRAGMA journal_mode={'DELETE' if network else 'WAL'}; PRAGMA synchronous=FULL;")
+            if version_of(connection) != SCHEMA_VERSION:
+                with transaction(connection):
+                    migrate(connection, folder)
         except BaseException:
             connection.close()
             raise
@@ -124,11 +115,9 @@ def _hint(error: Exception, folder: Path) -> str:
 def _check(connection: sqlite3.Connection, folder: Path) -> None:
     if (fault := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         raise sqlite3.DatabaseError(f"malformed: {fault}")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version == 0:
+    if (version := version_of(connection)) == 0:
         raise StudyError(f"`{folder / FILE}` is empty or no study of oppa", hint="move the folder away, or name another with `--study`")
-    if version != SCHEMA_VERSION:
-        raise StudyError(f"`{folder}` has version {version}, this oppa reads {SCHEMA_VERSION}", hint="use the oppa that made the study")
+    require_known(version, folder)
 
 
 def file_system(path: Path, mounts: Path = MOUNTS) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import socket
 import sqlite3
@@ -23,6 +24,9 @@ LEASE_S = 60.0
 
 Clock = Callable[[], float]
 
+_OPENED = itertools.count()
+"""Numbers the studies that this process opens: one process may tune several times, and each time is a tuner of its own."""
+
 
 class Study:
     """One study, as used by one tuner. `clock` returns wall-clock time, since leases are compared across processes."""
@@ -31,7 +35,7 @@ class Study:
         self.folder = folder
         self._clock = clock
         self._host = host or socket.gethostname()
-        self._tuner = f"{self._host}/{this_process()}"
+        self._tuner = f"{self._host}/{this_process()}:{next(_OPENED)}"
         self._connection = database.connect(folder, host=self._host)
         self.meta = database.meta_of(self._connection)
 
@@ -75,12 +79,12 @@ class Study:
         """Begin a session of this tuner, and store its facts: command, versions, hardware, and all else that explains the trials later."""
         now = self._clock()
         with self._transaction() as connection:
-            connection.execute("INSERT INTO sittings VALUES (?, ?, ?, ?)", (self._tuner, now, now, json.dumps(dict(facts))))
+            connection.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (self._tuner, now, now, json.dumps(dict(facts))))
 
-    def sittings(self) -> list[dict[str, str]]:
+    def sessions(self) -> list[dict[str, str]]:
         """Return the facts of every session, oldest first."""
         with database.disk_errors(self.folder):
-            rows = self._connection.execute("SELECT facts FROM sittings ORDER BY started_at").fetchall()
+            rows = self._connection.execute("SELECT facts FROM sessions ORDER BY started_at").fetchall()
         return [json.loads(row["facts"]) for row in rows]
 
     def claim(
@@ -189,7 +193,7 @@ class Study:
     def spent_s(self) -> float:
         """Return the seconds of wall-clock time in which at least one tuner searched."""
         with database.disk_errors(self.folder):
-            rows = self._connection.execute("SELECT started_at, seen_at FROM sittings ORDER BY started_at").fetchall()
+            rows = self._connection.execute("SELECT started_at, seen_at FROM sessions ORDER BY started_at").fetchall()
         total, end = 0.0, float("-inf")
         for start, seen in rows:
             total += max(0.0, seen - max(start, end))
@@ -224,11 +228,11 @@ class Study:
     def _seen(self, lease: Lease) -> None:
         """Record that this tuner works on the search now; verification does not count as search time."""
         if lease.purpose == SEARCH:
-            self._connection.execute("UPDATE sittings SET seen_at = ? WHERE tuner = ?", (self._clock(), self._tuner))
+            self._connection.execute("UPDATE sessions SET seen_at = ? WHERE tuner = ?", (self._clock(), self._tuner))
 
     def _is_dead(self, tuner: str) -> bool:
         host, _, process = tuner.rpartition("/")
-        return host == self._host and not is_living(Process(*map(int, process.split(":"))))
+        return host == self._host and not is_living(Process(*map(int, process.split(":")[:2])))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -5,6 +5,10 @@
     .table-<sha>.csv     temporary: the table.csv that belongs to the present table.meta.json
     .table.lock          held by the process that writes
 
+Versions of the schema, in table.meta.json:
+    1    rows may lack `stage_layout`
+    2    the present one
+
 A write is committed when the new table.meta.json takes its name. At that moment its CSV has the temporary name; it is renamed next. A
 reader takes the CSV that the meta file names, under either name. So a writer that dies in between has written the table nevertheless.
 """
@@ -12,21 +16,28 @@ reader takes the CSV that the meta file names, under either name. So a writer th
 import contextlib
 import csv
 import fcntl
+import functools
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from oppa.atomic_write import sync
+from oppa.atomic_write import sync, write_atomically
 from oppa.errors import TableError
 from oppa.table.origin import SCHEMA_VERSION, Origin
 from oppa.table.rows import COLUMNS, TableRow
 
+Cells = Mapping[str, str]
+"""A line of `table.csv` by column."""
+
 CSV, META, LOCK = "table.csv", "table.meta.json", ".table.lock"
 
-_DAMAGED = "make it again: `oppa profile` with this folder goes on from its study"
+_MIGRATIONS: tuple[Callable[[Cells], Cells], ...] = (lambda cells: {"stage_layout": "even", **cells},)
+"""The change of a row from version n + 1 to the next, at index n."""
+_DAMAGED = "make it again: `oppa profile` with this folder resumes its study"
 
 
 def write_files(folder: Path, rows: Sequence[TableRow], origin: Origin) -> None:
@@ -38,85 +49,85 @@ def write_files(folder: Path, rows: Sequence[TableRow], origin: Origin) -> None:
     meta = json.dumps({"schema_version": SCHEMA_VERSION, "sha256": _digest(body), "table": body}, indent=1) + "\n"
     with _disk_errors(folder), _alone(folder):
         _settle(folder)
-        _put(_pending(folder, body), data)
-        _put(folder / META, meta.encode())
+        write_atomically(_pending(folder, body), data)
+        write_atomically(folder / META, meta.encode())
         _settle(folder)
 
 
 def read_files(folder: Path) -> tuple[tuple[TableRow, ...], Origin]:
-    """Return what was written last; raises TableError if there is no table, or it is not what was written."""
+    """Return what was written last, migrated if an earlier version of oppa wrote it.
+
+    Raises:
+        TableError: there is no table, it is not what was written, or a later version of oppa wrote it.
+    """
     with _disk_errors(folder):
         if not (folder / META).exists() and not (folder / CSV).exists():
-            raise TableError(f"`{folder}` holds no table", hint="`oppa profile JOB --global-batch FIRST..LAST --table FOLDER` makes one")
+            raise TableError(
+                f"`{folder}` does not contain a table", hint="make one: `oppa profile JOB --global-batch FIRST..LAST --table FOLDER`"
+            )
         while True:
             meta = _bytes(folder / META)
-            body = _body(folder / META, meta)
+            version, body = _body(folder / META, meta)
             data = _bytes(_pending(folder, body), missing=b"") or _bytes(folder / CSV)
             if _sha256(data) == body["csv_sha256"]:
-                return _rows(folder / CSV, data), _origin(folder / META, body)
+                return _rows(folder / CSV, data, version), _origin(folder / META, body)
             if _bytes(folder / META) == meta:  # else a writer was faster, and there is a newer table to read
                 raise _damaged(folder / CSV, _what_became(data, body))
 
 
-def _body(path: Path, meta: bytes) -> dict[str, Any]:
+def _body(path: Path, meta: bytes) -> tuple[int, dict[str, Any]]:
+    """Return the schema version and the verified contents of a meta file."""
     try:
         values = json.loads(meta)
-        version, expected, body = values["schema_version"], values["sha256"], values["table"]
+        version, expected, body = operator.index(values["schema_version"]), values["sha256"], dict(values["table"])
     except (ValueError, KeyError, TypeError):
-        raise _damaged(path, "it is cut short, or no JSON of oppa's") from None
-    if version != SCHEMA_VERSION:
-        raise TableError(
-            f"`{path}` has schema version {version}", hint=f"this version of oppa reads {SCHEMA_VERSION}: make the table again"
-        )
+        raise _damaged(path, "it is truncated, or oppa did not write it") from None
+    if version < 1:
+        raise _damaged(path, f"its schema version is {version}")
+    if version > SCHEMA_VERSION:
+        message = f"`{path}` has schema version {version}, but this oppa reads versions up to {SCHEMA_VERSION}"
+        raise TableError(message, hint="upgrade oppa: a later version made this table")
     if _digest(body) != expected:
-        raise _damaged(path, "it was edited, and does not say what was written")
-    return dict(body)
+        raise _damaged(path, "it was edited after oppa wrote it")
+    return version, body
 
 
-def _rows(path: Path, data: bytes) -> tuple[TableRow, ...]:
+def _rows(path: Path, data: bytes, version: int) -> tuple[TableRow, ...]:
     try:
-        return tuple(map(TableRow.from_csv, csv.DictReader(io.StringIO(data.decode(), newline=""))))
+        lines = csv.DictReader(io.StringIO(data.decode(), newline=""))
+        return tuple(TableRow.from_csv(functools.reduce(lambda cells, to: to(cells), _MIGRATIONS[version - 1 :], line)) for line in lines)
     except (ValueError, KeyError, TypeError) as error:  # the SHA-256 is right: another version of oppa has written it
-        raise _damaged(path, f"its columns are others: {error}") from error
+        raise _damaged(path, f"its columns do not match: {error}") from error
 
 
 def _origin(path: Path, body: dict[str, Any]) -> Origin:
     try:
-        return Origin.from_dict(body["origin"])
+        return Origin.from_dict({**body["origin"], "schema_version": SCHEMA_VERSION})
     except (KeyError, TypeError) as error:
-        raise _damaged(path, f"its facts are others: {error}") from error
+        raise _damaged(path, f"its metadata do not match: {error}") from error
 
 
 def _what_became(data: bytes, body: dict[str, Any]) -> str:
     found, expected = len(data), body["csv_bytes"]
     if found < expected:
-        return f"it is cut short, {found} bytes of {expected}"
-    return "it was edited, and is not what was measured"
+        return f"it is truncated: {found} of {expected} bytes"
+    return "it was edited after oppa wrote it"
 
 
 def _settle(folder: Path) -> None:
     """Rename the CSV of the present meta file if its writer died before that, and delete files that were never committed."""
     meta = folder / META
     with contextlib.suppress(FileNotFoundError, TableError):
-        pending = _pending(folder, _body(meta, meta.read_bytes()))
+        pending = _pending(folder, _body(meta, meta.read_bytes())[1])
         if pending.exists():
             pending.replace(folder / CSV)
-    for leftover in folder.glob(".table-*"):
+    for leftover in (*folder.glob(".table-*"), *folder.glob(".*.draft")):
         leftover.unlink()
     sync(folder)
 
 
 def _pending(folder: Path, body: dict[str, Any]) -> Path:
     return folder / f".table-{body['csv_sha256'][:16]}.csv"
-
-
-def _put(path: Path, data: bytes) -> None:
-    """Replace a file as a whole; the new one is on disk when this returns."""
-    draft = path.with_name(f"{path.name}.draft")
-    draft.write_bytes(data)
-    sync(draft)
-    draft.replace(path)
-    sync(path.parent)
 
 
 @contextlib.contextmanager
@@ -134,7 +145,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise TableError(
-            f"the table in `{folder}` cannot be used: {error}", hint="name a folder that is yours, on a disk with room"
+            f"the table in `{folder}` cannot be used: {error}", hint="name a writable folder on a disk with free space"
         ) from error
 
 

@@ -87,7 +87,7 @@ def best_at_each(rows: Sequence[TableRow], noise_scales: ArrayLike, *, scaling: 
         TableError: if there is no row to choose from.
     """
     if not rows:
-        raise TableError("the table has no row: nothing fits, or nothing was measured", hint="go on with `oppa profile`")
+        raise TableError("the table has no row: nothing fits, or nothing was measured", hint="continue with `oppa profile`")
     return [rows[position] for position in goodputs(rows, noise_scales, scaling=scaling).argmax(axis=1)]
 
 

@@ -16,7 +16,8 @@ from oppa.errors import TableError
 from oppa.problem.detect import this_machine
 from oppa.problem.problem import Problem
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Version of the files that hold a table; `oppa.table.files` migrates those of earlier versions."""
 
 Method = Literal["active", "exhaustive", "predicted"]
 
@@ -117,17 +118,19 @@ class Origin:
             raise _stale("torch", self.versions["torch"], versions_here()["torch"])
         here = here or HardwareFingerprint.here()
         if problem.cluster.hosts == 1 and not self.hardware.is_like(here):
-            raise TableError(f"the table is foreign: it was measured on {self.hardware.words}, and this is {here.words}", hint=_AGAIN)
+            raise TableError(
+                f"the table is foreign: it was measured on {self.hardware.words}, but this machine is {here.words}", hint=_AGAIN
+            )
 
     def require_model_of(self, problem: Problem) -> None:
         """Refuse a problem with another model, wherever it runs; raises TableError, which names the first thing that differs."""
         for name, ours, theirs in _differences(self.problem["model"], decisive(problem)["model"]):
-            message = f"the table is of another model: it was made with `{name} = {ours}`, and this one has {theirs}"
-            raise TableError(message, hint="take a table and a run of one model")
+            message = f"the table is for another model: it was made with `{name} = {ours}`, but this model has {theirs}"
+            raise TableError(message, hint="use a table and a run of the same model")
 
     def _require_problem(self, problem: Problem) -> None:
         for name, ours, theirs in _differences(self.problem, decisive(problem)):
-            raise TableError(f"the table is foreign: it was made with `{name} = {ours}`, and this job has {theirs}", hint=_AGAIN)
+            raise TableError(f"the table is foreign: it was made with `{name} = {ours}`, but this job has {theirs}", hint=_AGAIN)
 
 
 def decisive(problem: Problem) -> dict[str, Any]:
@@ -149,11 +152,11 @@ def versions_here() -> dict[str, str]:
     return {"oppa": __version__, "torch": importlib.metadata.version("torch"), "python": platform.python_version()}
 
 
-_AGAIN = "make one for what is here: `oppa profile JOB --global-batch FIRST..LAST --table FOLDER`"
+_AGAIN = "make one for this job and machine: `oppa profile JOB --global-batch FIRST..LAST --table FOLDER`"
 
 
 def _stale(name: str, then: str, now: str) -> TableError:
-    return TableError(f"the table is stale: it was made with {name} {then}, and here is {now}", hint=_AGAIN)
+    return TableError(f"the table is stale: it was made with {name} {then}, but {now} is installed", hint=_AGAIN)
 
 
 def _differences(ours: Any, theirs: Any, name: str = "") -> Iterator[tuple[str, str, str]]:

@@ -63,8 +63,8 @@ class StepTimeObservation:
         """
         wrong = [time for time in step_times_s if not (math.isfinite(time) and time > 0)]
         if wrong or len(step_times_s) < 2:
-            said = f"a step time of {wrong[0]} s" if wrong else f"{len(step_times_s)} step times"
-            raise MeasurementError(f"{said} cannot refine a table", hint="give two or more, finite and positive")
+            values = f"a step time of {wrong[0]} s" if wrong else f"{len(step_times_s)} step times"
+            raise MeasurementError(f"{values} cannot refine a table", hint="give two or more step times, finite and positive")
         mean_s = statistics.fmean(step_times_s)
         variance = statistics.variance(step_times_s, mean_s) / mean_s**2
         return cls(configuration=configuration, steps=len(step_times_s), log_steps_per_s=-math.log(mean_s), variance=variance)
@@ -85,7 +85,7 @@ class Seen:
 
 
 def refined(table: Table, observations: Iterable[StepTimeObservation], *, common_log_stddev: float = COMMON_LOG_STDDEV) -> Table:
-    """Return the table of rates in training; without observations, the table as it is.
+    """Return the table of rates in training; without observations, the table unchanged.
 
     The result depends neither on the order of the observations nor on how steps are cut into them. Refine the table that was profiled, each
     time with all observations: a refined table contains `delta` already. A configuration that is not in the table becomes a row of its own.

@@ -82,7 +82,7 @@ class TableRow:
     @classmethod
     def from_csv(cls, cells: Mapping[str, str]) -> Self:
         """Return the row that `to_csv` wrote; raises KeyError or ValueError for other cells."""
-        known = {name: _read(cells[name], kind) for name, kind in _KINDS.items() if name in cells or name != YOUNGER}
+        known = {name: _read(cells[name], kind) for name, kind in _KINDS.items()}
         return cls(
             configuration=Configuration(**known),
             steps_per_s=float(cells["steps_per_s"]),
@@ -94,8 +94,6 @@ class TableRow:
 
 
 _KINDS = {field.name: field.type for field in dataclasses.fields(Configuration)}
-YOUNGER = "stage_layout"
-"""A knob that older tables lack; it has its default there."""
 _SOURCES: dict[str, Source] = {"measured": "measured", "predicted": "predicted"}
 COLUMNS = ("devices", *_KINDS, "steps_per_s", "samples_per_s", "stddev", "log_stddev", "memory_bytes", "source", "trials")
 """Columns of `table.csv`: one per knob, then the estimates. Columns that follow from others are written for people, and not read."""

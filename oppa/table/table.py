@@ -24,7 +24,7 @@ class Table:
         """Return the table in a folder as it was written. While another process writes, it is the table before or after that write.
 
         Raises:
-            TableError: if there is none, it was cut short or altered, or is of another schema version.
+            TableError: if there is none, it was truncated or altered, or is of another schema version.
         """
         rows, origin = read_files(folder)
         return cls(rows=rows, origin=origin)

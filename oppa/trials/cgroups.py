@@ -45,12 +45,12 @@ def quotas_lacking() -> str:
     try:
         CpuGroups("probe", [1]).close()
     except OSError as error:
-        return f"CPU groups cannot be made: {error}"
+        return f"CPU groups cannot be created: {error}"
     return ""
 
 
 def remove_abandoned(study: str) -> None:
-    """Remove the groups that dead tuners of this study left behind."""
+    """Remove the groups that dead tuners of this study did not remove."""
     with contextlib.suppress(OSError):
         for folder in scratch_dirs.abandoned(_home(), study):
             _remove(folder)
@@ -94,7 +94,7 @@ def _home() -> Path:
         control = folder / "cgroup.subtree_control"
         if control.exists() and os.access(folder, os.W_OK) and "cpu" in control.read_text().split():
             return folder
-    raise PermissionError(f"no group from `{group}` upwards is writable and hands down the `cpu` controller")
+    raise PermissionError(f"neither `{group}` nor a parent of it is writable and delegates the `cpu` controller")
 
 
 def _limit(group: Path, cpus: float, period_us: int) -> None:

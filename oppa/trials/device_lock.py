@@ -39,11 +39,11 @@ def exclusive(cluster: Cluster, on_tick: Callable[[], None]) -> Iterator[None]:
 
 
 def _acquire(descriptor: int, on_tick: Callable[[], None]) -> None:
-    told = False
+    warned = False
     while not _try_acquire(descriptor):
-        if not told:
+        if not warned:
             _log.warning("waiting for another tuner's trial on the same devices to end")
-            told = True
+            warned = True
         on_tick()
         time.sleep(_POLL_S)
 

@@ -31,13 +31,18 @@ from pydantic import Field
 
 import oppa
 from oppa import catalog
+from oppa.atomic_write import draft_beside
 from oppa.errors import EnvironmentLackingError, InputError
-from oppa.problem.declaration import DeclaredTable, parse, validate
+from oppa.problem.declaration import DeclaredTable, parse, read
 from oppa.trials import logs
+from oppa.trials.trial_folder import write_json
 
 DECLARATION = "environment.toml"
 RECORD = "oppa.json"
 LOG = "oppa.log"
+
+INHERITED = frozenset(["OPPA_DATA", "OPPA_ENVIRONMENTS", "OPPA_HOST", "OPPA_NETLAB"])
+"""Variables of oppa that describe a host, and may be of use to a trial."""
 
 Words = Annotated[list[str], Field(min_length=1)]
 State = Literal["ready", "missing", "incomplete"]
@@ -98,8 +103,8 @@ class Environment:
     def require(self) -> Path:
         """Return its interpreter; raises EnvironmentLackingError, with the command that makes the environment, unless it is ready."""
         if self.state != "ready":
-            was = "was not made to its end" if self.state == "incomplete" else "is not made"
-            hint = f"make it: `oppa env create {_spelled(self.runner)}`"
+            was = "is incomplete" if self.state == "incomplete" else "does not exist"
+            hint = f"create it: `oppa env create {_spelled(self.runner)}`"
             raise EnvironmentLackingError(f"the environment of the runner `{self.name}` {was}", hint=hint)
         return self.python
 
@@ -139,16 +144,14 @@ def create(wanted: Environment, tell: Callable[[str], None]) -> None:
         if wanted.state == "ready":
             return
         shutil.rmtree(wanted.path, ignore_errors=True)
-        tell(f"an interpreter in {wanted.path}")
-        _run(wanted, [sys.executable, "-m", "venv", str(wanted.path)], "making an interpreter")
+        tell(f"creating an interpreter in {wanted.path}")
+        _run(wanted, [sys.executable, "-m", "venv", str(wanted.path)], "creating an interpreter")
         for step in declared.step:
             tell(f"installing {', '.join(step.packages)}")
             _run(wanted, _pip(wanted, step), f"installing {step.packages[0]}", step.environment)
         _warm_up(wanted, declared, tell)
         record = {"runner": str(wanted.runner), "python": sys.version.split()[0], "packages": _installed(wanted)}
-        draft = wanted.path / f"{RECORD}.new"
-        draft.write_text(json.dumps(record, indent=1) + "\n")
-        draft.replace(wanted.path / RECORD)
+        write_json(wanted.path / RECORD, record)
 
 
 def remove(wanted: Environment) -> list[Path]:
@@ -167,16 +170,20 @@ def variables(python: Path, packages: Path) -> dict[str, str]:
     link, ours = packages / "oppa", Path(oppa.__file__).resolve().parent
     packages.mkdir(exist_ok=True)
     if link.resolve() != ours:
-        draft = packages / f".oppa.{os.getpid()}"
-        draft.symlink_to(ours, target_is_directory=True)
-        draft.replace(link)
+        with draft_beside(link, durable=False) as draft:
+            draft.symlink_to(ours, target_is_directory=True)
     commands = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
     return {"PATH": commands, "VIRTUAL_ENV": str(python.parent.parent), "PYTHONPATH": str(packages)}
 
 
+def inherited() -> dict[str, str]:
+    """Return this process's environment for a trial, without the variables of oppa's options and of its tuners."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("OPPA_") or name in INHERITED}
+
+
 def _declaration(runner: Path) -> DeclarationTable:
     path = runner / DECLARATION
-    declared = validate(DeclarationTable, parse(path.read_text(), source=str(path), error=InputError), error=InputError)
+    declared = read(DeclarationTable, path, error=InputError)
     if declared.warm_up and not (runner / declared.warm_up).is_file():
         raise InputError(f'`{path}`: `warm_up = "{declared.warm_up}"` does not exist', hint=f"write `{runner / declared.warm_up}`")
     return declared
@@ -198,10 +205,10 @@ def _pip(wanted: Environment, step: StepTable) -> list[str]:
 def _warm_up(wanted: Environment, declared: DeclarationTable, tell: Callable[[str], None]) -> None:
     tell(f"importing {', '.join(declared.imports)}")
     started = {**variables(wanted.python, wanted.path / "packages"), "OMP_NUM_THREADS": "1"}
-    _run(wanted, [str(wanted.python), "-P", "-c", f"import {', '.join(declared.imports)}"], "importing what it is for", started)
+    _run(wanted, [str(wanted.python), "-P", "-c", f"import {', '.join(declared.imports)}"], "importing its packages", started)
     if declared.warm_up:
         started["PYTHONPATH"] = os.pathsep.join([str(catalog.client()), started["PYTHONPATH"]])
-        _run(wanted, [str(wanted.python), "-P", str(wanted.runner / declared.warm_up)], "warming it up", started)
+        _run(wanted, [str(wanted.python), "-P", str(wanted.runner / declared.warm_up)], "running its warm-up", started)
 
 
 def _installed(wanted: Environment) -> dict[str, str]:
@@ -219,9 +226,9 @@ def _run(wanted: Environment, command: list[str], doing: str, more: dict[str, st
         output.flush()
         ended = subprocess.run(command, env={**os.environ, **(more or {})}, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     if ended.returncode:
-        *_, words = ["it said nothing", *logs.last_words(log).splitlines()]
+        *_, words = ["it printed nothing", *logs.last_words(log).splitlines()]
         message = f"{doing} for the runner `{wanted.name}` failed with exit code {ended.returncode}: {words}"
-        raise EnvironmentLackingError(message, hint=f"read `{log}`; then `oppa env create {_spelled(wanted.runner)}` begins anew")
+        raise EnvironmentLackingError(message, hint=f"read `{log}`, then run `oppa env create {_spelled(wanted.runner)}` again")
 
 
 @contextlib.contextmanager
@@ -232,7 +239,7 @@ def _alone(wanted: Environment, tell: Callable[[str], None]) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            tell("waiting for another process that makes it")
+            tell("waiting for another process that creates it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

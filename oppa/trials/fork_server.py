@@ -32,7 +32,7 @@ class ForkServer:
         command += [str(program)] if program else []
         with theirs:
             self._guard = GuardedProcess(
-                "the parent of the ranks", command, environment=environment, grace_s=grace_s, pass_fds=[theirs.fileno()], log=log
+                "the fork server", command, environment=environment, grace_s=grace_s, pass_fds=[theirs.fileno()], log=log
             )
 
     def start(self, launch_id: int, folder: Path, places: list[RankPlacement], words: Path) -> None:

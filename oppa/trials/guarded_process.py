@@ -73,12 +73,12 @@ class GuardedProcess:
     def ended(self) -> str:
         """Return how the command ended, or how the shim did if it reported nothing; empty while they run."""
         try:
-            told = self._line.recv(16, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+            code = self._line.recv(16, socket.MSG_DONTWAIT | socket.MSG_PEEK)
         except BlockingIOError:
             return ""
-        if not told:
+        if not code:
             return f"the shim {_words(self._shim.wait())}"
-        return f"{self._name} {_words(int(told))}"
+        return f"{self._name} {_words(int(code))}"
 
     @property
     def succeeded(self) -> bool:

@@ -28,18 +28,27 @@ class Check:
 def checks() -> Iterator[Check]:
     """Yield the checks that decide what can run here."""
     version = ".".join(map(str, sys.version_info[:3]))
-    yield Check(name="Python", works=sys.version_info >= (3, 11), found=version, hint="oppa needs 3.11 or later", needed=True)
+    yield Check(name="Python", works=sys.version_info >= (3, 11), found=version, hint="install Python 3.11 or later", needed=True)
     linux = sys.platform == "linux"
     yield Check(
-        name="operating system", works=linux, found=sys.platform, hint="trials are supervised through Linux's own means", needed=True
+        name="operating system",
+        works=linux,
+        found=sys.platform,
+        hint="run oppa on Linux: it supervises trials with Linux interfaces",
+        needed=True,
     )
     torch_works, torch_found = _torch()
-    yield Check(name="torch", works=torch_works, found=torch_found, hint="`pip install torch`, a build with gloo", needed=True)
+    yield Check(
+        name="torch", works=torch_works, found=torch_found, hint="install a build of torch with gloo: `pip install torch`", needed=True
+    )
     if torch_works:  # it reports the GPUs
         yield from _machine()
     lacking = quotas_lacking()
     yield Check(
-        name="CPU quotas", works=not lacking, found=lacking or "a rank can be a device", hint="ranks share the cores as the kernel likes"
+        name="CPU quotas",
+        works=not lacking,
+        found=lacking or "each rank can have its own",
+        hint="the kernel then shares the cores among the ranks",
     )
     yield from map(_runner, catalog.names("runners"))
 
@@ -51,13 +60,13 @@ def require_devices(cluster: Cluster) -> None:
         EnvironmentLackingError: the job needs more than one host, or more CUDA devices than this host has.
     """
     if cluster.hosts > 1:
-        message = f"the launcher `local` runs on one host; this job has {cluster.hosts}"
+        message = f"the launcher `local` runs on one host, but this job has {cluster.hosts}"
         raise EnvironmentLackingError(message, hint="set `hosts = 1` in [cluster]")
     found = this_machine().gpus if cluster.on_cuda else cluster.devices_per_host
     if found < cluster.devices_per_host:
-        message = f"this job needs {cluster.devices_per_host} x `{cluster.device}`; CUDA devices on this host: {found or 'none'}"
+        message = f"this job needs {cluster.devices_per_host} x `{cluster.device}`, but the number of CUDA devices on this host is {found}"
         fitting = f"`devices_per_host = {found}`" if found else '`device = "CPU"`'
-        raise EnvironmentLackingError(message, hint=f"set {fitting} in [cluster]; `oppa doctor` shows what is here")
+        raise EnvironmentLackingError(message, hint=f"set {fitting} in [cluster]; `oppa doctor` lists the devices")
 
 
 def _torch() -> tuple[bool, str]:

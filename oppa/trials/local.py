@@ -113,11 +113,11 @@ class LocalLauncher:
         return self._parent
 
     def _can_limit(self, spec: TrialSpec) -> bool:
-        """Return False if the cluster asks for CPU quotas and they do not work here; warn of that once."""
+        """Return False if the cluster requires CPU quotas and they do not work here; warn once."""
         if spec.cluster.cpus_per_device is not None and self._quotas_lacking is None:
             self._quotas_lacking = quotas_lacking()
             if self._quotas_lacking:
-                _log.warning("no CPU quotas: %s; ranks share the cores as the kernel likes", self._quotas_lacking)
+                _log.warning("no CPU quotas: %s; the kernel shares the cores among the ranks", self._quotas_lacking)
         return not self._quotas_lacking
 
     def _check_devices(self, spec: TrialSpec) -> None:

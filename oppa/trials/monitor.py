@@ -31,20 +31,20 @@ class TrialMonitor:
         *,
         limit_s: float,
         hang_s: float,
-        judge: StopRule | None,
+        stop_rule: StopRule | None,
         on_step: Callable[[Measurement], None],
     ) -> None:
         self._folder = folder
         self._wanted = spec.steps
         self._limit_s = limit_s
         self._hang_s = hang_s
-        self._judge = judge
+        self._stop_rule = stop_rule
         self._on_step = on_step
         self._reader = trial_folder.MeasurementReader(folder)
         self._started_at = self._last_step_at = time.monotonic()
         self.measurements: list[Measurement] = []
         self.setup_s: float | None = None
-        self.asked_to_stop = False
+        self.stop_requested = False
         self.must_end: Sign | None = None
         """Why the trial must be ended, and since when; None while it may run."""
 
@@ -59,7 +59,7 @@ class TrialMonitor:
         return time.monotonic() - self._started_at
 
     def poll(self) -> None:
-        """Read the steps reported since the last call, and consult the judge if there are any."""
+        """Read the steps reported since the last call, and apply the stop rule if there are any."""
         try:
             new = self._reader.new()
         except MeasurementError as error:
@@ -73,7 +73,7 @@ class TrialMonitor:
             self.measurements.append(measurement)
             self._on_step(measurement)
         if new:
-            self._consult_judge()
+            self._apply_stop_rule()
 
     def check_time(self) -> None:
         """Detect that the trial exceeds its time limit, or hangs."""
@@ -82,20 +82,20 @@ class TrialMonitor:
         if self.seconds > self._limit_s:
             self._end("timed_out", f"took longer than its limit of {format_seconds(self._limit_s)}")
         elif silence_s > max(self._hang_s, HANG_STEPS * usual_s):
-            last = f"step {self.measurements[-1].step}, where one takes {format_seconds(usual_s)}"
-            self._end("timed_out", f"hang: nothing for {format_seconds(silence_s)} after {last}")
+            last = f"step {self.measurements[-1].step}; a step takes {format_seconds(usual_s)}"
+            self._end("timed_out", f"hang: no step for {format_seconds(silence_s)} after {last}")
 
     def _end(self, outcome: Outcome, cause: str) -> None:
-        """Record that the trial must end; the first reason stands."""
+        """Record that the trial must end; the first reason is kept."""
         self.must_end = self.must_end or Sign(time=time.time(), verdict=TrialVerdict(outcome=outcome, cause=cause))
 
-    def _consult_judge(self) -> None:
-        if self._judge is None or self.asked_to_stop or len(self.measurements) >= self._wanted:
+    def _apply_stop_rule(self) -> None:
+        if self._stop_rule is None or self.stop_requested or len(self.measurements) >= self._wanted:
             return
-        if self._judge(self.step_times_s):
+        if self._stop_rule(self.step_times_s):
             with writable(self._folder):
                 (self._folder / trial_folder.STOP).touch()
-            self.asked_to_stop = True
+            self.stop_requested = True
 
 
 @contextlib.contextmanager

@@ -42,9 +42,9 @@ def with_output(ended: TrialVerdict, folder: Path, command: LaunchCommand, *, si
     if command.steps is None:
         cause = f"{NO_STEP} reported{within}: the program never called `trial.step(...)`, and no [command.steps] reads its output"
     elif not printed:
-        cause = f"{NO_STEP} seen{within}: the program printed nothing, and `{command.steps.name}` reads its steps from what it prints"
+        cause = f"{NO_STEP} seen{within}: the program printed nothing, and `{command.steps.name}` reads the steps from its output"
     else:
-        cause = f"{NO_STEP} seen in the output{within}: no line made a step of `{command.steps.name}`"
+        cause = f"{NO_STEP} seen in the output{within}: no line matches `{command.steps.name}`"
     return TrialVerdict(outcome=ended.outcome, cause=cause, rank=ended.rank, traceback="\n".join(printed))
 
 

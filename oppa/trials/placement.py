@@ -59,7 +59,7 @@ def environment(runner: Runner, study: str, *, packages: Path) -> dict[str, str]
     own = environments.variables(runner.python, packages) if runner.isolated else {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     paths = [str(catalog.client()), own["PYTHONPATH"]]
     return {
-        **os.environ,
+        **environments.inherited(),
         **threads,
         "PATH": os.environ.get("PATH", os.defpath),
         "PYTHONUNBUFFERED": "1",
@@ -85,11 +85,11 @@ def place(runner: Runner, spec: TrialSpec, folder: Path, seat: Seat, *, warm: bo
     world, ranks = spec.configuration.devices, seat.ranks(spec)
     argv = None if warm else runner.argv(nproc=len(ranks), folder=folder)
     names = [[str(group)] for group in groups.ranks] if groups else [[]] * len(ranks)
-    told = {"OPPA_TRIAL": str(folder), **_interfaces(seat)}
+    shared = {"OPPA_TRIAL": str(folder), **_interfaces(seat)}
     if runner.command:
-        return [RankPlacement(rank=None, world=world, argv=argv, environment=told | _torchrun(seat, spec), groups=names[0])]
+        return [RankPlacement(rank=None, world=world, argv=argv, environment=shared | _torchrun(seat, spec), groups=names[0])]
     common = {
-        **told,
+        **shared,
         "OPPA_RENDEZVOUS": seat.rendezvous,
         "MASTER_ADDR": seat.master,
         "MASTER_PORT": str(seat.port),

@@ -49,15 +49,17 @@ def root_cause(stderr: str) -> RootCause | None:
     first = {int(rank): int(code) for rank, code in ROOT.findall(text)}  # each host has its own torchrun, which names one rank
     killed = [(rank, -code) for rank, code in first.items() if code < 0 and -code != signal.SIGTERM]
     rank = next(iter(first), None)
-    told = list(_exceptions(text.splitlines()))
-    own = [each for each in told if not _is_wrapper(each)]
+    exceptions = list(_exceptions(text.splitlines()))
+    own = [each for each in exceptions if not _is_wrapper(each)]
     primary = [each for each in own if not SECONDARY.search(each.line)]
     if named := [each for each in primary if each.rank in first]:
         return named[-1]
     if killed:
         return RootCause(line=f"rank {killed[0][0]} was killed by {_name(killed[0][1])}", rank=killed[0][0], signal=killed[0][1])
     if ours := primary or [each for each in own if each.rank in (None, rank)]:
-        chosen = ours[0 if len(own) < len(told) else -1]  # under a launcher ranks fail one after the other, so the first one is the cause
+        chosen = ours[
+            0 if len(own) < len(exceptions) else -1
+        ]  # under a launcher ranks fail one after the other, so the first one is the cause
         return dataclasses.replace(chosen, rank=rank if chosen.rank is None else chosen.rank)
     line = _last_line(text)
     return RootCause(line=line, rank=rank, raised=False) if line else next(iter(own), None)

@@ -7,33 +7,51 @@ import dataclasses
 import importlib.util
 import shutil
 import sys
-import tomllib
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from oppa.errors import EnvironmentLackingError, InputError, nearest
 from oppa.problem.candidates import enumerate_candidates
 from oppa.problem.command import LaunchCommand, names_in
 from oppa.problem.configuration import PARAMETERS
+from oppa.problem.declaration import DeclaredTable, read
 from oppa.problem.space import SearchSpace
 from oppa.trials import environments
 
 MANIFEST = "runner.toml"
 
-_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "name": (str, "a string"),
-    "description": (str, "a string"),
-    "program": (str, "a string"),
-    "run": (str, "a string"),
-    "command": (list, "a list of strings"),
-    "warm": (bool, "true or false"),
-    "in_process": (bool, "true or false"),
-    "search_space": (str, "a string"),
-    "parameters": (list, "a list of strings"),
-    "environment": (dict, "a table of strings"),
-    "grace_s": ((int, float), "a number of seconds"),
-    "requires": (list, "a list of strings"),
-}
+
+def _parameter(name: str) -> str:
+    if name not in PARAMETERS:
+        facts = {"message": f"unknown parameter `{name}`", "hint": nearest(name, PARAMETERS)}
+        raise PydanticCustomError("quantity", "{message}", facts)
+    return name
+
+
+class RunnerManifest(DeclaredTable):
+    """Validates a `runner.toml`."""
+
+    name: str | None = None
+    description: str = ""
+    program: str | None = None
+    run: str | None = None
+    command: list[str] = Field(default_factory=list)
+    warm: bool = False
+    in_process: bool = False
+    search_space: str = ""
+    parameters: list[Annotated[str, AfterValidator(_parameter)]] = Field(default_factory=list)
+    environment: dict[str, str] = Field(default_factory=dict)
+    grace_s: Annotated[float, Field(ge=0)] | None = None
+    requires: list[str] = Field(default_factory=list)
+
+    def record(self, folder: Path) -> "Runner":
+        """Return the runner that a folder with this manifest holds."""
+        lists = {key: tuple(getattr(self, key)) for key in ("command", "parameters", "requires")}
+        programs = {key: folder / name if (name := getattr(self, key)) else None for key in ("program", "run")}
+        return Runner(**{**self.model_dump(), "name": self.name or folder.name, **lists, **programs, "folder": folder})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +95,7 @@ class Runner:
     def for_runs(self) -> Self:
         """Return the runner that trains runs; raises InputError if it has no `run` program."""
         if self.run is None:
-            raise InputError(f"the runner `{self.name}` runs trials, and cannot train a run", hint='use `[runner] name = "torch"`')
+            raise InputError(f"the runner `{self.name}` runs trials only, and cannot train a run", hint='use `[runner] name = "torch"`')
         return dataclasses.replace(self, program=self.run)
 
     def argv(self, *, nproc: int, folder: Path) -> list[str]:
@@ -97,14 +115,9 @@ def load_runner(folder: Path) -> Runner:
         EnvironmentLackingError: a module or a command is not installed, or the environment is not made.
     """
     path = folder / MANIFEST
-    try:
-        values = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"`{folder}` is no runner: it has no `{MANIFEST}`", hint="write one, or name a runner of the catalog") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"`{path}` is not TOML: {error}") from None
-    _check_keys(path, values)
-    runner = _runner(folder.resolve(), values)
+    if not path.is_file():
+        raise InputError(f"`{folder}` is not a runner: it has no `{MANIFEST}`", hint="write one, or use a runner of the catalog")
+    runner = read(RunnerManifest, path, error=InputError).record(folder.resolve())
     _check_start(path, runner)
     if own := environments.environment(runner.folder):
         runner = dataclasses.replace(runner, python=own.require())
@@ -117,44 +130,24 @@ def find_program(word: str) -> Path:
     if found := shutil.which(word):
         return Path(found).absolute()
     if own := shutil.which(word, path=str(Path(sys.executable).parent)):
-        message = f"the command starts `{word}`, which PATH does not find; the one beside oppa is another environment's"
-        hint = f"activate your environment, or name its `{word}` by the absolute path; if oppa's own is meant, write `{own}`"
+        message = f"the command starts `{word}`, which is not on PATH; oppa's own environment has one, but it is not used"
+        hint = f"activate your environment, or give the absolute path of its `{word}`; to use oppa's own, write `{own}`"
         raise EnvironmentLackingError(message, hint=hint)
-    hint = "install it, activate the environment that has it, or name it by its absolute path"
+    hint = "install it, activate the environment that has it, or give its absolute path"
     raise EnvironmentLackingError(f"the command starts `{word}`, which is not installed", hint=hint)
 
 
 def require_program(command: LaunchCommand, space: SearchSpace) -> None:
-    """Check that trials can start a launch line, and that it has words for every value that is searched.
+    """Check that trials can start a launch line, and that it has an entry for every value in the search.
 
     Raises:
         EnvironmentLackingError: PATH does not find the program.
-        JobError: a value has no words.
+        JobError: a value has no entry.
     """
     if not any(names_in(command.argv[0])):
         find_program(command.argv[0])
     if command.worded:
         command.require_words_for(enumerate_candidates(space))
-
-
-def _check_keys(path: Path, values: dict[str, Any]) -> None:
-    for key, value in values.items():
-        if key not in _KINDS:
-            raise InputError(f"`{path}`: unknown key `{key}`", hint=nearest(key, _KINDS))
-        kind, words = _KINDS[key]
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
-        right = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
-        if not right or not all(isinstance(item, str) for item in items):
-            raise InputError(f"`{path}`: `{key} = {value!r}` is not {words}")
-    for parameter in values.get("parameters", []):
-        if parameter not in PARAMETERS:
-            raise InputError(f"`{path}`: unknown parameter `{parameter}`", hint=nearest(parameter, PARAMETERS))
-
-
-def _runner(folder: Path, values: dict[str, Any]) -> Runner:
-    lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
-    programs: dict[str, Path] = {key: folder / values[key] for key in ("program", "run") if key in values}
-    return Runner(**{"name": folder.name, **values, **lists, **programs, "folder": folder})
 
 
 def _check_start(path: Path, runner: Runner) -> None:
@@ -163,7 +156,7 @@ def _check_start(path: Path, runner: Runner) -> None:
         _check_in_process(path, runner)
         return
     if runner.program is None and not runner.command:
-        raise InputError(f"`{path}` says neither `program` nor `command`", hint='add `program = "train.py"`')
+        raise InputError(f"`{path}` has neither `program` nor `command`", hint='add `program = "train.py"`')
     for key, program in (("program", runner.program), ("run", runner.run)):
         if program is not None and not program.is_file():
             raise InputError(f'`{path}`: `{key} = "{program.name}"` does not exist', hint=f"write `{program}`")
@@ -175,20 +168,20 @@ def _check_start(path: Path, runner: Runner) -> None:
         runner.argv(nproc=1, folder=runner.folder)
     except (KeyError, ValueError, IndexError) as error:
         hint = "use {python}, {program}, {nproc} or {folder}; write {{ and }} for braces"
-        raise InputError(f"`{path}`: `command` has a placeholder that is not known: {error}", hint=hint) from None
+        raise InputError(f"`{path}`: `command` has an unknown placeholder: {error}", hint=hint) from None
 
 
 def _check_in_process(path: Path, runner: Runner) -> None:
     given = {"program": runner.program, "command": runner.command, "warm": runner.warm}
     for key, value in given.items():
         if value:
-            raise InputError(f"`{path}`: `in_process = true` starts nothing, so it has no `{key}`", hint="remove one of them")
+            raise InputError(f"`{path}`: `in_process = true` starts nothing, so `{key}` has no effect", hint="remove one of them")
 
 
 def _check_installed(runner: Runner) -> None:
     lacking = [module for module in runner.requires if importlib.util.find_spec(module) is None]
     if lacking and not runner.isolated:
-        hint = f"install it beside oppa: `{sys.executable} -m pip install {' '.join(lacking)}`"
+        hint = f"install it in oppa's environment: `{sys.executable} -m pip install {' '.join(lacking)}`"
         raise EnvironmentLackingError(f"the runner `{runner.name}` needs the module `{lacking[0]}`, which is not installed", hint=hint)
     if runner.in_process:
         return

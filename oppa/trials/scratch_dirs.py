@@ -1,4 +1,4 @@
-"""Name the folders that a tuner makes outside its study, so that a later sweep can tell which tuner made them.
+"""Name the folders that a tuner makes outside its study, so that a later clean-up can identify the tuner that made them.
 
 The form is oppa-<first letters of the study's id>-<the tuner's process id>-<its start time>-<random>.
 """

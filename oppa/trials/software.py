@@ -1,6 +1,6 @@
 """Finds the software that a runner's trials run on, as the user's own PATH finds it.
 
-oppa's own environment never stands in for a program that PATH does not find: the user's program would run on another torch.
+oppa's own environment never replaces a program that PATH does not find: the user's program would run on another torch.
 
 A shim, such as pyenv's `shims/torchrun`, chooses a version each time it starts. The program that it chooses is found and recorded instead.
 """
@@ -62,8 +62,8 @@ def require_same(folder: Path, problem: Problem, now: Software | None) -> None:
     if problem.software is None or now is None:
         return
     for name, then, here in problem.software.differences(now):
-        hint = f"activate the environment that it ran on, {problem.software.interpreter}; or name another folder, for a new study"
-        raise StudyError(f"the study in `{folder}` was measured with {name} {then}, and here it is {here}", hint=hint)
+        hint = f"activate the environment that it ran on, {problem.software.interpreter}; or name another folder to begin a new study"
+        raise StudyError(f"the study in `{folder}` was measured with {name} {then}, but this environment has {here}", hint=hint)
 
 
 def _started_by(words: Sequence[str]) -> Software:
@@ -104,11 +104,11 @@ def _path() -> str:
 def _chosen_by_shim(program: Path) -> Path:
     """Return the program that a shim starts: the one of its name in the interpreter's folder. Return any other program unchanged."""
     is_python = bool(_PYTHON.fullmatch(program.name))
-    asked = program if is_python else program.with_name("python")
-    if not is_python and (not asked.exists() or _named_in(_head(program))):
+    interpreter = program if is_python else program.with_name("python")
+    if not is_python and (not interpreter.exists() or _named_in(_head(program))):
         return program
     try:
-        software, set_by_it = _answer(asked)
+        software, set_by_it = _answer(interpreter)
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
         return program
     python = Path(software.python)
@@ -123,8 +123,8 @@ def _interpreter(program: Path) -> Path | None:
     if named := _named_in(_head(program)):
         found = shutil.which(named)
         return Path(found or named).absolute()
-    beside = program.with_name("python")
-    return beside if program.name in LAUNCHERS and beside.exists() else None
+    sibling = program.with_name("python")
+    return sibling if program.name in LAUNCHERS and sibling.exists() else None
 
 
 def _head(program: Path) -> list[str]:
@@ -161,7 +161,7 @@ def _ask(python: Path, word: str) -> Software:
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
         *_, reason = ["", *str(getattr(error, "stderr", "") or error).strip().splitlines()]
         message = f"`{word}` runs on the interpreter `{python}`, which does not start: {reason}"
-        raise EnvironmentLackingError(message, hint="repair its environment, or name another program") from None
+        raise EnvironmentLackingError(message, hint="repair its environment, or use another program") from None
 
 
 def _answer(python: Path) -> tuple[Software, set[str]]:
@@ -173,7 +173,7 @@ def _answer(python: Path) -> tuple[Software, set[str]]:
         OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError: the interpreter does not start, or does not answer.
     """
     given = {**os.environ, "PYTHONSAFEPATH": "1"}
-    said = subprocess.run(
+    completed = subprocess.run(
         [str(python), "-c", _ASK],
         env=given,
         stdin=subprocess.DEVNULL,
@@ -182,6 +182,6 @@ def _answer(python: Path) -> tuple[Software, set[str]]:
         timeout=ANSWER_S,
         check=True,
     )
-    answer = json.loads(said.stdout.strip().splitlines()[-1])
+    answer = json.loads(completed.stdout.strip().splitlines()[-1])
     changed = {name for name, value in answer["environment"].items() if given.get(name) != value and not _MANAGED.fullmatch(name)}
     return Software(**answer["software"]), changed

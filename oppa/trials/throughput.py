@@ -79,9 +79,9 @@ def _checked(step_times_s: Sequence[float]) -> NDArray[np.float64]:
     times = np.asarray(step_times_s, dtype=np.float64)
     for step, time_s in enumerate(times):
         if not (np.isfinite(time_s) and time_s > 0):
-            raise MeasurementError(f"step {step} took {time_s} s", hint="a step time is finite and positive: look at the runner's clock")
+            raise MeasurementError(f"step {step} took {time_s} s", hint="check the runner's clock: a step time is finite and positive")
     if len(times) < 2:
-        raise MeasurementError(f"{len(times)} steps are no measurement: the first is a warm-up", hint="run at least 2 steps")
+        raise MeasurementError(f"{len(times)} steps are too few for a measurement: the first is a warm-up", hint="run at least 2 steps")
     return times
 
 

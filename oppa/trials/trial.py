@@ -50,7 +50,7 @@ def run_trial(
     spec: TrialSpec,
     *,
     limits: Limits,
-    judge: StopRule | None = None,
+    stop_rule: StopRule | None = None,
     on_step: Callable[[Measurement], None] = lambda _: None,
     on_tick: Callable[[], None] = lambda: None,
     hang_s: float = HANG_S,
@@ -58,7 +58,7 @@ def run_trial(
     """Run a trial in `folder` to its end once no other trial uses the devices; no process of it is left running.
 
     Args:
-        judge: Called after new steps. Once it returns True, the trial stops at the next step boundary as `terminated_early`.
+        stop_rule: Called after new steps. Once it returns True, the trial stops at the next step boundary as `terminated_early`.
         on_step: Called with each measurement when it is read.
         on_tick: Called every few milliseconds. An exception that it raises ends the trial and is passed on.
         hang_s: The shortest silence after a step that can be a hang, in seconds.
@@ -71,7 +71,7 @@ def run_trial(
         spec.write(folder)
         (folder / trial_folder.MEASUREMENTS).touch()  # a network file system may hide a file for seconds that was missing once
     with launcher.devices(spec, on_tick):
-        monitor = TrialMonitor(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, judge=judge, on_step=on_step)
+        monitor = TrialMonitor(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, stop_rule=stop_rule, on_step=on_step)
         result = _result(monitor, _run(launcher, folder, spec, monitor, limits=limits, on_tick=on_tick))
     if result.outcome == "failed":
         _check_space(folder)
@@ -116,7 +116,7 @@ def _verdict(folder: Path, spec: TrialSpec, monitor: TrialMonitor, exit: Exit, *
         steps=len(monitor.measurements),
         wanted=spec.steps,
         enough=limits.q_min,
-        asked_to_stop=monitor.asked_to_stop,
+        stop_requested=monitor.stop_requested,
         kernel_oom=kernel_oom,
         last_words=logs.last_words(folder / logs.STDERR),
         root=output.failure(folder) if crashed else None,

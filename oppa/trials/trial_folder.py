@@ -15,10 +15,10 @@ The folder holds these files:
 import dataclasses
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from oppa.atomic_write import write_atomically
 from oppa.errors import MeasurementError
 from oppa.problem.cluster import Cluster
 from oppa.problem.command import LaunchCommand
@@ -131,7 +131,7 @@ class MeasurementReader:
 
 
 def read_report(folder: Path) -> Report | None:
-    """Return the program's own `outcome.json`, or None if it wrote none; raises MeasurementError if the file is no report."""
+    """Return the program's own `outcome.json`, or None if it wrote none; raises MeasurementError if the file is not a report."""
     try:
         text = (folder / REPORT).read_bytes()
     except FileNotFoundError:
@@ -139,14 +139,12 @@ def read_report(folder: Path) -> Report | None:
     try:
         return Report(**_known(Report, json.loads(text)))
     except (ValueError, TypeError) as error:
-        raise MeasurementError(f"`{REPORT}` is no report: {error}") from error
+        raise MeasurementError(f"`{REPORT}` is not a report: {error}") from error
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Write a JSON file atomically: whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(values, indent=1) + "\n")
-    draft.replace(path)
+    """Write a JSON file atomically: whole or not at all. It may be lost if the machine fails."""
+    write_atomically(path, (json.dumps(values, indent=1) + "\n").encode(), durable=False)
 
 
 _KINDS: dict[type, dict[str, Any]] = {
@@ -160,7 +158,7 @@ def _measurement(line: bytes) -> Measurement:
         measurement = Measurement(**_known(Measurement, json.loads(line)))
         valid = math.isfinite(measurement.step_time_s) and measurement.step_time_s > 0
     except (ValueError, TypeError) as error:
-        raise MeasurementError(f"`{MEASUREMENTS}` has a line that is no measurement: {error}") from error
+        raise MeasurementError(f"`{MEASUREMENTS}` has a line that is not a measurement: {error}") from error
     if not valid:
         raise MeasurementError(f"step {measurement.step} took {measurement.step_time_s} s")
     return measurement

@@ -49,7 +49,7 @@ def verdict(
     steps: int,
     wanted: int,
     enough: int,
-    asked_to_stop: bool,
+    stop_requested: bool,
     kernel_oom: bool,
     last_words: str,
     root: RootCause | None = None,
@@ -61,7 +61,7 @@ def verdict(
         steps: Steps reported.
         wanted: Steps of a complete trial.
         enough: Steps after which a program may end by itself.
-        asked_to_stop: True if oppa asked the program to stop early.
+        stop_requested: True if oppa requested the program to stop early.
         kernel_oom: True if the kernel killed a process for lack of memory during the trial.
         last_words: The end of stderr, shown if nothing better is known.
         root: The reason of a failure that stderr gives.
@@ -83,7 +83,7 @@ def verdict(
         return min(signs, key=lambda sign: sign.time).verdict
     if steps >= wanted:
         return TrialVerdict(outcome="completed")
-    if asked_to_stop:
+    if stop_requested:
         return TrialVerdict(outcome="terminated_early")
     if steps >= max(enough, FEWEST):
         return TrialVerdict(outcome="completed")
@@ -97,7 +97,7 @@ def _had_done_its_steps(report: Report | None, first: ProcessExit) -> bool:
 
 def _reported(report: Report) -> TrialVerdict:
     outcome: Outcome = "out_of_memory" if report.outcome == "out_of_memory" else "failed"
-    strange = f"reported the outcome `{report.outcome}`, which is not a program's to report"
+    strange = f"reported the outcome `{report.outcome}`, which programs must not report"
     cause = report.cause if report.outcome == outcome else strange
     return TrialVerdict(outcome=outcome, cause=cause, rank=report.rank, traceback=report.traceback)
 

@@ -1,6 +1,6 @@
 """Computes the expected loss of goodput under uncertainty: of the choice that is made, against the best that there may be.
 
-The noise scale that training will show is not known beforehand. It is assumed log-uniform over a range, and put on a grid. At each noise
+The noise scale of training is unknown beforehand. It is assumed log-uniform over a range, and put on a grid. At each noise
 scale a controller chooses the row with the largest predicted goodput (COPUS eq. 7) among the allowed ones. These are the rows that ran,
 and those that are predicted to fit safely. Rows that are not known well, or may not fit, may be better.
 
@@ -25,7 +25,7 @@ from oppa.tuning.surrogate.map_fit import cholesky
 
 NOISE_SCALES = 24
 BEYOND = 4.0
-"""The noise scale lies between the smallest batch over this and the largest times this; beyond, the choice hardly changes."""
+"""The noise scale is between the smallest batch over this and the largest times this; beyond, the choice hardly changes."""
 DRAWS = 512
 NODES = 21
 

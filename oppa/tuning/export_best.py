@@ -22,7 +22,7 @@ _README = """\
 # {name}: {id}
 
 {own}{exported}{refused}"""
-_EXPORTED = "\nIn the words of frameworks, each folder with a `run.sh` that says how it is used:\n\n"
+_EXPORTED = "\nThe configuration for other frameworks; the `run.sh` of each folder describes its use:\n\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,5 +95,7 @@ def _readme(exported: ExportedBest, problem: Problem, configuration: Configurati
         id=configuration.id,
         own=f"`{_start(problem, script)}` starts the job as its trials were.\n" if script else "Its trials were simulated.\n",
         exported=_EXPORTED + "".join(f"- `{name}/`\n" for name in exported.exported) if exported.exported else "",
-        refused="\nNot these:\n\n" + "".join(f"- {why}\n" for why in exported.refused.values()) if exported.refused else "",
+        refused="\nFrameworks that cannot run it:\n\n" + "".join(f"- {why}\n" for why in exported.refused.values())
+        if exported.refused
+        else "",
     )

@@ -1,7 +1,7 @@
 """Runs `oppa profile`: trials until the table is precise enough, and the table after each of them.
 
-The table lies in the study's folder, and is written before each trial and at the end. However a profile ends, it leaves a valid table
-that states what it rests on.
+The table is in the study's folder. It is written before each trial and at the end. However a profile ends, it leaves a valid table
+that states its origin.
 """
 
 import math
@@ -10,6 +10,7 @@ from collections.abc import Sequence, Set
 from typing import Protocol
 
 from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
 from oppa.study import Prediction, Trial
 from oppa.table import Origin, Table, TableRow
 from oppa.table.origin import Method
@@ -53,19 +54,19 @@ class Keeper:
     def __init__(
         self, executor: TrialExecutor, candidates: Candidates, profiler: Profiler, *, bound: float, command: str, simulated: bool
     ) -> None:
-        self._sitting, self._candidates, self._profiler = executor, candidates, profiler
+        self._executor, self._candidates, self._profiler = executor, candidates, profiler
         self._bound, self._command, self._simulated = bound, command, simulated
 
     def table(self, *, complete: bool) -> Table | None:
         """Return the present table; None before anything was measured."""
-        trials = searched(self._sitting.study.trials())
+        trials = searched(self._executor.study.trials())
         if not (known := self._profiler.known()):
             return None
         method, loss = _method(self._profiler), loss_of(self._profiler)
         origin = Origin.of(
-            self._sitting.problem,
+            self._executor.problem,
             simulated=self._simulated,
-            study=self._sitting.study.uuid,
+            study=self._executor.study.uuid,
             method=method,
             complete=complete,
             loss_bound=self._bound if method == "active" else None,
@@ -83,7 +84,7 @@ class Keeper:
         """Write the present table to the study's folder, and return it."""
         table = self.table(complete=complete)
         if table is not None:
-            table.write(self._sitting.study.folder)
+            table.write(self._executor.study.folder)
         return table
 
 
@@ -93,7 +94,7 @@ class Kept:
     def __init__(self, profiler: Profiler, keeper: Keeper) -> None:
         self._profiler, self._keeper = profiler, keeper
         self.exhausted = False
-        """True if the profiler suggested nothing when last asked."""
+        """True if the profiler suggested nothing at its last call."""
 
     def suggest(self, taken: Set[int]) -> int | None:
         """Return the profiler's suggestion, once the table that led to it is on disk."""
@@ -125,6 +126,21 @@ def profile(executor: TrialExecutor, candidates: Candidates, profiler: Profiler,
         if profiler.satisfied and kept.exhausted:
             reason = "the expected loss of goodput is within its bound at every noise scale"
     return keeper.write(complete=kept.exhausted), reason
+
+
+def make_profiler(problem: Problem, candidates: Candidates, *, exhaustive: bool, seed: int, bound: float) -> Profiler:
+    """Return the profiler that measures every candidate, or the one that measures those that could change a decision.
+
+    Args:
+        seed: Seed of random choices.
+        bound: Expected loss of goodput, as a share, at which the latter ends.
+    """
+    return ExhaustiveProfiling(problem, candidates) if exhaustive else ActiveProfiling(problem, candidates, seed=seed, bound=bound)
+
+
+def seconds_of_all(profiler: Profiler) -> float | None:
+    """Return the estimated seconds that trials of all candidates would take; None if they are all due anyway."""
+    return profiler.seconds_of_all() if isinstance(profiler, ActiveProfiling) else None
 
 
 def rows(known: Sequence[Known], candidates: Candidates, trials: Sequence[Trial]) -> list[TableRow]:

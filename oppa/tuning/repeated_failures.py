@@ -1,4 +1,4 @@
-"""Ends a search whose program cannot start: several trials in a row failed alike before their first step.
+"""Ends a search whose program cannot start: several trials in a row failed in the same way before their first step.
 
 Trials that ran out of memory neither count nor interrupt the row. A trial that took a step interrupts it.
 """
@@ -21,38 +21,38 @@ TAIL = 5
 
 
 class RepeatedFailureError(InfeasibleError):
-    """No trial took a step, and the last ones failed alike."""
+    """No trial took a step, and the last ones failed in the same way."""
 
 
 def repeated(recent: Sequence[Trial], known: Sequence[Trial], *, command: bool) -> list[Trial]:
-    """Return the last of the recent trials if enough of them failed alike and no parameter explains it; else none.
+    """Return the last of the recent trials if enough of them failed in the same way and no parameter explains it; else none.
 
     Args:
         known: All trials. Those that took a step show which values of parameters work.
         command: The program is the user's own. If it prints nothing readable, it runs into its time limit.
     """
-    alike: list[Trial] = []
+    failures: list[Trial] = []
     for trial in reversed([trial for trial in recent if trial.counts and trial.outcome != "out_of_memory"]):
-        if not _fruitless(trial, command=command) or (alike and _kind(trial) != _kind(alike[0])):
+        if not _fruitless(trial, command=command) or (failures and _kind(trial) != _kind(failures[0])):
             break
-        alike.insert(0, trial)
-    return [] if len(alike) < ALIKE or _is_explained(alike, known) else alike
+        failures.insert(0, trial)
+    return [] if len(failures) < ALIKE or _is_explained(failures, known) else failures
 
 
-def in_words(alike: Sequence[Trial]) -> str:
+def in_words(failures: Sequence[Trial]) -> str:
     """Return what happened, in one sentence."""
-    return f"{len(alike)} trials in a row failed alike before their first step: {alike[-1].cause}"
+    return f"{len(failures)} trials in a row failed in the same way before their first step: {failures[-1].cause}"
 
 
-def error(alike: Sequence[Trial], study: Study, problem: Problem) -> RepeatedFailureError:
+def error(failures: Sequence[Trial], study: Study, problem: Problem) -> RepeatedFailureError:
     """Return the error that ends a search in which no trial has taken a step, with a hint at the remedy."""
-    last = alike[-1]
+    last = failures[-1]
     lines = [f"  {line}" for line in last.traceback.splitlines()[-TAIL:]]
     shown = "\n".join(["the last lines of its output:"] * _is_silent(last) + lines)
-    where = f"`{study.folder / 'trials' / last.folder_name}` has the command and all that it printed"
-    again = f"then the same command with the study `{study.folder}` goes on; a changed job or launch line begins a new one"
+    where = f"`{study.folder / 'trials' / last.folder_name}` contains the command and its output"
+    again = f"then run the same command with the study `{study.folder}` to continue; a changed job or launch line begins a new study"
     return RepeatedFailureError(
-        in_words(alike) + (f"\n\n{shown}" if lines else ""), hint=f"{where}\n      {_remedy(last, problem)}\n      {again}"
+        in_words(failures) + (f"\n\n{shown}" if lines else ""), hint=f"{where}\n      {_remedy(last, problem)}\n      {again}"
     )
 
 
@@ -60,7 +60,7 @@ def _remedy(trial: Trial, problem: Problem) -> str:
     if problem.command is None or not _is_silent(trial):
         return "correct what fails there, or exclude the values that cannot run under [space.parameters];"
     if problem.command.steps is None:
-        return "report each step with `trial.step(...)`, or declare under [command.steps] how its output reads;"
+        return "report each step with `trial.step(...)`, or declare under [command.steps] how to read its output;"
     late = "; raise `trial_time` if it takes longer to start" if trial.outcome == "timed_out" else ""
     return f"correct [command.steps], and let the program print every step, unbuffered{late};"
 
@@ -79,8 +79,8 @@ def _kind(trial: Trial) -> str:
     return VARYING.sub("", trial.cause)
 
 
-def _is_explained(alike: Sequence[Trial], known: Sequence[Trial]) -> bool:
+def _is_explained(failures: Sequence[Trial], known: Sequence[Trial]) -> bool:
     """Return whether the failures share a parameter value that no trial with a step had: it may be the cause, and others may run."""
     ran = [trial.configuration for trial in known if trial.step_times_s]
-    shared = {name: {getattr(trial.configuration, name) for trial in alike} for name in PARAMETERS}
+    shared = {name: {getattr(trial.configuration, name) for trial in failures} for name in PARAMETERS}
     return bool(ran) and any(len(own) == 1 and not own & {getattr(each, name) for each in ran} for name, own in shared.items())

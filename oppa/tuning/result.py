@@ -25,6 +25,22 @@ BASELINES = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A configuration that took part in the comparison, and its throughput."""
+
+    configuration: Configuration
+    steps_per_s: float | None
+    """Geometric mean over its repeats, in steps per second; None before the first repeat."""
+    steps_per_s_search: float | None
+    """Throughput of its trial in the search, in steps per second."""
+    memory_bytes: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {**dataclasses.asdict(self), "configuration": self.configuration.to_dict()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     """The winner, and what it was compared with: the user's baseline, else the default; None if there is no such configuration."""
 
@@ -36,7 +52,7 @@ class SearchResult:
     baseline: Configuration | None = None
     """The user's present configuration."""
     failure: Trial | None = None
-    """The failed trial of the baseline, if the default stands in for it."""
+    """The failed trial of the baseline, if the default replaces it."""
 
     @property
     def pairing(self) -> str:
@@ -67,6 +83,16 @@ class SearchResult:
         """Return the repeats of a trial's configuration."""
         return self.repeats.get(trial.configuration, ())
 
+    def contender(self, trial: Trial) -> Contender:
+        """Return a trial's configuration with the throughput of its repeats."""
+        verified = rates(self.repeats_of(trial))
+        return Contender(
+            configuration=trial.configuration,
+            steps_per_s=statistics.geometric_mean(verified) if verified else None,
+            steps_per_s_search=trial.steps_per_s,
+            memory_bytes=trial.memory_bytes,
+        )
+
     def missing(self, repeats: int) -> Configuration | None:
         """Return the configuration whose repeat is due; None when each has `repeats`. They take turns; the order reverses every round."""
         done = min(map(len, self.repeats.values()))
@@ -84,14 +110,14 @@ def find_winner(executor: TrialExecutor, candidates: Candidates, designer: Desig
     """Find a default that fits, then repeat it, the fastest and the second until the winner is verified; None if nothing fits.
 
     Raises:
-        RepeatedFailureError: no trial took a step, and the last ones failed alike.
+        RepeatedFailureError: no trial took a step, and the last ones failed in the same way.
     """
     study, repeats, baseline = executor.study, executor.problem.limits.repeats, executor.problem.baseline
     while True:
         study.recover()
         trials, running = study.trials(), study.running()
         result = current(trials, candidates, repeats, baseline)
-        executor.failing_alike(trials)
+        executor.failing_repeatedly(trials)
         if (default := untried_default(trials, candidates, baseline)) is not None:
             due, purpose, pairing = candidates.configuration(default), BASELINE, None
         elif result is None or (repeat := result.missing(repeats)) is None:
@@ -119,7 +145,7 @@ def untried_default(trials: Sequence[Trial], candidates: Candidates, baseline: C
 
 
 def usual_order(candidates: Candidates, baseline: Configuration | None) -> list[int]:
-    """Return the candidates that stand for "not tuned", in the order in which they are tried: the user's baseline comes first."""
+    """Return the candidates that represent "not tuned", in the order in which they are tried: the user's baseline comes first."""
     return [*([candidates.index_of(baseline)] if baseline else []), *map(int, candidates.default_order())]
 
 
@@ -196,17 +222,17 @@ def to_json(study: Study, result: SearchResult | None, why_ended: str | None, le
     trials = study.trials()
     listed = {purpose: [trial_json(trial) for trial in trials if trial.purpose == purpose] for purpose in (VERIFICATION, BASELINE, SEARCH)}
     same = result is not None and result.default is not None and result.default.configuration == result.best.configuration
-    usual = {result.usual: _summary(result, result.default)} if result and result.default else {}
+    usual = {result.usual: result.contender(result.default).to_dict()} if result and result.default else {}
     compared, lead, predicted = result and result.speed_up, result and result.margin, track_record(trials)
     return {
         "study": str(study.folder),
         "software": study.meta["problem"].get("software"),
         "ended": why_ended,
-        "best": result and _summary(result, result.best),
+        "best": result and result.contender(result.best).to_dict(),
         "default": usual.get("default"),
         "baseline": usual.get("baseline"),
         "baseline_failure": result and result.failure and trial_json(result.failure),
-        "runner_up": result and result.runner_up and _summary(result, result.runner_up),
+        "runner_up": result and result.runner_up and result.contender(result.runner_up).to_dict(),
         "gain": compared.ratio.value if compared else 1.0 if same else None,
         "gain_interval": [compared.ratio.low, compared.ratio.high] if compared else None,
         "tied": compared.tied if compared else True if same else None,
@@ -242,13 +268,3 @@ def trial_json(trial: Trial) -> dict[str, Any]:
 def rates(repeats: Sequence[Trial]) -> list[float]:
     """Return the measured throughputs of trials, steps per second."""
     return [trial.steps_per_s for trial in repeats if trial.steps_per_s]
-
-
-def _summary(result: SearchResult, trial: Trial) -> dict[str, Any]:
-    verified = rates(result.repeats_of(trial))
-    return {
-        "configuration": trial.configuration.to_dict(),
-        "steps_per_s": statistics.geometric_mean(verified) if verified else None,
-        "steps_per_s_search": trial.steps_per_s,
-        "memory_bytes": trial.memory_bytes,
-    }

@@ -58,7 +58,7 @@ class RunTrial(Protocol):
         spec: TrialSpec,
         *,
         limits: Limits,
-        judge: StopRule | None,
+        stop_rule: StopRule | None,
         on_step: Callable[[Measurement], None],
         on_tick: Callable[[], None],
     ) -> TrialResult:
@@ -82,15 +82,15 @@ class TrialExecutor:
         self._simulated = simulated
         earlier = study.trials()
         self._earlier = {trial.id for trial in earlier}
-        self.mended = {trial.id for trial in ([] if simulated else self._alike(earlier, earlier))}
-        """Trials that ended the previous session because they failed alike; their configurations may run by now."""
+        self.mended = {trial.id for trial in ([] if simulated else self._repeated(earlier, earlier))}
+        """Trials that ended the previous session because they failed in the same way; their configurations may run by now."""
 
     def spent_s(self) -> float:
         """Return the seconds that the search took so far, over all sessions."""
         return sum(trial.seconds for trial in self.study.trials()) if self._simulated else self.study.spent_s()
 
-    def run(self, lease: Lease, *, judge: StopRule | None = None, trial_time_s: float | None = None) -> TrialResult | None:
-        """Run a leased trial to its end, or until its judge stops it; None if another tuner took it over meanwhile.
+    def run(self, lease: Lease, *, stop_rule: StopRule | None = None, trial_time_s: float | None = None) -> TrialResult | None:
+        """Run a leased trial to its end, or until its stop rule ends it; None if another tuner took it over meanwhile.
 
         Raises:
             BaseException: whatever `tick` raises, after all processes of the trial are gone and it is recorded as interrupted.
@@ -102,7 +102,7 @@ class TrialExecutor:
                 self.study.trial_folder(lease),
                 TrialSpec.of(self.problem, lease.configuration, study=self.study.uuid, trial=lease.trial, steps=limits.q_max),
                 limits=dataclasses.replace(limits, trial_time_s=trial_time_s or limits.trial_time_s),
-                judge=judge,
+                stop_rule=stop_rule,
                 on_step=self._watcher.stepped,
                 on_tick=self._heartbeat(lease),
             )
@@ -111,23 +111,23 @@ class TrialExecutor:
             return None
         except BaseException as reason:
             with contextlib.suppress(OppaError):  # it has ended already, or the disk is full: a later start recovers the lease
-                self.study.interrupt(lease, "interrupted by the user" if isinstance(reason, KeyboardInterrupt) else f"broken off: {reason}")
+                self.study.interrupt(lease, "interrupted by the user" if isinstance(reason, KeyboardInterrupt) else f"aborted: {reason}")
             raise
         self._watcher.ended(lease, result)
         return result
 
-    def failing_alike(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Return the last trials of this session if enough of them failed alike before their first step; none if trials are simulated.
+    def failing_repeatedly(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Return the last trials of this session if enough of them failed in the same way before their first step; none if simulated.
 
         Raises:
             RepeatedFailureError: if no trial of the study has taken a step, either.
         """
-        alike = [] if self._simulated else self._alike([trial for trial in trials if trial.id not in self._earlier], trials)
-        if alike and not any(trial.step_times_s for trial in trials):
-            raise repeated_failures.error(alike, self.study, self.problem)
-        return alike
+        failures = [] if self._simulated else self._repeated([trial for trial in trials if trial.id not in self._earlier], trials)
+        if failures and not any(trial.step_times_s for trial in trials):
+            raise repeated_failures.error(failures, self.study, self.problem)
+        return failures
 
-    def _alike(self, recent: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
+    def _repeated(self, recent: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
         return repeated_failures.repeated(recent, known, command=self.problem.command is not None)
 
     def wait(self) -> None:
@@ -152,17 +152,17 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
     """Run search trials until the budget is spent and no tuner runs one. Return in a few words what ended the search.
 
     Raises:
-        RepeatedFailureError: no trial took a step, and the last ones failed alike.
+        RepeatedFailureError: no trial took a step, and the last ones failed in the same way.
     """
     study, limits, learned = executor.study, executor.problem.limits, set[int]()
     while True:
         study.recover()
         running = [lease for lease in study.running() if lease.purpose == SEARCH]
         every = study.trials()
-        alike = executor.failing_alike(every)
+        failures = executor.failing_repeatedly(every)
         counted = [trial for trial in every if trial.counts and trial.purpose != VERIFICATION]
         trials = [trial for trial in counted if trial.id not in executor.mended]
-        reason = repeated_failures.in_words(alike) if alike else spent(executor, len(searched(counted)) + len(running))
+        reason = repeated_failures.in_words(failures) if failures else spent(executor, len(searched(counted)) + len(running))
         seen = [Observation.of(trial, candidates) for trial in trials]
         if new := [observation for trial, observation in zip(trials, seen, strict=True) if trial.id not in learned]:
             designer.update(new)
@@ -177,7 +177,7 @@ def search(executor: TrialExecutor, candidates: Candidates, designer: Designer, 
             if lease is None:
                 executor.wait()  # another tuner was faster: choose again, given its trials
             else:
-                executor.run(lease, judge=against(rule, seen), trial_time_s=time_limit_s(prediction, trials, limits))
+                executor.run(lease, stop_rule=against(rule, seen), trial_time_s=time_limit_s(prediction, trials, limits))
         elif running:  # their tuner may die, and this one must then finish the search
             executor.wait()
         else:
@@ -210,4 +210,4 @@ def _exhausted(tried: int, valid: int) -> str:
     skipped = valid - tried
     if not skipped:
         return "every valid configuration was tried"
-    return f"nothing is left to try: {skipped} configurations need at least as much memory as one that ran out of it"
+    return f"nothing is left to try: {skipped} configurations need at least as much memory as one that ran out of memory"

@@ -55,7 +55,7 @@ UNLIMITED = 100
 
 
 def sure(limits: Limits) -> StopTest:
-    """Stop only a trial that is surely slower: the upper end of its throughput's interval lies below the incumbent."""
+    """Stop only a trial that is surely slower: the upper end of its throughput's interval is below the incumbent."""
 
     def stops(step_times_s: Sequence[float], incumbent: float | None) -> bool:
         if incumbent is None or not _enough(step_times_s, limits):
@@ -81,7 +81,7 @@ def paper(limits: Limits) -> StopTest:
 def paper_bound(limits: Limits) -> StopTest:
     """Stop below the incumbent plus tau_q = c_1 s (1 / sqrt(q_min) + 1 / sqrt(q)) (eq. 56), with c_1 of Lemma F.7.
 
-    The paper assumes that s is known; here the trial's own standard deviation stands for it. The bound is added to the incumbent, so a
+    The paper assumes that s is known; here the trial's own standard deviation replaces it. The bound is added to the incumbent, so a
     trial continues only while it is better by tau_q. An equally fast one is stopped.
     """
     c1 = confidence_factor(limits)

@@ -28,11 +28,11 @@ def beliefs_of(folder: Path, problem: Problem) -> dict[str, Belief]:
         theirs, trials = Problem.from_dict(study.meta["problem"]), study.trials()
     if _device(theirs) != _device(problem):
         raise InputError(
-            f"the study `{folder}` is of `{theirs.cluster.device}`, the job of `{problem.cluster.device}`",
-            hint="coefficients belong to a device: name a study of the same one",
+            f"the study `{folder}` is for `{theirs.cluster.device}`, but the job is for `{problem.cluster.device}`",
+            hint="name a study of the same device: coefficients belong to a device",
         )
     if not any(trial.steps_per_s for trial in trials):
-        raise InputError(f"the study `{folder}` has measured nothing yet", hint="name a study with trials that ran")
+        raise InputError(f"the study `{folder}` has measured nothing yet", hint="name a study with completed trials")
     return learned(fitted(theirs, theirs.candidates(), trials), str(folder))
 
 

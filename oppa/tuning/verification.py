@@ -2,7 +2,11 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 
 CONFIDENCE = 0.95
 
@@ -33,25 +37,22 @@ def speed_up(winner: Sequence[float], other: Sequence[float]) -> SpeedUp:
 
 
 def _interval(rates: Sequence[float]) -> Interval:
-    mean, variance = _log_moments(rates)
-    return _around(mean, math.sqrt(variance / len(rates)), len(rates) - 1)
+    from scipy.stats import ttest_1samp
+
+    logs = np.log(rates)
+    return _geometric(logs.mean(), lambda: ttest_1samp(logs, 0.0))
 
 
 def _ratio(winner: Sequence[float], other: Sequence[float]) -> Interval:
-    (mean_a, var_a), (mean_b, var_b) = _log_moments(winner), _log_moments(other)
-    a, b = var_a / len(winner), var_b / len(other)
-    freedom = (a + b) ** 2 / (a**2 / (len(winner) - 1) + b**2 / (len(other) - 1)) if a + b > 0 else 1.0
-    return _around(mean_a - mean_b, math.sqrt(a + b), freedom)
+    from scipy.stats import ttest_ind
+
+    ours, theirs = np.log(winner), np.log(other)
+    return _geometric(ours.mean() - theirs.mean(), lambda: ttest_ind(ours, theirs, equal_var=False))
 
 
-def _log_moments(rates: Sequence[float]) -> tuple[float, float]:
-    logs = [math.log(rate) for rate in rates]
-    mean = sum(logs) / len(logs)
-    return mean, sum((log - mean) ** 2 for log in logs) / (len(logs) - 1)
-
-
-def _around(mean: float, standard_error: float, freedom: float) -> Interval:
-    from scipy.stats import t
-
-    half = float(t.ppf(0.5 + CONFIDENCE / 2, freedom)) * standard_error
-    return Interval(value=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
+def _geometric(log_mean: float, test: Callable[[], Any]) -> Interval:
+    """Return the interval around a mean of logarithms that a test of scipy gives."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)  # equal repeats, as simulated ones are, have an exact mean
+        found = test().confidence_interval(CONFIDENCE)
+    return Interval(value=math.exp(log_mean), low=math.exp(found.low), high=math.exp(found.high))

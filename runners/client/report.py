@@ -21,7 +21,7 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_cpu.cpp", "std
 
 
 class Trial:
-    """The folder of one trial, as one rank of the program uses it."""
+    """Represents the folder of one trial for one rank of the program."""
 
     def __init__(self, folder, *, rank=0, world=1):
         self.folder, self.rank, self.world = Path(folder), rank, world
@@ -32,9 +32,9 @@ class Trial:
         """End the program if the launch line starts more or fewer ranks than the trial has; oppa would measure something else."""
         of = math.prod(self.spec["configuration"][name] for name in ("dp", "tp", "pp"))
         if "WORLD_SIZE" in os.environ and self.world != of:
-            cause = f"the launch line starts {self.world} ranks, and the trial is of {of}"
+            cause = f"the launch line starts {self.world} ranks, but the trial has {of}"
             self.end("failed", cause=cause, rank=self.rank)
-            raise SystemExit(f"{cause}: torchrun wants `--nproc-per-node` {{devices_per_host}}, or none")
+            raise SystemExit(f"{cause}: write `--nproc-per-node {{devices_per_host}}` for torchrun, or omit the option")
 
     def step(self, step_time_s, *, memory_bytes=None, **facts):
         """End one optimizer step, which rank 0 reports; return False after the last step.
@@ -75,7 +75,7 @@ class Trial:
         return int(name.read_text()) if self._lists("last_step") else step + 1
 
     def stop_requested(self):
-        """Return True if oppa has asked the trial to end at a step boundary."""
+        """Return True if oppa has requested that the trial end at a step boundary."""
         return self._lists("stop")
 
     def _lists(self, name):

@@ -13,7 +13,7 @@ from colossalai.zero.low_level import LowLevelZeroOptimizer
 
 
 class Cpu(CpuAccelerator):
-    """A CPU as a device on which all work is done when a call returns."""
+    """Presents a CPU as a device whose work is done when a call returns."""
 
     def synchronize(self, device=None):
         """Do nothing, because there is nothing to wait for."""

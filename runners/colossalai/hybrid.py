@@ -18,7 +18,7 @@ _BYTES_PER_ELEMENT = 2  # ZeRO works in half precision only
 
 
 class Hybrid:
-    """This rank's part of the model and its optimizer; raises InputError for a job that the plugin does not support."""
+    """Holds this rank's part of the model and its optimizer; raises InputError for a job that the plugin does not support."""
 
     def __init__(self, spec, mesh):
         require_supported(spec.model, spec.configuration.tp)
@@ -70,20 +70,20 @@ class Hybrid:
             return F.cross_entropy(logits, targets)
         rows = self._model.unwrap().lm_head.out_features
         group = self._plugin.tp_group
-        # Summed and divided here, because its own mean leaves out tokens whose loss is exactly 0.
+        # Summed and divided here, because its mean ignores tokens whose loss is exactly 0.
         return cross_entropy_1d(logits, targets, process_group=group, vocab_size=rows, dtype=logits.dtype, mode="sum") / len(targets)
 
 
 def require_runnable(configuration):
     """Raise InputError for configurations that the plugin would not reject itself; it asserts the other rules."""
     rules = {
-        "experts are not distributed: ep is 1": configuration.ep == 1,
+        "ep must be 1, because experts are not distributed": configuration.ep == 1,
         "dp * micro_batch must divide global_batch": configuration.global_batch % (configuration.dp * configuration.micro_batch) == 0,
-        "recompute is none or full": configuration.recompute in ("none", "full"),
+        "recompute must be none or full": configuration.recompute in ("none", "full"),
     }
     for rule, holds in rules.items():
         if not holds:
-            raise InputError(f"`{configuration.id}` is beyond ColossalAI's HybridParallelPlugin", hint=rule)
+            raise InputError(f"ColossalAI's HybridParallelPlugin cannot run `{configuration.id}`: {rule}")
 
 
 def plugin_for(spec):

@@ -51,4 +51,4 @@ def _stand_in():
 
 
 def _refuse():
-    raise RuntimeError("CUDA is left asleep while ColossalAI is imported")
+    raise RuntimeError("ColossalAI must not initialise CUDA during its import")

@@ -104,7 +104,7 @@ class Follower:
 
 
 def die_of(number):
-    """End by the signal that ended the program, so that oppa sees it."""
+    """End by the signal that ended the program, so that oppa detects it."""
     with contextlib.suppress(OSError):  # SIGKILL always has its default action
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -113,7 +113,7 @@ def die_of(number):
 def lines_of(program):
     """Yield what a program prints on both streams, in lists of lines that come at once.
 
-    A list may be empty, as it is if nothing came for LOOK_S seconds. `\\r` ends a line, too.
+    A list is empty if nothing came for LOOK_S seconds. `\\r` ends a line, too.
     """
     with selectors.DefaultSelector() as selector:
         rests = {program.stdout: b"", program.stderr: b""}

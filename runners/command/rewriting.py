@@ -7,7 +7,7 @@ def rewrite(source, target, keys):
     """Write a copy of `source` to `target` with every key (`a.b.c`) set to its value; missing tables are added.
 
     Raises:
-        ValueError: the file is of no known kind, or a key leads through a value that is no table.
+        ValueError: the file is of no known kind, or a key leads through a value that is not a table.
         ImportError: the package that reads and writes this kind is not installed.
     """
     read, write = kind_of(source)
@@ -18,14 +18,14 @@ def rewrite(source, target, keys):
 
 
 def put(content, key, value):
-    """Set a dotted key; raises ValueError if it leads through a value that is no table."""
+    """Set a dotted key; raises ValueError if it leads through a value that is not a table."""
     *tables, last = key.split(".")
     for name in tables:
         if not isinstance(content, dict):
             break
         content = content.setdefault(name, {})
     if not isinstance(content, dict):
-        raise ValueError(f"`{key}` leads through something that is no table")
+        raise ValueError(f"`{key}` leads through a value that is not a table")
     content[last] = value
 
 
@@ -41,4 +41,4 @@ def kind_of(path):
         import tomlkit
 
         return tomlkit.parse, tomlkit.dumps
-    raise ValueError(f"`{path.name}` is neither JSON nor YAML nor TOML")
+    raise ValueError(f"`{path.name}` is not a JSON, YAML or TOML file")

@@ -35,7 +35,7 @@ REDRAWN = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """One optimizer step."""
+    """Describes one optimizer step."""
 
     seconds: float
     loss: float | None = None
@@ -44,7 +44,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unit:
-    """One unit: the facts of the line that added it, and whether it is the first of an epoch."""
+    """Holds one unit: the facts of the line that added it, and whether it is the first of an epoch."""
 
     facts: dict
     begins: bool = False

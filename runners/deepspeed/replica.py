@@ -21,7 +21,7 @@ from oppa.training.parallel.supported_layouts import require_supported
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _WHOLE = Slice()
-"""The slice of a part that is built whole, because AutoTP splits it."""
+"""Slice of a part that is built whole, because AutoTP splits it."""
 
 
 def build(spec, mesh):
@@ -32,7 +32,7 @@ def build(spec, mesh):
 
 
 class Part(ModelStage):
-    """One block of the model, with the torch runner's weights; the first one also embeds, the last one also projects to logits."""
+    """Wraps one block of the model with the torch runner's weights; the first one also embeds, the last one also projects to logits."""
 
     def __init__(self, spec, index, device):
         layers, dtype = spec.model.layers, _DTYPES[spec.training.precision]
@@ -43,7 +43,7 @@ class Part(ModelStage):
 
 
 class Accumulated:
-    """A replica without a pipeline: every rank holds all layers, whole or in shards, and runs micro-batches one after the other."""
+    """Trains a replica without a pipeline: every rank holds all layers, whole or in shards, and runs micro-batches one after the other."""
 
     def __init__(self, spec, mesh):
         self._configuration, self._loss = spec.configuration, loss_for(spec)
@@ -73,7 +73,7 @@ class Accumulated:
 
 
 class Pipelined:
-    """A replica with a pipeline: this rank holds the layers of one stage."""
+    """Trains a replica with a pipeline: this rank holds the layers of one stage."""
 
     def __init__(self, spec, mesh):
         self._configuration, self._is_last = spec.configuration, mesh.pp.index == mesh.pp.size - 1

@@ -51,15 +51,15 @@ def require_runnable(configuration, layers, clipping=0.0):
     """Raise InputError, with the rule that is broken, for a configuration that DeepSpeed or this runner cannot run."""
     pp, replicas = configuration.pp, configuration.dp * configuration.micro_batch
     rules = {
-        "dp * micro_batch does not divide global_batch": configuration.global_batch % replicas == 0,
-        f"a stage holds at least one of {layers} layers": pp <= layers,
-        "AutoTP does not work inside a PipelineModule: tp or pp is 1": pp == 1 or configuration.tp == 1,
-        "PipelineModule refuses ZeRO 2 and 3": pp == 1 or configuration.zero_stage <= 1,
-        "PipelineModule has one schedule, 1f1b": pp == 1 or configuration.schedule == "1f1b",
-        "a rank has one stage: model_chunks is 1": configuration.model_chunks == 1,
-        "experts are not distributed: ep is 1": configuration.ep == 1,
-        "recompute is none or full": configuration.recompute in ("none", "full"),
-        "PipelineModule clips by the norm of its first stage alone: gradient_clipping is 0": pp == 1 or not clipping,
+        "dp * micro_batch must divide global_batch": configuration.global_batch % replicas == 0,
+        f"pp must be at most the number of layers, {layers}": pp <= layers,
+        "tp or pp must be 1, because AutoTP does not work inside a PipelineModule": pp == 1 or configuration.tp == 1,
+        "zero_stage must be 0 or 1, because PipelineModule refuses ZeRO 2 and 3": pp == 1 or configuration.zero_stage <= 1,
+        "schedule must be 1f1b, the only one of PipelineModule": pp == 1 or configuration.schedule == "1f1b",
+        "model_chunks must be 1, because a rank has one stage": configuration.model_chunks == 1,
+        "ep must be 1, because experts are not distributed": configuration.ep == 1,
+        "recompute must be none or full": configuration.recompute in ("none", "full"),
+        "gradient_clipping must be 0, because PipelineModule clips by the norm of its first stage alone": pp == 1 or not clipping,
     }
     for rule, holds in rules.items():
         if not holds:

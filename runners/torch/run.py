@@ -10,7 +10,7 @@ import rank as ranks
 
 sys.path.pop(0)  # its folders would shadow the frameworks of the same names
 
-from oppa.control.service.server import discovery
+from oppa.control.service import discovery
 from oppa.training.run.attempt import Attempt
 from oppa.training.run.run_folder import RunSpec
 from oppa.trials.trial_folder import TrialSpec
@@ -40,7 +40,7 @@ def line_of(folder, spec, rank):
     """Return rank 0's connection to the control service as a context; it holds None on other ranks, or if the run has no service."""
     if rank != 0:
         return contextlib.nullcontext()
-    return discovery.client_of(folder, spec.configuration, RunSpec.read(folder).problem) or contextlib.nullcontext()
+    return discovery.connect(folder, spec.configuration, RunSpec.read(folder).problem) or contextlib.nullcontext()
 
 
 if __name__ == "__main__":

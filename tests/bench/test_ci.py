@@ -40,7 +40,7 @@ def test_what_noise_explains_is_none() -> None:
 
 
 def test_other_plays_are_refused() -> None:
-    with pytest.raises(InputError, match="lacks 2 of 10 plays"):
+    with pytest.raises(InputError, match="lacks 2 of 10 runs"):
         changes(scores(seeds=10), scores())
 
 
@@ -54,7 +54,7 @@ def test_a_reference_of_other_tasks_is_refused(tmp_path) -> None:
     path, now = record(scores(), tmp_path / "reference.json"), ci_inputs()
     assert read_reference(path, inputs=now) == scores()
     for other in (ci_inputs(["cpu"]), dataclasses.replace(now, files={**now.files, "examples/cpu.toml": "0"})):
-        with pytest.raises(InputError, match=r"is a reference of other tasks: .*(task moe|examples/cpu\.toml)"):
+        with pytest.raises(InputError, match=r"is a reference for other tasks: .*(task moe|examples/cpu\.toml)"):
             read_reference(path, inputs=other)
     path.write_text(json.dumps({"scores": []}))
     with pytest.raises(InputError, match="it has no digest of its tasks"):
@@ -62,8 +62,8 @@ def test_a_reference_of_other_tasks_is_refused(tmp_path) -> None:
 
 
 def test_a_reference_that_is_none_is_named(tmp_path) -> None:
-    with pytest.raises(EnvironmentLackingError, match="is not there"):
+    with pytest.raises(EnvironmentLackingError, match="does not exist"):
         read_reference(tmp_path / "reference.json")
     (tmp_path / "reference.json").write_text('{"scores": [{"suite": "cpu"}]}')
-    with pytest.raises(InputError, match="is no reference"):
+    with pytest.raises(InputError, match="is not a reference"):
         read_reference(tmp_path / "reference.json")

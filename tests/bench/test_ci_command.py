@@ -59,7 +59,7 @@ def test_a_mistake_in_the_designers_code_is_a_regression(checkout) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--tasks", "copus-3b"), "`copus-3b` is no task"),
+        (("--tasks", "copus-3b"), "`copus-3b` is not a task"),
         (("--designer", "opa"), "`opa` is no designer"),
         (("--record", "--tasks", "cpu"), "`--record` is for all tasks"),
     ],
@@ -73,5 +73,5 @@ def test_a_reference_of_other_tasks_is_refused_before_anything_is_played(checkou
     with (checkout / simulated_job("moe")).open("a") as file:
         file.write("\nadded = 1\n")
     done = ci(checkout=checkout)
-    assert done.returncode == 2 and "is a reference of other tasks: runners/simulated/jobs/moe.toml" in done.stderr
+    assert done.returncode == 2 and "is a reference for other tasks: runners/simulated/jobs/moe.toml" in done.stderr
     assert "oppa bench ci --record" in done.stderr and "plays" not in done.stderr

@@ -44,7 +44,7 @@ def test_observations_are_of_different_candidates_and_some_fit(designer) -> None
 def test_every_designer_is_told_the_same_one_by_one(designer) -> None:
     seen = observations(designer, 9, seed=2)
     a, b = Listening(), Listening()
-    seconds = steps({"a": a, "b": b}, seen, told=5)
+    seconds = steps({"a": a, "b": b}, seen, given=5)
     assert a.told == b.told == [[each.candidate for each in seen[:5]], *([each.candidate] for each in seen[5:])]
     assert [len(each) for each in seconds.values()] == [4, 4]
 

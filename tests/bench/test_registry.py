@@ -17,7 +17,7 @@ from oppa import catalog
 from oppa.bench.ci import COMPARISONS
 from oppa.bench.declared import OVERHEAD, SIMULATED, SUITES, simulated_job
 from oppa.bench.overhead import SIZES
-from oppa.bench.registry import ALL, benchmarks, inputs, quick
+from oppa.bench.registry import ALL, benchmarks, inputs, short
 from oppa.bench.search import Comparison
 from oppa.bench.tasks import simulated_tasks
 from oppa.cli.commands.bench import bench
@@ -61,7 +61,7 @@ def test_so_are_pollux_workloads() -> None:
 def test_an_argument_changes_the_digest() -> None:
     assert inputs("profile", repeats=2).digest == inputs("profile", repeats=2).digest != inputs("profile", repeats=3).digest
     assert inputs("profile", ("moe",), repeats=2).tasks == ("moe",)
-    with pytest.raises(InputError, match="`vit` is no task"):
+    with pytest.raises(InputError, match="`vit` is not a task"):
         inputs("profile", ("vit",), repeats=2)
 
 
@@ -72,7 +72,7 @@ def test_a_log_knows_its_tasks() -> None:
 
 
 def test_what_is_measured_without_a_name_takes_seconds() -> None:
-    assert quick() == ["help", "start-up", "prior", "machine"]
+    assert short() == ["help", "start-up", "prior", "machine"]
 
 
 class Checkout:
@@ -206,6 +206,6 @@ def test_data_that_are_not_here_leave_it_open_and_a_play_that_lacks_does_not(tmp
     log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if '"designer": "tpe", "seed": 7' not in line))
     shutil.rmtree(checkout.folder / "results" / "service")
     assert checkout.states(code=4) == {
-        "results/search/cpu": ("stale", ["1 plays of tpe lack"]),
-        "results/service": ("no record", ["`oppa bench service --out results/service` makes one"]),
+        "results/search/cpu": ("stale", ["1 runs of tpe are missing"]),
+        "results/service": ("no record", ["run `oppa bench service --out results/service`"]),
     }

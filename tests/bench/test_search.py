@@ -209,7 +209,7 @@ def test_an_unknown_suite_is_named(suite) -> None:
 
 def test_a_table_that_is_not_there_is_lacking(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("OPPA_DATA", str(tmp_path))
-    with pytest.raises(EnvironmentLackingError, match=r"nanotron_h100.csv` is not there"):
+    with pytest.raises(EnvironmentLackingError, match=r"nanotron_h100.csv` does not exist"):
         load_suite("replay")
 
 

@@ -1,8 +1,5 @@
 """The command line as a user has it: a process with arguments, two streams and an exit code."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from oppa.problem.job import load_job
 from oppa.study import Prediction, Study
 from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult
+from tests.command_line import Oppa
 
 RUNNER = Path(__file__).parent / "runners" / "landscape"
 
@@ -40,31 +38,27 @@ grace = "1 s"
 """
 
 
-class Oppa:
-    """Runs `oppa` in a folder of its own."""
+TRAIN_JOB = """
+[model]
+preset = "tiny-1m"
+layers = 2
+seq_len = 32
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+[batch]
+global_batch = 8
 
-    def argv(self, *arguments: object) -> list[str]:
-        return [sys.executable, "-m", "oppa", *map(str, arguments)]
+[cluster]
+devices_per_host = 2
+memory_limit = "500 MiB"
 
-    def __call__(self, *arguments: object, code: int = 0, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-        """Run to the end; the exit code must be `code`."""
-        done = subprocess.run(
-            self.argv(*arguments), cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=timeout_s
-        )
-        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
+[limits]
+grace = "1 s"
 
-    def start(self, *arguments: object) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            self.argv(*arguments), cwd=self.folder, env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    @staticmethod
-    def environment() -> dict[str, str]:
-        return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+[train]
+samples = 96
+warmup = 16
+checkpoint_every = "0.1 s"
+"""
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Oppa
-from tests.cli.test_scale_table import written
+from tests.cli.profiled_run import written
+from tests.command_line import Oppa
 
 TRACE = """\
 job_id,submit_s,duration_s,gpu_num,type
@@ -41,13 +41,13 @@ def test_a_trace_is_made_and_its_waiting_told(oppa: Oppa, tmp_path: Path) -> Non
 def test_elastic_jobs_grow_and_give_back(oppa: Oppa, trace: Path, table: Path, tmp_path: Path) -> None:
     text = trace.read_text().replace(",8,", ",2,")
     trace.write_text(text)
-    words = ("--gpus", "4", "--gpus-per-node", "2", "--elastic", "1", "--table", table, "--policy", "greedy,none")
+    words = ("--gpus", "4", "--set", "cluster.gpus_per_node=2", "--elastic", "1", "--table", table, "--policy", "greedy,none")
     done = oppa("cluster", "simulate", trace, *words, "--decisions", tmp_path / "decisions.jsonl", "--json")
     none, greedy = json.loads(done.stdout)["rows"]
     assert none["elastic"] == 1 and none["completion_s"] == 4000 and greedy["completion_ratio"] < 0.9
     decisions = [json.loads(line) for line in (tmp_path / "decisions.jsonl").read_text().splitlines()]
     assert [(each["time_s"], each["after"]) for each in decisions[:2]] == [(60, 4), (600, 2)]
-    assert "job that waits" in decisions[1]["reason"]
+    assert "waiting job" in decisions[1]["reason"]
     shown = oppa("cluster", "simulate", trace, *words)
     assert "greedy" in shown.stdout and "elastic done after" in shown.stdout
 
@@ -58,9 +58,9 @@ def test_elastic_jobs_grow_and_give_back(oppa: Oppa, trace: Path, table: Path, t
         (("--gpus", "8", "--policy", "clever"), "clever"),
         (("--gpus", "10"), "whole nodes"),
         (("--gpus", "80000000000"), "more than any cluster has"),
-        (("--gpus", "8", "--threshold", "2"), "threshold"),
-        (("--gpus", "8", "--elastic", "3"), "no share"),
-        (("--gpus", "8", "--gpus-per-node", "4", "--table", "/nowhere"), "no table"),
+        (("--gpus", "8", "--set", "scaling.threshold=2"), "threshold"),
+        (("--gpus", "8", "--elastic", "3"), "is not a share"),
+        (("--gpus", "8", "--set", "cluster.gpus_per_node=4", "--table", "/nowhere"), "does not contain a table"),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: tuple[str, ...], said: str, oppa: Oppa, trace: Path, table: Path) -> None:
@@ -70,5 +70,5 @@ def test_what_makes_no_sense_is_refused(words: tuple[str, ...], said: str, oppa:
 
 
 def test_a_job_larger_than_the_cluster_is_named(oppa: Oppa, trace: Path, table: Path) -> None:
-    done = oppa("cluster", "simulate", trace, "--gpus", "4", "--gpus-per-node", "4", "--table", table, code=2)
-    assert "`elastic` asks for 8 GPUs of 4" in done.stderr
+    done = oppa("cluster", "simulate", trace, "--gpus", "4", "--set", "cluster.gpus_per_node=4", "--table", table, code=2)
+    assert "`elastic` requests 8 GPUs, but the cluster has 4" in done.stderr

@@ -30,7 +30,7 @@ def netlab(oppa):
     before = processes.descendants(os.getpid())
 
     def run(*arguments, code=0):
-        return oppa("emulate", *LINK, *arguments, code=code)
+        return oppa.process("emulate", *LINK, *arguments, code=code)  # it may become the program that it starts
 
     yield run
     wait_until_gone(processes.descendants(os.getpid()) - before)
@@ -130,7 +130,7 @@ def test_nothing_runs_on_when_it_is_ended(oppa, netlab, number, code):
 def test_ranks_do_not_wait_for_a_link_that_somebody_ended(oppa, netlab):
     running, ranks = started(oppa, *shell("echo $$; sleep 100 & wait"))
     below = processes.descendants(running.pid)
-    (relay,) = (each for each in below if b"emulated_link" in command_line(each))
+    (relay,) = (each for each in below if b"emulation import switch" in command_line(each))
     os.kill(relay.pid, signal.SIGKILL)
     assert "the relay of the link was ended" in running.communicate(timeout=20)[1]
     assert running.returncode == 3

@@ -1,9 +1,5 @@
 """`oppa explain` as a user meets it: a constraint, a failure, or a distance to the best."""
 
-import pytest
-
-pytestmark = pytest.mark.slow
-
 
 def test_what_is_not_valid_names_its_constraint_and_what_would_be(oppa) -> None:
     said = oppa("explain", "job.toml", "dp=2,tp=2").stdout
@@ -48,7 +44,7 @@ def test_bad_input_is_an_error_with_a_hint(oppa, measured) -> None:
     for arguments, words in (
         (("job.toml", "ddp=2"), "did you mean `dp`?"),
         (("job.toml", "dp=3"), "use one of 1, 2"),
-        (("job.toml", "fastest"), "`fastest` is no configuration"),
+        (("job.toml", "fastest"), "`fastest` is not a configuration"),
         (("nowhere", "dp=2"), "nowhere"),
         (("other.toml", "dp=2", "--study", measured), "is the study of another problem"),
     ):

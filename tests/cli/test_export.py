@@ -94,9 +94,9 @@ def test_without_a_job_one_is_made_that_can_be_tuned(present) -> None:
 def test_what_differs_is_settled_by_a_word(present) -> None:
     (present.folder / "other.json").write_text(json.dumps({**PRESENT, "train_batch_size": 64}))
     other = ("import", "other.json", "--from", "deepspeed", "--job", "ds.toml")
-    assert "`--take file` writes the file's values into the job" in present(*other, code=2).stderr
+    assert "`--take file` for the file's values or `--take job` for the job's" in present(*other, code=2).stderr
     kept = present(*other, "--take", "job")
-    assert "kept as the job has it" in kept.stderr and kept.stdout.startswith("# From other.json (deepspeed).\n[baseline]")
+    assert "kept the job's value" in kept.stderr and kept.stdout.startswith("# From other.json (deepspeed).\n[baseline]")
     assert "`--out FILE`" in present(*other, "--take", "file", code=2).stderr
     present(*other, "--take", "file", "--out", "taken.toml")
     assert "global_batch = 64" in (present.folder / "taken.toml").read_text()
@@ -147,12 +147,12 @@ def test_a_configuration_in_json_is_exported_for_a_job_or_as_its_studys_own(pres
     [
         (None, "cannot be read: No such file"),
         ("micro_batch = 2", "is not JSON"),
-        ("[2]", "holds no configuration"),
+        ("[2]", "does not contain a configuration"),
         ('{"micro_bach": 2}', "`c.json` has no parameter `micro_bach`\n\nhint: did you mean `micro_batch`?"),
         ('{"micro_batch": 3}', "`micro_batch = 3` is not legal\n\nhint: use one of 1, 2, 4, 8, 16, 32"),
         ('{"micro_batch": [2]}', "`micro_batch = [2]` is not legal"),
-        ('{"tp": 2}', "the micro-batch is not known"),
-        ('{"micro_batch": 2, "global_batch": 64}', "`global_batch = 64`, and here it is 32"),
+        ('{"tp": 2}', "the micro-batch is missing"),
+        ('{"micro_batch": 2, "global_batch": 64}', "`global_batch = 64`, but the job fixes it at 32"),
         ('{"micro_batch": 2, "ep": 2}', "`ep = 2`"),
         ('{"micro_batch": 2, "tp": 2, "pp": 2}', "AutoTP does not work inside a PipelineModule"),
     ],
@@ -166,8 +166,8 @@ def test_what_is_no_configuration_of_the_job_says_why(text, words, present) -> N
 
 def test_a_configuration_alone_needs_a_study_around_it(present) -> None:
     (present.folder / "c.json").write_text('{"micro_batch": 2}')
-    assert "lies in no study" in present("export", "c.json", "--to", "deepspeed", code=2).stderr
-    assert "leave out one of them" in present("export", "c.json", "micro_batch=2", code=2).stderr
+    assert "is not in the folder of a study" in present("export", "c.json", "--to", "deepspeed", code=2).stderr
+    assert "remove one of them" in present("export", "c.json", "micro_batch=2", code=2).stderr
 
 
 def test_bad_input_is_an_error_with_a_hint(present) -> None:
@@ -180,7 +180,7 @@ def test_bad_input_is_an_error_with_a_hint(present) -> None:
         (("export", "ds.toml", "micro_batch=2,tp=2,pp=2", "--to", "deepspeed"), "AutoTP does not work inside a PipelineModule"),
         (("export", "ds.toml", "micro_batch=2,zero_stage=1", "--to", "torchtitan"), "torchtitan cannot express `zero_stage = 1`"),
         (("export", "nowhere", "micro_batch=2"), "nowhere"),
-        (("import", "other.json", *job), "the file has a global batch of 64, the job of 32"),
+        (("import", "other.json", *job), "the file has global_batch = 64, the job 32"),
         (("import", "open.json", *job), "--set micro_batch=..."),
         (("import", "nothing.json", *job), "`nothing.json` cannot be read"),
         (("import", "ds.json", *job, "--set", "tp=2,pp=2"), "AutoTP does not work inside a PipelineModule"),

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from oppa import catalog
-from tests.cli.conftest import Oppa
-from tests.trials.test_software import make_environment
+from tests.command_line import Oppa
+from tests.trials.conftest import make_environment
 
 JOB = """
 [model]
@@ -78,7 +78,7 @@ def test_a_program_that_cannot_start_ends_the_search_and_goes_on_once_it_is_mend
     ended = own("tune", "own.toml", "--study", "s", "--trials", 12, "--json", *COMMAND, code=1)
     cause = "ValueError: 3 layers (the command exited with code 1 before its first step)"
     assert [trial["cause"] for trial in json.loads(ended.stdout)["trials"]] == [cause] * 3
-    assert f"error: 3 trials in a row failed alike before their first step: {cause}\n\n  Traceback" in ended.stderr
+    assert f"error: 3 trials in a row failed in the same way before their first step: {cause}\n\n  Traceback" in ended.stderr
     assert "the same command with the study `s` goes on" in ended.stderr
     assert f"failed   3 trials (1, 2, 3): {cause}" in " ".join(own("show", "s").stdout.split("\n"))
     (own.folder / "program.py").write_text(works)
@@ -90,7 +90,7 @@ def test_a_program_that_cannot_start_ends_the_search_and_goes_on_once_it_is_mend
 def test_a_program_whose_output_has_no_step_is_told_so_with_its_last_lines(own) -> None:
     (own.folder / "program.py").write_text("print('iter 1: 20 ms')")
     ended = own("tune", "own.toml", "--study", "s", *COMMAND, code=1)
-    assert "no line made a step of `pattern = 'step took (?P<ms>[0-9.]+) ms, loss" in ended.stderr
+    assert "no line matches `pattern = 'step took (?P<ms>[0-9.]+) ms, loss" in ended.stderr
     assert "the last lines of its output:\n  iter 1: 20 ms" in ended.stderr and "correct [command.steps]" in ended.stderr
 
 
@@ -118,7 +118,7 @@ def environments(tmp_path_factory) -> list[Path]:
 
 def test_oppas_own_environment_never_stands_in_for_one_that_is_not_activated(own, without_environment) -> None:
     refused = without_environment()("tune", "own.toml", "--study", "s", "--", "torchrun", "program.py", "{micro_batch}", code=3)
-    assert "starts `torchrun`, which PATH does not find" in refused.stderr and "activate your environment" in refused.stderr
+    assert "starts `torchrun`, which is not on PATH" in refused.stderr and "activate your environment" in refused.stderr
     assert not (own.folder / "s").exists()
 
 
@@ -136,16 +136,16 @@ def test_a_study_shows_its_environment_hands_it_over_and_refuses_another(own, wi
     assert f"<code>{mine}/python: Python" in (own.folder / "s" / "report.html").read_text()
     assert f"{mine}/python program.py" in (own.folder / "s" / "best" / "run.sh").read_text()
     refused = without_environment(other)("tune", "own.toml", "--study", "s", "--trials", 2, *LINE, code=2)
-    assert f"was measured with environment {mine.parent}, and here it is {other.parent}" in refused.stderr
+    assert f"was measured with environment {mine.parent}, but this environment has {other.parent}" in refused.stderr
     assert "torch 2.7.1" in refused.stderr
     assert len(json.loads(oppa("show", "s", "--json").stdout)["trials"]) == 1
     assert len(json.loads(oppa("tune", "own.toml", "--study", "s", "--trials", 2, "--json", *LINE).stdout)["trials"]) == 2
 
 
 def test_space_takes_the_command_that_tune_takes(own) -> None:
-    assert "give them behind `--`" in own("space", "own.toml", code=2).stderr
+    assert "give the command after `--`" in own("space", "own.toml", code=2).stderr
     assert own("space", "own.toml", *LINE).stdout.startswith("3 valid configurations of `command`")
-    assert "nothing is known as `{micro_bach}`" in own("space", "own.toml", "--", "python", "{micro_bach}", code=2).stderr
+    assert "`{micro_bach}` is not a known placeholder" in own("space", "own.toml", "--", "python", "{micro_bach}", code=2).stderr
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_why_predict_and_profile_take_it_too(own, without_environment) -> None:
     assert own("explain", "own.toml", "micro_batch=2", *LINE).stdout.startswith("dp1_tp1_pp1_z0_mbs2 ")
     assert "micro_batch in [1, 2, 4]" in own("explain", "own.toml", "micro_batch=8", *LINE).stdout
     lacking = without_environment()("profile", "own.toml", "--global-batch", "8", "--table", "t", "--", "torchrun", "{micro_batch}", code=3)
-    assert "which PATH does not find" in lacking.stderr
+    assert "which is not on PATH" in lacking.stderr
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_the_example_is_tuned_from_where_it_lies_and_keeps_its_script_as_it_is(t
     oppa = Oppa(root)  # in the environment that has oppa, activated
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     oppa.environment = lambda: {**Oppa.environment(), "PATH": path}
-    ended = oppa(*command, timeout_s=500)
+    ended = oppa(*command)
     result = json.loads(ended.stdout)
     assert result["software"]["launcher"] == str(Path(sys.executable).with_name("torchrun"))
     best, default = result["best"], result["default"]

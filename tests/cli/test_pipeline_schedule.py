@@ -30,7 +30,7 @@ def test_an_order_is_found_drawn_and_written(oppa, times):
 def test_more_memory_is_no_slower_and_the_figures_are_json(oppa, times):
     rates = []
     for limit in (1, 3, 6):
-        figures = json.loads(oppa("pipeline-schedule", *times, "--memory-limit", limit, "--no-recompute", "--json").stdout)
+        figures = json.loads(oppa("pipeline-schedule", *times, "--memory-limit", limit, "--set", "search.recompute=false", "--json").stdout)
         assert max(figures["peak_memory"]) <= limit == figures["memory_limit"]
         assert figures["least_span_ms"] <= figures["longest_span_ms"]
         assert figures["bubble_rate"] == pytest.approx(1 - 4 * 26 / figures["longest_span_ms"], abs=1e-5)
@@ -48,10 +48,10 @@ def test_a_schedule_by_name_is_shown_as_it_is(oppa, times):
     [
         (("--schedule", "1f2b"), "`--schedule 1f2b` is not known"),
         (("--schedule", "gpipe", "--memory-limit", 3), "gpipe holds 4, over the limit of 3"),
-        (("--memory-limit", 0.5), "no order keeps rank 0 within a memory limit of 0.5"),
-        (("--chunks", "one"), "`--chunks one`"),
-        (("--model", "large"), "no times of `large`"),
-        (("--times", "other.csv"), "`other.csv` is not there"),
+        (("--memory-limit", 0.5), "no schedule keeps rank 0 within a memory limit of 0.5"),
+        (("--set", "search.chunks=one"), '`chunks = "one"` is not a list'),
+        (("--set", "times.model=large"), "no times of the model `large`"),
+        (("--times", "other.csv"), "`other.csv` does not exist"),
     ],
 )
 def test_wrong_input_is_named_and_nothing_is_written(oppa, times, words, message):

@@ -23,7 +23,6 @@ def write(tmp_path):
     return write_
 
 
-@pytest.mark.slow
 def test_a_job_s_configurations_are_ranked(oppa) -> None:
     said = oppa("predict", "job.toml", "--limit", 3).stdout
     ranked = [json.loads(line) for line in oppa("predict", "job.toml", "--json").stdout.splitlines()]
@@ -33,7 +32,6 @@ def test_a_job_s_configurations_are_ranked(oppa) -> None:
     assert ranked == sorted(ranked, key=lambda each: (not each["fits"], each["predicted_step_time_s"]))
 
 
-@pytest.mark.slow
 def test_an_unknown_device_is_told(oppa) -> None:
     job = (oppa.folder / "job.toml").read_text().replace('"CPU"', '"B300"').replace("100 MiB", "10 GiB")
     (oppa.folder / "job.toml").write_text(job)
@@ -41,14 +39,12 @@ def test_an_unknown_device_is_told(oppa) -> None:
     assert "`B300` is not in the device catalogue" in done.stderr and "predicted to fit" in done.stdout
 
 
-@pytest.mark.slow
 def test_nothing_fits(oppa) -> None:
     (oppa.folder / "job.toml").write_text((oppa.folder / "job.toml").read_text().replace("100 MiB", "5 MiB"))
     said = oppa("predict", "job.toml", code=1).stderr
     assert "is predicted to fit" in said and "MiB, and 5 MiB can be used" in said and "hint: raise `memory_limit`" in said
 
 
-@pytest.mark.slow
 def test_rows_come_back_with_their_predictions(oppa) -> None:
     (oppa.folder / "in.csv").write_text(f"{TEXT}\n{ROW.replace(',256,', ',255,')}\n")
     done = oppa("predict", "--rows", "in.csv", "--out", "out.csv")
@@ -104,7 +100,7 @@ def test_what_cannot_be_read_or_written_is_answered(write, tmp_path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         predict(rows=write(TEXT), out=tmp_path / "nowhere" / "out.csv")
     for out in (tmp_path, Path("/dev/null")):
-        with pytest.raises(InputError, match="is no file"):
+        with pytest.raises(InputError, match="is not a file"):
             predict(rows=write(TEXT), out=out)
 
 
@@ -114,7 +110,6 @@ def test_a_job_or_rows(given) -> None:
         predict(**{name: Path(value) if isinstance(value, str) else value for name, value in given.items()})
 
 
-@pytest.mark.slow
 def test_wrong_input_is_exit_code_2(oppa) -> None:
     assert oppa("predict", code=2).stderr.startswith("error: give either a JOB")
     assert "hint: name a CSV file" in oppa("predict", "--rows", "none.csv", code=2).stderr

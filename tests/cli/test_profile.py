@@ -121,12 +121,12 @@ def test_the_table_of_other_batches_is_not_gone_on_with(oppa) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--global-batch", "many", "--table", "T"), "`many` is no whole number"),
-        (("--global-batch", "128..16", "--table", "T"), "runs backwards"),
-        (("--global-batch", "0..16", "--table", "T"), "no sequences"),
+        (("--global-batch", "many", "--table", "T"), "`many` is not a whole number"),
+        (("--global-batch", "128..16", "--table", "T"), "is a descending range"),
+        (("--global-batch", "0..16", "--table", "T"), "needs at least one sequence"),
         (("--global-batch", "64..100", "--table", "T"), "at a global batch of 100"),
-        (("--global-batch", "64..128", "--table", "T", "--loss", "1"), "`--loss 1` is no share"),
-        (("--global-batch", "64..128", "--table", "T", "--time", "soon"), "`soon` is not a duration"),
+        (("--global-batch", "64..128", "--table", "T", "--loss", "1"), "`loss = 1` is not a share"),
+        (("--global-batch", "64..128", "--table", "T", "--set", "limits.wall_time=soon"), "`soon` is not a duration"),
     ],
 )
 def test_what_cannot_be_meant_is_named_and_nothing_is_begun(arguments, message, oppa) -> None:

@@ -81,7 +81,11 @@ def test_the_record_is_a_page_and_a_figure(oppa, table) -> None:
     done = oppa("show", table, "--out", "record")
     text = (oppa.folder / "record" / "table.md").read_text()
     assert "written: record/table.md, record/throughput.svg" in done.stderr
-    assert "- study: a-uuid" in text and "gives way to `dp2_tp1_pp1_z0` at 16" in text and "(throughput.svg)" in text
+    assert (
+        "- study: a-uuid" in text
+        and "`dp2_tp1_pp1_z0` replaces `dp1_tp2_pp1_z0` as the fastest at 16" in text
+        and "(throughput.svg)" in text
+    )
     assert ET.parse(oppa.folder / "record" / "throughput.svg").getroot().tag.endswith("svg")
 
 

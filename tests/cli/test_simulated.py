@@ -20,7 +20,7 @@ def test_a_simulated_job_is_tuned_and_resumed(oppa) -> None:
 
 @pytest.mark.slow
 def test_its_time_is_the_trials_own(oppa) -> None:
-    found = json.loads(oppa("tune", JOB, "--time", "3 min", "--designer", "random", "--study", "s", "--json").stdout)
+    found = json.loads(oppa("tune", JOB, "--set", "limits.wall_time=3 min", "--designer", "random", "--study", "s", "--json").stdout)
     searched = [trial["seconds"] for trial in found["trials"]]
     assert sum(searched[:-1]) < 180 <= sum(searched)
 
@@ -44,7 +44,9 @@ def table(oppa):
 
 def test_a_table_of_measurements_is_tuned_and_its_study_stands_alone(oppa, table) -> None:
     found = json.loads(
-        oppa("tune", REPLAYED, "--task", "1B-1", "--table", table, "--designer", "exhaustive", "--study", "s", "--json").stdout
+        oppa(
+            "tune", REPLAYED, "--set", "task=1B-1", "--set", f"replay.table={table}", "--designer", "exhaustive", "--study", "s", "--json"
+        ).stdout
     )
     assert found["ended"] == "every valid configuration was tried" and len(found["trials"]) == 4
     assert (found["best"]["configuration"]["dp"], found["best"]["configuration"]["micro_batch"]) == (8, 1)
@@ -58,39 +60,39 @@ def test_a_table_of_measurements_is_tuned_and_its_study_stands_alone(oppa, table
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (("--task", "1B-2"), "has no task `1B-2`", "1B-1"),
+        (("--set", "task=1B-2"), "has no task `1B-2`", "1B-1"),
         ((), "has several tasks", "1B-1, 8B-1"),
     ],
 )
 def test_a_task_that_is_not_there_is_named(arguments, message, hint, oppa, table) -> None:
-    run = oppa("tune", REPLAYED, *arguments, "--table", table, code=2)
+    run = oppa("tune", REPLAYED, *arguments, "--set", f"replay.table={table}", code=2)
     assert message in run.stderr and hint in run.stderr
     assert not (oppa.folder / "studies").exists()
 
 
 def test_a_table_is_no_job_and_a_job_no_table(oppa) -> None:
     assert "whose tasks are replayed" in oppa("tune", REPLAYED, code=2).stderr
-    run = oppa("tune", JOB, "--runner", "replay", code=2)
+    run = oppa("tune", JOB, "--set", "runner.name=replay", code=2)
     assert "nothing to replay" in run.stderr and not (oppa.folder / "studies").exists()
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("600000,20", "fast,20", "`tok_s = fast` of `1B-1` is no number"),
+        ("600000,20", "fast,20", "`tok_s = fast` of `1B-1` is not a number"),
         ("600000,20", "600000,-3", "`mem_gb = -3.0`"),
         ("600000,20", "-1,20", "`tok_s = -1.0`"),
     ],
 )
 def test_a_value_that_cannot_be_is_named(old, new, message, oppa, table) -> None:
     (oppa.folder / table).write_text(TABLE.replace(old, new))
-    run = oppa("tune", REPLAYED, "--task", "1B-1", "--table", table, code=2)
+    run = oppa("tune", REPLAYED, "--set", "task=1B-1", "--set", f"replay.table={table}", code=2)
     assert message in run.stderr and "Traceback" not in run.stderr
 
 
 def test_a_table_of_a_device_that_is_unknown_is_searched_with_a_warning(oppa, table) -> None:
     (oppa.folder / "b300.toml").write_text(REPLAYED.read_text().replace('device = "H100"', 'device = "NVIDIA B300"'))
-    run = oppa("tune", "b300.toml", "--task", "1B-1", "--table", table, "--designer", "random", "--trials", "1")
+    run = oppa("tune", "b300.toml", "--set", "task=1B-1", "--set", f"replay.table={table}", "--designer", "random", "--trials", "1")
     said = " ".join(run.stderr.split())
     assert "`NVIDIA B300` is not in the device catalogue" in said and "a search may take more trials" in said
 
@@ -98,7 +100,7 @@ def test_a_table_of_a_device_that_is_unknown_is_searched_with_a_warning(oppa, ta
 def test_a_study_lies_below_studies_whatever_its_task_is_called(oppa, table) -> None:
     (oppa.folder / "evil.toml").write_text(REPLAYED.read_text().replace("[replay.models.1B]", '[replay.models."../../evil"]'))
     (oppa.folder / table).write_text(TABLE.replace("1B", "../../evil"))
-    oppa("tune", "evil.toml", "--task", "../../evil-1", "--table", table, "--designer", "random", "--trials", "2")
+    oppa("tune", "evil.toml", "--set", "task=../../evil-1", "--set", f"replay.table={table}", "--designer", "random", "--trials", "2")
     assert [folder.name for folder in (oppa.folder / "studies").iterdir()] == ["evil-1-001"]
 
 
@@ -106,6 +108,6 @@ def test_a_study_lies_below_studies_whatever_its_task_is_called(oppa, table) -> 
     "command", [("show", "s"), ("bench", "search", "--suite", "cpu", "--seeds", "1", "--trials", "1", "--designers", "random")]
 )
 def test_what_cannot_be_written_is_an_error(command, oppa, table) -> None:
-    oppa("tune", REPLAYED, "--task", "1B-1", "--table", table, "--designer", "random", "--trials", "1", "--study", "s")
+    oppa("tune", REPLAYED, "--set", "task=1B-1", "--set", f"replay.table={table}", "--designer", "random", "--trials", "1", "--study", "s")
     run = oppa(*command, "--out", table, code=2)
     assert "cannot be written" in run.stderr and "Traceback" not in run.stderr

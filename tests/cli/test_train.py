@@ -9,43 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from oppa.cli.resolve_configuration import resolve_with_table
 from oppa.cli.views import run_view
-from oppa.cli.views.search_view import Interruption
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
 from oppa.training.run.run_folder import RunSpec, checkpoints
+from oppa.trials.interruption import Interruption
+from oppa.tuning.resolve_configuration import resolve_with_table
+from tests.cli.conftest import TRAIN_JOB
 
 pytestmark = pytest.mark.slow
-
-JOB = """
-[model]
-preset = "tiny-1m"
-layers = 2
-seq_len = 32
-
-[batch]
-global_batch = 8
-
-[cluster]
-devices_per_host = 2
-memory_limit = "500 MiB"
-
-[limits]
-grace = "1 s"
-
-[train]
-samples = 96
-warmup = 16
-checkpoint_every = "0.1 s"
-"""
 
 
 @pytest.fixture
 def train(oppa):
-    (oppa.folder / "job.toml").write_text(JOB)
+    (oppa.folder / "job.toml").write_text(TRAIN_JOB)
 
     def train(*arguments, code=0):
         done = oppa("train", "job.toml", *arguments, "--json", code=code)
@@ -78,7 +57,7 @@ def test_a_run_that_is_over_goes_on_with_more_samples_and_in_another_layout(oppa
     train("--run", "r")
     again, _ = train("--run", "r")
     assert again["steps"] == 12
-    more, said = train("tp=2,micro_batch=4", "--run", "r", "--samples", "160")
+    more, said = train("tp=2,micro_batch=4", "--run", "r", "--set", "train.samples=160")
     assert (more["steps"], more["samples"], more["configuration"]) == (20, 160, "dp1_tp2_pp1_z0_mbs4")
     assert "dp1_tp2_pp1_z0_mbs4, batch 8 after" in said
     assert [line["configuration"] for line in steps(oppa.folder / "r")][11:14] == ["dp2_tp1_pp1_z0_mbs1"] * 2 + ["dp1_tp2_pp1_z0_mbs4"]
@@ -100,7 +79,7 @@ def test_a_signal_saves_the_state_and_the_same_command_goes_on(number, oppa, tra
 
 @pytest.mark.faults
 def test_a_supervisor_that_is_killed_leaves_nothing_running_and_the_same_command_goes_on(oppa, train) -> None:
-    process, run = oppa.start("train", "job.toml", "--run", "r", "--samples", 100_000), oppa.folder / "r"
+    process, run = oppa.start("train", "job.toml", "--run", "r", "--set", "train.samples=100000"), oppa.folder / "r"
     until(lambda: checkpoints(run))
     uuid = json.loads((run / "run.json").read_text())["uuid"]
     process.kill()
@@ -112,12 +91,12 @@ def test_a_supervisor_that_is_killed_leaves_nothing_running_and_the_same_command
         return not processes.tagged(lambda environment: environment.get(processes.STUDY_TAG) == uuid)
 
     until(gone, timeout_s=15)
-    result, said = train("--run", "r", "--samples", len(steps(run)) * 8 + 40)
+    result, said = train("--run", "r", "--set", f"train.samples={len(steps(run)) * 8 + 40}")
     assert result["ending"] == "finished" and "goes on from step-" in said
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(oppa, train) -> None:
-    process, run = oppa.start("train", "job.toml", "--run", "r", "--samples", 100_000), oppa.folder / "r"
+    process, run = oppa.start("train", "job.toml", "--run", "r", "--set", "train.samples=100000"), oppa.folder / "r"
     try:
         until(lambda: steps(run))
         said = oppa("train", "job.toml", "--run", "r", code=2).stderr
@@ -128,11 +107,11 @@ def test_a_run_is_trained_by_one_process_at_a_time(oppa, train) -> None:
 
 
 def test_what_a_run_is_cannot_be_changed(oppa, train) -> None:
-    train("--run", "r", "--samples", "24")
+    train("--run", "r", "--set", "train.samples=24")
     job = oppa.folder / "job.toml"
-    job.write_text(JOB.replace("layers = 2", "layers = 4"))
+    job.write_text(TRAIN_JOB.replace("layers = 2", "layers = 4"))
     assert "`layers = 2`, not 4" in oppa("train", "job.toml", "--run", "r", code=2).stderr
-    job.write_text(JOB + "\n[training]\nseed = 1\n")
+    job.write_text(TRAIN_JOB + "\n[training]\nseed = 1\n")
     assert "`seed = 0`, not 1" in oppa("train", "job.toml", "--run", "r", code=2).stderr
     (oppa.folder / "r" / "run.json").write_text("{")
     assert "is damaged" in oppa("train", "job.toml", "--run", "r", code=2).stderr
@@ -141,7 +120,7 @@ def test_what_a_run_is_cannot_be_changed(oppa, train) -> None:
 @pytest.fixture
 def table(oppa) -> Path:
     """Two configurations that a profile has measured, and one that it has not; beside the job."""
-    (oppa.folder / "job.toml").write_text(JOB)
+    (oppa.folder / "job.toml").write_text(TRAIN_JOB)
     problem = load_job(oppa.folder / "job.toml")
     facts = {"method": "active", "complete": True, "candidates": 3, "trials": 2, "spent_s": 1.0, "created_at": 0.0}
     sizes = {4: (20.0, "measured"), 2: (10.0, "measured"), 1: (90.0, "predicted")}
@@ -180,7 +159,7 @@ def test_a_batch_means_the_fastest_row_of_the_table_that_fits_the_setting(oppa, 
 
 
 def test_a_table_of_another_job_or_one_that_was_edited_trains_nothing(oppa, table) -> None:
-    (oppa.folder / "other.toml").write_text(JOB.replace("layers = 2", "layers = 4"))
+    (oppa.folder / "other.toml").write_text(TRAIN_JOB.replace("layers = 2", "layers = 4"))
     assert "the table is foreign" in oppa("train", "other.toml", "--table", "t", code=2).stderr
     csv = table / "table.csv"
     csv.write_text(csv.read_text().replace("20.0", "21.0", 1))
@@ -192,26 +171,26 @@ def test_a_table_of_another_job_or_one_that_was_edited_trains_nothing(oppa, tabl
     ("change", "said"),
     [
         (("samples = 96", "samples = 0"), "samples"),
-        (("warmup = 16", "warmup = 97"), "`warmup = 97` samples are more than all `samples = 96`"),
+        (("warmup = 16", "warmup = 97"), "`warmup = 97` is more than `samples = 96`"),
         (("warmup = 16", 'decay = "steep"'), "steep"),
-        (("[train]\n", '[runner]\nname = "simulated"\n\n[train]\n'), "the runner `simulated` runs trials, and cannot train a run"),
+        (("[train]\n", '[runner]\nname = "simulated"\n\n[train]\n'), "the runner `simulated` runs trials only, and cannot train a run"),
     ],
 )
 def test_a_wrong_recipe_is_told_of(change, said, oppa) -> None:
-    job = JOB.replace(*change)
+    job = TRAIN_JOB.replace(*change)
     (oppa.folder / "job.toml").write_text(job.replace("memory_limit", 'device = "H100"\nmemory_limit') if "simulated" in job else job)
     assert said in oppa("train", "job.toml", code=2).stderr
     assert not (oppa.folder / "runs").exists()
 
 
 def test_a_run_that_would_end_within_its_warm_up_is_refused(oppa) -> None:
-    (oppa.folder / "job.toml").write_text(JOB)
-    assert "`--samples 3` ends within the warm-up of 16 samples" in oppa("train", "job.toml", "--samples", 3, code=2).stderr
+    (oppa.folder / "job.toml").write_text(TRAIN_JOB)
+    assert "`warmup = 16` samples are more than all `samples = 3`" in oppa("train", "job.toml", "--set", "train.samples=3", code=2).stderr
 
 
 def test_the_watcher_outlives_an_attempt_that_takes_long_to_come_back(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(run_view, "LINE_S", 0.0)
-    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "job.toml").write_text(TRAIN_JOB)
     problem = load_job(tmp_path / "job.toml")
     run = RunSpec(uuid="u", problem=problem, configuration=Configuration(dp=2, global_batch=8, micro_batch=4))
     facts = {"loss": 1.0, "learning_rate": 1e-3, "configuration": "c", "global_batch": 8, "noise_scale": None, "health": "no_signal"}
@@ -228,7 +207,7 @@ def test_the_watcher_outlives_an_attempt_that_takes_long_to_come_back(tmp_path, 
 
 
 def test_what_fails_before_its_first_step_is_not_tried_again(oppa, train) -> None:
-    (oppa.folder / "job.toml").write_text(JOB.replace("[train]", f'[training]\ncorpus = "{oppa.folder / "texts"}"\n\n[train]'))
+    (oppa.folder / "job.toml").write_text(TRAIN_JOB.replace("[train]", f'[training]\ncorpus = "{oppa.folder / "texts"}"\n\n[train]'))
     (oppa.folder / "texts").mkdir()
     (oppa.folder / "texts" / "short").write_text("short")
     result, said = train(code=1)

@@ -16,7 +16,7 @@ from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
 from oppa.trials.cgroups import quotas_lacking
-from tests.cli.test_train import JOB
+from tests.cli.conftest import TRAIN_JOB
 
 pytestmark = pytest.mark.slow
 LACKING = "; ".join(netlab_lacking())
@@ -28,7 +28,7 @@ PROMISED = Configuration(dp=1, pp=2, global_batch=16, micro_batch=2)
 
 @pytest.fixture
 def table(oppa):
-    (oppa.folder / "job.toml").write_text(JOB)
+    (oppa.folder / "job.toml").write_text(TRAIN_JOB)
     facts = {"study": "a", "method": "exhaustive", "complete": True, "candidates": 3, "trials": 3, "spent_s": 1.0, "created_at": 1e9}
     origin = Origin.of(load_job(oppa.folder / "job.toml"), **facts, loss_bound=None, expected_loss=None, command="oppa profile")
     rates = {BEGIN: 10.0, dataclasses.replace(BEGIN, global_batch=16): 5.0, PROMISED: 100.0}
@@ -41,7 +41,9 @@ def table(oppa):
 
 
 def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
-    done = oppa("train", "job.toml", BEGIN.id, "--run", "run", "--samples", 600, "--table", table, "--policy", "goodput", "--json")
+    done = oppa(
+        "train", "job.toml", BEGIN.id, "--run", "run", "--set", "train.samples=600", "--table", table, "--policy", "goodput", "--json"
+    )
     result = json.loads(done.stdout)
     assert result["ending"] == "finished" and "/#token=" in done.stderr
     assert "over staying as it began" in done.stderr and result["worth"]["regret"] is not None
@@ -59,7 +61,9 @@ def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
 
 
 def test_a_run_that_never_changed_claims_no_gain(oppa, table) -> None:
-    done = oppa("train", "job.toml", BEGIN.id, "--run", "run", "--samples", 300, "--table", table, "--policy", "static", "--json")
+    done = oppa(
+        "train", "job.toml", BEGIN.id, "--run", "run", "--set", "train.samples=300", "--table", table, "--policy", "static", "--json"
+    )
     account = json.loads(done.stdout)["worth"]
     assert account["gain"] == pytest.approx(0, abs=1e-9) and account["changed"] is False
     assert "worth   nothing was changed; " in done.stderr and "over staying" not in done.stderr
@@ -67,7 +71,7 @@ def test_a_run_that_never_changed_claims_no_gain(oppa, table) -> None:
 
 @pytest.mark.parametrize("policy", ["norm-test,eta=0.01,interval=2", "norm-test-paper,eta=0.001,interval=2"])
 def test_a_run_grows_its_batch_by_the_norm_test(policy, oppa, table) -> None:
-    oppa("train", "job.toml", BEGIN.id, "--run", "run", "--samples", 200, "--table", table, "--policy", policy)
+    oppa("train", "job.toml", BEGIN.id, "--run", "run", "--set", "train.samples=200", "--table", table, "--policy", policy)
     lines = ledger.standing(ledger.read(oppa.folder / "run"))
     steps = [line for line in lines if line["event"] == ledger.STEP]
     assert all((line["variance_ratio"] is None) == (line["step"] % 2 == 1) for line in steps), "every other step is measured"
@@ -79,10 +83,10 @@ def test_a_run_grows_its_batch_by_the_norm_test(policy, oppa, table) -> None:
 
 @pytest.mark.skipif(bool(quotas_lacking()), reason=quotas_lacking())
 def test_a_slow_worker_gets_a_smaller_batch_of_its_own(oppa) -> None:
-    (oppa.folder / "job.toml").write_text(JOB.replace("devices_per_host = 2", "devices_per_host = 2\ncpus_per_device = [0.8, 0.2]"))
+    (oppa.folder / "job.toml").write_text(TRAIN_JOB.replace("devices_per_host = 2", "devices_per_host = 2\ncpus_per_device = [0.8, 0.2]"))
     policy = "proportional,window=4"
     result = json.loads(
-        oppa("train", "job.toml", "dp=2,micro_batch=4", "--run", "run", "--samples", 400, "--policy", policy, "--json").stdout
+        oppa("train", "job.toml", "dp=2,micro_batch=4", "--run", "run", "--set", "train.samples=400", "--policy", policy, "--json").stdout
     )
     assert result["ending"] == "finished" and result["worth"]["gain"] is None, "nobody knows what staying is worth without a table"
     lines = ledger.standing(ledger.read(oppa.folder / "run"))
@@ -95,7 +99,7 @@ def test_a_slow_worker_gets_a_smaller_batch_of_its_own(oppa) -> None:
         f"as {change['local_batches'][0]}, {change['local_batches'][1]}"
         in oppa("report", "run", "--out", "r.html").stderr + (oppa.folder / "r.html").read_text()
     )
-    assert "unknown" not in oppa("train", "job.toml", "--run", "run", "--samples", 440, "--policy", policy).stderr
+    assert "unknown" not in oppa("train", "job.toml", "--run", "run", "--set", "train.samples=440", "--policy", policy).stderr
 
 
 @pytest.fixture
@@ -114,7 +118,7 @@ def service(oppa, table):
 def test_a_run_speaks_to_a_service_that_runs_already(oppa, table, service, monkeypatch) -> None:
     monkeypatch.setenv("OPPA_CONTROL_TOKEN", oppa("control", "--table", table, "--token", "my-job").stdout.strip())
     there = f"my-job@127.0.0.1:{service}"
-    oppa("train", "job.toml", BEGIN.id, "--run", "run", "--samples", 600, "--table", table, "--control", there)
+    oppa("train", "job.toml", BEGIN.id, "--run", "run", "--set", "train.samples=600", "--table", table, "--control", there)
     changes = [line for line in ledger.standing(ledger.read(oppa.folder / "run")) if line["event"] == ledger.CHANGED]
     assert changes and Configuration.from_dict(changes[0]["after"]) == PROMISED
     assert changes[0]["weighed"]["chosen"]["goodput"] > changes[0]["weighed"]["current"]["goodput"]
@@ -143,7 +147,7 @@ def test_a_service_that_is_named_wrongly_is_told_of(there, words, token, said, o
 @pytest.mark.skipif(bool(LACKING), reason=f"hosts cannot be emulated here: {LACKING}")
 def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
     """Whose loopback is not theirs."""
-    job = JOB.replace("devices_per_host = 2", 'hosts = "allocation"\ndevices_per_host = "allocation"\ndevice = "CPU"')
+    job = TRAIN_JOB.replace("devices_per_host = 2", 'hosts = "allocation"\ndevices_per_host = "allocation"\ndevice = "CPU"')
     fixed = (
         "micro_batch = 2",
         "tp = 1",
@@ -156,8 +160,8 @@ def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
     (oppa.folder / "job.toml").write_text("\n".join([job, "[space.parameters]", *fixed]))
     lab = ("emulate", "--hosts", 2, "--bandwidth", "1gbit", "--latency", "0 s", "--", *oppa.argv()[1:])
     lab = (*lab[:-2], sys.executable, *lab[-2:])
-    oppa(*lab, "profile", "job.toml", "--global-batch", "8,16", "--table", "table", "--exhaustive")
-    done = oppa(*lab, "train", "job.toml", "--run", "run", "--samples", 400, "--table", "table", "--policy", "goodput")
+    oppa.process(*lab, "profile", "job.toml", "--global-batch", "8,16", "--table", "table", "--exhaustive")
+    done = oppa.process(*lab, "train", "job.toml", "--run", "run", "--set", "train.samples=400", "--table", "table", "--policy", "goodput")
     assert "warning" not in done.stderr
     with contextlib.closing(sqlite3.connect(oppa.folder / "run" / "control" / "journal.db")) as journal:
         told = journal.execute("SELECT count(*) FROM messages").fetchone()[0]
@@ -165,12 +169,12 @@ def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
 
 
 def test_a_run_begins_with_a_batch_of_the_table(oppa, table) -> None:
-    oppa("train", "job.toml", "global_batch=16,dp=2,micro_batch=2", "--run", "run", "--samples", 32, "--table", table)
+    oppa("train", "job.toml", "global_batch=16,dp=2,micro_batch=2", "--run", "run", "--set", "train.samples=32", "--table", table)
     (first, *_) = ledger.read(oppa.folder / "run")
     assert Configuration.from_dict(first["configuration"]).global_batch == 16
-    refused = oppa("train", "job.toml", "global_batch=12", "--samples", 32, "--table", table, code=2).stderr
+    refused = oppa("train", "job.toml", "global_batch=12", "--set", "train.samples=32", "--table", table, code=2).stderr
     assert "12" in refused and "8, 16" in refused
-    assert "global_batch" in oppa("train", "job.toml", "global_batch=16", "--samples", 32, code=2).stderr
+    assert "global_batch" in oppa("train", "job.toml", "global_batch=16", "--set", "train.samples=32", code=2).stderr
 
 
 @pytest.mark.parametrize(

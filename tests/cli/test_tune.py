@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from oppa.cli.views.summary import new_folder
 from oppa.study import Study
+from oppa.tuning.session import new_folder
 
 RANDOM = ("--designer", "random")
 
@@ -92,7 +92,7 @@ def test_when_nothing_fits_it_says_which_constraint_binds(oppa) -> None:
     job.write_text(job.read_text().replace("100 MiB", "1 MiB"))
     said = tune(oppa, code=1).stderr
     assert re.search(r"none of the (1[0-2]|[6-9]) trials could run: \1 out of memory", said)  # those that looked for a default included
-    assert "memory limit of 1 MiB binds" in said
+    assert "raise the memory limit of 1 MiB" in said
 
 
 @pytest.mark.slow
@@ -116,8 +116,8 @@ def test_bad_input_is_an_error_with_a_hint_and_leaves_nothing_behind(oppa) -> No
     for arguments, words in (
         (("tune", "nothing.toml"), "nothing.toml"),
         (("tune", "job.toml", "--designer", "vanila-bo"), "did you mean `vanilla-bo`"),
-        (("tune", "job.toml", "--time", "10 parsecs"), "10 parsecs"),
-        (("tune", "job.toml", "--runner", "torhc"), "did you mean `torch`"),
+        (("tune", "job.toml", "--set", "limits.wall_time=10 parsecs"), "10 parsecs"),
+        (("tune", "job.toml", "--set", "runner.name=torhc"), "did you mean `torch`"),
     ):
         said = oppa(*arguments, code=2).stderr
         assert words in said and "Traceback" not in said

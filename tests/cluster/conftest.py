@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from oppa.cluster.slurm import status
 from oppa.table import Origin, Table
-from tests.cli.conftest import Oppa
 from tests.cluster.spools import JOB_FILE, Held
+from tests.command_line import Oppa
 from tests.table.conftest import origin, problem, row  # noqa: F401 - fixtures
 
 
@@ -22,9 +21,8 @@ def scales(origin: Origin, tmp_path: Path) -> Path:  # noqa: F811
 
 
 @pytest.fixture
-def held(scales: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+def held(scales: Path) -> Iterator[Held]:
     """A job that somebody trains; nobody knows for how long."""
-    monkeypatch.setattr(status, "_left_s", lambda *_: float("inf"))
     found = Held(scales)
     yield found
     found.end()

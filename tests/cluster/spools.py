@@ -1,14 +1,17 @@
-"""Elastic jobs in a spool, and what a controller is told of the nodes, without a Slurm."""
+"""Elastic jobs in a spool, and a scheduler in memory."""
 
-import dataclasses
 import fcntl
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from oppa.cluster.slurm.queue_snapshot import QueuedJob, QueueSnapshot
-from oppa.cluster.slurm.spool import HELD, STARTED, ElasticJob, submit
+from oppa.cluster.elastic_jobs.spool import HELD, JOB, STARTED, ElasticJob, submit
+from oppa.cluster.scheduler import QueuedJob, QueueSnapshot
+from oppa.errors import EnvironmentLackingError
+from oppa.problem.job import load_job
+from oppa.training.run.run_folder import RunSpec
 from oppa.trials.trial_folder import write_json
 
 JOB_FILE = """\
@@ -24,28 +27,56 @@ def put(scales: Path, **values: object) -> ElasticJob:
     return submit(scales.parent / "spool", scales.parent / "job.toml", scales, **values)  # type: ignore[arg-type]
 
 
-@dataclasses.dataclass
-class Slurm:
-    """What the controller is told of the nodes."""
+class InMemoryScheduler:
+    """A scheduler whose nodes are a number, whose queue is a list, and whose supervisors do nothing."""
 
-    view: QueueSnapshot
+    def __init__(self, *, idle: int = 0, jobs: Sequence[QueuedJob] = ()) -> None:
+        self.idle, self.jobs = idle, list(jobs)
+        self.answers = True
+        self.exit_code: int | None = 1
+        """That of its supervisors; None while they run."""
+        self.starts: list[tuple[str, int]] = []
+        """Names of the jobs that were started, each with its number of hosts."""
+        self.cancelled: list[str] = []
 
-    def __call__(self, _: str) -> QueueSnapshot:
-        return self.view
+    def snapshot(self) -> QueueSnapshot:
+        if not self.answers:
+            raise EnvironmentLackingError("`squeue` failed: slurm_load_jobs error")
+        return QueueSnapshot(idle=self.idle, jobs=tuple(self.jobs))
+
+    def start(self, job: ElasticJob, hosts: int) -> "InMemoryScheduler":
+        self.starts.append((job.name, hosts))
+        return self
+
+    def poll(self) -> int | None:
+        """As the supervisor of every job."""
+        return self.exit_code
+
+    def cancel(self, request: QueuedJob) -> None:
+        self.jobs.remove(request)
+        self.cancelled.append(request.id)
+
+
+class Failing(InMemoryScheduler):
+    """Its supervisors begin, and come to no step."""
+
+    def start(self, job: ElasticJob, hosts: int) -> "InMemoryScheduler":
+        started(job, hosts)
+        return super().start(job, hosts)
 
 
 def waiting(nodes: int) -> QueuedJob:
     """Somebody else's job that waits for so many."""
-    return QueuedJob(id="7", state="PENDING", nodes=nodes, reason="Resources", elastic="")
+    return QueuedJob(id="7", nodes=nodes, pending=True, for_nodes=True)
 
 
 class Held:
-    """A job that somebody trains on one host, and has trained ten steps."""
+    """A job that somebody trains on one host, has trained ten steps, and will train for one epoch, of which nobody knows the length."""
 
     def __init__(self, scales: Path) -> None:
         self.job = put(scales)
         self.begin(1)
-        self.job.run.mkdir()
+        RunSpec(uuid="a-run", problem=load_job(self.job.folder / JOB), configuration=self.job.sizes[1]).write(self.job.run)
         steps = [{"event": "step", "step": n, "samples": [8 * n, 8 * n + 8], "time": time.time() - 20 + n, "loss": 1.0} for n in range(10)]
         (self.job.run / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
 

@@ -25,7 +25,7 @@ def test_a_share_of_pretraining_is_elastic() -> None:
     assert chosen[2] == {job.name for job in pretraining if job.gpus in KINDS}
     assert [dataclasses.replace(job, table=None, save_s=0.0, start_s=0.0) for job in more] == jobs
     assert {job.overhead_s for job in more if job.table} == {3.0}
-    with pytest.raises(InputError, match="no share"):
+    with pytest.raises(InputError, match="is not a share"):
         elastic(jobs, 1.1, KINDS)
 
 
@@ -75,5 +75,5 @@ def test_a_table_of_one_s_own(origin: Origin, tmp_path: Path) -> None:  # noqa: 
     (tmp_path / "scales" / "table.csv").write_text((tmp_path / "scales" / "table.csv").read_text().replace("1", "2", 1))
     with pytest.raises(TableError, match="edited"):
         of_table(tmp_path / "scales", start_s=5.0)
-    with pytest.raises(TableError, match="holds no table"):
+    with pytest.raises(TableError, match="does not contain a table"):
         of_table(tmp_path / "nothing", start_s=5.0)

@@ -141,7 +141,9 @@ def test_a_clock_that_goes_back_stands_still() -> None:
     assert arrivals.rate(1_010.0) == pytest.approx(2 / 10) == arrivals.rate(500.0)
 
 
-@pytest.mark.parametrize("values", [{"threshold": 1.5}, {"window_s": 0}, {"counted_gpus": 0}, {"most": 0.5}, {"first": "tallest"}])
+@pytest.mark.parametrize(
+    "values", [{"threshold": 1.5}, {"window_s": 0}, {"counted_gpus": 0}, {"max_scale": 0.5}, {"growth_order": "tallest"}]
+)
 def test_settings_that_make_no_sense_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(InputError, match=next(iter(values))):
         Settings(**values)  # type: ignore[arg-type]

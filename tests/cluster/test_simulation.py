@@ -128,12 +128,12 @@ def test_a_job_that_loses_a_node_goes_on_from_its_checkpoint_as_the_first() -> N
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        (job("large", 0, 1, 17), "17 GPUs of 16"),
-        (job("none", 0, 1, 0), "0 GPUs of 16"),
+        (job("large", 0, 1, 17), "17 GPUs, but the cluster has 16"),
+        (job("none", 0, 1, 0), "0 GPUs, but the cluster has 16"),
         (job("backwards", 0, -1, 8), "-1 s"),
         (job("before", -5, 1, 8), "-5 s"),
         (job("endless", 0, 1e300, 8), "1e\\+300 s"),
-        (job("beyond", 0, 1, 8, table=ScaleTable.of(8, [(32, 2.0)])), "32 GPUs of 16"),
+        (job("beyond", 0, 1, 8, table=ScaleTable.of(8, [(32, 2.0)])), "32 GPUs, but the cluster has 16"),
     ],
 )
 def test_what_cannot_be_run_is_refused(broken: TraceJob, said: str) -> None:
@@ -145,7 +145,7 @@ def test_what_cannot_be_run_is_refused(broken: TraceJob, said: str) -> None:
 
 
 def test_nodes_that_fail_all_the_time_are_refused() -> None:
-    with pytest.raises(InputError, match="hardly come to a checkpoint") as refusal:
+    with pytest.raises(InputError, match="rarely let a job on") as refusal:
         run([job("one", 0, 100, 16)], failures=Failures(every_s=800, checkpoint_s=1_800))
     assert "at least 0.0104 days" in (refusal.value.hint or "")
 

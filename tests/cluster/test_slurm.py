@@ -18,7 +18,7 @@ from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
 from tests.launchers.slurm_cluster import SlurmCluster, slurm_lacking, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.environment]
 
 JOB = """\
 model = {preset = "tiny-1m", seq_len = 32}
@@ -126,7 +126,7 @@ def losses(lines: list[ledger.Line]) -> dict[int, float]:
 def unscaled(folder: Path, samples: int) -> dict[int, float]:
     """Of the same job on one host from its first step to its last."""
     (folder / "alone.toml").write_text(JOB % samples)
-    words = ["train", folder / "alone.toml", "pp=1,micro_batch=2", "--run", folder / "alone", "--launcher", "local"]
+    words = ["train", folder / "alone.toml", "pp=1,micro_batch=2", "--run", folder / "alone", "--set", "launcher.name=local"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-m", "oppa", *map(str, words)], check=True, capture_output=True, env=environment)
     return losses(ledger.read(folder / "alone"))
@@ -138,7 +138,7 @@ def test_arrivals_and_departures_scale_a_job_and_change_no_bit(slurm: SlurmClust
     another = slurm.submit("sleep 600", "--nodes=1", "--exclusive")
     for job in (other, another):
         slurm.wait_for(job, "RUNNING")
-    controlled = Controlled(submitted(tmp_path, samples), slurm, "--threshold", "0")
+    controlled = Controlled(submitted(tmp_path, samples), slurm, "--set", "scaling.threshold=0")
     try:
         controlled.reaches(1)
         slurm.cancel(another)
@@ -168,7 +168,7 @@ def test_a_node_that_dies_while_a_job_grows_loses_nothing(seed: int, slurm: Slur
     samples, chance = 8 * 500, random.Random(seed)
     other = slurm.submit("sleep 600", "--nodes=2", "--exclusive")
     slurm.wait_for(other, "RUNNING")
-    controlled = Controlled(submitted(tmp_path, samples), slurm, "--threshold", "0")
+    controlled = Controlled(submitted(tmp_path, samples), slurm, "--set", "scaling.threshold=0")
     decisions, lost = controlled.spool / "decisions.jsonl", chance.choice(slurm.nodes)
     try:
         controlled.reaches(2)
@@ -191,7 +191,7 @@ def test_a_node_that_dies_while_a_job_grows_loses_nothing(seed: int, slurm: Slur
 def test_a_controller_that_is_killed_loses_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
     kills = int(os.environ.get("OPPA_FAULT_REPEATS", "4"))
     samples, chance = 8 * (400 + 30 * kills), random.Random(int(os.environ.get("OPPA_FAULT_SEED", "0")))
-    controlled = Controlled(submitted(tmp_path, samples), slurm, "--threshold", "0")
+    controlled = Controlled(submitted(tmp_path, samples), slurm, "--set", "scaling.threshold=0")
     comers: list[str] = []
     try:
         for _ in range(kills):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from oppa.cluster.slurm.spool import JOB, META, ElasticJob, folders
+from oppa.cluster.elastic_jobs.spool import JOB, META, ElasticJob, folders
 from oppa.errors import InputError, RunError, TableError
 from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.stored_schedules import store, stored
@@ -47,7 +47,7 @@ def test_what_cannot_be_kept_is_refused(scales: Path) -> None:
     with pytest.raises(InputError, match="no sizes of whole hosts"):
         put(scales, name="other")
     (scales.parent / "job.toml").write_text(JOB_FILE.replace("tiny-1m", "tiny-4m"))
-    with pytest.raises(TableError, match="of another model"):
+    with pytest.raises(TableError, match="for another model"):
         put(scales, name="other")
     with pytest.raises(InputError, match="no spool"):
         folders(scales.parent / "nothing")
@@ -66,5 +66,5 @@ def test_a_table_that_was_altered_is_noticed(scales: Path) -> None:
 
 def test_other_hosts_are_another_problem(scales: Path) -> None:
     job = scales.parent / "job.toml"
-    assert load_job(job).cluster.devices == 4 and load_job(job, hosts=1).cluster.devices == 2
-    assert load_job(job, hosts=4).space.facts["devices"] == 8
+    assert load_job(job).cluster.devices == 4 and load_job(job, settings=["cluster.hosts=1"]).cluster.devices == 2
+    assert load_job(job, settings=["cluster.hosts=4"]).space.facts["devices"] == 8

@@ -79,13 +79,13 @@ def test_kalos_as_it_is_published() -> None:
     [
         ("job_id,duration_s\na,1\n", "lacks `submit_s`, `gpu_num`"),
         ("", "lacks"),
-        ("job_id,submit_s,duration_s,gpu_num\na,0,-1,8\n", "line 2: a duration of -1 s"),
+        ("job_id,submit_s,duration_s,gpu_num\na,0,-1,8\n", "line 2: the duration is -1 s"),
         ("job_id,submit_s,duration_s,gpu_num\na,0,1,8\nb,0,soon,8\n", "line 3: could not convert"),
         ("job_id,submit_s,duration_s,gpu_num\na,0,1,-8\n", "-8 GPUs"),
         ("job_id,submit_s,duration_s,gpu_num\na,nan,1,8\n", "nan s"),
-        ("job_id,submit_s,duration_s,gpu_num\na,0,1,0\n", "no jobs that ask for GPUs"),
+        ("job_id,submit_s,duration_s,gpu_num\na,0,1,0\n", "no jobs that request GPUs"),
         ("job_id,submit_s,duration_s,gpu_num\na,0\n", "line 2"),
-        ("job_id,submit_s,duration_s,gpu_num\n,0,1,8\n", "line 2: a job without a name"),
+        ("job_id,submit_s,duration_s,gpu_num\n,0,1,8\n", "line 2: the job has no name"),
         ("job_id,submit_s,duration_s,gpu_num\na,0,1,8\n" + "b" * 200_000 + ",0,1,8\n", "line 3: field larger"),
         (ACME.splitlines()[0] + "\na,u,1,inf,0,Other,DONE,2023-03-01 00:18:22+08:00,,,1,0,0\n", "line 2: cannot convert float infinity"),
     ],
@@ -105,7 +105,7 @@ def test_a_mark_of_byte_order_is_no_part_of_the_first_column(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", [None, "", 7])
 def test_a_job_of_philly_s_without_a_name_is_told(name: object, tmp_path: Path) -> None:
     (tmp_path / "log.json").write_text(json.dumps([{**PHILLY[0], "jobid": name}]))
-    with pytest.raises(InputError, match="job 0: a job without a name"):
+    with pytest.raises(InputError, match="job 0: the job has no name"):
         read_trace(tmp_path / "log.json")
 
 
@@ -136,7 +136,7 @@ def test_a_seed_is_a_trace() -> None:
 
 
 def test_unknown_traces_and_no_days_are_refused() -> None:
-    with pytest.raises(InputError, match="not known") as refusal:
+    with pytest.raises(InputError, match="is unknown") as refusal:
         like("serene")
     assert "seren" in (refusal.value.hint or "")
     with pytest.raises(InputError, match="has no jobs"):

@@ -126,7 +126,12 @@ def launched(folder):
         pytest.skip(f"{error.message}: {error.hint}")
 
 
-@pytest.fixture(params=[*FRAMEWORKS, "command", "script", "simulated", "replay"], scope="module")
+def named(*names):
+    """Those that need an environment of their own are marked."""
+    return [pytest.param(name, marks=[pytest.mark.environment] * (name in FRAMEWORKS[1:])) for name in names]
+
+
+@pytest.fixture(params=named(*FRAMEWORKS, "command", "script", "simulated", "replay"), scope="module")
 def case(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     made = {"command": lambda: command(folder), "script": scripted, "simulated": simulated, "replay": replayed}
@@ -134,6 +139,13 @@ def case(request, tmp_path_factory):
     yield case
     if case.launcher:
         case.launcher.close()
+
+
+@pytest.fixture(scope="module")
+def ended(case, tmp_path_factory):
+    """A trial that has run to its end: its result, its folder, and what was told of its steps."""
+    folder, told = tmp_path_factory.mktemp("ended"), []
+    return case.run(folder, case.fits, limits=case.limits, on_step=told.append), folder, told
 
 
 @pytest.fixture
@@ -149,23 +161,22 @@ def processes_of(case):
     return leaves
 
 
-def test_a_trial_runs_to_its_end(case, tmp_path) -> None:
-    told = []
-    result = case.run(tmp_path, case.fits, limits=case.limits, on_step=told.append)
+def test_a_trial_runs_to_its_end(ended) -> None:
+    result, _, told = ended
     assert (result.outcome, result.steps, result.cause) == ("completed", STEPS, ""), result.traceback
     assert result.estimate.steps_per_s > 0 and result.memory_bytes > 0 and result.seconds >= sum(result.step_times_s) > 0
     assert [measurement.step_time_s for measurement in told] == list(result.step_times_s)
 
 
-def test_its_folder_tells_what_ran_and_how_long_it_took(case, tmp_path) -> None:
-    result = case.run(tmp_path, case.fits, limits=case.limits)
-    assert TrialSpec.read(tmp_path) == case.fits
-    lines = [json.loads(line) for line in (tmp_path / trial_folder.MEASUREMENTS).read_text().splitlines()]
+def test_its_folder_tells_what_ran_and_how_long_it_took(case, ended) -> None:
+    result, folder, _ = ended
+    assert TrialSpec.read(folder) == case.fits
+    lines = [json.loads(line) for line in (folder / trial_folder.MEASUREMENTS).read_text().splitlines()]
     assert [line["step_time_s"] for line in lines] == list(result.step_times_s)
 
 
 def test_a_judge_ends_it_early(case, tmp_path) -> None:
-    result = case.run(tmp_path, case.endless, limits=case.limits, judge=lambda times: len(times) >= 3)
+    result = case.run(tmp_path, case.endless, limits=case.limits, stop_rule=lambda times: len(times) >= 3)
     assert result.outcome == "terminated_early" and 3 <= result.steps < case.endless.steps
 
 
@@ -191,10 +202,8 @@ def test_what_a_tick_raises_is_passed_on(case, tmp_path) -> None:
         case.run(tmp_path, case.fits, limits=case.limits, on_tick=tick)
 
 
-def test_steps_are_told_in_order_as_they_come(case, tmp_path):
-    told = []
-    case.run(tmp_path, case.fits, limits=case.limits, on_step=told.append)
-    assert [measurement.step for measurement in told] == list(range(STEPS))
+def test_steps_are_told_in_order_as_they_come(ended):
+    assert [measurement.step for measurement in ended[2]] == list(range(STEPS))
 
 
 def test_a_rank_that_is_killed_ends_the_trial_and_the_next_one_runs(case, processes_of, tmp_path):
@@ -217,18 +226,19 @@ def test_ranks_that_hang_are_noticed_and_nothing_survives(case, processes_of, tm
                 os.kill(each.pid, signal.SIGSTOP)
 
     result = case.run(tmp_path / "hangs", case.endless, limits=case.limits, on_step=stop, hang_s=2.0)
-    assert result.outcome == "timed_out" and result.cause.startswith("hang: nothing for")
+    assert result.outcome == "timed_out" and result.cause.startswith("hang: no step for")
     assert hanging and not any(map(processes.is_living, hanging))
     assert case.run(tmp_path / "next", case.fits, limits=case.limits).outcome == "completed"
 
 
-def test_a_trial_that_is_repeated_has_the_same_losses(case, tmp_path):
-    first, second = (case.run(tmp_path / name, case.fits, limits=case.limits).losses for name in ("first", "second"))
-    assert first == second
+def test_a_trial_that_is_repeated_has_the_same_losses(case, ended, tmp_path):
+    first = ended[0].losses
+    assert case.run(tmp_path, case.fits, limits=case.limits).losses == first
     if case.name in FRAMEWORKS:
         assert len(first) == STEPS and first[-1] < first[0]
 
 
+@pytest.mark.environment
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name != "torch"])
 def test_losses_agree_across_frameworks(name, tmp_path):
     """The same model, data and seed."""

@@ -20,11 +20,11 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 class Page:
     """A tab."""
 
-    def __init__(self, line) -> None:
+    def __init__(self, line, domains: tuple[str, ...] = ("Page", "Runtime", "Log")) -> None:
         self._line, self._numbers = line, itertools.count(1)
         self.complaints: list[str] = []
         """Of the console: errors, and what the content-security policy has stopped."""
-        for domain in ("Page", "Runtime", "Log"):
+        for domain in domains:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters):
@@ -69,9 +69,27 @@ class Page:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
 
+class Browser:
+    """A browser at work; each tab is in a profile of its own."""
+
+    def __init__(self, port: int, line) -> None:
+        self._port, self._itself = port, Page(line, domains=())
+
+    @contextlib.contextmanager
+    def tab(self):
+        """A tab, while this lasts; none of its connections outlives it."""
+        profile = self._itself.call("Target.createBrowserContext")["browserContextId"]
+        target = self._itself.call("Target.createTarget", url="about:blank", browserContextId=profile)["targetId"]
+        try:
+            with connect(f"ws://127.0.0.1:{self._port}/devtools/page/{target}", max_size=None, proxy=None) as line:
+                yield Page(line)
+        finally:
+            self._itself.call("Target.disposeBrowserContext", browserContextId=profile)
+
+
 @contextlib.contextmanager
 def browsing():
-    """A tab, while this lasts."""
+    """A browser, while this lasts."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
@@ -80,10 +98,10 @@ def browsing():
         process = subprocess.Popen([program, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             port = _port(Path(folder, "DevToolsActivePort"))
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=10) as answer:
-                tab = next(each for each in json.load(answer) if each["type"] == "page")
-            with connect(tab["webSocketDebuggerUrl"], max_size=None, proxy=None) as line:
-                yield Page(line)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/version", timeout=10) as answer:
+                address = json.load(answer)["webSocketDebuggerUrl"]
+            with connect(address, max_size=None, proxy=None) as line:
+                yield Browser(port, line)
         finally:
             process.terminate()
             process.wait(20)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from oppa.control.decision import JobState
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
@@ -35,6 +36,11 @@ def row(**parameters) -> TableRow:
         source="measured",
         trials=(1,),
     )
+
+
+def at(layout, global_batch, **changes) -> JobState:
+    configuration = Configuration(**layout, global_batch=global_batch, micro_batch=4)
+    return JobState(**{"configuration": configuration, "noise_scale": 100.0, "elapsed_s": 1000.0, **changes})
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,7 @@ from oppa.protocol.messages import Changed, StepTaken
 from oppa.table.goodput import goodput
 from oppa.table.rows import ParallelStrategy
 from oppa.training.run.step_times import WARM_UP
-from tests.control.conftest import DATA, PIPELINE, row, step_time_s
-from tests.control.test_goodput_policy import at
+from tests.control.conftest import DATA, PIPELINE, at, row, step_time_s
 
 CHANGE_S = 2.0
 
@@ -133,7 +132,7 @@ def test_a_step_on_the_way_is_gone_on_from_although_it_is_worse(table_of) -> Non
     begins = rows[0].configuration
     done = Job(controller=Controller(ThroughputIndex(table_of(rows)), GoodputPolicy), configuration=begins, slow=slow).run(100)
     assert [decision.configuration.global_batch for _, decision in done.decisions[:2]] == [128, 256]
-    assert done.configuration.global_batch == 256 and not any("not delivered" in decision.reason for _, decision in done.decisions)
+    assert done.configuration.global_batch == 256 and not any("did not pay off" in decision.reason for _, decision in done.decisions)
 
 
 def test_a_change_that_does_not_deliver_is_undone_and_not_repeated(job) -> None:
@@ -143,7 +142,7 @@ def test_a_change_that_does_not_deliver_is_undone_and_not_repeated(job) -> None:
     disappointed = job(slow=slow).run(300)
     assert promised.dp == 2 and disappointed.configuration.pp == 2
     assert disappointed.commands.count(DecisionKind.RECONFIGURE) == 2
-    (_, back) = next(each for each in disappointed.decisions if "not delivered" in each[1].reason)
+    (_, back) = next(each for each in disappointed.decisions if "did not pay off" in each[1].reason)
     assert back.configuration == Configuration(**PIPELINE, global_batch=64, micro_batch=4)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from oppa.control.decision import DecisionKind, JobState, Limit
+from oppa.control.decision import DecisionKind, Limit
 from oppa.control.policies.critical_batch import CriticalBatchPolicy
 from oppa.control.policies.goodput import GoodputPolicy, cost_factor
 from oppa.control.policies.static import StaticPolicy
@@ -13,12 +13,7 @@ from oppa.errors import TableError
 from oppa.problem.configuration import Configuration
 from oppa.table.goodput import goodput
 from oppa.table.refinement import StepTimeObservation, refined
-from tests.control.conftest import BATCHES, DATA, PIPELINE, row
-
-
-def at(layout, global_batch, **changes) -> JobState:
-    configuration = Configuration(**layout, global_batch=global_batch, micro_batch=4)
-    return JobState(**{"configuration": configuration, "noise_scale": 100.0, "elapsed_s": 1000.0, **changes})
+from tests.control.conftest import BATCHES, DATA, PIPELINE, at, row
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ from oppa.control.policies.norm_test import NormTestPolicy
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
-from tests.control.conftest import DATA, PIPELINE, row
-from tests.control.test_goodput_policy import at
+from tests.control.conftest import DATA, PIPELINE, at, row
 
 
 def decided(table, state, **settings):

@@ -8,8 +8,7 @@ from oppa.control.policies.static import StaticPolicy
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import TableError
 from oppa.problem.configuration import Configuration
-from tests.control.conftest import BATCHES, DATA, PIPELINE, row
-from tests.control.test_goodput_policy import at
+from tests.control.conftest import BATCHES, DATA, PIPELINE, at, row
 
 
 @pytest.mark.parametrize("noise_scale", [9.0, 13.0, 60.0, 100.0])

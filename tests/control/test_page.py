@@ -8,15 +8,15 @@ from oppa.protocol.messages import Changed
 from tests.control.browser import browsing
 from tests.control.services import PRESENT, hello, line, serving, step, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.environment]
 
 MARKUP = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"
 
 
-@pytest.fixture
-def page():
-    with browsing() as page:
-        yield page
+@pytest.fixture(scope="module")
+def browser():
+    with browsing() as browser:
+        yield browser
 
 
 @pytest.fixture
@@ -32,6 +32,13 @@ def served(tmp_path, table):
                 opened.send(step(number).to_json())
             until(lambda: "a-job" in service.jobs and service.jobs["a-job"].number == 21)
         yield service, port
+
+
+@pytest.fixture
+def page(browser, served):
+    """A tab, which is closed before the service is."""
+    with browser.tab() as page:
+        yield page
 
 
 def _opened(page, port, token) -> None:

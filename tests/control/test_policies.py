@@ -8,8 +8,7 @@ from oppa.control.registry import POLICIES, policy_of
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
-from tests.control.conftest import DATA, PIPELINE
-from tests.control.test_goodput_policy import at
+from tests.control.conftest import DATA, PIPELINE, at
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -70,9 +70,9 @@ def test_steps_of_uneven_workers_say_nothing_of_the_table(table) -> None:
     control = controller(throughputs)
     for number in range(1, 30):
         control.step(step(number, step_time_s=0.3))
-    refined = control._offers
+    refined = control._throughputs
     before = step(30).configuration
     control.changed(Changed(number=30, before=before, after=EVEN, local_batches=[48, 16], seconds=0.0))
     for number in range(31, 80):
         control.step(step(number, configuration=EVEN, local_batches=[48, 16], step_time_s=1e-3))
-    assert control._offers.samples_per_s == pytest.approx(refined.samples_per_s, rel=1e-6)
+    assert control._throughputs.samples_per_s == pytest.approx(refined.samples_per_s, rel=1e-6)

@@ -133,8 +133,9 @@ def test_metrics_are_for_the_watcher(service, port) -> None:
     assert asked(port, "/metrics", Authorization=f"Bearer {service.tokens.of_job('a-job')}")[0] == 401
     with line(port, service.tokens.of_job("a-job")) as opened:
         _talk(opened, range(1, 3))
-    status, _, text = asked(port, "/metrics", Authorization=f"Bearer {service.tokens.of_watcher()}")
-    assert status == 200 and 'oppa_job_steps{job="a-job"} 2' in text and "oppa_messages_total 2" in text
+    status, headers, text = asked(port, "/metrics", Authorization=f"Bearer {service.tokens.of_watcher()}")
+    assert status == 200 and 'oppa_job_steps_total{job="a-job"} 2.0\n' in text and "oppa_messages_total 2.0\n" in text
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
 
 
 # What is taken in.

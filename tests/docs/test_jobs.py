@@ -1,6 +1,7 @@
 """Every job and every step format of the docs runs: before the real library, or a tiny real program that prints as it does.
 
-Each runs with one micro-batch per optimizer step and with four, as what counts is steps.
+Each runs with one micro-batch per optimizer step and with four, as what counts is steps; one of the two is left to `make faults`, as
+tests/runners counts the steps of every format without a program.
 """
 
 import os
@@ -12,7 +13,7 @@ import pytest
 
 from tests.docs.conftest import DOCS, PROGRAMS, blocks
 
-ACCUMULATION = pytest.mark.parametrize("microbatches", [1, 4])
+NIGHTLY = pytest.mark.nightly
 STEPS = 6
 JOB = '[model]\npreset = "tiny-1m"\n'
 TRAIN = [
@@ -59,15 +60,20 @@ def test_the_libraries_of_the_jobs_are_installed_with_the_tests():
 
 
 @pytest.mark.slow
-@ACCUMULATION
-@pytest.mark.parametrize("page", ["megatron-lm", "torchtitan"])
+@pytest.mark.parametrize(
+    ("page", "microbatches"),
+    [
+        *(("megatron-lm", 4), ("torchtitan", 1)),
+        *(pytest.param("megatron-lm", 1, marks=NIGHTLY), pytest.param("torchtitan", 4, marks=NIGHTLY)),
+    ],
+)
 def test_what_megatron_and_torchtitan_print_is_read(run_job, page, microbatches):
     result, _ = run_job(job_of(page), microbatches=microbatches, steps=STEPS)
     assert (result.outcome, result.steps, len(result.losses)) == ("completed", STEPS, STEPS), result.traceback
 
 
 @pytest.mark.slow
-@ACCUMULATION
+@pytest.mark.parametrize("microbatches", [pytest.param(1, marks=NIGHTLY), 4])
 def test_the_trainer_of_transformers_is_tuned_below_accelerate(run_job, folder, microbatches):
     (folder / "accelerate.yaml").write_text(ACCELERATE)
     (folder / "hf_train.py").rename(folder / "train.py")
@@ -79,7 +85,7 @@ def test_the_trainer_of_transformers_is_tuned_below_accelerate(run_job, folder, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("microbatches", "steps"), [(1, 20), (4, 6)])
+@pytest.mark.parametrize(("microbatches", "steps"), [pytest.param(1, 20, marks=NIGHTLY), (4, 6)])
 def test_batches_of_lightning_become_optimizer_steps(run_job, folder, monkeypatch, microbatches, steps):
     """Each epoch has ten batches: accumulation over 4 leaves two, and the third optimizer step of the epoch is smaller.
 
@@ -93,7 +99,7 @@ def test_batches_of_lightning_become_optimizer_steps(run_job, folder, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("microbatches", "ranks"), [(1, 1), (4, 2)])
+@pytest.mark.parametrize(("microbatches", "ranks"), [pytest.param(1, 1, marks=NIGHTLY), (4, 2)])
 def test_the_callback_for_lightning_reports_optimizer_steps(run_job, folder, monkeypatch, microbatches, ranks):
     (callback,) = blocks("lightning", "python")
     (folder / "reporting.py").write_text(callback)
@@ -107,8 +113,14 @@ def test_the_callback_for_lightning_reports_optimizer_steps(run_job, folder, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("text", OWN, ids=range(len(OWN)))
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        pytest.param(text, first, id=f"{number}-{first}", marks=[NIGHTLY] * (number % 2 != first))
+        for number, text in enumerate(OWN)
+        for first in (0, 1)
+    ],
+)
 def test_every_way_to_tell_steps_of_a_program_of_ones_own(run_job, folder, monkeypatch, text, first):
     """The program takes fewer steps than a trial has, and ends by itself: each of them is counted, and nothing else."""
     (folder / "settings.json").write_text('{"train": {"micro_batch": 1, "accumulate": 1, "reshard": true}}')

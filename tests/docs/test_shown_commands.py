@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from oppa.cli import app
-from oppa.cli.renamed import COMMANDS, OPTIONS
+from oppa.cli.renamed import COMMANDS, OPTIONS, SETTINGS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -67,5 +67,8 @@ def test_an_unknown_command_or_option_is_found(text: str, expected: list[str]) -
 
 def test_the_changelog_lists_every_removed_name() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
-    removed = [*(f"oppa {name}`" for name in COMMANDS), *(option for options in OPTIONS.values() for option in options)]
+    removed = [
+        *(f"oppa {name}`" for name in COMMANDS),
+        *(option for options in (*OPTIONS.values(), *SETTINGS.values()) for option in options),
+    ]
     assert not [name for name in removed if name not in text]

@@ -62,7 +62,7 @@ def test_a_track_survives_its_file_which_is_the_same_every_time(tmp_path) -> Non
     assert (again.variant, again.seed) == ("cbs-pessimistic", 7) and again.write(tmp_path).read_bytes() == first
     assert again.clock_s == pytest.approx(one.clock_s)
     (tmp_path / "static-8-0.csv.gz").write_bytes(first[:50])
-    with pytest.raises(InputError, match="no record of a run"):
+    with pytest.raises(InputError, match="is not a record of a run"):
         Track.read(tmp_path / "static-8-0.csv.gz")
 
 
@@ -186,7 +186,7 @@ Recorder(job=Path(), folder=log.parent, work=log.parent, hosts={HOSTS}, tell=pri
 @needs_hosts
 def test_a_command_that_fails_is_told_with_its_last_words(tmp_path) -> None:
     recorder = Recorder(job=Path(), folder=tmp_path, work=tmp_path, hosts=HOSTS, tell=print)
-    with pytest.raises(EnvironmentLackingError, match=r"-- oppa show nothing` has not worked: it exited with code 2") as told:
+    with pytest.raises(EnvironmentLackingError, match=r"-- oppa show nothing` failed: it exited with code 2") as told:
         recorder._oppa(["show", "nothing"], tmp_path / "log")
     assert "nothing" in (told.value.hint or "")
 

@@ -9,7 +9,7 @@ import pytest
 from experiments.goodput import pollux, simulated
 from experiments.goodput.pollux import doubling, workload
 from experiments.goodput.sections import best_rows
-from experiments.goodput.simulated import CASES, HELPS, PUBLISHED, WORDS, play, world_of
+from experiments.goodput.simulated import CASES, HELPS, PUBLISHED, WORDS, simulate_run, world_of
 from experiments.goodput.variants import variants
 from experiments.goodput.worlds import ASSUMED, ASSUMED_AS_WRITTEN, gain_section, paper_section, to_json, verdict
 from experiments.registry import SUITES
@@ -62,7 +62,7 @@ def test_each_case_is_on_the_papers_devices() -> None:
 
 def test_a_static_run_takes_the_tables_time_for_all_its_samples(world) -> None:
     (static,) = [each for each in variants(world.table, 16, 1024) if each.name == "static-256"]
-    track = play(world, static, seed=0)
+    track = simulate_run(world, static, seed=0)
     rate = max(row.samples_per_s for row in world.table.rows if row.configuration.global_batch == 256)
     assert track.samples[-1] >= world.samples > track.samples[-2]
     assert track.clock_s[-1] == pytest.approx(track.samples[-1] / rate, rel=0.01) and track.commands["scale_bs"] == 0
@@ -80,14 +80,14 @@ def test_a_larger_learning_rate_helps_always_or_while_there_is_noise_or_not_at_a
 
 def test_the_policy_begins_with_the_first_batch_and_comes_to_larger_ones(world) -> None:
     (ours, *_) = variants(world.table, 16, 1024)
-    track = play(world, ours, seed=1)
+    track = simulate_run(world, ours, seed=1)
     batches = track.steps["global_batch"]
     assert batches.iloc[0] == 16 and batches.iloc[-1] >= 128 and (batches / batches.shift()).max() <= 2
 
 
 def test_a_run_is_the_same_every_time_and_another_with_another_seed(world) -> None:
     (ours, *_) = variants(world.table, 16, 1024)
-    one, again, other = (play(world, ours, seed=seed).steps for seed in (3, 3, 4))
+    one, again, other = (simulate_run(world, ours, seed=seed).steps for seed in (3, 3, 4))
     assert one.equals(again) and not one.equals(other)
 
 
@@ -106,7 +106,7 @@ def test_a_workload_ends_with_all_its_progress() -> None:
     bert = workload("bert")
     assert bert.loss(0) == 1 and bert.loss(bert.total) == 0 and bert.gained(bert.first, 100.0) == pytest.approx(1)
     compared = variants(bert.table, bert.table.batches[0], bert.table.batches[-1], static=doubling(bert.table.batches))
-    track = play(bert, compared[0], seed=0)
+    track = simulate_run(bert, compared[0], seed=0)
     assert track.steps["loss"].iloc[-1] < 0.01 and len(track.steps) < 5000
 
 
@@ -122,7 +122,7 @@ def test_accumulating_makes_throughput_grow_for_each_local_batch() -> None:
 def test_steps_are_taken_together_behind_the_first_few_hundred_alone(world) -> None:
     coarse = dataclasses.replace(world, resolution=2000.0)
     (static,) = [each for each in variants(world.table, 16, 1024) if each.name == "static-16"]
-    track, whole = play(coarse, static, seed=0), play(world, static, seed=0)
+    track, whole = simulate_run(coarse, static, seed=0), simulate_run(world, static, seed=0)
     seen = np.diff(track.samples)
     assert set(seen[: simulated.SINGLE - 1]) == {16} and seen[simulated.SINGLE :].min() > 16
     assert track.clock_s[-1] == pytest.approx(whole.clock_s[-1], rel=0.05)

@@ -25,7 +25,7 @@ from experiments.pipelines.run import (
 from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.model import Model
-from tests.pipeline.test_prediction import profile
+from tests.pipeline.profiles import profile
 
 PHASES = tuple({"save": seconds, "start and meet": 2.0} for seconds in (0.5, 1.0, 1.0, 1.5))
 """Of four changes."""
@@ -69,7 +69,7 @@ def test_the_page_has_errors_orders_and_figures(tmp_path: Path) -> None:
     kept = Measured(rounds=rounds(1.1, 1.1), balance=rounds(1.0, model=HEAVY), elastic=CHAINS)
     assert [len(section.rows) for section in sections(kept)] == [len(LAYOUTS), len(ORDERS), len(BALANCE), len(LAYOUTS), 3]
     text = write_page(tmp_path, kept).read_text()
-    assert "Median of all errors: 9.1%" in text and "(Spearman) of predicted and measured times: 1.00" in text
+    assert "The median error is 9.1%" in text and "(Spearman) of predicted and measured times is 1.00" in text
     assert "1.0e-06" in text and "3.00 s" in text
     for name in ("accuracy.svg", "overhead.svg", "speedups.svg", "methods.svg", "configurations.svg"):
         assert f"]({name})" in text and "<svg" in (tmp_path / name).read_text()

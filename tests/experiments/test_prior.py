@@ -29,7 +29,7 @@ def test_without_data_the_prior_is_skipped_loudly(tmp_path) -> None:
 
 @pytest.mark.usefixtures("no_data")
 def test_without_data_nothing_is_calibrated() -> None:
-    with pytest.raises(EnvironmentLackingError, match=r"nanotron_h100.csv` is not there"):
+    with pytest.raises(EnvironmentLackingError, match=r"nanotron_h100.csv` does not exist"):
         calibrate()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oppa.trials import processes
-from oppa.trials.orphans import sweep
+from oppa.trials.orphans import end_orphans
 
 GRACE_S = 1.0
 
@@ -77,7 +77,7 @@ class Tuner:
     def close(self):
         self._child.kill()
         self._child.wait()
-        sweep(self.study)
+        end_orphans(self.study)
 
 
 @pytest.fixture

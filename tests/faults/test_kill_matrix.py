@@ -10,7 +10,7 @@ import time
 import pytest
 
 from oppa.trials import processes
-from oppa.trials.orphans import left_behind, sweep
+from oppa.trials.orphans import end_orphans, left_behind
 
 GRACE_S = 1.0
 ENDLESS = "daemon\nforget\nsteps 100000 0.02"
@@ -69,7 +69,7 @@ def test_launcher_killed(start_tuner, repeat, kind):
     assert_gone(lambda: {each for each in tuner.family - {tuner.process} if processes.is_living(each)})
     assert tuner.wait() == 0
     assert [each["outcome"] for each in tuner.results()] == ["failed", "completed"]
-    assert tuner.results()[0]["cause"] == "launch failure: the parent of the ranks was killed by SIGKILL"
+    assert tuner.results()[0]["cause"] == "launch failure: the fork server was killed by SIGKILL"
     assert_gone(tuner.survivors)
 
 
@@ -123,7 +123,7 @@ def test_tuner_and_shim_killed_together_are_cleared_at_the_next_start(start_tune
     tuner.kill(tuner.process, shim, *[parent] * with_parent)
     tuner.wait()
     assert left_behind(tuner.study)
-    assert sweep(tuner.study)
+    assert end_orphans(tuner.study)
     assert not tuner.survivors()
 
 
@@ -134,6 +134,6 @@ def test_a_sweep_leaves_living_tuners_alone(start_tuner, repeat):
     dead.wait()
     living = start_tuner(ENDLESS, study=dead.study)
     living.meet()
-    assert not living.family & set(sweep(dead.study))
+    assert not living.family & set(end_orphans(dead.study))
     assert all(map(processes.is_living, living.family))
     assert not {each for each in dead.family if processes.is_living(each)}

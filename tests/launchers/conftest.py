@@ -14,6 +14,14 @@ def slurm(tmp_path_factory):
         yield cluster
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what runs on a real Slurm, before marks are selected by."""
+    for item in items:
+        if "slurm" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.environment)
+
+
 @pytest.fixture(autouse=True)
 def _free_nodes(request):
     """What a test submits ends with it; what was there before stays."""

@@ -14,6 +14,7 @@ FULL_FROM_THE_SECOND_LOOK = '#!/bin/sh\nif mkdir "$0.$OPPA_HOST" 2>/dev/null; th
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # waits as long as a host waits for its devices
 def test_a_host_that_waits_for_its_devices_memory_is_not_taken_for_dead(tmp_path, monkeypatch):
     tool = tmp_path / "nvidia-smi"
     tool.write_text(FULL_FROM_THE_SECOND_LOOK)

@@ -22,10 +22,9 @@ from oppa.launchers.emulation.ranks import EmulatedRanks
 from oppa.launchers.emulation.switch import Switch
 from oppa.problem.cluster import Link
 from oppa.trials.processes import Process, descendants, is_living
+from tests.launchers.emulated_hosts import needs_hosts
 
 ROOT = Path(__file__).parents[2]
-LACKING = "; ".join(netlab_lacking())
-needs_hosts = pytest.mark.skipif(bool(LACKING), reason=f"hosts cannot be emulated here: {LACKING}")
 
 BANDWIDTH, LATENCY_S = 1e6, 0.5
 UPLINK = 4e5
@@ -205,7 +204,8 @@ def test_nothing_stays_when_the_link_is_broken():
 
 @needs_hosts
 def test_nothing_stays_when_its_owner_is_killed():
-    program = "from tests.launchers.test_netlab import *; lab = Netlab(2, Link(bandwidth_bytes_per_s=1e6, latency_s=0)); "
+    program = "import os, time; from oppa.launchers.emulation.netlab import Netlab; from oppa.problem.cluster import Link; "
+    program += "from oppa.trials.processes import descendants; lab = Netlab(2, Link(bandwidth_bytes_per_s=1e6, latency_s=0)); "
     program += "print(*descendants(os.getpid()), flush=True); time.sleep(100)"
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
         pid, started = map(int, owner.stdout.readline().split(":"))

@@ -31,6 +31,7 @@ from oppa.training.parallel.mesh import peers
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
 from oppa.trials.trial_folder import TrialSpec
+from tests.sampling import sampled
 
 LACKING = "; ".join(netlab_lacking())
 needs_hosts = pytest.mark.skipif(bool(LACKING), reason=f"NOT TESTED against real addresses: {LACKING}")
@@ -164,9 +165,8 @@ class Simulated:
 
 
 MODELS = pytest.mark.parametrize("model", [CostModel, Simulated])
-LAYOUTS = pytest.mark.parametrize(
-    ("per_host", "sizes"), ON_TWO_HOSTS, ids=[f"{per_host}-{configured(*sizes).id}" for per_host, sizes in ON_TWO_HOSTS]
-)
+IDS = [f"{per_host}-{configured(*sizes).id}" for per_host, sizes in ON_TWO_HOSTS]
+LAYOUTS = pytest.mark.parametrize(("per_host", "sizes"), ON_TWO_HOSTS, ids=IDS)
 
 
 @MODELS
@@ -207,9 +207,18 @@ def whereabouts(tmp_path_factory):
             yield ask
 
 
+def sizes_and_places(per_host, sizes):
+    """Which axes there are, on how many ranks of a host, and whether two of them are together."""
+    return {(per_host, axis) for axis, size in zip(SIZES, sizes, strict=True) if size > 1} | {tuple(size > 1 for size in sizes)}
+
+
 @needs_hosts
 @pytest.mark.slow
-@LAYOUTS
+@pytest.mark.parametrize(
+    ("per_host", "sizes"),
+    sampled(ON_TWO_HOSTS, sizes_and_places),
+    ids=[f"{per_host}-{configured(*sizes).id}" for per_host, sizes in ON_TWO_HOSTS],
+)
 def test_they_agree_with_the_addresses_that_ranks_really_have(whereabouts, per_host, sizes):
     configuration, cluster = configured(*sizes), cluster_of(2, per_host)
     told = whereabouts(configuration, cluster)

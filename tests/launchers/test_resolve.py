@@ -5,9 +5,12 @@ import json
 import pytest
 
 from oppa.errors import EnvironmentLackingError, InputError
-from oppa.launchers.resolve import LOCAL, NETLAB, LaunchRequest, open_backend
+from oppa.launchers.provider import LOCAL, NETLAB, SLURM
+from oppa.launchers.resolve import LaunchRequest, open_backend
+from oppa.launchers.slurm_provider import sbatch_words
 from oppa.problem.allocation import NETLAB as HOSTS_GIVEN
 from oppa.problem.cluster import Cluster
+from oppa.problem.training import LauncherChoice
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner
 from tests.trials.conftest import SCRIPT_RUNNER
@@ -80,12 +83,34 @@ def test_hosts_are_played_only_below_netlab():
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (LaunchRequest(launcher="slrum"), "`--launcher slrum` is not known"),
-        (LaunchRequest(parallel=2), "`--parallel 2` needs hosts of Slurm"),
-        (LaunchRequest(options=("--time=1",)), "`--sbatch --time=1` has no part here"),
+        (LaunchRequest(launcher="slrum"), "`slrum` is not a launcher"),
+        (LaunchRequest(parallel=2), "`parallel = 2` in .launcher. needs hosts of Slurm"),
+        (LaunchRequest(options={"time": 1}), "the launcher `local` has no option `time`"),
+        (LaunchRequest(launcher=SLURM, options={"partiton": "gpu"}), "the launcher `slurm` has no option `partiton`"),
     ],
-    ids=["launcher", "parallel", "options"],
+    ids=["launcher", "parallel", "no-options", "options"],
 )
 def test_what_makes_no_sense_is_an_error(request_, words):
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=words) as refusal:
         request_.resolve(ONE)
+    assert refusal.value.hint
+
+
+def test_an_unknown_option_is_an_error_that_names_the_nearest():
+    with pytest.raises(InputError) as refusal:
+        LaunchRequest(launcher=SLURM, options={"partiton": "gpu"}).resolve(ONE)
+    assert refusal.value.hint == "did you mean `partition`?"
+
+
+def test_the_options_of_a_job_file_belong_to_its_launcher():
+    choice = LauncherChoice(name=SLURM, options={"partition": "gpu", "time": "1:00"})
+    assert LaunchRequest.of(choice) == LaunchRequest(launcher=SLURM, options=choice.options)
+    assert LaunchRequest.of(choice, launcher=SLURM).options == choice.options
+    assert LaunchRequest.of(choice, launcher=LOCAL) == LaunchRequest(launcher=LOCAL)
+    any_launcher = LauncherChoice(options={"partition": "gpu"})
+    assert LaunchRequest.of(any_launcher, launcher=SLURM).options == {"partition": "gpu"}
+
+
+def test_options_become_words_for_sbatch():
+    words = sbatch_words({"partition": "gpu", "nice": 10, "exclusive": True, "overcommit": False})
+    assert words == ["--partition=gpu", "--nice=10", "--exclusive"]

@@ -9,16 +9,37 @@ from pathlib import Path
 import pytest
 
 from oppa.training.run import ledger
-from tests.cli.test_train import JOB
-from tests.launchers.test_netlab import needs_hosts
+from tests.launchers.emulated_hosts import needs_hosts
 
+JOB = """
+[model]
+preset = "tiny-1m"
+layers = 2
+seq_len = 32
+
+[batch]
+global_batch = 8
+
+[cluster]
+hosts = 2
+devices_per_host = 1
+memory_limit = "500 MiB"
+
+[limits]
+grace = "1 s"
+
+[train]
+samples = 96
+warmup = 16
+checkpoint_every = "0.1 s"
+"""
 LINK = ("--bandwidth", "200mbit", "--latency", "1ms")
 
 
 @needs_hosts
 @pytest.mark.slow
 def test_a_run_changes_its_layout_across_hosts(tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_text(JOB.replace("devices_per_host = 2", "hosts = 2\ndevices_per_host = 1"))
+    (tmp_path / "job.toml").write_text(JOB)
     netlab = [sys.executable, "-m", "oppa", "emulate", "--hosts", "2", "--ranks-per-host", "1", *LINK, "--", sys.executable, "-m", "oppa"]
 
     def train(*arguments: str) -> dict[str, object]:
@@ -29,7 +50,7 @@ def test_a_run_changes_its_layout_across_hosts(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
-    first, second = train("dp=2,micro_batch=2", "--samples", "48"), train("pp=2,micro_batch=2", "--samples", "96")
+    first, second = train("dp=2,micro_batch=2", "--set", "train.samples=48"), train("pp=2,micro_batch=2", "--set", "train.samples=96")
     assert (first["samples"], second["samples"], second["configuration"]) == (48, 96, "dp1_tp1_pp2_z0_mbs2")
     lines = ledger.standing(ledger.read(tmp_path / "r"))
     assert [line["received_bytes"] > 0 for line in lines if line["event"] == ledger.CHANGED] == [False], "pipelines hold less"

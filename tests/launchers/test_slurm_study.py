@@ -142,9 +142,9 @@ def test_what_an_allocation_does_not_have_is_an_error_at_once(tuner, cluster, wo
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--sbatch=--nodes=9",), "Requested node configuration is not available"),
-        (("--sbatch=--partition=nowhere",), "nvalid partition"),
-        (("--sbatch=--partition=high", "--sbatch=--time=20"), "waits for ever: PartitionTimeLimit"),
+        (("--set=launcher.options.nodes=9",), "Requested node configuration is not available"),
+        (("--set=launcher.options.partition=nowhere",), "nvalid partition"),
+        (("--set=launcher.options.partition=high", "--set=launcher.options.time=20"), "waits for ever: PartitionTimeLimit"),
     ],
     ids=["nodes", "partition", "time"],
 )

@@ -123,7 +123,7 @@ def test_ranks_fill_the_nodes_in_their_order(act, slurm, tmp_path, per_node):
 
 
 def test_a_judge_stops_it_at_a_step(act):
-    result = act(LONG, steps=5000, judge=lambda times: len(times) >= 3)
+    result = act(LONG, steps=5000, stop_rule=lambda times: len(times) >= 3)
     assert (result.outcome, result.cause) == ("terminated_early", "")
     assert 3 <= result.steps < 5000
 
@@ -141,7 +141,7 @@ def test_a_killed_rank_of_the_second_node_is_named(act):
 def test_a_hang_is_found_and_ended(act):
     result = act("daemon\nforget\nsteps 3 0.01\nsignal SIGSTOP\nsleep 100", hang_s=0.5)
     assert (result.outcome, result.steps) == ("timed_out", 3)
-    assert result.cause.startswith("hang: nothing for ")
+    assert result.cause.startswith("hang: no step for ")
 
 
 def test_the_traceback_of_a_rank_of_the_second_node_is_kept(act):

@@ -12,7 +12,7 @@ import pytest
 
 from oppa.launchers import tunnel
 from oppa.launchers.emulation.netlab import Netlab, netlab_lacking
-from oppa.launchers.resolve import Backend
+from oppa.launchers.provider import Backend
 from oppa.launchers.slurm import SlurmHosts, nodes
 from oppa.problem.cluster import Link
 from oppa.trials import processes

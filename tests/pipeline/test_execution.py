@@ -22,7 +22,7 @@ def times(stages, *, split=False, transfer_s=0.0, sender_waits=False):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_nothing_begins_before_what_it_needs_has_arrived(name):
     found = build_schedule(name, ranks=4, micro_batches=8, chunks=2 if name in FOLDED else 1)
-    executed = {span.node: span for span in execute(found, times(found.shape.stages, split=found.split, transfer_s=0.3)).spans()}
+    executed = {span.action: span for span in execute(found, times(found.shape.stages, split=found.split, transfer_s=0.3)).spans()}
     for node, span in executed.items():
         if need := found.shape.need_of(node):
             lag_s = 0.3 if executed[need].rank != span.rank else 0.0

@@ -1,4 +1,4 @@
-"""Orders and times as files: what is written is read, and what is no order or no time is named."""
+"""Schedules and times as files: what is written is read, and errors name invalid schedules and times."""
 
 import pytest
 
@@ -40,15 +40,15 @@ def test_torch_reads_it():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0F0,0X0\n", "line 1: `0X0` is no pass"),
-        ("0F0\n1F0,1B0\n", r"B\(stage 0, micro-batch 0\) is left out"),
-        ("0B0,0F0\n1F0,1B0\n", "waits forever"),
-        ("0F0,0F0,0B0\n1F0,1B0\n", "is done 2 times"),
-        ("0F0,0B0\n\n", "nothing to do"),
-        ("", "nothing to do"),
+        ("0F0,0X0\n", "line 1: `0X0` is not an action"),
+        ("0F0\n1F0,1B0\n", r"B\(stage 0, micro-batch 0\) is missing"),
+        ("0B0,0F0\n1F0,1B0\n", "deadlocks"),
+        ("0F0,0F0,0B0\n1F0,1B0\n", "occurs 2 times"),
+        ("0F0,0B0\n\n", "has no actions"),
+        ("", "has no actions"),
     ],
 )
-def test_what_is_no_order_is_named(text, message, written):
+def test_an_invalid_schedule_is_named(text, message, written):
     with pytest.raises(InputError, match=message):
         read_schedule(written(text))
 
@@ -71,13 +71,13 @@ def test_stages_may_have_a_row_each(written):
     [
         ("model,T_F_ms,T_B_ms\na,1,2\n", "no column `T_W_ms`"),
         (f"{HEAD}\n", "has no rows"),
-        (f"{HEAD}\na,2,8,1,2,3,0\nb,2,8,one,2,3,0\n", "line 3: `T_F_ms = one` is no time"),
-        (f"{HEAD}\na,2,8,-1,2,3,0\n", "`T_F_ms = -1` is no time"),
-        (f"{HEAD}\na,2,8,nan,2,3,0\n", "`T_F_ms = nan` is no time"),
-        (f"{HEAD}\na,two,8,1,2,3,0\n", "`two` is no number of stages"),
-        (f"{HEAD}\na,2,8,1,2,3,0\na,2,8,1,2,3,0\n", "2 rows of one kind"),
-        ("T_F_ms,T_B_ms,T_W_ms\n1,2,3\n", "does not say of how many stages"),
-        ("stage,T_F_ms,T_B_ms,T_W_ms\n0,1,2,3\n2,1,2,3\n", "stages 0, 2 are not 0 to 1"),
+        (f"{HEAD}\na,2,8,1,2,3,0\nb,2,8,one,2,3,0\n", "line 3: `T_F_ms = one` is not a time"),
+        (f"{HEAD}\na,2,8,-1,2,3,0\n", "`T_F_ms = -1` is not a time"),
+        (f"{HEAD}\na,2,8,nan,2,3,0\n", "`T_F_ms = nan` is not a time"),
+        (f"{HEAD}\na,two,8,1,2,3,0\n", "`two` is not a number of stages"),
+        (f"{HEAD}\na,2,8,1,2,3,0\na,2,8,1,2,3,0\n", "2 rows describe the same pipeline"),
+        ("T_F_ms,T_B_ms,T_W_ms\n1,2,3\n", "does not state the number of stages"),
+        ("stage,T_F_ms,T_B_ms,T_W_ms\n0,1,2,3\n2,1,2,3\n", "the stages are 0, 2, not 0 to 1"),
         ("", "cannot be read as CSV"),
     ],
 )

@@ -11,7 +11,7 @@ from oppa.pipeline.search.scaled import CLOSEST, searched
 from oppa.pipeline.stage_layout import cut
 from oppa.pipeline.validation import violations
 from oppa.problem.configuration import Configuration
-from tests.pipeline.test_prediction import profile
+from tests.pipeline.profiles import profile
 
 JOB = ScaledJob(profile=profile(4), global_batch=4)
 FEW = 20_000

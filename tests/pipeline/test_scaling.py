@@ -12,7 +12,7 @@ from oppa.pipeline.profile import Part
 from oppa.pipeline.registry import build_schedule
 from oppa.pipeline.scaling import Entry, ScaleCandidate, ScaledJob, candidate, candidates, fastest, filtered, scale_table
 from oppa.pipeline.stage_layout import EVEN, evenly
-from tests.pipeline.test_prediction import LAYER, profile
+from tests.pipeline.profiles import LAYER, profile
 
 JOB = ScaledJob(profile=profile(), global_batch=8)
 
@@ -66,10 +66,10 @@ def test_the_fastest_that_fits_is_taken() -> None:
     ("steps", "reasons"),
     [
         ([(8, 8), (4, 4), (2, 2)], ["", "", ""]),
-        ([(8, 8), (4, 4), (3.9, 3.9)], ["", "", "hardly faster than 2.00"]),
-        ([(8, 8), (4, 4), (3.5, 4.5)], ["", "", "predictions disagree on the trend"]),
-        ([(8, 8), (4, 6), (2, 3)], ["", "predictions differ: 2.00 and 1.33", "predictions differ: 4.00 and 2.67"]),
-        ([(8, 8), (4, 4), (5, 5), (3.9, 3.9), (2, 2)], ["", "", "hardly faster than 2.00", "hardly faster than 2.00", ""]),
+        ([(8, 8), (4, 4), (3.9, 3.9)], ["", "", "less than 5% faster than 2.00"]),
+        ([(8, 8), (4, 4), (3.5, 4.5)], ["", "", "the predictions have opposite trends"]),
+        ([(8, 8), (4, 6), (2, 3)], ["", "the predictions differ: 2.00 and 1.33", "the predictions differ: 4.00 and 2.67"]),
+        ([(8, 8), (4, 4), (5, 5), (3.9, 3.9), (2, 2)], ["", "", "less than 5% faster than 2.00", "less than 5% faster than 2.00", ""]),
     ],
 )
 def test_numbers_of_devices_are_left_out(steps: list[tuple[float, float]], reasons: list[str]) -> None:

@@ -101,7 +101,7 @@ def test_zb_h1_holds_what_1f1b_holds():
 @pytest.mark.parametrize(
     ("name", "p", "m", "v", "message"),
     [
-        ("1f2b", 2, 2, 1, "is not known"),
+        ("1f2b", 2, 2, 1, "is unknown"),
         ("gpipe", 2, 2, 2, "model_chunks = 2"),
         ("zb-v", 2, 2, 3, "model_chunks = 3"),
         ("interleaved", 4, 9, 2, "9 micro-batches"),

@@ -127,7 +127,7 @@ def test_what_is_written_is_read(costs: list[float], ranks: int) -> None:
         ("|Ett|tt|ttL", "first with E"),
         ("Et|t(*3|tt|tL", "cannot be read"),
         ("E|(t*4000)*4000|t|L", "cannot be read"),
-        ("Et|t*5||L", "nothing for rank 2"),
+        ("Et|t*5||L", "leave rank 2 of"),
     ],
 )
 def test_what_does_not_fit_is_refused(text: str, said: str) -> None:
@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_refused(text: str, said: str) -> None:
 
 
 def test_no_rank_is_left_without_anything() -> None:
-    with pytest.raises(InputError, match="leave nothing for rank 5"):
+    with pytest.raises(InputError, match="leave rank 5 of"):
         cut("even", shape(8), [1.0] * 6)
 
 

@@ -39,7 +39,7 @@ def test_orders_are_copied_where_there_are_some(tmp_path: Path) -> None:
     assert stored(tmp_path / "one", SEARCHED) == ""
 
 
-@pytest.mark.parametrize(("text", "said"), [("0F0,0B0\n", "another pipeline"), ("what\n", "is no pass"), ("", "nothing to do")])
+@pytest.mark.parametrize(("text", "said"), [("0F0,0B0\n", "another pipeline"), ("what\n", "is not an action"), ("", "has no actions")])
 def test_what_is_no_order_of_this_pipeline_is_refused(text: str, said: str, tmp_path: Path) -> None:
     store(tmp_path, SEARCHED, PASSES)
     (path,) = (tmp_path / "orders").iterdir()

@@ -78,11 +78,11 @@ def test_what_the_job_says_itself_stands(tmp_path, monkeypatch):
 
 def test_without_an_allocation_it_is_an_error(tmp_path):
     (tmp_path / "job.toml").write_text(JOB)
-    with pytest.raises(JobError, match="we were started in none"):
+    with pytest.raises(JobError, match="needs an allocation, but oppa runs in none"):
         load_job(tmp_path / "job.toml")
 
 
 def test_an_allocation_without_gpus_is_an_error_for_a_job_on_gpus():
-    with pytest.raises(JobError, match="names no GPUs") as raised:
+    with pytest.raises(JobError, match="has no GPUs") as raised:
         read_allocation(on_cuda=True, environment={"SLURM_JOB_NUM_NODES": "3"})
     assert "--gpus-per-node" in raised.value.hint

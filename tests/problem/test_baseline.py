@@ -63,8 +63,8 @@ def test_the_json_of_every_candidate_means_that_candidate(job, tmp_path) -> None
         ("micro_batch = 2\nzero_stge = 1", "no parameter `zero_stge`"),
         ("micro_batch = 2\nzero_stage = true", "`zero_stage = true` is not legal"),
         ("micro_batch = 2\noverlap_zero_comm = true", "`overlap_zero_comm` matters only where this holds"),
-        ("tp = 2", "the micro-batch is not known"),
-        ("micro_batch = 2\nglobal_batch = 8", "`global_batch = 8`, and here it is 16"),
+        ("tp = 2", "the micro-batch is missing"),
+        ("micro_batch = 2\nglobal_batch = 8", "`global_batch = 8`, but the job fixes it at 16"),
     ],
 )
 def test_what_is_not_in_the_space_names_what_it_violates(baseline, words, job) -> None:

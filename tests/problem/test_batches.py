@@ -40,13 +40,13 @@ def test_batches_are_doubled_or_listed(text, meant) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("many", "`many` is no whole number", "`16..1024`"),
-        ("16..x", "`x` is no whole number", "`16..1024`"),
-        ("16,,32", "`` is no whole number", "16,24,32"),
-        ("-4..8", "`-4` is no whole number", "`16..1024`"),
-        ("2.5", "`2.5` is no whole number", "`16..1024`"),
-        ("64..16", "runs backwards", "`16..64`"),
-        ("0..16", "no sequences", "at least 1"),
+        ("many", "`many` is not a whole number", "`16..1024`"),
+        ("16..x", "`x` is not a whole number", "`16..1024`"),
+        ("16,,32", "`` is not a whole number", "16,24,32"),
+        ("-4..8", "`-4` is not a whole number", "`16..1024`"),
+        ("2.5", "`2.5` is not a whole number", "`16..1024`"),
+        ("64..16", "is a descending range", "`16..64`"),
+        ("0..16", "needs at least one sequence", "at least 1"),
     ],
 )
 def test_what_is_no_batch_is_named(text, message, hint) -> None:
@@ -110,7 +110,7 @@ def test_a_batch_for_which_nothing_is_valid_is_named_with_the_reason(write_job) 
     with pytest.raises(JobError) as raised:
         over(fixed, (8, 6))
     assert "at a global batch of 6: `dp = 4` does not divide `global_batch = 6`" in raised.value.message
-    assert raised.value.hint.startswith("leave it out, or use `dp` of 1, 2")
+    assert raised.value.hint.startswith("remove this batch, or use `dp` of 1, 2")
 
 
 def test_listed_micro_batches_of_which_none_divides_are_named(write_job) -> None:

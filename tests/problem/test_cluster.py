@@ -52,7 +52,7 @@ def test_without_a_limit_nine_tenths_of_the_device_are(device, load) -> None:
 
 @pytest.mark.parametrize("device", ["CPU", "A100", "NVIDIA L40S"])
 def test_a_device_of_unknown_size_needs_a_limit(device, load) -> None:
-    with pytest.raises(JobError, match=r"memory_limit|may be"):
+    with pytest.raises(JobError, match=r"memory_limit|is ambiguous"):
         load(device, stated=False)
 
 

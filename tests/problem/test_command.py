@@ -8,8 +8,8 @@ import pytest
 
 from oppa.errors import JobError, OppaError
 from oppa.problem.command import LaunchCommand, value_of, values_of
+from oppa.problem.command_table import formats
 from oppa.problem.job import load_job
-from oppa.problem.job_file import formats
 
 JOB = """
 [model]
@@ -98,23 +98,23 @@ def test_another_command_is_another_study(load):
 @pytest.mark.parametrize(
     ("more", "argv", "message", "hint"),
     [
-        ("", ["train", "{micro_bach}"], "nothing is known as `{micro_bach}`", "did you mean `micro_batch`?"),
-        ("", ["train", "{tp:03d}"], "nothing is known as `{tp}`", "braces"),
+        ("", ["train", "{micro_bach}"], "`{micro_bach}` is not a known placeholder", "did you mean `micro_batch`?"),
+        ("", ["train", "{tp:03d}"], "`{tp}` is not a known placeholder", "braces"),
         ("", ["train", "{tp"], "`{tp`: ", "braces"),
-        ("", ["train", "{tp.__class__}"], "nothing is known", ""),
-        ("[command]\n", [], "`[command]` has no words to start", "behind `--`"),
-        ('[runner]\nname = "command"\n', [], "there is no command to run", "behind `--`"),
-        ('[runner]\nname = "torch"\n', ["train"], "the runner `torch` has no part in a command", "leave out"),
+        ("", ["train", "{tp.__class__}"], "is not a known placeholder", ""),
+        ("[command]\n", [], "`[command]` has no command to start", "after `--`"),
+        ('[runner]\nname = "command"\n', [], "there is no command to run", "after `--`"),
+        ('[runner]\nname = "torch"\n', ["train"], "the runner `torch` cannot start a command", "remove either"),
         ("[command.arguments]\nmicro_bach = []\n", ["train"], "unknown parameter `micro_bach`", "did you mean `micro_batch`?"),
         ("[command.steps]\n", ["train"], "needs either `format` or `pattern`", "torchtitan"),
         ('[command.steps]\nformat = "megatrn"\n', ["train"], '`format = "megatrn"` is not known', "did you mean `megatron`?"),
-        ('[command.steps]\npattern = "("\n', ["train"], "is no regular expression", ""),
+        ('[command.steps]\npattern = "("\n', ["train"], "is not a regular expression", ""),
         ('[command.steps]\nformat = "lightning"\n', ["train"], '`format = "lightning"` counts batches', "`{num_microbatches}`"),
         ('[command.steps]\npattern = "a"\nbatches_per_step = "2{tp}"\n', ["train"], "is neither a positive number nor one", "number"),
-        ('[command.steps]\npattern = "a"\nbatches_per_step = "{tb}"\n', ["train"], "nothing is known as `{tb}`", "tp"),
+        ('[command.steps]\npattern = "a"\nbatches_per_step = "{tb}"\n', ["train"], "`{tb}` is not a known placeholder", "tp"),
         ('[command.steps]\npattern = "a"\nbatches_per_step = 0\n', ["train"], "batches_per_step", ""),
-        ('[command.files.a]\npath = "no.json"\nkeys = {}\n', ["train"], '`path = "no.json"` is no file', "relative"),
-        ('[command.files.a]\npath = "job.ini"\nkeys = {}\n', ["train"], '`path = "job.ini"` is no file', "relative"),
+        ('[command.files.a]\npath = "no.json"\nkeys = {}\n', ["train"], '`path = "no.json"` is not a file', "relative"),
+        ('[command.files.a]\npath = "job.ini"\nkeys = {}\n', ["train"], '`path = "job.ini"` is not a file', "relative"),
     ],
 )
 def test_what_is_wrong_is_said(load, more, argv, message, hint):
@@ -162,7 +162,7 @@ def test_words_are_demanded_for_values_that_matter_in_a_candidate_and_no_others(
     problem.command.require_words_for(problem.candidates())
     assert words(problem, dp=1) == ["train", "4"]
     assert words(problem, dp=2, pp=1, zero_stage=3) == ["train", "2", "--shard", "3"]
-    with pytest.raises(JobError, match=r"`\[command.arguments.zero_stage\]` has no words for `0`"):
+    with pytest.raises(JobError, match=r"`\[command.arguments.zero_stage\]` has no entry for `0`"):
         (problem := load(f"{VALUES}zero_stage = [0, 2]")).command.require_words_for(problem.candidates())
 
 
@@ -186,7 +186,7 @@ def test_a_key_may_be_chosen_by_a_parameter(load, tmp_path):
     (file,) = problem.command.files
     assert file.rewritten({"tp": 2, "zero_stage": 3}) == {"a.b": 2, "reshard": True}
     assert {"tp", "zero_stage"} <= problem.command.parameters
-    with pytest.raises(JobError, match="`reshard`: nothing is said for `zero_stage = 1`"):
+    with pytest.raises(JobError, match="`reshard` has no value for `zero_stage = 1`"):
         problem.command.require_words("zero_stage", 1)
 
 

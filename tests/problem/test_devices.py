@@ -183,7 +183,7 @@ def test_an_alias_has_the_hardware_of_its_device() -> None:
         ("NVIDIA L40S", "the device catalogue does not have"),
         ("GPU", "the device catalogue does not have"),
         ("CPU", "has no memory of its own"),
-        ("A100", "may be `A100-40GB`, `A100-80GB`"),
+        ("A100", "is ambiguous: `A100-40GB`, `A100-80GB`"),
     ],
 )
 def test_a_size_that_nothing_tells_is_to_be_stated(name, message) -> None:

@@ -77,16 +77,16 @@ def test_nothing_else_is_allowed(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem", "hint"),
     [
-        ("layer % pp == 0", "`layer` at column 1 is no known name", "did you mean `layers`?"),
+        ("layer % pp == 0", "`layer` at column 1 is not a known name", "did you mean `layers`?"),
         ("layers % (pp", "'(' was never closed at column 10", "an expression has names"),
         ("pp == ", "at column", "an expression has names"),
-        ("pp and tp", "`pp` at column 1 is a number, and true or false is needed", "an expression has names"),
-        ("schedule == 1", "`1` at column 13 is a number, and a text is needed", "an expression has names"),
-        ("1 < schedule", "`schedule` at column 5 is a text, and a number is needed", "an expression has names"),
+        ("pp and tp", "`pp` at column 1 is a number, but true or false is required", "an expression has names"),
+        ("schedule == 1", "`1` at column 13 is a number, but a text is required", "an expression has names"),
+        ("1 < schedule", "`schedule` at column 5 is a text, but a number is required", "an expression has names"),
         ("schedule < 'x'", "`schedule` at column 1 is a text and has no order", "compare it by == or !="),
-        ("pp + 1", "`pp + 1` at column 1 is a number, and true or false is needed", "an expression has names"),
+        ("pp + 1", "`pp + 1` at column 1 is a number, but true or false is required", "an expression has names"),
         ("pp == 1 and " * 30 + "pp == 1", "characters is too long", f"at most {LONGEST}"),
-        ("pp\x00 == 1", "is no expression", "an expression has names"),
+        ("pp\x00 == 1", "is not an expression", "an expression has names"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text: str, problem: str, hint: str) -> None:

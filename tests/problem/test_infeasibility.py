@@ -39,7 +39,7 @@ EVEN = f'[space]\nname = "megatron"\n\n{SPACE}'
         ),
         (
             [(SPACE, EVEN + "pp = 2\ntp = 3\n"), (DEVICES, "devices_per_host = 6"), (PRESET, PRESET + "\nlayers = 7")],
-            "no configuration is valid; in the way:\n  `pp = 2` does not divide `layers = 7`\n  `tp = 3` does not divide `heads = 8`",
+            "no configuration is valid, because:\n  `pp = 2` does not divide `layers = 7`\n  `tp = 3` does not divide `heads = 8`",
             "make `layers` a multiple of 2 and make `heads` a multiple of 3",
         ),
         (

@@ -76,10 +76,10 @@ def test_each_alternative_is_valid(candidates: Candidates, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("ddp=2", "`ddp` is no parameter of the space `torch`", "did you mean `dp`?"),
+        ("ddp=2", "`ddp` is not a parameter of the space `torch`", "did you mean `dp`?"),
         ("dp=3", "`dp = 3` does not divide `devices = 4`", "use one of 1, 2, 4"),
         ("schedule=zbv", "`schedule = zbv` is not legal", '"zb-v"'),
-        ("fast", "`fast` is no configuration", "dp=2,tp=1"),
+        ("fast", "`fast` is not a configuration", "dp=2,tp=1"),
         ("dp4_tp1_pp1_z0_mbs1_ffffff", "no configuration of the space has the id", "dp4_tp1_pp1_z0_mbs1"),
     ],
 )

@@ -122,11 +122,11 @@ def test_without_a_default_the_first_value_is_it(make_facts: MakeFacts) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("[parameters.zero_stag]\nvalues = [0]", "`[parameters.zero_stag]` is no parameter", "did you mean `zero_stage`?"),
+        ("[parameters.zero_stag]\nvalues = [0]", "`[parameters.zero_stag]` is not a parameter", "did you mean `zero_stage`?"),
         ("[parameters.ep]\nvalue = [1]", "`[parameters.ep]` has no key `value`", "did you mean `values`?"),
-        ("[parameters.ep]", "`[parameters.ep]` must say its values once", "give `values`, or"),
-        ("[parameters.ep]\nvalues = [1]\nlow = 1\nhigh = 2", "`[parameters.ep]` must say its values once", "give `values`, or"),
-        ("[parameters.ep]\nlow = 1", "`[parameters.ep]` must say its values once", "`low` and `high`"),
+        ("[parameters.ep]", "`[parameters.ep]` must define its values exactly once", "give `values`, or"),
+        ("[parameters.ep]\nvalues = [1]\nlow = 1\nhigh = 2", "`[parameters.ep]` must define its values exactly once", "give `values`, or"),
+        ("[parameters.ep]\nlow = 1", "`[parameters.ep]` must define its values exactly once", "`low` and `high`"),
         ("[parameters.ep]\nvalues = [0]", "`0` cannot be a value of `ep`", "of type int, at least 1"),
         ("[parameters.ep]\nvalues = [1.5]", "`1.5` cannot be a value of `ep`", "of type int"),
         ("[parameters.ep]\nvalues = [true]", "`true` cannot be a value of `ep`", "of type int"),
@@ -134,14 +134,18 @@ def test_without_a_default_the_first_value_is_it(make_facts: MakeFacts) -> None:
         ("[parameters.ep]\nvalues = []", "the values of `ep` are none", "at least one"),
         ("[parameters.ep]\nvalues = [1, 1]", "the values of `ep` are 1, 1", "list each value once"),
         ("[parameters.ep]\ndivisors = 'devices - 4'", "the values of `ep` are none", "at least one"),
-        ("[parameters.ep]\nvalues = [1]\ndefault = 2", "the default of `ep`, 2, is none of its values", "use one of 1"),
-        ("[parameters.ep]\nvalues = [1]\nwhen = 'dp > 1 and schedul == 1'", "`schedul` at column 12 is no known name", "use one of"),
-        ("[parameters.ep]\nvalues = [1]\nwhen = 'ep > 1'", "the condition of `ep` needs `ep`", "move [parameters.ep] below"),
-        ("[[constraint]]\nexpression = 'dp >'\nwhy = ''", "`dp >` is no expression", "an expression has"),
+        ("[parameters.ep]\nvalues = [1]\ndefault = 2", "the default of `ep`, 2, is not one of its values", "use one of 1"),
+        ("[parameters.ep]\nvalues = [1]\nwhen = 'dp > 1 and schedul == 1'", "`schedul` at column 12 is not a known name", "use one of"),
+        (
+            "[parameters.ep]\nvalues = [1]\nwhen = 'ep > 1'",
+            "the condition of `ep` uses `ep`",
+            "use only parameters declared above [parameters.ep]",
+        ),
+        ("[[constraint]]\nexpression = 'dp >'\nwhy = ''", "`dp >` is not an expression", "an expression has"),
         ("[[constraint]]\nexpression = 'dp'\nwhy = ''", "`dp` at column 1 is a number", "an expression has"),
         ("[[constraint]]\nexpression = 'dp > 1'", "lacks `why`", "add `why"),
         ("[[constraint]]\nexpresion = 'dp > 1'\nwhy = ''", "has no key `expresion`", "did you mean `expression`?"),
-        ("[parameters.ep", "`mine` is not TOML", "look at `[parameters.ep`"),
+        ("[parameters.ep", "`mine` is not TOML", "check `[parameters.ep`"),
     ],
 )
 def test_a_mistake_in_a_file_is_named(text: str, message: str, hint: str, make_facts: MakeFacts) -> None:
@@ -160,7 +164,7 @@ def test_a_condition_may_not_look_down(make_facts: MakeFacts) -> None:
     text = '[parameters.ep]\nvalues = [1]\nwhen = "zero_stage > 0"\n[parameters.zero_stage]\nvalues = [0, 1]'
     with pytest.raises(SpaceError) as raised:
         read(text, make_facts())
-    assert raised.value.message == "in search space `mine`: the condition of `ep` needs `zero_stage`, not above it"
+    assert raised.value.message == "search space `mine`: the condition of `ep` uses `zero_stage`, not declared above it"
 
 
 def test_narrowing_keeps_the_space_s_order(framework_space: Callable[..., SearchSpace]) -> None:

@@ -78,12 +78,12 @@ def test_step_times_stand_beside_the_tables_whose_trials_are_named(trained) -> N
 
 def test_changes_have_their_reasons(trained) -> None:
     text = render(trained)
-    assert "goodput +31% &amp; more" in text and "750 ms" in text and "trained to its end, 1 attempt" in text
+    assert "goodput +31% &amp; more" in text and "750 ms" in text and "training is complete, 1 attempt" in text
 
 
 def test_the_loss_of_held_out_samples_stands_beside_that_of_training(trained) -> None:
     text = render(trained)
-    assert "4.8750; the lowest was 4.7500" in text and ">held out<" in text
+    assert "4.8750; the lowest is 4.7500" in text and ">held out<" in text
 
 
 def test_what_comes_from_outside_is_escaped_and_nothing_is_fetched(trained) -> None:
@@ -97,6 +97,6 @@ def test_the_same_run_gives_the_same_text(trained) -> None:
 
 
 def test_a_run_without_a_step_or_a_table_has_a_page_too(run) -> None:
-    assert "No step was taken yet" in render(run)
-    with pytest.raises(RunError, match="is no run"):
+    assert "has not taken a step yet" in render(run)
+    with pytest.raises(RunError, match="is not a run"):
         render(run / "nowhere")

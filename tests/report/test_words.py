@@ -47,16 +47,16 @@ def test_the_knob_that_moved_throughput_most_comes_first(problem, trials) -> Non
 
 def test_a_knob_is_told_in_a_sentence() -> None:
     known = Sensitivity(parameter="tp", best=1, worst=4, loss=0.581, unfit=(8, 16))
-    assert sensitivity(known) == "best at 1; 4 costs 58%. Nothing is expected to fit with 8 or 16."
-    assert sensitivity(dataclasses.replace(known, loss=0.01, unfit=())) == "makes less than 2% of a difference."
+    assert sensitivity(known) == "best at 1; 4 costs 58%. No configuration is predicted to fit with 8 or 16."
+    assert sensitivity(dataclasses.replace(known, loss=0.01, unfit=())) == "changes the throughput by less than 2%."
 
 
 def test_steps_that_were_not_run_are_counted() -> None:
     full, early = ((1.0,) * 10, (1.0,) * 4)
     trials = [trial_of(1, BEST, 1.0, step_times_s=full), trial_of(2, SLOW, 0.5, "terminated_early", step_times_s=early)]
     said = early_termination(trials, q_max=10)
-    assert "1 of 2 search trials" in said and "after 4 steps" in said and "6 steps were not run, 30%" in said
-    assert early_termination(trials[:1], q_max=10) == "No search trial was ended early."
+    assert "1 of 2 search trials" in said and "a median of 4 of the 10 steps" in said and "saved 6 steps, 30%" in said
+    assert early_termination(trials[:1], q_max=10) == "No search trial ended early."
 
 
 def test_what_was_not_repeated_is_not_called_faster(problem, trials) -> None:

@@ -24,7 +24,7 @@ beside a float32 copy that the optimizer steps, averages gradients in bf16, and 
 
 INTERLEAVED = {"pp": 2, "schedule": "interleaved", "model_chunks": 2}
 Alone = Callable[[Model, str], tuple[float, ...]]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.environment]
 
 
 @pytest.fixture(scope="module")

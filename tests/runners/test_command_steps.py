@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa import catalog
-from oppa.problem.job_file import formats
+from oppa.problem.command_table import formats
 
 _spec = importlib.util.spec_from_file_location("command_steps", catalog.root() / "runners" / "command" / "steps.py")
 steps = importlib.util.module_from_spec(_spec)

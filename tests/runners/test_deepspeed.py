@@ -75,12 +75,14 @@ PIPELINE = [
 
 
 @pytest.mark.slow
+@pytest.mark.environment
 @pytest.mark.parametrize("values", DATA + PIPELINE, ids=name_of)
 def test_every_layout_trains_torch_s_model(values: dict[str, object], deepspeed: Run, alone: Alone) -> None:
     assert deepspeed(values, GROUPED).losses == pytest.approx(alone(GROUPED, "fp32"), rel=FP32_TOLERANCE)
 
 
 @pytest.mark.slow
+@pytest.mark.environment
 @pytest.mark.parametrize("values", [values for values in DATA if values.get("zero_stage") == 3], ids=name_of)
 def test_weights_that_are_really_sharded_train_alike(values: dict[str, object], deepspeed: Run, alone: Alone) -> None:
     assert deepspeed(values, WIDE).losses == pytest.approx(alone(WIDE, "fp32"), rel=FP32_TOLERANCE)
@@ -90,6 +92,7 @@ SGD = {"optimizer": "sgd", "learning_rate": 0.1}
 
 
 @pytest.mark.slow
+@pytest.mark.environment
 @pytest.mark.parametrize("values", [{"dp": 2, "zero_stage": 1}, {"dp": 2, "zero_stage": 3}, {"pp": 2}], ids=name_of)
 def test_so_does_sgd_with_clipped_gradients_but_in_pipelines(values: dict[str, object], deepspeed: Run, torch: Run) -> None:
     training = {**SGD, "gradient_clipping": 0.0 if "pp" in values else 0.5}
@@ -101,12 +104,14 @@ BF16 = [{}, {"tp": 2}, {"pp": 2}, {"dp": 2, "pp": 2, "zero_stage": 1}, *({"dp": 
 
 
 @pytest.mark.slow
+@pytest.mark.environment
 @pytest.mark.parametrize("values", BF16, ids=name_of)
 def test_half_precision_trains_alike(values: dict[str, object], deepspeed: Run, alone: Alone) -> None:
     assert deepspeed(values, precision="bf16").losses == pytest.approx(alone(TINY, "bf16"), rel=BF16_TOLERANCE)
 
 
 @pytest.mark.slow
+@pytest.mark.environment
 @pytest.mark.parametrize("values", [{}, {"tp": 2}, {"pp": 2}, {"dp": 2, "zero_stage": 3}], ids=name_of)
 def test_what_does_not_fit_is_out_of_memory_and_says_where(values: dict[str, object], deepspeed: Run) -> None:
     needed = deepspeed(values, WIDE)
@@ -116,6 +121,7 @@ def test_what_does_not_fit_is_out_of_memory_and_says_where(values: dict[str, obj
 
 
 @pytest.mark.slow
+@pytest.mark.environment
 def test_a_bucket_is_memory(deepspeed: Run) -> None:
     small, large = (deepspeed({"dp": 2, "zero_stage": 2, "zero_bucket_mb": mb}) for mb in (1, 33))
     # Peaks of equal runs differ by 1% at times (0.4 MB seen): loose enough for that, and too strict for a second buffer or none.
@@ -123,6 +129,7 @@ def test_a_bucket_is_memory(deepspeed: Run) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.environment
 def test_what_cannot_run_is_refused_in_words(deepspeed: Run) -> None:
     result = deepspeed({"dp": 2, "pp": 2, "zero_stage": 2})
     assert result.outcome == "failed" and result.cause.startswith(

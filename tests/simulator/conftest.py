@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from experiments.simulator import run as bench
 from oppa import catalog
-from oppa.bench import simulator as bench
 from oppa.bench.published import folder
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oppa.bench.simulator import FILES, simulator
+from experiments.simulator.run import FILES, simulator
 
 
 def test_without_data_the_comparison_is_skipped_loudly(monkeypatch, tmp_path):

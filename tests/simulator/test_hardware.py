@@ -26,7 +26,10 @@ def test_the_clusters_of_the_papers_are_there():
 
 @pytest.mark.parametrize(
     ("device", "devices_per_host", "message", "hint"),
-    [("A500", 8, '`device = "A500"` is not simulated', "did you mean `A5000`?"), ("A100-40GB", 8, "devices_per_host = 8", "use 4")],
+    [
+        ("A500", 8, '`device = "A500"` is not simulated', "did you mean `A5000`?"),
+        ("A100-40GB", 8, "devices_per_host = 8", "use `devices_per_host = 4`"),
+    ],
 )
 def test_a_cluster_that_is_not_simulated_is_named(device, devices_per_host, message, hint):
     with pytest.raises(InputError) as caught:
@@ -38,8 +41,8 @@ def test_a_cluster_that_is_not_simulated_is_named(device, devices_per_host, mess
     ("old", "new", "message"),
     [
         ("processors", "processor", "has no key `processor`"),
-        ("devices = 4", "devices = 3", "`between the sockets` does not fit upon groups of 3"),
-        ("shared_by = 4", "shared_by = 8", "`between the sockets` does not fit upon groups of 4"),
+        ("devices = 4", "devices = 3", "`between the sockets` of 8 devices does not divide into groups of 3"),
+        ("shared_by = 4", "shared_by = 8", "`between the sockets` of 8 devices does not divide into groups of 4"),
         ("devices_per_host = 8", "devices_per_host = 16", "its links join 8 of 16 devices"),
     ],
 )

@@ -7,14 +7,7 @@ import pytest
 
 from oppa.errors import InputError
 from oppa.simulator.learning_curve import LearningCurve
-
-TRUTH = LearningCurve(
-    progress=tuple(np.linspace(100, 20_000, 50)),
-    loss=tuple(np.linspace(2.3, 0.2, 50)),
-    accuracy=tuple(np.linspace(0.1, 0.97, 50)),
-    noise_scale=80.0,
-    scaling="sqrt",
-)
+from tests.simulator.curves import TRUTH
 
 
 def ledger_of(curve: LearningCurve, batch: int, *, steps: int, every: int = 5, health: str = "healthy") -> list[dict]:
@@ -64,13 +57,13 @@ def test_one_run_alone_has_the_noise_scale_that_it_measured() -> None:
     ids=["nothing", "few looks", "no looks", "two batches"],
 )
 def test_what_tells_of_no_curve(lines) -> None:
-    with pytest.raises(InputError, match="tells of no curve"):
+    with pytest.raises(InputError, match="a curve needs 5 and 1"):
         LearningCurve.of([lines], "sqrt")
 
 
 def test_runs_that_have_nothing_in_common() -> None:
     low = dataclasses.replace(TRUTH, accuracy=tuple(np.linspace(0.01, 0.05, 50)))
-    with pytest.raises(InputError, match="in common"):
+    with pytest.raises(InputError, match="share no range of accuracy"):
         LearningCurve.of([ledger_of(TRUTH, 64, steps=300), ledger_of(low, 64, steps=300)], "sqrt")
 
 
@@ -113,5 +106,5 @@ def test_a_file_that_is_wrong_is_refused(old, new, tmp_path) -> None:
 
 
 def test_a_name_that_is_unknown() -> None:
-    with pytest.raises(InputError, match="no learning curve is called"):
+    with pytest.raises(InputError, match="the learning curve `mood` does not exist"):
         LearningCurve.load("mood")

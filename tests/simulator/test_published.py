@@ -2,7 +2,7 @@
 
 import pytest
 
-from oppa.bench import simulator as bench
+from experiments.simulator import run as bench
 
 pytestmark = pytest.mark.usefixtures("published_runs")
 

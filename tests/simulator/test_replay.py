@@ -87,8 +87,8 @@ def test_a_configuration_that_is_listed_twice_counts_once(tmp_path) -> None:
     ("change", "message"),
     [
         ({0: "7B"}, "does not describe the model `7B`"),
-        ({7: "okay"}, "`status = okay` is no known outcome"),
-        ({8: -1.0}, "ended well with `tok_s = -1.0`"),
+        ({7: "okay"}, "`status = okay` is not a known outcome"),
+        ({8: -1.0}, "completed with `tok_s = -1.0`"),
         ({2: 3}, "`dp = 3` is not in the space"),
     ],
 )
@@ -109,5 +109,5 @@ def test_a_space_that_maps_nothing_is_named(tmp_path) -> None:
         read_replay_file(catalog.find("search_spaces", "torch"))
     path = tmp_path / "mine.toml"
     path.write_text(DECLARATION.read_text().replace('outcome = "status"', 'outcom = "status"'))
-    with pytest.raises(SpaceError, match="`outcom` is no meaning of a column"):
+    with pytest.raises(SpaceError, match="`outcom` is unknown"):
         read_replay_file(path)

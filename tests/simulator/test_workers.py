@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppa.simulator.workers import JITTER, Hosts, UnevenWorkers
-from tests.simulator.test_learning_curve import TRUTH
+from tests.simulator.curves import TRUTH
 
 HOSTS = Hosts(speeds=(1000.0, 500.0, 250.0), overhead_samples=1.0, contention=0.0)
 

@@ -36,13 +36,6 @@ def test_a_file_of_another_program_is_refused(tmp_path) -> None:
         Study(tmp_path)
 
 
-def test_a_study_of_another_version_is_refused(study) -> None:
-    study._connection.execute(f"PRAGMA user_version={database.SCHEMA_VERSION - 1}")
-    study.close()
-    with pytest.raises(StudyError, match=f"has version {database.SCHEMA_VERSION - 1}, this oppa reads {database.SCHEMA_VERSION}"):
-        Study(study.folder)
-
-
 def test_a_full_disk_loses_nothing_that_was_acknowledged(study, completed) -> None:
     study.finish(study.claim(A), completed)
     pages = study._connection.execute("PRAGMA page_count").fetchone()[0]

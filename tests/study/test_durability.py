@@ -18,12 +18,13 @@ import sys
 from pathlib import Path
 from oppa.problem.configuration import Configuration
 from oppa.study import Study
-from oppa.trials.throughput import Estimate
+from oppa.trials.throughput import ThroughputEstimate
 from oppa.trials.trial import TrialResult
 
 study = Study.create(Path(sys.argv[1]), {}, "fingerprint")
 study.recover()
-result = TrialResult(outcome="completed", step_times_s=(0.1,) * 30, estimate=Estimate(steps_per_s=10.0, variance=0.1, kept=29), seconds=3.0)
+estimate = ThroughputEstimate(steps_per_s=10.0, variance=0.1, kept=29)
+result = TrialResult(outcome="completed", step_times_s=(0.1,) * 30, estimate=estimate, seconds=3.0)
 print("ready", flush=True)
 while True:
     lease = study.claim(Configuration(dp=1, global_batch=8, micro_batch=1), pairing="A|B")

@@ -132,7 +132,7 @@ def test_time_counts_once_however_many_tuners_work(study, completed, clock) -> N
     study.finish(study.claim(A, pairing="A|B"), completed)  # nor does verification count
     study.finish(study.claim(B, purpose=BASELINE), completed)
     assert study.spent_s() == 10
-    assert study.sittings() == [{"command": "oppa tune"}]
+    assert study.sessions() == [{"command": "oppa tune"}]
 
 
 def test_the_same_problem_resumes_and_another_is_refused(study, completed) -> None:

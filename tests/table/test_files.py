@@ -10,10 +10,12 @@ import sys
 import pandas as pd
 import pytest
 
+from oppa import catalog
 from oppa.errors import TableError
 from oppa.table import Origin, Table
-from oppa.table.files import CSV, META
-from oppa.table.rows import COLUMNS, YOUNGER, TableRow
+from oppa.table.files import CSV, META, _digest, _sha256
+from oppa.table.origin import SCHEMA_VERSION
+from oppa.table.rows import COLUMNS
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_a_table_cut_short_at_any_line_is_refused(folder) -> None:
     cuts = [0, *(match.end() for match in re.finditer(rb"\n", whole))][:-1]
     for cut in [*cuts, len(whole) - 1]:
         (folder / CSV).write_bytes(whole[:cut])
-        with pytest.raises(TableError, match=f"cut short, {cut} bytes of {len(whole)}"):
+        with pytest.raises(TableError, match=f"truncated: {cut} of {len(whole)} bytes"):
             Table.read(folder)
 
 
@@ -81,13 +83,23 @@ def test_a_meta_cut_short_anywhere_is_refused(folder) -> None:
     whole = (folder / META).read_text()
     for cut in range(0, len(whole) - 2, 40):
         (folder / META).write_text(whole[:cut])
-        with pytest.raises(TableError, match="cut short"):
+        with pytest.raises(TableError, match="truncated"):
             Table.read(folder)
 
 
-def test_another_schema_is_refused(folder) -> None:
-    edited(folder, META, '"schema_version": 1', '"schema_version": 2')
-    with pytest.raises(TableError, match="schema version 2"):
+def test_a_later_schema_is_refused(folder) -> None:
+    edited(folder, META, f'"schema_version": {SCHEMA_VERSION}', f'"schema_version": {SCHEMA_VERSION + 1}')
+    with pytest.raises(
+        TableError, match=f"schema version {SCHEMA_VERSION + 1}, but this oppa reads versions up to {SCHEMA_VERSION}"
+    ) as caught:
+        Table.read(folder)
+    assert "upgrade oppa" in caught.value.hint
+
+
+@pytest.mark.parametrize("version", ["null", '"2"', "[]", "0", "-1"])
+def test_a_schema_that_is_no_number_is_damage(version, folder) -> None:
+    edited(folder, META, f'"schema_version": {SCHEMA_VERSION}', f'"schema_version": {version}')
+    with pytest.raises(TableError, match="is damaged"):
         Table.read(folder)
 
 
@@ -108,7 +120,7 @@ def test_one_file_alone_is_no_table(folder, name, said) -> None:
 
 
 def test_a_folder_without_a_table_says_how_to_make_one(tmp_path) -> None:
-    with pytest.raises(TableError, match="holds no table") as caught:
+    with pytest.raises(TableError, match="does not contain a table") as caught:
         Table.read(tmp_path)
     assert "oppa profile" in caught.value.hint
 
@@ -180,10 +192,41 @@ def test_what_is_written_of_the_origin_is_json(origin) -> None:
     assert Origin.from_dict(values) == origin
 
 
-def test_a_table_from_before_stages_could_be_laid_out_reads_as_even(table) -> None:
-    cells = dict(zip(COLUMNS, map(str, table.rows[0].to_csv()), strict=True))
-    del cells[YOUNGER]
-    assert TableRow.from_csv(cells).configuration.stage_layout == "even"
-    del cells["schedule"]
-    with pytest.raises(KeyError):
-        TableRow.from_csv(cells)
+def as_version_1(folder, *, without: tuple[str, ...]) -> None:
+    """Make a table's files those that version 1 wrote, without some columns."""
+    columns = [name for name in COLUMNS if name not in without]
+    data = pd.read_csv(folder / CSV, dtype=str, keep_default_na=False)[columns].to_csv(index=False).encode()
+    (folder / CSV).write_bytes(data)
+    body = json.loads((folder / META).read_text())["table"] | {"csv_bytes": len(data), "csv_sha256": _sha256(data)}
+    body["origin"]["schema_version"] = 1
+    (folder / META).write_text(json.dumps({"schema_version": 1, "sha256": _digest(body), "table": body}))
+
+
+@pytest.fixture
+def even(table):
+    """A table as version 1 could have it: stages of even length."""
+    rows = [dataclasses.replace(row, configuration=dataclasses.replace(row.configuration, stage_layout="even")) for row in table.rows]
+    return dataclasses.replace(table, rows=tuple(rows))
+
+
+@pytest.mark.parametrize("without", [(), ("stage_layout",)])
+def test_a_table_of_the_first_version_is_read_and_written_as_the_present_one(without, even, tmp_path) -> None:
+    even.write(tmp_path)
+    present = (tmp_path / CSV).read_bytes(), (tmp_path / META).read_bytes()
+    as_version_1(tmp_path, without=without)
+    assert Table.read(tmp_path) == even
+    Table.read(tmp_path).write(tmp_path)
+    assert ((tmp_path / CSV).read_bytes(), (tmp_path / META).read_bytes()) == present
+
+
+def test_a_column_that_every_version_has_is_not_made_up(even, tmp_path) -> None:
+    even.write(tmp_path)
+    as_version_1(tmp_path, without=("schedule",))
+    with pytest.raises(TableError, match="its columns do not match: 'schedule'"):
+        Table.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["goodput", "policies", "norm-test"])
+def test_the_tables_on_record_are_read(name) -> None:
+    read = Table.read(catalog.root() / "results" / name / "table")
+    assert read.rows and all(row.configuration.stage_layout == "even" for row in read.rows)

@@ -22,12 +22,12 @@ def known(table):
 def test_it_says_how_old_it_is_and_how_it_was_made(table) -> None:
     said = dict(facts(table, now=table.origin.created_at + 7200))
     assert said["made"] == "2001-09-09 01:46 UTC, 2 h 00 min ago"
-    assert said["profile"] == "active, 0.03% of goodput is expected to be lost, the bound is 1.00%"
+    assert said["profile"] == "active, the expected loss of goodput is 0.03%, its bound is 1.00%"
     assert said["rows"] == "18 measured, 1 predicted of 20 candidates" and said["trials"] == "3, which took 12.5 s"
     broken_off = dataclasses.replace(table.origin, complete=False, pruned=4, training_steps=9, hardware=None)
     said = dict(facts(Table(rows=(), origin=broken_off), now=table.origin.created_at + 3 * 86400))
-    assert said["made"].endswith("3 d ago") and said["profile"].endswith("not complete") and said["hardware"] == "simulated"
-    assert said["rows"] == "none of 20 candidates; 4 left out, which do not fit" and said["training"] == "9 steps have refined it"
+    assert said["made"].endswith("3 d ago") and said["profile"].endswith("incomplete") and said["hardware"] == "simulated"
+    assert said["rows"] == "none of 20 candidates; 4 do not fit" and said["training"] == "9 training steps refined it"
     assert provenance(table, now=0.0)["command"] == "`oppa profile job.toml`"
 
 
@@ -35,12 +35,12 @@ def test_the_record_has_a_line_for_each_batch_and_for_each_of_its_strategies(tab
     best, every = sections(table, known)
     assert [cells[0] for cells in best.rows] == ["8", "16", "32", "64"] and len(every.rows) == len(table.fastest())
     assert best.rows[0][1] == "dp1_tp2_pp1_z0" and best.rows[-1][1] == "dp2_tp1_pp1_z0" and best.rows[0][-1] == "0.0%"
-    assert "`dp1_tp2_pp1_z0` gives way to `dp2_tp1_pp1_z0` at " in best.text
+    assert "`dp2_tp1_pp1_z0` replaces `dp1_tp2_pp1_z0` as the fastest at " in best.text
 
 
 def test_a_table_without_a_row_says_so(table) -> None:
     nothing = Table(rows=(), origin=table.origin)
-    assert "Nothing fits" in sections(nothing, curves(nothing))[0].text and to_json(nothing, curves(nothing))["batches"] == []
+    assert "No configuration fits" in sections(nothing, curves(nothing))[0].text and to_json(nothing, curves(nothing))["batches"] == []
     assert "<svg" in throughput(curves(nothing), description="nothing")
 
 
@@ -60,7 +60,7 @@ def test_machines_get_all_of_it(table, known) -> None:
 def test_the_figure_names_who_matters_in_colours_that_are_left_to_the_page(table, known) -> None:
     figure = throughput(known, description="a & b")
     texts = {element.text for element in ET.fromstring(figure).iter("text")}
-    assert {"dp1_tp2_pp1_z0", "dp2_tp1_pp1_z0", "fastest", "the fastest changes", "8", "64"} <= texts
+    assert {"dp1_tp2_pp1_z0", "dp2_tp1_pp1_z0", "fastest", "fastest strategy changes", "8", "64"} <= texts
     assert not re.search(r"(?:fill|stroke): *#", figure) and not any(stand_in in figure for stand_in in STAND_INS.values())
     assert figure == throughput(curves(table), description="a & b")
 

@@ -1,10 +1,6 @@
-"""A warm process that runs trials, shared by all tests of the training core."""
+"""Ranks that all tests of the training core share, forked from one warm process."""
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +11,15 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.training import Training
 from oppa.trials.trial_folder import Measurement, MeasurementReader, Report, TrialSpec, read_report
+from tests.training.families import TINY
+from tests.training.gang import Gang, opened
+from tests.training.runs import Runs, opened_runs
 
-ROOT = Path(__file__).parents[2]
-TINY = Model(layers=8, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=256, seq_len=32)
+
+@pytest.fixture(scope="session")
+def gang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gang]:
+    with opened(tmp_path_factory.mktemp("gang")) as made:
+        yield made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +43,10 @@ class Ended:
 
 
 class Trials:
-    """Runs a configuration to its end."""
+    """Runs a configuration to its end, as the torch runner does, on ranks of its own."""
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self._process, self._folder, self._count = process, folder, 0
-        self.threads_after_import: int = self._answer()["threads"]
+    def __init__(self, gang: Gang) -> None:
+        self._gang, self._count = gang, 0
 
     def __call__(self, configuration: Configuration, model: Model = TINY, *, steps: int = 4, **options: object) -> Ended:
         folder = self.prepare(configuration, model, steps=steps, **options)
@@ -55,7 +56,7 @@ class Trials:
         self, configuration: Configuration, model: Model = TINY, *, steps: int = 4, limit_bytes: int = 4 << 30, **training: object
     ) -> Path:
         self._count += 1
-        folder = self._folder / str(self._count)
+        folder = self._gang.new_folder()
         cluster = Cluster(devices_per_host=configuration.devices, memory_limit_bytes=limit_bytes)
         TrialSpec(
             study="tests",
@@ -69,23 +70,17 @@ class Trials:
         return folder
 
     def run(self, folder: Path, world: int) -> Ended:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"folder": str(folder), "world": world}) + "\n")
-        self._process.stdin.flush()
-        codes = self._answer()
+        codes = self._gang.request("trial", world, folder)
         return Ended(codes, MeasurementReader(folder).new(), read_report(folder), (folder / "stderr.log").read_text())
-
-    def _answer(self):  # type: ignore[no-untyped-def]
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
 
 
 @pytest.fixture(scope="session")
-def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "runners", ROOT / "runners" / "client", ROOT / "runners" / "torch")))
-    command = [sys.executable, "-P", str(Path(__file__).with_name("gang.py"))]
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Trials(process, tmp_path_factory.mktemp("trials"))
-        assert process.stdin is not None
-        process.stdin.close()
+def trials(gang: Gang) -> Trials:
+    return Trials(gang)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """The runs of all tests."""
+    with opened_runs(tmp_path_factory.mktemp("runs")) as runs:
+        yield runs

@@ -1,40 +1,86 @@
-"""Trials for the tests: the real program, in real trial folders, one process per rank forked from a warm one.
+"""The tests' side of the rank server: requests, and what ranks return."""
 
-Started as `python -P gang.py`; each line on stdin is `{"folder": ..., "world": ...}`, each line on stdout the ranks' exit codes.
-"""
-
+import contextlib
+import dataclasses
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import train
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.trials.trial_folder import TrialSpec
 
-
-def launch(folder: Path, rank: int, world: int) -> int:
-    """Fork one rank; its process id."""
-    if pid := os.fork():
-        return pid
-    code = 70
-    try:
-        os.environ["OPPA_RENDEZVOUS"] = f"file://{folder}/rendezvous"
-        log = os.open(folder / "stderr.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        code = train.run(folder, rank, world)
-    finally:
-        os._exit(code)
+ROOT = Path(__file__).parents[2]
 
 
-def main() -> None:
-    """Run trials until stdin ends."""
-    print(json.dumps({"threads": len(list(Path("/proc/self/task").iterdir()))}), flush=True)
-    for line in sys.stdin:
-        order = json.loads(line)
-        ranks = [launch(Path(order["folder"]), rank, order["world"]) for rank in range(order["world"])]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
-        print(json.dumps(codes), flush=True)
+class Gang:
+    """Runs programs on ranks to their end, one after the other."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process, self._folder, self._count = process, folder, 0
+        self.threads_after_import: int = self._answer()
+
+    def new_folder(self) -> Path:
+        """Return an empty folder for one request."""
+        self._count += 1
+        folder = self._folder / str(self._count)
+        folder.mkdir()
+        return folder
+
+    def request(self, program: str, world: int, folder: Path) -> list[int]:
+        """Return the exit codes of all ranks."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"program": program, "world": world, "folder": str(folder)}) + "\n")
+        self._process.stdin.flush()
+        codes: list[int] = self._answer()
+        return codes
+
+    def each(self, program: str, world: int, spec: TrialSpec | None = None, **files: object) -> list[Any]:
+        """Return the result of each rank; `files` are written as JSON beside the spec."""
+        folder = self.new_folder()
+        for name, value in files.items():
+            (folder / f"{name}.json").write_text(json.dumps(value))
+        if spec is not None:
+            spec.write(folder)
+        assert self.request(program, world, folder) == [0] * world, (folder / "stderr.log").read_text()[-5000:]
+        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
+
+    def agreed(self, program: str, world: int, spec: TrialSpec | None = None, **files: object) -> Any:
+        """Return the result of all ranks, which must be the same."""
+        found = self.each(program, world, spec, **files)
+        assert all(ranks == found[0] for ranks in found), "ranks disagree"
+        return found[0]
+
+    def chain(self, order: dict[str, Any]) -> list[Any]:
+        """Return the losses of ranks that train through a chain of layouts (`chain`, `chain_ranks`)."""
+        losses: list[Any] = self.agreed("chain", Configuration(**order["layouts"][0]).devices, order=order)
+        return losses
+
+    def losses(self, configuration: Configuration, model: Model, *, steps: int = 4, **training: object) -> list[float]:
+        """Return the losses of the first steps in one layout."""
+        return self.chain(chain(model, [configuration], [steps], training=training))
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
 
 
-if __name__ == "__main__":
-    main()
+def chain(model: Model, layouts: Sequence[Configuration], steps: Sequence[int], **options: object) -> dict[str, Any]:
+    """Return the order for ranks to go through these layouts, with so many steps in each, as `chain_ranks` describes it."""
+    return {"model": dataclasses.asdict(model), "layouts": [layout.to_dict() for layout in layouts], "steps": list(steps), **options}
+
+
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[Gang]:
+    """Start a rank server, and end it."""
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "runners", ROOT / "runners" / "client", ROOT / "runners" / "torch")))
+    command = [sys.executable, "-P", str(Path(__file__).with_name("rank_server.py"))]
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Gang(process, folder)
+        assert process.stdin is not None
+        process.stdin.close()

@@ -1,7 +1,8 @@
 """All layouts of a model on some devices, and the state of a model cut up as its ranks hold it; for the tests of resharding."""
 
+import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from oppa.training.model.tensor_slices import index
 from oppa.training.parallel.supported_layouts import require_buildable, require_schedulable
 from oppa.training.reshard.exchange import State
 from oppa.training.reshard.shards import Shard, TensorKey, layout_of
+from tests.sampling import covering
+from tests.training.families import FAMILIES
 
 SCHEDULES = [("1f1b", 1), ("interleaved", 2), ("zb-v", 2)]
 """One for each way to place stages; others place them alike."""
@@ -34,6 +37,41 @@ def configurations(model: Model, devices: int) -> list[Configuration]:
             continue
         found.append(configuration)
     return found
+
+
+def small_models(layers: int) -> dict[str, Model]:
+    """Models of three families whose state is a few thousand numbers."""
+    return {name: dataclasses.replace(FAMILIES[name], hidden=8, ffn=12, vocab=11, layers=layers) for name in ("tied", "mixture", "own")}
+
+
+def kinds(configuration: Configuration) -> list[tuple[str, object]]:
+    """Return what tells one kind of layout from another: its degrees, its ZeRO stage, and how it places stages."""
+    degrees = (configuration.dp, configuration.tp, configuration.pp, configuration.ep)
+    return [("degrees", degrees), ("zero", configuration.zero_stage), ("stages", (configuration.schedule, configuration.model_chunks))]
+
+
+def some_of(layouts: Sequence[Configuration], *, every: bool = False) -> list[Configuration]:
+    """Return a few of the layouts that together are of each kind, or `every` one."""
+    return list(layouts) if every else [layouts[number] for number in sorted(covering([set(kinds(each)) for each in layouts], seed=1))]
+
+
+def changes(source: Configuration, target: Configuration) -> set[object]:
+    """Return each kind of change that lies between two layouts."""
+    return set(zip(kinds(source), kinds(target), strict=True))
+
+
+def walk(layouts: Sequence[Configuration]) -> list[Configuration]:
+    """Return few stops between which each kind of change happens: the one after each is that with most changes not yet seen."""
+    missing: set[object] = set().union(*(changes(*pair) for pair in itertools.permutations(layouts, 2)))
+    stops = [layouts[0]]
+    while missing:
+        here = stops[-1]
+        new = {there: changes(here, there) & missing for there in layouts if there != here}
+        # Where nothing new begins, go to where most does.
+        ahead = {there: len(new[there]) or 0.01 * sum(len(changes(there, each) & missing) for each in layouts) for there in new}
+        stops.append(max(ahead, key=lambda there: ahead[there]))
+        missing -= new[stops[-1]]
+    return stops
 
 
 def whole_state(model: Model, seed: int = 0) -> dict[TensorKey, Tensor]:

@@ -1,6 +1,6 @@
 """Ranks that train through a chain of layouts and watch the kernel count their memory: its peaks while they train, and while they change.
 
-Started as `python -P memory_ranks.py ORDER.json`: an order says `model` and `layouts`. Writes `MEMORY-<rank>.json`, all in bytes:
+The request's folder has `order.json`: `model` and `layouts`. The result of a rank, all in bytes:
 
     training    the most that the rank had at once in each layout, beyond what it had before there was a model
     changing    the same of each change between two
@@ -11,8 +11,6 @@ import contextlib
 import dataclasses
 import gc
 import json
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,7 +58,7 @@ def trained(replica: Replica, spec: TrialSpec, mesh: Mesh) -> None:
         replica.step(source.batch(step, range(mesh.dp.index * share, (mesh.dp.index + 1) * share)))
 
 
-def run(spec: TrialSpec, layouts: list[Configuration], rendezvous: Path, rank: int) -> dict[str, list[int]]:
+def chain(spec: TrialSpec, layouts: list[Configuration], rendezvous: Path, rank: int) -> dict[str, list[int]]:
     training, changing, tensors = list[int](), list[int](), list[int]()
     with open_mesh(spec.configuration, spec.cluster, rank=rank, world=4, rendezvous=f"file://{rendezvous}") as mesh:
         before_bytes = resident_bytes("VmRSS")
@@ -82,35 +80,14 @@ def run(spec: TrialSpec, layouts: list[Configuration], rendezvous: Path, rank: i
     return {"training": training, "changing": changing, "tensors": tensors}
 
 
-def forked(order: dict, folder: Path, rank: int) -> int:
-    """Fork one rank; its process id."""
-    if child := os.fork():
-        return child
-    code = 1
-    try:
-        first, *others = (Configuration(**values) for values in order["layouts"])
-        model, cluster = Model(**order["model"]), Cluster(devices_per_host=first.devices, memory_limit_bytes=1 << 34)
-        spec = TrialSpec(study="", trial=0, configuration=first, model=model, cluster=cluster, training=Training(), steps=STEPS)
-        gc.disable()  # nothing may wait for it
-        tiny = dataclasses.replace(model, hidden=8 * model.heads, ffn=8 * model.heads)
-        run(dataclasses.replace(spec, model=tiny), others, folder / "first", rank)  # what code needs that runs for the first time
-        with exact_pages(torch.device("cpu")):
-            memory = run(spec, others, folder / "second", rank)
-        (folder / f"MEMORY-{rank}.json").write_text(json.dumps(memory))
-        code = 0
-    finally:
-        if code:
-            sys.excepthook(*sys.exc_info())
-        os._exit(code)
-
-
-def main(path: Path) -> None:
-    torch.set_num_threads(1)
-    order = json.loads(path.read_text())
-    ranks = [forked(order, path.parent, rank) for rank in range(Configuration(**order["layouts"][0]).devices)]
-    codes = [os.waitpid(rank, 0)[1] for rank in ranks]
-    sys.exit(1 if any(codes) else 0)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def run(folder: Path, rank: int, world: int) -> dict[str, list[int]]:
+    """Return the memory of this rank, by kind and number in the chain."""
+    order = json.loads((folder / "order.json").read_text())
+    first, *others = (Configuration(**values) for values in order["layouts"])
+    model, cluster = Model(**order["model"]), Cluster(devices_per_host=world, memory_limit_bytes=1 << 34)
+    spec = TrialSpec(study="", trial=0, configuration=first, model=model, cluster=cluster, training=Training(), steps=STEPS)
+    gc.disable()  # nothing may wait for it
+    tiny = dataclasses.replace(model, hidden=8 * model.heads, ffn=8 * model.heads)
+    chain(dataclasses.replace(spec, model=tiny), others, folder / "first", rank)  # what code needs that runs for the first time
+    with exact_pages(torch.device("cpu")):
+        return chain(spec, others, folder / "second", rank)

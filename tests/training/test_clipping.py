@@ -1,6 +1,7 @@
 """Gradient clipping: as torch does it on one process, and the same under every layout."""
 
-import dataclasses
+import functools
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -8,15 +9,14 @@ import torch
 
 from oppa.problem.configuration import Configuration
 from oppa.training.parallel.clipping import Clipping
-from tests.training.conftest import Trials
-from tests.training.test_families import FAMILIES
+from tests.sampling import sampled
+from tests.training.families import FAMILIES, TOLERANCE, features
+from tests.training.gang import Gang
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.3}
 """To Adam a norm means little."""
 CLIPPED = {**SGD, "gradient_clipping": 0.3}
 """Less than the norm of any step."""
-TOLERANCE = 1e-5
-"""As in test_layouts; relative."""
 
 
 def configured(**values: object) -> Configuration:
@@ -52,35 +52,43 @@ def test_a_norm_that_is_no_number_changes_nothing(wrong: float) -> None:
     assert float(model.weight.grad[0, 0]) == 1.0
 
 
+Reference = Callable[[str, int], list[float]]
+
+
+@pytest.fixture(scope="module")
+def clipped_alone(gang: Gang) -> Reference:
+    """Return the losses of a family's model on one rank, by its micro-batch."""
+    return functools.cache(lambda family, micro_batch: gang.losses(configured(micro_batch=micro_batch), FAMILIES[family], **CLIPPED))
+
+
+@pytest.mark.parametrize("family", ["tied", "own", "mixture"])
+def test_it_does_clip(family: str, gang: Gang, clipped_alone: Reference) -> None:
+    free = gang.losses(configured(micro_batch=8), FAMILIES[family], **SGD)
+    assert free[-1] != pytest.approx(clipped_alone(family, 8)[-1], rel=10 * TOLERANCE)
+
+
 LAYOUTS = [
     *({"dp": 2, "zero_stage": stage} for stage in range(4)),
     {"pp": 2, "schedule": "zb-v", "model_chunks": 2},
     {"dp": 2, "pp": 2, "zero_stage": 2},
     {"dp": 2, "pp": 2, "zero_stage": 1, "schedule": "search"},
 ]
+CASES = [
+    *((family, 8, values) for family in ("tied", "own") for values in LAYOUTS),
+    *(("tied", 1, values) for values in ({"tp": 2}, {"dp": 2, "tp": 2, "zero_stage": 3}, {"tp": 2, "pp": 2})),
+    *(("mixture", 8, {**values, "micro_batch": 2}) for values in ({"dp": 2, "ep": 2}, {"dp": 4, "ep": 2, "zero_stage": 2})),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("values", LAYOUTS, ids=lambda values: configured(**values).id)
-@pytest.mark.parametrize("family", ["tied", "own"])
-def test_every_layout_clips_alike(values: dict[str, object], family: str, trials: Trials) -> None:
-    model = dataclasses.replace(FAMILIES[family], layers=4)
-    one = trials(configured(micro_batch=8), model, **CLIPPED).losses
-    assert trials(configured(**values), model, **CLIPPED).losses == pytest.approx(one, rel=TOLERANCE)
-    assert trials(configured(micro_batch=8), model, **SGD).losses[-1] != pytest.approx(one[-1], rel=10 * TOLERANCE), "it does clip"
+def shown(family: str, _: int, values: dict[str, object]) -> set[object]:
+    return {family, *features(values)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "values", [{"tp": 2}, {"dp": 2, "tp": 2, "zero_stage": 3}, {"tp": 2, "pp": 2}], ids=lambda values: configured(**values).id
+    ("family", "micro_batch", "values"),
+    sampled(CASES, shown),
+    ids=lambda part: configured(**part).id if isinstance(part, dict) else str(part),
 )
-def test_so_do_tensor_parallel_ranks(values: dict[str, object], trials: Trials) -> None:
-    one = trials(configured(), FAMILIES["tied"], **CLIPPED).losses
-    assert trials(configured(**values), FAMILIES["tied"], **CLIPPED).losses == pytest.approx(one, rel=TOLERANCE)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("values", [{"dp": 2, "ep": 2}, {"dp": 4, "ep": 2, "zero_stage": 2}], ids=lambda values: configured(**values).id)
-def test_so_do_ranks_that_share_experts(values: dict[str, object], trials: Trials) -> None:
-    one = trials(configured(micro_batch=8), FAMILIES["mixture"], **CLIPPED).losses
-    assert trials(configured(**values, micro_batch=2), FAMILIES["mixture"], **CLIPPED).losses == pytest.approx(one, rel=TOLERANCE)
+def test_every_layout_clips_alike(family: str, micro_batch: int, values: dict[str, object], gang: Gang, clipped_alone: Reference) -> None:
+    one = clipped_alone(family, micro_batch)
+    assert gang.losses(configured(**values), FAMILIES[family], **CLIPPED) == pytest.approx(one, rel=TOLERANCE)

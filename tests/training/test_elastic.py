@@ -3,13 +3,15 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from tests.training.conftest import TINY
-from tests.training.test_reshard import losses_of, order
+from tests.sampling import sampled
+from tests.training.families import TINY
+from tests.training.gang import Gang, chain
 
 CLIPPED = {"gradient_clipping": 0.5}
 """Less than the norms of all steps."""
@@ -32,12 +34,12 @@ def elastic(
     steps: Sequence[int] = STEPS,
     training: Mapping[str, object] = CLIPPED,
     **values: object,
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """Orders for a job that goes from length to length, each from the checkpoint of the one before."""
     orders = []
     for number, (pp, some) in enumerate(zip(lengths, steps, strict=True)):
         places = {"saved": str(folder / f"stop-{number}"), **({"checkpoint": str(folder / f"stop-{number - 1}")} if number else {})}
-        orders.append(order(model, [pipeline(pp, **values)], [some], training=training, digest=number == len(lengths) - 1, **places))
+        orders.append(chain(model, [pipeline(pp, **values)], [some], training=training, digest=number == len(lengths) - 1, **places))
     return orders
 
 
@@ -49,11 +51,11 @@ WAYS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("layers", "values"), WAYS, ids=str)
-def test_weights_moments_and_losses_are_equal_to_the_last_bit(values: dict[str, object], layers: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("layers", "values"), sampled(WAYS, lambda layers, values: {layers, *values}), ids=str)
+def test_weights_moments_and_losses_are_equal_to_the_last_bit(values: dict[str, object], layers: int, gang: Gang, tmp_path: Path) -> None:
     model = dataclasses.replace(TINY, layers=layers)
-    unchanging = order(model, [pipeline(1)], [sum(STEPS)], training=CLIPPED, digest=True)
-    *_, last, alone = losses_of(tmp_path, *elastic(model, tmp_path, **values), unchanging)
+    unchanging = chain(model, [pipeline(1)], [sum(STEPS)], training=CLIPPED, digest=True)
+    *_, last, alone = map(gang.chain, [*elastic(model, tmp_path, **values), unchanging])
     assert len(last) == sum(STEPS) + 1 and last == alone
 
 
@@ -65,25 +67,25 @@ REPLICATED = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dp", "zero_stage", "training"), REPLICATED, ids=str)
-def test_so_are_those_of_replicated_pipelines(dp: int, zero_stage: int, training: dict[str, object], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dp", "zero_stage", "training"), sampled(REPLICATED, lambda dp, zero_stage, _: {dp, zero_stage // 2}), ids=str)
+def test_so_are_those_of_replicated_pipelines(dp: int, zero_stage: int, training: dict[str, object], gang: Gang, tmp_path: Path) -> None:
     model, replicated = dataclasses.replace(TINY, layers=6), {"dp": dp, "zero_stage": zero_stage}
     steps = (4, 10)
-    unchanging = order(model, [pipeline(1, **replicated)], [sum(steps)], training=training, digest=True)
-    chain = elastic(model, tmp_path, lengths=(1, 2), steps=steps, training=training, **replicated)
-    *_, last, alone = losses_of(tmp_path, *chain, unchanging)
+    unchanging = chain(model, [pipeline(1, **replicated)], [sum(steps)], training=training, digest=True)
+    changing = elastic(model, tmp_path, lengths=(1, 2), steps=steps, training=training, **replicated)
+    *_, last, alone = map(gang.chain, [*changing, unchanging])
     assert len(last) == sum(steps) + 1 and last == alone
 
 
 @pytest.mark.slow
-def test_clipping_changes_what_comes_after_the_first_step(tmp_path: Path) -> None:
-    clipped, free = losses_of(tmp_path, *(order(TINY, [pipeline(1)], [3], training=training) for training in (CLIPPED, {})))
+def test_clipping_changes_what_comes_after_the_first_step(gang: Gang) -> None:
+    clipped, free = (gang.chain(chain(TINY, [pipeline(1)], [3], training=training)) for training in (CLIPPED, {}))
     assert clipped[0] == free[0] and clipped[1:] != free[1:]
 
 
 @pytest.mark.slow
-def test_a_tied_embedding_adds_in_another_order(tmp_path: Path) -> None:
+def test_a_tied_embedding_adds_in_another_order(gang: Gang, tmp_path: Path) -> None:
     model = dataclasses.replace(TINY, layers=6, tied=True)
-    unchanging = order(model, [pipeline(1)], [sum(STEPS)], training=CLIPPED)
-    *chain, alone = losses_of(tmp_path, *elastic(model, tmp_path), unchanging)
-    assert chain[-1][: sum(STEPS)] == pytest.approx(alone, rel=1e-5)
+    unchanging = chain(model, [pipeline(1)], [sum(STEPS)], training=CLIPPED)
+    *stops, alone = map(gang.chain, [*elastic(model, tmp_path), unchanging])
+    assert stops[-1][: sum(STEPS)] == pytest.approx(alone, rel=1e-5)

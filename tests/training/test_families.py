@@ -6,36 +6,19 @@ import pytest
 import torch
 
 from oppa.errors import InputError
-from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
 from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import Slice
 from oppa.training.parallel.supported_layouts import require_buildable
-from tests.training.conftest import ROOT, TINY, Trials
-
-BERT_LIKE = {"norm": "layer", "gated": False, "biases": True, "causal": False}
-FAMILIES = {
-    "encoder": dataclasses.replace(TINY, layers=4, vocab=261, tied=True, learned_positions=40, token_types=2, **BERT_LIKE),
-    "vit": dataclasses.replace(TINY, layers=4, vocab=11, seq_len=17, patch=3, learned_positions=17, **BERT_LIKE),
-    "tied": dataclasses.replace(TINY, layers=4, vocab=259, tied=True, qkv_bias=True, kv_heads=2),
-    "mixture": dataclasses.replace(TINY, layers=4, experts=4, experts_per_token=2),
-    "switch": dataclasses.replace(TINY, layers=4, experts=6, gated=False, biases=True),
-    "own": dataclasses.replace(TINY, layers=4, entry_point=f"{ROOT / 'examples'}:own_module:Mixer"),
-}
-"""Vocabularies are odd, so that tp cuts unevenly; `switch` has one choice per token, and biases; `own` is the example's module."""
-
-TOLERANCE = 1e-5
-"""As in test_layouts; relative."""
-
-
-def configured(**values: object) -> Configuration:
-    return Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 2, **values})  # type: ignore[arg-type]
+from tests.sampling import sampled
+from tests.training.families import FAMILIES, ROOT, TINY, TOLERANCE, configured, features, name_of
+from tests.training.gang import Gang
 
 
 @pytest.fixture(scope="module")
-def alone(trials: Trials) -> dict[str, list[float]]:
-    return {name: trials(configured(micro_batch=8), model).losses for name, model in FAMILIES.items()}
+def alone(gang: Gang) -> dict[str, list[float]]:
+    return {name: gang.losses(configured(micro_batch=8), model) for name, model in FAMILIES.items()}
 
 
 EVERYWHERE = [
@@ -59,36 +42,51 @@ SPREAD = [
 ]
 
 
-def name_of(values: dict[str, object]) -> str:
-    return configured(**values).id
+CASES = [
+    *(
+        (family, values)
+        for family in FAMILIES
+        for values in EVERYWHERE
+        if family != "own" or not ("tp" in values or values.get("recompute") == "selective")  # refused, see test_refusals
+    ),
+    *((family, values) for family in ("mixture", "switch") for values in SPREAD),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("values", EVERYWHERE, ids=name_of)
-@pytest.mark.parametrize("family", FAMILIES)
+def shown(family: str, values: dict[str, object]) -> set[object]:
+    """Return each family with each kind of parallelism and with sharding, and each layout once."""
+    kinds = [(family, axis) for axis in ("tp", "pp", "ep") if axis in values]
+    return {*features(values), *kinds, (family, int(values.get("zero_stage", 0)) >= 2)}  # type: ignore[call-overload]
+
+
+def id_of(part: object) -> str:
+    return name_of(part) if isinstance(part, dict) else str(part)
+
+
+@pytest.mark.parametrize(("family", "values"), sampled(CASES, shown), ids=id_of)
 def test_a_family_trains_the_same_under_every_layout(
-    family: str, values: dict[str, object], trials: Trials, alone: dict[str, list[float]]
+    family: str, values: dict[str, object], gang: Gang, alone: dict[str, list[float]]
 ) -> None:
-    if family == "own" and ("tp" in values or values.get("recompute") == "selective"):
-        pytest.skip("refused, see test_refusals")
-    assert trials(configured(**values), FAMILIES[family]).losses == pytest.approx(alone[family], rel=TOLERANCE)
+    assert gang.losses(configured(**values), FAMILIES[family]) == pytest.approx(alone[family], rel=TOLERANCE)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("values", SPREAD, ids=name_of)
-@pytest.mark.parametrize("family", ["mixture", "switch"])
-def test_moe_may_be_spread(family: str, values: dict[str, object], trials: Trials, alone: dict[str, list[float]]) -> None:
-    assert trials(configured(**values), FAMILIES[family]).losses == pytest.approx(alone[family], rel=TOLERANCE)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_loss_falls_and_bf16_follows_fp32(family: str, trials: Trials, alone: dict[str, list[float]]) -> None:
-    longer = trials(configured(micro_batch=8), FAMILIES[family], steps=16).losses
+def test_loss_falls(family: str, gang: Gang) -> None:
+    longer = gang.losses(configured(micro_batch=8), FAMILIES[family], steps=17)
     assert min(longer[-4:]) < longer[0] - 0.1
-    for values in ({"micro_batch": 8}, {"dp": 2, "pp": 2}, {"dp": 2, "zero_stage": 2, "micro_batch": 2}, {"dp": 2, "zero_stage": 3}):
-        # Twice the tolerance of test_layouts: a router may decide otherwise, and a ViT has a loss per image, not per token.
-        assert trials(configured(**values), FAMILIES[family], precision="bf16").losses == pytest.approx(alone[family], rel=2e-2)
+
+
+IN_BF16 = [
+    (family, values)
+    for family in FAMILIES
+    for values in ({"micro_batch": 8}, {"dp": 2, "pp": 2}, {"dp": 2, "zero_stage": 2}, {"dp": 2, "zero_stage": 3})
+]
+
+
+@pytest.mark.parametrize(("family", "values"), sampled(IN_BF16, lambda family, values: {family, id_of(values)}), ids=id_of)
+def test_bf16_follows_fp32(family: str, values: dict[str, object], gang: Gang, alone: dict[str, list[float]]) -> None:
+    # Twice the tolerance of test_layouts: a router may decide otherwise, and a ViT has a loss per image, not per token.
+    assert gang.losses(configured(**values), FAMILIES[family], precision="bf16") == pytest.approx(alone[family], rel=2e-2)
 
 
 MODELS = [*PRESETS.values(), *(dataclasses.replace(model, name=name) for name, model in FAMILIES.items() if not model.entry_point)]
@@ -130,15 +128,15 @@ HEADS = dataclasses.replace(TINY, layers=6, entry_point=f"{ROOT / 'examples'}:mu
 
 
 @pytest.mark.slow
-def test_heads_that_predict_further_tokens_may_lie_in_any_stage(trials: Trials) -> None:
-    alone = trials(configured(micro_batch=8), HEADS).losses
+def test_heads_that_predict_further_tokens_may_lie_in_any_stage(gang: Gang) -> None:
+    alone = gang.losses(configured(micro_batch=8), HEADS)
     for values in (
         {"pp": 4, "stage_layout": "Ett|ttt|t|L"},
         {"pp": 2, "stage_layout": "Et*5|tL", "schedule": "zb-h1"},
         {"pp": 2, "model_chunks": 4, "schedule": "interleaved"},
         {"dp": 2, "pp": 2, "zero_stage": 2, "stage_layout": "Ett|t*4L"},
     ):
-        assert trials(configured(**values), HEADS).losses == pytest.approx(alone, rel=TOLERANCE)
+        assert gang.losses(configured(**values), HEADS) == pytest.approx(alone, rel=TOLERANCE)
 
 
 DIVIDED = dataclasses.replace(TINY, layers=8, entry_point=f"{ROOT / 'examples'}:multi_token:Divided")
@@ -146,8 +144,8 @@ DIVIDED = dataclasses.replace(TINY, layers=8, entry_point=f"{ROOT / 'examples'}:
 
 
 @pytest.mark.slow
-def test_the_losses_of_heads_may_lie_in_any_stage_too(trials: Trials) -> None:
-    alone = trials(configured(micro_batch=8), DIVIDED, steps=16).losses
+def test_the_losses_of_heads_may_lie_in_any_stage_too(gang: Gang) -> None:
+    alone = gang.losses(configured(micro_batch=8), DIVIDED, steps=16)
     assert min(alone[-4:]) < alone[0] - 0.1
     for values in ({"pp": 4, "stage_layout": "Et*4|tt|tt|L"}, {"pp": 2, "stage_layout": "Et*5|t*3L"}):
-        assert trials(configured(**values), DIVIDED, steps=16).losses == pytest.approx(alone, rel=TOLERANCE)
+        assert gang.losses(configured(**values), DIVIDED, steps=16) == pytest.approx(alone, rel=TOLERANCE)

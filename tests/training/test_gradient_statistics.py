@@ -3,88 +3,42 @@
 import copy
 import dataclasses
 import gc
-import json
-import os
-import subprocess
-import sys
 import weakref
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from oppa.errors import InputError
-from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.problem.training import Training
 from oppa.training import GradientStatistics
 from oppa.training.data.sources import source_of
 from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import Slice, cross_entropy
-from oppa.training.model.weights import materialise
 from oppa.training.parallel.tied_embeddings import COPIES
 from oppa.training.statistics.noise_scale import Health, Norms, estimate_of
 from oppa.training.statistics.noise_scale_selftest import self_test
 from oppa.trials.trial_folder import TrialSpec
-from tests.training.conftest import ROOT
+from tests.sampling import sampled
+from tests.training.families import FAMILIES, GROUPED, configured, features, name_of
+from tests.training.gang import Gang
 from tests.training.gradient_loop import SIZES, OwnLoop
-from tests.training.test_families import FAMILIES
-from tests.training.test_layouts import GROUPED, configured, name_of
+from tests.training.norms import STEPS, mean, norms_of, spec_of, square, whole
 
 TOLERANCE = 1e-4
 """Relative. Asked for are 1e-2, which a norm's weights counted twice might pass; float32 leaves 2e-5."""
 
-STEPS = 2
+
+def found_by(gang: Gang, program: str, values: dict[str, object], model: Model) -> list[list[Norms]]:
+    """Return what the training core finds, by step and group; its weights stay as they are."""
+    configuration = configured(**values)
+    return of_json(gang.agreed(program, configuration.devices, spec_of(configuration, model)))
 
 
-class Gang:
-    """Runs a program on some ranks to its end."""
-
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self._process, self._folder, self._count = process, folder, 0
-
-    def core(self, values: dict[str, object], model: Model, program: str = "core") -> list[list[Norms]]:
-        """What the training core finds, by step and group; its weights stay as they are."""
-        configuration = configured(**values)
-        return self.run(program, configuration.devices, spec_of(configuration, model))
-
-    def run(self, program: str, world: int, spec: TrialSpec | None = None) -> list[list[Norms]]:
-        return [[Norms(**norms) for norms in step] for step in self.found(program, world, spec)]
-
-    def found(self, program: str, world: int, spec: TrialSpec | None = None, **files: object):  # type: ignore[no-untyped-def]
-        """`files`: written as JSON beside the spec."""
-        self._count += 1
-        folder = self._folder / str(self._count)
-        folder.mkdir()
-        for name, value in files.items():
-            (folder / f"{name}.json").write_text(json.dumps(value))
-        if spec is not None:
-            spec.write(folder)
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"folder": str(folder), "world": world, "program": program}) + "\n")
-        self._process.stdin.flush()
-        assert json.loads(self._process.stdout.readline()) == [0] * world, (folder / "stderr.log").read_text()
-        found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
-        assert all(ranks == found[0] for ranks in found), "ranks disagree"
-        return found[0]
-
-
-@pytest.fixture(scope="module")
-def gang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gang]:
-    command = [sys.executable, "-P", str(Path(__file__).with_name("gradient_gang.py"))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Gang(process, tmp_path_factory.mktemp("gradients"))
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-def spec_of(configuration: Configuration, model: Model) -> TrialSpec:
-    training, cluster = Training(learning_rate=0.0), Cluster(devices_per_host=configuration.devices, memory_limit_bytes=1 << 30)
-    return TrialSpec(study="", trial=0, configuration=configuration, model=model, cluster=cluster, training=training, steps=STEPS)
+def of_json(steps: list[list[dict[str, float]]]) -> list[list[Norms]]:
+    return [[Norms(**norms) for norms in step] for step in steps]
 
 
 def reference(values: dict[str, object], model: Model, monkeypatch: pytest.MonkeyPatch, *, of_workers: bool = False) -> list[list[Norms]]:
@@ -108,16 +62,6 @@ def reference(values: dict[str, object], model: Model, monkeypatch: pytest.Monke
     return found
 
 
-def whole(model: Model, monkeypatch: pytest.MonkeyPatch) -> ModelStage:
-    """The model in float64; where it takes care to compute in float32, too."""
-    monkeypatch.setattr(Tensor, "float", Tensor.double)
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: torch.enable_grad())
-    with torch.device("meta"):
-        stage = ModelStage(model, range(model.layers + 2), Slice(), dtype=torch.float64)
-    materialise(stage, seed=0, layers=model.layers, device=torch.device("cpu"))
-    return stage.double()
-
-
 def gradients(stage: ModelStage, spec: TrialSpec, step: int) -> list[dict[str, Tensor]]:
     """Of each micro-batch, replica by replica."""
     batch = source_of(spec).batch(step, range(spec.configuration.global_batch))
@@ -139,19 +83,6 @@ def pooled(each: list[dict[str, Tensor]], configuration: Configuration) -> list[
     ep, count = configuration.ep, configuration.num_microbatches
     starts = [(group * ep * count, index) for group in range(configuration.dp // ep) for index in range(count)]
     return [mean([each[start + replica * count + index] for replica in range(ep)], [1] * ep) for start, index in starts]
-
-
-def mean(each: list[dict[str, Tensor]], weights: list[int]) -> dict[str, Tensor]:
-    return {name: sum(w * one[name] for w, one in zip(weights, each, strict=True)) / sum(weights) for name in each[0]}  # type: ignore[misc]
-
-
-def square(gradient: dict[str, Tensor]) -> float:
-    return sum(float(value.square().sum()) for value in gradient.values())
-
-
-def norms_of(each: list[dict[str, Tensor]], tokens: float) -> Norms:
-    small = sum(map(square, each)) / len(each)
-    return Norms(small=small, big=square(mean(each, [1] * len(each))), small_tokens=tokens, big_tokens=tokens * len(each))
 
 
 def assert_same(found: list[list[Norms]], expected: list[list[Norms]]) -> None:
@@ -188,11 +119,10 @@ EIGHT = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("values", ONE_TO_FOUR + EIGHT, ids=name_of)
+@pytest.mark.parametrize("values", sampled(ONE_TO_FOUR + EIGHT, features), ids=name_of)
 def test_every_layout_finds_the_norms_of_one_process(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dataclasses.replace(GROUPED, layers=8 if values.get("pp") == 4 else 4, hidden=32, ffn=48, seq_len=16)
-    assert_same(gang.core(values, model), reference(values, model, monkeypatch))
+    assert_same(found_by(gang, "core", values, model), reference(values, model, monkeypatch))
 
 
 OF_WORKERS = [
@@ -207,17 +137,16 @@ OF_WORKERS = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("values", OF_WORKERS, ids=name_of)
+@pytest.mark.parametrize("values", sampled(OF_WORKERS, features), ids=name_of)
 def test_and_those_of_its_workers(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dataclasses.replace(GROUPED, layers=4, hidden=32, ffn=48, seq_len=16)
-    assert_same(gang.core(values, model, "core, workers"), reference(values, model, monkeypatch, of_workers=True))
+    assert_same(found_by(gang, "core, workers", values, model), reference(values, model, monkeypatch, of_workers=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", [{"dp": 2, "ep": 2}, {"dp": 4, "ep": 2, "zero_stage": 3, "micro_batch": 1}], ids=name_of)
 def test_and_those_of_workers_whose_experts_are_spread(values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = gang.core(values, FAMILIES["switch"], "core, workers")
+    found = found_by(gang, "core, workers", values, FAMILIES["switch"])
     assert_same(found, reference(values, FAMILIES["switch"], monkeypatch, of_workers=True))
 
 
@@ -234,10 +163,13 @@ OTHERS = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "values"), OTHERS, ids=lambda part: part if isinstance(part, str) else name_of(part))
+def shown(family: str, values: dict[str, object]) -> set[object]:
+    return {family, *features(values), *((family, axis) for axis in ("tp", "pp", "ep") if axis in values)}
+
+
+@pytest.mark.parametrize(("family", "values"), sampled(OTHERS, shown), ids=lambda part: part if isinstance(part, str) else name_of(part))
 def test_so_does_every_family(family: str, values: dict[str, object], gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_same(gang.core(values, FAMILIES[family]), reference(values, FAMILIES[family], monkeypatch))
+    assert_same(found_by(gang, "core", values, FAMILIES[family]), reference(values, FAMILIES[family], monkeypatch))
 
 
 def own_reference(world: int, *, of_workers: bool = False) -> list[list[Norms]]:
@@ -263,26 +195,26 @@ def own_reference(world: int, *, of_workers: bool = False) -> list[list[Norms]]:
 @pytest.mark.parametrize("program", ["ddp", "fsdp"])
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_a_loop_of_ones_own_with_a_smaller_last_micro_batch(program: str, world: int, gang: Gang) -> None:
-    assert_same(gang.run(program, world), own_reference(world))
+    assert_same(of_json(gang.agreed(program, world)), own_reference(world))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp", "fsdp"])
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_a_loop_of_ones_own_whose_workers_are_compared(program: str, world: int, gang: Gang) -> None:
-    assert_same(gang.run(f"{program}, workers", world), own_reference(world, of_workers=True))
+    assert_same(of_json(gang.agreed(f"{program}, workers", world)), own_reference(world, of_workers=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["ddp, averaged at once", "fsdp, averaged at once", "fsdp, in float32"])
 def test_workers_whose_gradients_never_add_up_by_themselves_are_refused(program: str, gang: Gang) -> None:
-    assert "do not add up on this rank before they are averaged" in gang.found(program, 2)
+    assert "do not add up on this rank before they are averaged" in gang.agreed(program, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 def test_planted_noise_is_found_by_several_processes(world: int, gang: Gang) -> None:
-    assert gang.found("planted", world) < 0.15
+    assert gang.agreed("planted", world) < 0.15
 
 
 def test_planted_noise_is_found() -> None:

@@ -46,10 +46,10 @@ def test_each_sample_once_and_in_order_is_whole() -> None:
 @pytest.mark.parametrize(
     ("number", "line", "what"),
     [
-        (2, stepped(1, 5, 12), "sample 4 is due, and a replica took 5"),
-        (2, stepped(1, 3, 12), "sample 4 is due, and a replica took 3"),
+        (2, stepped(1, 5, 12), "sample 4 was expected, but a replica read 5"),
+        (2, stepped(1, 3, 12), "sample 4 was expected, but a replica read 3"),
         (3, stepped(2, 12, 14), ""),
-        (1, {**stepped(0, 0, 2), "samples": [0, 4]}, "its samples end at 4, its replicas' at 2"),
+        (1, {**stepped(0, 0, 2), "samples": [0, 4]}, "its samples end at 4, but those of its replicas at 2"),
     ],
 )
 def test_a_sample_that_is_missing_or_comes_twice_is_found(number: int, line: Line, what: str) -> None:
@@ -62,7 +62,7 @@ def test_a_sample_that_is_missing_or_comes_twice_is_found(number: int, line: Lin
 
 
 def test_what_a_replica_was_shown_must_be_the_samples_of_these_numbers() -> None:
-    with pytest.raises(CheckpointError, match="step 1: a replica was shown something else than the samples 4 to 11"):
+    with pytest.raises(CheckpointError, match="step 1: a replica read other data than the samples 4 to 11"):
         require_whole(WHOLE, lambda numbers: 7 if 4 not in numbers else 8)
 
 

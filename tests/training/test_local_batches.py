@@ -15,9 +15,9 @@ from oppa.training.model.tensor_parallel import Slice, cross_entropy
 from oppa.training.parallel.supported_layouts import require_shareable
 from oppa.training.run.training_run import open_run
 from oppa.training.statistics.noise_scale import Norms
-from tests.training.conftest import TINY
-from tests.training.runs import configured
-from tests.training.test_gradient_statistics import Gang, gang, mean, spec_of, square, whole  # noqa: F401 - a fixture
+from tests.training.families import TINY, configured
+from tests.training.gang import Gang
+from tests.training.norms import mean, spec_of, square, whole
 
 SMALL = dataclasses.replace(TINY, layers=2, hidden=32, ffn=48, seq_len=16)
 SHARED_OUT = [(5, 3), (7, 1), (1, 2, 9, 4), (32, 1, 1, 3)]
@@ -33,11 +33,11 @@ def uneven(local_batches: Sequence[int], *, zero_stage: int = 0, micro_batch: in
 def test_the_gradient_is_that_of_one_process_over_all_samples(
     local_batches: tuple[int, ...],
     zero_stage: int,
-    gang: Gang,  # noqa: F811
+    gang: Gang,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec = spec_of(uneven(local_batches, zero_stage=zero_stage), SMALL)
-    found = gang.found("shared out", len(local_batches), spec, local_batches=local_batches)
+    found = gang.agreed("shared out", len(local_batches), spec, local_batches=local_batches)
     stage, batch = whole(SMALL, monkeypatch), source_of(spec).batch(0, range(sum(local_batches)))
     parameters = dict(stage.named_parameters())
 
@@ -66,9 +66,9 @@ def test_the_gradient_is_that_of_one_process_over_all_samples(
         (configured(tp=2), [8], "tp == pp"),
         (configured(dp=2, zero_stage=2), [4, 4], "zero_stage"),
         (configured(pp=1, model_chunks=2), [8], "tp == pp"),
-        (configured(dp=2), [8], "each of the dp workers"),
-        (configured(dp=2), [8, 0], "needs a sample"),
-        (configured(dp=2), [9, -1], "needs a sample"),
+        (configured(dp=2), [8], "one local batch for each of the dp workers"),
+        (configured(dp=2), [8, 0], "give each worker at least one sample"),
+        (configured(dp=2), [9, -1], "give each worker at least one sample"),
         (configured(dp=2), [4, 5], "add up"),
     ],
 )

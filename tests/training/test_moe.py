@@ -1,34 +1,14 @@
 """A mixture is the weighted sum that it stands for, wherever its experts are, and so are its gradients."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from oppa.problem.model import Model
 from oppa.training.model.moe import Mixture, balance_loss
-from oppa.training.model.tensor_parallel import Slice
-from oppa.training.model.weights import materialise
-from tests.training.conftest import ROOT
-
-MODEL = Model(layers=1, hidden=8, heads=1, kv_heads=1, ffn=12, vocab=8, seq_len=5, experts=4, experts_per_token=2, biases=True)
-
-
-def mixture(ep: Slice = Slice(), tp: Slice = Slice()) -> Mixture:  # noqa: B008 - frozen
-    with torch.device("meta"):
-        made = Mixture(MODEL, tp, ep, 1)
-    materialise(made, seed=0, layers=1, device=torch.device("cpu"))
-    for name, parameter in made.named_parameters():
-        parameter.data.mul_(20).add_(0.1 * name.endswith("bias"))  # far from 0, where everything is close to everything
-    return made
-
-
-def sequences(count: int) -> torch.Tensor:
-    return torch.randn(count, MODEL.seq_len, MODEL.hidden, generator=torch.Generator().manual_seed(1))
+from tests.training.gang import Gang
+from tests.training.mixtures import MODEL, mixture, sequences
 
 
 def by_hand(one: Mixture, x: torch.Tensor) -> torch.Tensor:
@@ -63,32 +43,18 @@ def test_the_balance_loss_is_a_mean_over_sequences() -> None:
     assert balance_loss(probabilities, chosen).item() == pytest.approx(float(sum(halves)) / 2)
 
 
-SPREAD = """
-import os, sys, torch, torch.distributed as dist
-from tests.training.test_moe import Slice, mixture, sequences
-rank = 0 if os.fork() else 1
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/rendezvous", rank=rank, world_size=2)
-mine = Slice(rank, 2, dist.group.WORLD)
-kind = sys.argv[2]
-one = mixture(ep=mine) if kind == "ep" else mixture(tp=mine)
-x = sequences(4)[2 * rank : 2 * rank + 2] if kind == "ep" else sequences(4)
-out = one(x)
-out.square().mean().backward()
-torch.save((out.detach(), {name: parameter.grad for name, parameter in one.named_parameters()}), f"{sys.argv[1]}/{rank}.pt")
-dist.destroy_process_group()
-if rank == 0:
-    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
-os._exit(0)
-"""
+@pytest.fixture(scope="module")
+def shared(gang: Gang) -> Path:
+    """What two ranks write whose experts, or whose dimensions of experts, are shared out."""
+    folder = gang.new_folder()
+    assert gang.request("moe", 2, folder) == [0, 0], (folder / "stderr.log").read_text()
+    return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ep", "tp"])
-def test_outputs_and_gradients_are_the_same_wherever_experts_are(kind: str, tmp_path: Path) -> None:
+def test_outputs_and_gradients_are_the_same_wherever_experts_are(kind: str, shared: Path) -> None:
     """Not only up to a factor, which AdamW would hide."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-P", "-c", SPREAD, str(tmp_path), kind], env=environment, check=True)
-    (left, left_gradients), (right, right_gradients) = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    (left, left_gradients), (right, right_gradients) = (torch.load(shared / f"{kind}-{rank}.pt") for rank in (0, 1))
     alone = mixture()
     out = alone(sequences(4))
     out.square().mean().backward()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from oppa.errors import InputError
 from oppa.training import NormTest
 from oppa.training.statistics.noise_scale import Norms
-from oppa.training.statistics.norm_test import ETA, Form, Sizes, asked_for, groups_of, sized, sized_as_written, variance_ratio
+from oppa.training.statistics.norm_test import ETA, Form, Sizes, groups_of, required_batch, sized, sized_as_written, variance_ratio
 from oppa.training.statistics.per_sample import per_sample_norms
 
 SAMPLES, GROUPS = 12, 4
@@ -94,7 +94,7 @@ def test_by_default_the_batch_that_just_passes_is_the_critical_batch_size() -> N
     noise_scale = 50.0
     passing = 2 * noise_scale  # as COPUS has it
     ratio = noise_scale / (1 + noise_scale / passing)
-    assert asked_for(ratio, ETA["unbiased"]) == pytest.approx(passing, rel=0.02)
+    assert required_batch(ratio, ETA["unbiased"]) == pytest.approx(passing, rel=0.02)
 
 
 @pytest.mark.parametrize("sample_tokens", [1, 8])
@@ -124,7 +124,7 @@ def test_a_step_that_does_not_tell(norms: list[Norms], form: Form) -> None:
 @pytest.mark.parametrize("eta", [0.0, -1.0, math.nan])
 def test_an_eta_that_asks_for_nothing(eta: float) -> None:
     with pytest.raises(InputError, match="is not positive"):
-        asked_for(1.0, eta)
+        required_batch(1.0, eta)
 
 
 def test_eq_5_as_written_compares_workers_where_there_are_several() -> None:

@@ -19,10 +19,9 @@ from oppa.training.replica import Replica
 from oppa.training.run.run_folder import SCALES, RunSpec
 from oppa.training.run.step_profiling import StepProfiling
 from oppa.trials.trial_folder import TrialSpec
-from tests.training.conftest import TINY
-from tests.training.runs import Heard, Runs, configured, events, losses, runs, steps_of
+from tests.training.families import TINY, configured
+from tests.training.runs import Heard, Runs, events, losses, steps_of
 
-made = pytest.fixture(scope="module", name="made")(runs)
 STEPS = 2
 LAYOUTS = [configured(dp=2, pp=2), configured(dp=4, micro_batch=1), configured(dp=2, zero_stage=3)]
 
@@ -72,18 +71,34 @@ def test_recording_changes_no_bit(alone: tuple[PipelineProfile, list[float], lis
     assert recorded == free
 
 
+class UntilReordered(Heard):
+    """It asks to stop some steps after the order was changed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder, self._looked_at = folder, 0
+
+    def stop_requested(self) -> bool:
+        if self._stop_behind == float("inf") and self.steps > self._looked_at:
+            self._looked_at = self.steps
+            if events(self._folder, "reordered"):
+                self._stop_behind = self.steps + 5
+        return super().stop_requested()
+
+
 @pytest.mark.slow
 def test_a_searched_run_begins_with_a_micro_batch_at_a_time_and_goes_over_to_a_better_order(made: Runs) -> None:
-    folder = made.new(configured(pp=4, micro_batch=1, schedule="search"), samples=8 * 250, profile_steps=2)
-    assert made.train(folder).ending.value == "finished"
+    folder = made.new(configured(pp=4, micro_batch=1, schedule="search"), samples=8 * 1000, profile_steps=2)
+    assert made.train(folder, UntilReordered(folder)).ending.value == "stopped"
     profiled, reordered = events(folder, "profiled", "reordered")
-    assert profiled["step"] == 2 * (1 + 2) and profiled["step"] < reordered["step"] < 250
+    steps = steps_of(folder)
+    assert profiled["step"] == 2 * (1 + 2) and profiled["step"] < reordered["step"] < len(steps)
     assert reordered["step_s"] < reordered["from_step_s"] and len((folder / "order.csv").read_text().splitlines()) == 4
     profile = PipelineProfile.from_dict(json.loads((folder / "profile.json").read_text()))
     late = profile.parts[3:-1]  # not on the first stage, whose backward pass is never split
     assert all(part.input_s and part.weight_s and part.for_weights_bytes and part.held_bytes for part in late)
-    other = made.trained(configured(pp=1, micro_batch=1), samples=8 * 250, profile_steps=0)
-    assert losses(steps_of(folder)) == pytest.approx(losses(other), rel=2e-5)
+    other = made.trained(configured(pp=1, micro_batch=1), samples=8 * len(steps), profile_steps=0)
+    assert losses(steps) == pytest.approx(losses(other), rel=2e-5)
 
 
 @pytest.mark.slow

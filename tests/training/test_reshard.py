@@ -3,13 +3,10 @@
 import dataclasses
 import functools
 import itertools
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,14 +18,16 @@ from oppa.problem.model import Model
 from oppa.training.reshard.exchange import State, keep, packed, unpack
 from oppa.training.reshard.shards import Layout, layout_of
 from oppa.training.reshard.transfers import Transfer, boxes_by_key, rounds, transfers
-from tests.training.conftest import ROOT
-from tests.training.layouts import configurations, cut, empty, same, whole_state
-from tests.training.test_families import FAMILIES
+from tests.training.families import FAMILIES, TOLERANCE
+from tests.training.gang import Gang, chain
+from tests.training.layouts import changes, configurations, cut, empty, same, small_models, some_of, walk, whole_state
 
-SMALL = {"hidden": 8, "ffn": 12, "vocab": 11, "layers": 8}
-MODELS = {name: dataclasses.replace(FAMILIES[name], **SMALL) for name in ("tied", "mixture", "own")}  # type: ignore[arg-type]
+MODELS = small_models(8)
 WHOLE = {model: whole_state(model) for model in MODELS.values()}
 LAYOUTS = configurations(MODELS["tied"], 4)
+PAIRS = list(itertools.permutations(LAYOUTS, 2))
+WALK = walk(LAYOUTS)
+"""Each kind of change happens between two of its stops."""
 
 
 def moved(states: list[State], source: Layout, target: Layout, plan: list[Transfer]) -> list[State]:
@@ -73,7 +72,18 @@ def check(model: Model, source: Configuration, target: Configuration) -> None:
     assert all(same(back[rank], cut(whole, holdings)) for rank, holdings in enumerate(layout)), (source.id, target.id)
 
 
-@pytest.mark.slow
+def test_the_sample_has_each_kind_of_change() -> None:
+    sample = list(itertools.pairwise(WALK))
+    assert set().union(*(changes(*pair) for pair in sample)) == set().union(*(changes(*pair) for pair in PAIRS))
+    assert len(sample) < len(PAIRS) / 10
+
+
+def test_from_layouts_of_4_ranks_to_others_and_back() -> None:
+    for source, target in itertools.pairwise(WALK):
+        check(MODELS["tied"], source, target)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", range(len(LAYOUTS)), ids=lambda number: LAYOUTS[number].id)
 def test_from_each_layout_of_4_ranks_to_every_other_and_back(number: int) -> None:
     for target in LAYOUTS[number:]:
@@ -82,7 +92,7 @@ def test_from_each_layout_of_4_ranks_to_every_other_and_back(number: int) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", MODELS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_between_any_two_layouts_of_any_two_numbers_of_ranks(family: str, data: st.DataObject) -> None:
     model = MODELS[family]
@@ -104,24 +114,11 @@ def test_what_several_could_send_is_spread_over_them() -> None:
 
 
 TRAINED = {name: dataclasses.replace(model, layers=8) for name, model in FAMILIES.items()}
-TOLERANCE = 1e-5
-"""As in test_layouts; relative."""
 
 
-def order(model: Model, layouts: Sequence[Configuration], steps: Sequence[int], **options: object) -> dict[str, object]:
+def order(model: Model, layouts: Sequence[Configuration], steps: Sequence[int], **options: object) -> dict[str, Any]:
     """Ranks go through these layouts, so many steps in each, and end with an error if a bit of their state changes on the way."""
-    values = [dataclasses.replace(layout, global_batch=8, micro_batch=1).to_dict() for layout in layouts]
-    return {"model": dataclasses.asdict(model), "layouts": values, "steps": steps, **options}
-
-
-def losses_of(folder: Path, *orders: dict[str, object]) -> list[list[float]]:
-    """The losses of each order's ranks."""
-    (folder / "ORDERS.json").write_text(json.dumps(orders))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", str(Path(__file__).with_name("reshard_ranks.py")), str(folder / "ORDERS.json")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-5000:]
-    return [json.loads((folder / f"LOSSES-{number}.json").read_text()) for number in range(len(orders))]
+    return chain(model, [dataclasses.replace(layout, global_batch=8, micro_batch=1) for layout in layouts], steps, **options)
 
 
 def tour(count: int) -> list[int]:
@@ -133,13 +130,21 @@ def tour(count: int) -> list[int]:
 PARTS = 10
 
 
-@pytest.mark.slow
+def tour_of(stops: list[Configuration]) -> dict[str, Any]:
+    """The order for ranks to train two steps, and then to go from stop to stop."""
+    return order(dataclasses.replace(TRAINED["tied"], hidden=8, ffn=12), stops, [2] + [0] * (len(stops) - 1))
+
+
+def test_ranks_keep_every_bit_from_layouts_to_others(gang: Gang) -> None:
+    gang.chain(tour_of(WALK))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", range(PARTS))
-def test_ranks_keep_every_bit_from_each_layout_to_every_other_and_back(part: int, tmp_path: Path) -> None:
+def test_ranks_keep_every_bit_from_each_layout_to_every_other_and_back(part: int, gang: Gang) -> None:
     stops = [LAYOUTS[number] for number in tour(len(LAYOUTS))]
     length = -(-len(stops) // PARTS)
-    mine = stops[length * part : length * (part + 1) + 1]
-    losses_of(tmp_path, order(dataclasses.replace(TRAINED["tied"], hidden=8, ffn=12), mine, [2] + [0] * (len(mine) - 1)))
+    gang.chain(tour_of(stops[length * part : length * (part + 1) + 1]))
 
 
 def test_a_tour_has_all_pairs() -> None:
@@ -149,33 +154,36 @@ def test_a_tour_has_all_pairs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TRAINED)
-def test_training_goes_on_as_without_a_change(family: str, tmp_path: Path) -> None:
+def test_training_goes_on_as_without_a_change(family: str, gang: Gang) -> None:
+    """Each kind of layout is among those that train."""
     model = TRAINED[family]
     every = configurations(model, 4)
-    layouts = [*every[:: -(-len(every) // 9)], every[0]]
+    layouts = [*some_of(every), every[0]]
     alone = Configuration(dp=1, global_batch=1, micro_batch=1)
-    changed, unchanged = losses_of(tmp_path, order(model, layouts, [1] * len(layouts)), order(model, [alone], [len(layouts)]))
+    steps = [*[1] * (len(layouts) - 1), 4]
+    changed = gang.chain(order(model, layouts, steps))
+    unchanged = gang.chain(order(model, [alone], [sum(steps)]))
     assert changed == pytest.approx(unchanged, rel=TOLERANCE)
     assert changed[-1] < changed[0]
 
 
 @pytest.mark.slow
-def test_the_same_ranks_may_be_replicas_of_experts_and_then_of_all(tmp_path: Path) -> None:
+def test_the_same_ranks_may_be_replicas_of_experts_and_then_of_all(gang: Gang) -> None:
     """Their groups then have other names, which DTensor must not remember."""
     values = {"zero_stage": 2, "global_batch": 8, "micro_batch": 1}
     spread, cut_up = Configuration(dp=4, ep=2, **values), Configuration(dp=2, tp=2, **values)  # type: ignore[arg-type]
-    losses_of(tmp_path, order(TRAINED["mixture"], [spread, cut_up, spread], [1, 1, 1]))
+    gang.chain(order(TRAINED["mixture"], [spread, cut_up, spread], [1, 1, 1]))
 
 
 RESUMED = [{"dp": 4, "zero_stage": 3}, {"dp": 2, "pp": 2, "zero_stage": 1, "schedule": "zb-v", "model_chunks": 2}, {"tp": 2}, {}]
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_resumed_in_any_layout(tmp_path: Path) -> None:
+def test_a_checkpoint_is_resumed_in_any_layout(gang: Gang, tmp_path: Path) -> None:
     model = TRAINED["tied"]
     first, *others = (Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 1, **values}) for values in RESUMED)  # type: ignore[arg-type]
     halves = [order(model, [layout], [2], checkpoint=str(tmp_path / "step-2")) for layout in (first, first, *others)]
-    without, half, again, *elsewhere = losses_of(tmp_path, order(model, [first], [4]), *halves)
+    without, half, again, *elsewhere = map(gang.chain, [order(model, [first], [4]), *halves])
     assert half == without[:2]
     assert again == without, "to the last bit"
     assert all(losses == pytest.approx(without, rel=TOLERANCE) for losses in elsewhere)
@@ -183,19 +191,19 @@ def test_a_checkpoint_is_resumed_in_any_layout(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
-def test_under_sgd_the_momentum_moves_along(momentum: float, tmp_path: Path) -> None:
+def test_under_sgd_the_momentum_moves_along(momentum: float, gang: Gang, tmp_path: Path) -> None:
     training = {"optimizer": "sgd", "learning_rate": 0.1, "momentum": momentum}
     model, saved = TRAINED["tied"], str(tmp_path / "step-8")
     sharded, piped, cut_up, alone = (
         Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 1, **values})  # type: ignore[arg-type]
         for values in (*RESUMED[:2], {"dp": 2, "tp": 2, "zero_stage": 1}, {})
     )
-    changed, unchanged, _, resumed = losses_of(
-        tmp_path,
+    orders = [
         order(model, [sharded, piped, cut_up, piped], [2, 2, 2, 2], training=training),
         order(model, [alone], [8], training=training),
         order(model, [cut_up], [4], training=training, checkpoint=saved),
         order(model, [sharded], [4], training=training, checkpoint=saved),
-    )
+    ]
+    changed, unchanged, _, resumed = map(gang.chain, orders)
     assert changed == pytest.approx(unchanged, rel=TOLERANCE) and changed[-1] < changed[0]
     assert resumed == pytest.approx(unchanged, rel=TOLERANCE)

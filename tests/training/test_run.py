@@ -2,7 +2,6 @@
 
 import dataclasses
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,18 +13,15 @@ from oppa.training.run import ledger
 from oppa.training.run.ledger import Line
 from oppa.training.run.run_folder import RunSpec, checkpoint_of, checkpoints
 from oppa.training.run.supervision import Ending
-from tests.training.conftest import TINY
+from tests.sampling import sampled
+from tests.training.checkpoints import resumed
+from tests.training.data import source
+from tests.training.families import MIXTURE, TINY, configured
 from tests.training.layouts import same
-from tests.training.runs import Heard, Runs, configured, events, losses, runs, steps_of
-from tests.training.test_checkpoint import resumed
-from tests.training.test_sources import source
+from tests.training.runs import CLOSE, Heard, Runs, events, losses, steps_of
 
 pytestmark = pytest.mark.slow
-made = pytest.fixture(scope="module", name="made")(runs)
 
-CLOSE = 2e-5
-"""Losses of one model under two layouts differ by sums that are added up in another order; the largest seen is 3e-6."""
-MIXTURE = {"experts": 4, "experts_per_token": 2}
 BATCHES = ((24, 16), (56, 4), (72, 24))
 """From which sample on which global batch."""
 
@@ -71,7 +67,12 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+SOME_CHAINS = [
+    pytest.param(chain, id=name, marks=pytest.mark.nightly if name.startswith("zero 3") else ()) for name, chain in CHAINS.items()
+]
+
+
+@pytest.mark.parametrize("chain", SOME_CHAINS)
 def test_losses_are_those_of_one_rank_through_any_chain_of_layouts(chain: list[Configuration], made: Runs, alone: list[Line]) -> None:
     steps = made.trained(chain[0], *planned(chain))
     assert [step["global_batch"] for step in steps] == [8] * 3 + [16] * 2 + [4] * 4 + [24]
@@ -94,10 +95,9 @@ def test_the_ledger_proves_what_was_trained_on(made: Runs) -> None:
 
 
 def test_a_mixture_changes_its_batch_size_in_flight(made: Runs) -> None:
-    model = dataclasses.replace(TINY, **MIXTURE)  # type: ignore[arg-type]
     plan = ((48, configured(global_batch=16)),)
-    one = made.trained(configured(), *plan, model=model)
-    several = made.trained(configured(dp=2, pp=2), (48, configured(dp=2, pp=2, global_batch=16)), model=model)
+    one = made.trained(configured(), *plan, model=MIXTURE)
+    several = made.trained(configured(dp=2, pp=2), (48, configured(dp=2, pp=2, global_batch=16)), model=MIXTURE)
     # A mixture balances its experts over a micro-batch, so those must be the same: 2 sequences in both.
     assert losses(several) == pytest.approx(losses(one), abs=CLOSE)
 
@@ -182,8 +182,11 @@ def undisturbed(made: Runs) -> list[Line]:
     return made.trained(configured(dp=2, pp=2), (48, configured(tp=2, dp=2, zero_stage=1)))
 
 
+PHASES = [("stage", 3), ("release", 0), ("regroup", 3), ("rebuild", 0), ("load", 2)]
+
+
 @pytest.mark.faults
-@pytest.mark.parametrize(("phase", "rank"), [("stage", 3), ("release", 0), ("regroup", 3), ("rebuild", 0), ("load", 2)])
+@pytest.mark.parametrize(("phase", "rank"), sampled(PHASES, lambda phase, _: {phase in ("stage", "release")}))
 def test_a_rank_that_dies_in_a_phase_of_resharding_costs_time_and_nothing_else(
     phase: str, rank: int, made: Runs, undisturbed: list[Line]
 ) -> None:
@@ -217,13 +220,18 @@ def test_a_rank_that_dies_between_two_steps_costs_what_was_not_saved(made: Runs)
     assert losses(steps_of(folder)) == losses(clean), "to the last bit"
 
 
-@pytest.fixture
-def saved(made: Runs) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def stopped(made: Runs) -> Path:
     """A run that was stopped, with two checkpoints."""
     folder = made.new(configured(dp=2, pp=2), checkpoint_s=1e-6)
     made.train(folder, Heard(stop_behind=3))
     assert len(checkpoints(folder)) == 2
-    yield folder
+    return folder
+
+
+@pytest.fixture
+def saved(made: Runs, stopped: Path) -> Path:
+    return made.copy(stopped)
 
 
 def cut(checkpoint: Path) -> None:

@@ -9,8 +9,8 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.training.model.tensor_slices import Piece, cells, common, elements, index, inside
 from oppa.training.reshard.shards import WEIGHT, TensorKey, layout_of
-from tests.training.layouts import configurations
-from tests.training.test_families import FAMILIES
+from tests.training.families import FAMILIES
+from tests.training.layouts import configurations, some_of
 
 MODELS = {name: dataclasses.replace(model, layers=8) for name, model in FAMILIES.items()}
 CUT = ("query", "key", "value", "output.weight", "up", "gate", "down.weight", "head")
@@ -36,13 +36,13 @@ def copies(key: TensorKey, model: Model, configuration: Configuration) -> int:
     return (1 if sharded else replicas) * (1 if is_cut else configuration.tp) * ends
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])
 @pytest.mark.parametrize("family", MODELS)
-def test_every_element_is_held_as_often_as_the_layout_says(family: str, devices: int) -> None:
+def test_every_element_is_held_as_often_as_the_layout_says(family: str, devices: int, every: bool) -> None:
     model = MODELS[family]
     whole = {key: count.shape for key, count in counted(model, configurations(model, 1)[0]).items()}
-    for configuration in configurations(model, devices):
+    for configuration in some_of(configurations(model, devices), every=every):
         counts = counted(model, configuration)
         assert {key: count.shape for key, count in counts.items()} == whole
         for key, count in counts.items():

@@ -7,29 +7,12 @@ import pytest
 import torch
 
 from oppa.errors import InputError
-from oppa.problem.cluster import Cluster
-from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
-from oppa.problem.training import Training
-from oppa.training.data.batches import MASK, Corpus, Source, in_order
+from oppa.training.data.batches import MASK, Corpus, in_order
 from oppa.training.data.images import Digits
-from oppa.training.data.sources import source_of
 from oppa.training.model.tensor_parallel import IGNORED
-from oppa.trials.trial_folder import TrialSpec
-from tests.training.conftest import TINY
-
-ENCODER = dataclasses.replace(TINY, vocab=257, causal=False)
-VIT = dataclasses.replace(TINY, vocab=10, causal=False, patch=4, seq_len=17)
-
-
-def spec_of(model: Model, *, seed: int = 0) -> TrialSpec:
-    configuration, cluster = Configuration(dp=1, global_batch=8, micro_batch=8), Cluster(devices_per_host=1, memory_limit_bytes=1)
-    training = Training(seed=seed)
-    return TrialSpec(study="tests", trial=1, configuration=configuration, model=model, cluster=cluster, training=training, steps=1)
-
-
-def source(model: Model, *, seed: int = 0) -> Source:
-    return source_of(spec_of(model, seed=seed))
+from tests.training.data import source
+from tests.training.families import ENCODER, TINY, VIT
 
 
 @pytest.mark.parametrize("model", [TINY, ENCODER, VIT], ids=["text", "masked", "images"])
@@ -116,7 +99,7 @@ def test_a_module_may_bring_its_own_data(tmp_path: Path) -> None:
     assert batch.inputs.tolist() == [[3] * TINY.seq_len] * 2 and batch.targets.tolist() == [5, 6]
 
 
-@pytest.mark.parametrize(("name", "said"), [("Party", "is not there"), ("Headless", "no `head`")])
+@pytest.mark.parametrize(("name", "said"), [("Party", "cannot be imported"), ("Headless", "no `head`")])
 def test_an_entry_point_without_its_parts_is_refused(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "lacking.py").write_text(OWN)
     with pytest.raises(InputError, match=said):

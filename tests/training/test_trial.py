@@ -9,19 +9,16 @@ from pathlib import Path
 import pytest
 
 from oppa.errors import InputError
-from oppa.problem.configuration import Configuration
 from oppa.training.parallel.supported_layouts import require_schedulable, require_supported
-from tests.training.conftest import ROOT, TINY, Trials
+from tests.training.conftest import Trials
+from tests.training.families import ROOT, TINY, configured
+from tests.training.gang import Gang
 
 WIDE = dataclasses.replace(TINY, layers=2, hidden=256, heads=4, kv_heads=4, ffn=512, seq_len=128)
 
 
-def configured(**values: object) -> Configuration:
-    return Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 2, **values})  # type: ignore[arg-type]
-
-
-def test_importing_the_program_starts_no_thread(trials: Trials) -> None:
-    assert trials.threads_after_import == 1
+def test_importing_the_program_starts_no_thread(gang: Gang) -> None:
+    assert gang.threads_after_import == 1
 
 
 def test_a_trial_reports_every_step_and_is_silent(trials: Trials) -> None:
@@ -120,8 +117,8 @@ def test_the_model_imports_torch_and_the_standard_library_alone() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-P", "-c", LOADED], env=environment, capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.split() if name.partition(".")[0] not in {"torch", *sys.stdlib_module_names}}
-    packages = {"oppa", "oppa.problem", "oppa.training"}
-    modules = {f"oppa.training.{name}" for name in ("model", "blocks", "boxes", "embeddings", "experts", "tensor_parallel")}
+    packages = {"oppa", "oppa.problem", "oppa.training", "oppa.training.model"}
+    modules = {f"oppa.training.model.{name}" for name in ("stage", "blocks", "tensor_slices", "embeddings", "moe", "tensor_parallel")}
     assert loaded == packages | modules | {"oppa.problem.model"}
 
 

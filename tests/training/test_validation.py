@@ -1,8 +1,8 @@
 """The loss on held-out samples is that of one process, whatever the layout; and training never sees them."""
 
-import dataclasses
+import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -15,12 +15,11 @@ from oppa.training.data.batches import Source, among_all, held_out_among
 from oppa.training.data.sources import source_of
 from oppa.training.run import ledger
 from oppa.training.statistics.validation import share_of
-from tests.training.conftest import TINY
-from tests.training.runs import Runs, configured, events, losses, runs
-from tests.training.test_run import CLOSE, MIXTURE
-from tests.training.test_sources import ENCODER, VIT, spec_of
+from tests.sampling import sampled
+from tests.training.data import spec_of
+from tests.training.families import ENCODER, MIXTURE, TINY, VIT, configured
+from tests.training.runs import CLOSE, Runs, events, losses
 
-made = pytest.fixture(scope="module", name="made")(runs)
 HELD_OUT = 13
 """Which no batch divides."""
 
@@ -75,20 +74,29 @@ def test_more_than_half_cannot_be_held_out() -> None:
         source(VIT, 1000)
 
 
-def validated(
-    made: Runs, configuration: Configuration, *plan: tuple[int, Configuration], model: Model = TINY, every: int = 32
-) -> tuple[list[float], list[float]]:
-    """Losses of steps, and of looks at what is held out."""
-    folder = made.new(configuration, *plan, model=model, validation=HELD_OUT, validate_every=every)
-    assert made.train(folder).ending.value == "finished"
-    looks = events(folder, ledger.VALIDATED)
-    assert [look["samples"] for look in looks] == list(range(every, 97, every))
-    return losses(events(folder, ledger.STEP)), losses(looks)
+Losses = tuple[list[float], list[float]]
+"""Of steps, and of looks at what is held out."""
+Validated = Callable[..., Losses]
 
 
 @pytest.fixture(scope="module")
-def alone(made: Runs) -> tuple[list[float], list[float]]:
-    return validated(made, configured(micro_batch=1))
+def validated(made: Runs) -> Validated:
+    """Return the losses of a run, which is trained once."""
+
+    @functools.cache
+    def of(configuration: Configuration, *plan: tuple[int, Configuration], model: Model = TINY, every: int = 32) -> Losses:
+        folder = made.new(configuration, *plan, model=model, validation=HELD_OUT, validate_every=every)
+        assert made.train(folder).ending.value == "finished"
+        looks = events(folder, ledger.VALIDATED)
+        assert [look["samples"] for look in looks] == list(range(every, 97, every))
+        return losses(events(folder, ledger.STEP)), losses(looks)
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def alone(validated: Validated) -> Losses:
+    return validated(configured(micro_batch=1))
 
 
 LAYOUTS = [
@@ -103,41 +111,44 @@ LAYOUTS = [
 ]
 
 
+def aspects(configuration: Configuration) -> set[object]:
+    axes = {axis for axis in ("dp", "tp", "pp") if getattr(configuration, axis) > 1}
+    return {*axes, configuration.zero_stage, configuration.schedule}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("configuration", LAYOUTS, ids=lambda each: each.id)
-def test_every_layout_finds_the_loss_of_one_process(
-    configuration: Configuration, made: Runs, alone: tuple[list[float], list[float]]
-) -> None:
-    steps, looks = validated(made, configuration)
+@pytest.mark.parametrize("configuration", sampled(LAYOUTS, aspects), ids=lambda each: each.id)
+def test_every_layout_finds_the_loss_of_one_process(configuration: Configuration, validated: Validated, alone: Losses) -> None:
+    steps, looks = validated(configuration)
     assert looks == pytest.approx(alone[1], abs=CLOSE) and steps == pytest.approx(alone[0], abs=CLOSE)
 
 
 @pytest.mark.slow
-def test_it_is_looked_at_through_a_change_of_layout(made: Runs, alone: tuple[list[float], list[float]]) -> None:
-    steps, looks = validated(made, configured(dp=4, micro_batch=1), (48, configured(tp=2, pp=2)))
+def test_it_is_looked_at_through_a_change_of_layout(validated: Validated, alone: Losses) -> None:
+    steps, looks = validated(configured(dp=4, micro_batch=1), (48, configured(tp=2, pp=2)))
     assert looks == pytest.approx(alone[1], abs=CLOSE) and steps == pytest.approx(alone[0], abs=CLOSE)
 
 
 FAMILIES: Sequence[tuple[str, Model, Configuration]] = [
     ("masked", ENCODER, configured(dp=2, tp=2)),
     ("images", VIT, configured(dp=2, pp=2)),
-    ("mixture", dataclasses.replace(TINY, **MIXTURE), configured(dp=2, ep=2)),  # type: ignore[arg-type]
-    ("mixture, sharded", dataclasses.replace(TINY, **MIXTURE), configured(dp=4, ep=2, zero_stage=3)),  # type: ignore[arg-type]
+    ("mixture", MIXTURE, configured(dp=2, ep=2)),
+    ("mixture, sharded", MIXTURE, configured(dp=4, ep=2, zero_stage=3)),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "configuration"), [each[1:] for each in FAMILIES], ids=[each[0] for each in FAMILIES])
-def test_so_does_every_family(model: Model, configuration: Configuration, made: Runs) -> None:
-    one, several = validated(made, configured(), model=model, every=96), validated(made, configuration, model=model, every=96)
+def test_so_does_every_family(model: Model, configuration: Configuration, validated: Validated) -> None:
+    one, several = validated(configured(), model=model, every=96), validated(configuration, model=model, every=96)
     assert several[1] == pytest.approx(one[1], abs=CLOSE)
 
 
 @pytest.mark.slow
-def test_looking_changes_nothing(made: Runs) -> None:
+def test_looking_changes_nothing(validated: Validated) -> None:
     """But what there is to train on."""
     configuration = configured(dp=2, pp=2, micro_batch=1)
-    often, once = (validated(made, configuration, every=every)[0] for every in (8, 96))
+    often, once = (validated(configuration, every=every)[0] for every in (8, 96))
     assert often == once
 
 

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -94,3 +96,20 @@ def act(launcher, tmp_path):
         return run_trial(launcher, folder, spec, limits=limits, **watching)
 
     return run
+
+
+def make_environment(folder: Path, torch: str) -> Path:
+    """An environment of a user's, with a torchrun and what pip leaves of torch; its folder of commands."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = (folder / "lib").glob("python3*/site-packages")
+    if torch:
+        (site / f"torch-{torch}.dist-info").mkdir()
+        (site / f"torch-{torch}.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch}\n")
+    script(folder / "bin" / "torchrun", f"#!{folder}/bin/python\n")
+    return folder / "bin"
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path

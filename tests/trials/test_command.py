@@ -12,8 +12,8 @@ import pytest
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, JobError
 from oppa.problem.command import Argument, ConfigFile, LaunchCommand, StepFormat
+from oppa.problem.command_table import formats
 from oppa.problem.job import load_job
-from oppa.problem.job_file import formats
 from oppa.problem.training import Limits
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner, require_program
@@ -69,7 +69,7 @@ def test_a_program_that_would_go_on_is_told_when_the_trial_is_over(act, tmp_path
 
 
 def test_a_judge_ends_it_early(act):
-    result = act(REPORTING, "1000", steps=900, judge=lambda times: len(times) >= 3)
+    result = act(REPORTING, "1000", steps=900, stop_rule=lambda times: len(times) >= 3)
     assert result.outcome == "terminated_early" and 3 <= result.steps < 100
 
 
@@ -124,7 +124,7 @@ def test_a_progress_bar_that_shows_a_step_again_counts_it_once(act):
 
 
 def test_a_judge_ends_a_program_that_knows_nothing_of_oppa(act):
-    result = act(PRINTING, steps=900, pattern=r"took (?P<ms>[\d.]+) ms", judge=lambda times: len(times) >= 3)
+    result = act(PRINTING, steps=900, pattern=r"took (?P<ms>[\d.]+) ms", stop_rule=lambda times: len(times) >= 3)
     assert result.outcome == "terminated_early" and result.steps < 100
 
 
@@ -149,14 +149,25 @@ COUNTING = """
 """
 
 
-@pytest.mark.parametrize("first", [0, 1, 1000])
-@pytest.mark.parametrize("count", [9, 10, 11])
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [
+        *((0, 9), (1, 10), (1000, 11)),  # tests/runners counts all of them without a program
+        *(
+            pytest.param(first, count, marks=pytest.mark.nightly)
+            for first, count in ((0, 10), (0, 11), (1, 9), (1, 11), (1000, 9), (1000, 10))
+        ),
+    ],
+)
 def test_a_program_takes_its_steps_and_ends_from_wherever_it_counts(act, first, count):
     result = act(COUNTING, str(first), str(count), steps=10, pattern=r"step (?P<step>\d+) took (?P<ms>[\d.]+) ms")
     assert (result.outcome, result.steps, set(result.step_times_s)) == ("completed", min(count, 10), {0.02})
 
 
-@pytest.mark.parametrize(("count", "outcome"), [(0, "failed"), (2, "failed"), (4, "failed"), (5, "completed"), (9, "completed")])
+@pytest.mark.parametrize(
+    ("count", "outcome"),
+    [(0, "failed"), (2, "failed"), (4, "failed"), (5, "completed"), pytest.param(9, "completed", marks=pytest.mark.nightly)],
+)
 def test_a_program_that_ends_by_itself_is_completed_after_q_min_steps(act, count, outcome):
     result = act(COUNTING, "0", str(count), steps=10, pattern="took (?P<ms>[0-9.]+) ms")
     assert (result.outcome, result.steps, result.estimate is not None) == (outcome, count, count > 2)
@@ -172,7 +183,7 @@ def test_two_steps_are_never_enough(act):
 @pytest.mark.parametrize(
     ("program", "cause", "lines"),
     [
-        ("print('iter 1: 20 ms')", "no line made a step of `pattern = 'took (?P<ms>[0-9.]+) ms'`", "iter 1: 20 ms"),
+        ("print('iter 1: 20 ms')", "no line matches `pattern = 'took (?P<ms>[0-9.]+) ms'`", "iter 1: 20 ms"),
         ("", "the program printed nothing, and `pattern = ", ""),
     ],
 )
@@ -223,18 +234,27 @@ def test_below_torchrun_the_rank_that_failed_first_is_named(act, pattern):
     assert result.cause == "ValueError: 3 layers (the command exited with code 1 before its first step)"
 
 
-@pytest.mark.parametrize("kind", ["json", "yaml", "toml"])
-def test_a_configuration_file_is_copied_with_its_keys_rewritten(act, tmp_path, kind):
-    content = {"json": '{"a": {"b": 1}, "kept": 3}', "yaml": "a: {b: 1}\nkept: 3\n", "toml": "kept = 3 # why\n[a]\nb = 1\n"}[kind]
-    (tmp_path / f"config.{kind}").write_text(content)
-    file = ConfigFile(name="config", path=str(tmp_path / f"config.{kind}"), keys={"a.b": "{micro_batch}", "new.c": "mbs{micro_batch}"})
-    parse = {"json": "json.load(f)", "yaml": "yaml.safe_load(f)", "toml": "tomllib.load(f)"}[kind]
-    module = {"json": "json", "yaml": "yaml", "toml": "tomllib"}[kind]
-    program = f"import {module}, json, sys\nwith open(sys.argv[1], 'rb') as f: print(json.dumps({parse}))\n"
-    act(program, "{config}", files=[file])
-    told = (tmp_path / "trial" / "stdout.log").read_text().splitlines()[-1]
-    assert json.loads(told) == {"a": {"b": 1}, "kept": 3, "new": {"c": "mbs1"}}
-    assert (tmp_path / f"config.{kind}").read_text() == content
+FILES = {"json": '{"a": {"b": 1}, "kept": 3}', "yaml": "a: {b: 1}\nkept: 3\n", "toml": "kept = 3 # why\n[a]\nb = 1\n"}
+READING = """
+    import json, sys, tomllib, yaml
+    for path, parse in zip(sys.argv[1:], (json.load, yaml.safe_load, tomllib.load), strict=True):
+        with open(path, "rb") as file:
+            print(json.dumps(parse(file)))
+"""
+
+
+def test_configuration_files_are_copied_with_their_keys_rewritten(act, tmp_path):
+    keys = {"a.b": "{micro_batch}", "new.c": "mbs{micro_batch}"}
+    for kind, content in FILES.items():
+        (tmp_path / f"config.{kind}").write_text(content)
+    act(
+        READING,
+        *(f"{{{kind}}}" for kind in FILES),
+        files=[ConfigFile(name=kind, path=str(tmp_path / f"config.{kind}"), keys=keys) for kind in FILES],
+    )
+    told = (tmp_path / "trial" / "stdout.log").read_text().splitlines()[-3:]
+    assert [json.loads(line) for line in told] == [{"a": {"b": 1}, "kept": 3, "new": {"c": "mbs1"}}] * 3
+    assert {kind: (tmp_path / f"config.{kind}").read_text() for kind in FILES} == FILES
 
 
 GANG = """
@@ -253,10 +273,10 @@ GANG = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("judge", [None, lambda times: len(times) >= 3], ids=["all its steps", "ended early"])
-def test_all_ranks_end_behind_the_same_step_without_a_message(act, tmp_path, judge):
-    result = act(GANG, ranks=3, steps=5 if judge is None else 900, judge=judge)
-    assert result.outcome == ("completed" if judge is None else "terminated_early")
+@pytest.mark.parametrize("stop_rule", [None, lambda times: len(times) >= 3], ids=["all its steps", "ended early"])
+def test_all_ranks_end_behind_the_same_step_without_a_message(act, tmp_path, stop_rule):
+    result = act(GANG, ranks=3, steps=5 if stop_rule is None else 900, stop_rule=stop_rule)
+    assert result.outcome == ("completed" if stop_rule is None else "terminated_early")
     told = re.findall(r"rank \d took (\d+)", (tmp_path / "trial" / "stdout.log").read_text())  # ranks may print into one line
     assert told == [str(result.steps)] * 3
 
@@ -269,5 +289,5 @@ def test_what_cannot_be_started_is_refused_before_any_trial(tmp_path):
     with pytest.raises(EnvironmentLackingError, match="starts `no-such-program`, which is not installed"):
         require_program(problem.command, problem.space)
     argument = Argument(parameter="recompute", by_value={"none": (), "full": ("--recompute",)})
-    with pytest.raises(JobError, match=r"`\[command.arguments.recompute\]` has no words for `selective`"):
+    with pytest.raises(JobError, match=r"`\[command.arguments.recompute\]` has no entry for `selective`"):
         require_program(LaunchCommand(argv=("true",), arguments=(argument,)), problem.space)

@@ -50,7 +50,7 @@ def create(wanted):
 
 def test_a_runner_whose_environment_is_not_made_names_the_command(declare):
     wanted = declare()
-    with pytest.raises(EnvironmentLackingError, match="the runner `mine` is not made") as error:
+    with pytest.raises(EnvironmentLackingError, match="the runner `mine` does not exist") as error:
         load_runner(wanted.runner)
     assert f"oppa env create {wanted.runner}" in error.value.hint
 
@@ -74,7 +74,7 @@ def test_a_step_that_fails_leaves_it_incomplete_and_the_next_call_begins_anew(de
     with pytest.raises(EnvironmentLackingError, match=r"installing .*hello.* failed with exit code 1") as error:
         create(wanted)
     assert wanted.state == "incomplete" and environments.LOG in error.value.hint
-    with pytest.raises(EnvironmentLackingError, match="was not made to its end"):
+    with pytest.raises(EnvironmentLackingError, match="is incomplete"):
         load_runner(wanted.runner)
     wheel.write_bytes(content)
     create(wanted)

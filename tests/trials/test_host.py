@@ -29,8 +29,10 @@ def test_any_number_of_ranks_runs_on_cpus():
 @pytest.mark.parametrize(
     ("values", "message", "hint"),
     [
-        ({"hosts": 3}, "the launcher `local` runs on one host; this job has 3", "`hosts = 1`"),
-        pytest.param({"device": "H100"}, "needs 4 x `H100`; CUDA devices on this host: none", '`device = "CPU"`', marks=without_gpus),
+        ({"hosts": 3}, "the launcher `local` runs on one host, but this job has 3", "`hosts = 1`"),
+        pytest.param(
+            {"device": "H100"}, "needs 4 x `H100`, but the number of CUDA devices on this host is 0", '`device = "CPU"`', marks=without_gpus
+        ),
     ],
 )
 def test_devices_that_are_not_here_are_lacking(values, message, hint):

@@ -53,20 +53,22 @@ def test_a_runner_in_process_starts_nothing(load):
 @pytest.mark.parametrize(
     ("manifest", "message", "hint"),
     [
-        ('programm = "train.py"', "unknown key `programm`", "did you mean `program`?"),
+        ('programm = "train.py"', "/runner.toml` has no key `programm`", "did you mean `program`?"),
         ('program = "trian.py"', '`program = "trian.py"` does not exist', "trian.py"),
-        ("program = 3", "`program = 3` is not a string", ""),
-        ('program = "train.py"\ngrace_s = true', "`grace_s = True` is not a number of seconds", ""),
-        ('program = "train.py"\nenvironment = {A = 1}', "is not a table of strings", ""),
+        ("program = 3", "/runner.toml`: `program = 3` is not a string", "in quotes"),
+        ('program = "train.py"\ngrace_s = true', "`grace_s = true` is not a number", "without quotes"),
+        ('program = "train.py"\ngrace_s = -1', "`grace_s = -1` is too small", "at least 0"),
+        ('program = "train.py"\nenvironment = {A = 1}', ", [environment]: `A = 1` is not a string", "in quotes"),
+        ('program = "train.py"\ncommand = "{python}"', '`command = "{python}"` is not a list', "in brackets"),
         ('program = "train.py"\nparameters = ["dp", "micro_bach"]', "unknown parameter `micro_bach`", "did you mean"),
         ('name = "nothing"', "neither `program` nor `command`", "program"),
         ('command = ["{python}"]\nwarm = true', "`warm = true` needs a `program`", ""),
-        ('in_process = true\nprogram = "train.py"', "so it has no `program`", "remove one"),
-        ('in_process = true\ncommand = ["{python}"]', "so it has no `command`", "remove one"),
-        ("in_process = 1", "`in_process = 1` is not true or false", ""),
-        ('command = ["{python}", "{ranks}"]', "placeholder that is not known: 'ranks'", "{nproc}"),
+        ('in_process = true\nprogram = "train.py"', "so `program` has no effect", "remove one"),
+        ('in_process = true\ncommand = ["{python}"]', "so `command` has no effect", "remove one"),
+        ("in_process = 1", "`in_process = 1` is not true or false", "without quotes"),
+        ('command = ["{python}", "{ranks}"]', "unknown placeholder: 'ranks'", "{nproc}"),
         ('command = ["{python}", "{program}"]', "`{program}` needs a `program`", "program"),
-        ("name = ", "is not TOML", ""),
+        ("name = ", "/runner.toml` is not TOML", "check `name =`"),
     ],
 )
 def test_wrong_input_is_named(load, manifest, message, hint):
@@ -77,7 +79,7 @@ def test_wrong_input_is_named(load, manifest, message, hint):
 
 
 def test_a_folder_without_a_manifest_is_no_runner(tmp_path):
-    with pytest.raises(InputError, match="is no runner"):
+    with pytest.raises(InputError, match="is not a runner"):
         load_runner(tmp_path)
 
 

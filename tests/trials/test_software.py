@@ -19,26 +19,10 @@ from oppa.trials.runner import find_program, load_runner
 from oppa.trials.software import require_same, software_of
 from oppa.trials.trial_folder import TrialSpec
 from oppa.tuning.formats import export
+from tests.trials.conftest import make_environment, script
 
 LONG = "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
 JOB = '[model]\npreset = "tiny-4m"\n[batch]\nglobal_batch = 8\n[cluster]\ndevices_per_host = 4\nmemory_limit = "1 GiB"\n'
-
-
-def make_environment(folder: Path, torch: str) -> Path:
-    """An environment of a user's, with a torchrun and what pip leaves of torch; its folder of commands."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    (site,) = (folder / "lib").glob("python3*/site-packages")
-    if torch:
-        (site / f"torch-{torch}.dist-info").mkdir()
-        (site / f"torch-{torch}.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch}\n")
-    script(folder / "bin" / "torchrun", f"#!{folder}/bin/python\n")
-    return folder / "bin"
-
-
-def script(path: Path, text: str) -> Path:
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +59,7 @@ def test_a_launcher_is_the_one_that_path_finds_and_its_interpreter_is_asked(acti
 def test_oppas_own_programs_never_stand_in_for_one_that_path_does_not_find(activated, tmp_path) -> None:
     activated(tmp_path)
     own = Path(sys.executable).with_name("torchrun")
-    with pytest.raises(EnvironmentLackingError, match="starts `torchrun`, which PATH does not find") as caught:
+    with pytest.raises(EnvironmentLackingError, match="starts `torchrun`, which is not on PATH") as caught:
         of("torchrun", "train.py")
     assert "activate your environment" in caught.value.hint and f"`{own}`" in caught.value.hint
     with pytest.raises(EnvironmentLackingError, match="`no-such-program`, which is not installed"):
@@ -111,7 +95,11 @@ def test_the_interpreter_of_a_launch_line_is_recognised(words, activated, mine, 
 def test_a_launch_line_that_shows_no_interpreter_keeps_its_path(activated, mine) -> None:
     activated(mine)
     found = of("sh", "train.sh")
-    assert not found.python and found.path == os.environ["PATH"] and dict(found.facts)["interpreter"] == "not shown by the launch line"
+    assert (
+        not found.python
+        and found.path == os.environ["PATH"]
+        and dict(found.facts)["interpreter"] == "unknown, because the launch line does not show it"
+    )
 
 
 SHIM = """#!/bin/sh
@@ -154,7 +142,7 @@ def test_a_study_on_shims_keeps_its_version_and_so_does_its_script(shims, monkey
     monkeypatch.setenv("PYENV_VERSION", "second")
     printed = subprocess.run(["sh", tmp_path / "run.sh"], capture_output=True, text=True, check=True).stdout
     assert printed.splitlines()[-1] == str(shims.with_name("versions") / "first")
-    with pytest.raises(StudyError, match=r"measured with environment .*first, and here it is .*second"):
+    with pytest.raises(StudyError, match=r"measured with environment .*first, but this environment has .*second"):
         require_same(tmp_path, problem, of("train"))
 
 
@@ -211,14 +199,14 @@ def test_a_study_is_measured_on_one_environment(problem, activated, mine, other,
     require_same(tmp_path, problem, of(*problem.command.argv))
     require_same(tmp_path, problem, dataclasses.replace(problem.software, python=f"{mine}/python3"))  # the same, spelled otherwise
     activated(other)
-    with pytest.raises(StudyError, match=r"was measured with environment .*mine.*, and here it is .*other") as caught:
+    with pytest.raises(StudyError, match=r"was measured with environment .*mine.*, but this environment has .*other") as caught:
         require_same(tmp_path, problem, of(*problem.command.argv))
     assert "torch 2.7.1" in caught.value.hint
 
 
 def test_another_torch_in_the_same_environment_is_refused(problem, tmp_path) -> None:
     now = dataclasses.replace(problem.software, torch="2.9.0")
-    with pytest.raises(StudyError, match=r"measured with torch 2\.7\.1, and here it is 2\.9\.0"):
+    with pytest.raises(StudyError, match=r"measured with torch 2\.7\.1, but this environment has 2\.9\.0"):
         require_same(tmp_path, problem, now)
 
 

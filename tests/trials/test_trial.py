@@ -73,13 +73,13 @@ def test_each_step_is_passed_on_as_it_comes(act):
 
 
 def test_a_judge_stops_it_at_a_step(act):
-    result = act("steps 500 0.02", steps=500, judge=lambda times: len(times) >= 3)
+    result = act("steps 500 0.02", steps=500, stop_rule=lambda times: len(times) >= 3)
     assert (result.outcome, result.cause) == ("terminated_early", "")
     assert 3 <= result.steps < 500
 
 
 def test_a_judge_who_is_late_changes_nothing(act):
-    assert act("steps 4 0.01", judge=lambda times: len(times) >= 4).outcome == "completed"
+    assert act("steps 4 0.01", stop_rule=lambda times: len(times) >= 4).outcome == "completed"
 
 
 def test_the_traceback_of_the_rank_that_raised_is_kept(act, launcher):
@@ -126,7 +126,7 @@ def test_a_clean_end_too_soon_has_failed(act):
 def test_a_hang_is_found(act):
     result = act("steps 3 0.01\nsignal SIGSTOP\nsleep 100", hang_s=0.5)
     assert result.outcome == "timed_out"
-    assert result.cause.startswith("hang: nothing for ")
+    assert result.cause.startswith("hang: no step for ")
     assert result.steps == 3
 
 

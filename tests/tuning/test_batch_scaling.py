@@ -47,13 +47,13 @@ def test_a_factor_lengthens_the_fixed_time_of_its_layout_alone(parts) -> None:
     _, both, candidates = parts
     layouts, doubling = groups(candidates, LAYOUT), math.log(2) / SPREAD
     before, after = ((-both.at(shift_of(parts, 3, shift))).exp() for shift in (0.0, doubling))
-    share = both.believed_share()
+    share = both.prior_share()
     assert torch.allclose(after, before * torch.where(torch.from_numpy(layouts == 3), 1 + share, 1.0))
 
 
 def test_the_fixed_share_falls_with_the_batch(parts) -> None:
     _, both, candidates = parts
-    share = both.believed_share().tolist()
+    share = both.prior_share().tolist()
     by_configuration = {each: share[index] for index, each in enumerate(candidates)}
     for each, value in by_configuration.items():
         larger = [other for other in by_configuration if other.id == each.id and other.global_batch > each.global_batch]

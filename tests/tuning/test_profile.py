@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from oppa.bench.profile import play
-from oppa.bench.profile_regret import regret, trajectories
+from experiments.profile.regret import regret, trajectories
+from experiments.profile.simulated import simulate_profile
 from oppa.problem.batches import batches_of, over
 from oppa.problem.job import load_job
 from oppa.simulator.benchmark_task import BenchmarkTask
@@ -54,7 +54,7 @@ def task(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exhaustive(task):
-    return play(task, ExhaustiveProfiling(task.problem, task.candidates), never(task.problem.limits), seed=0)
+    return simulate_profile(task, ExhaustiveProfiling(task.problem, task.candidates), never(task.problem.limits), seed=0)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def sit(task, tmp_path):
     def sit(profiler, *, trials: float = math.inf):
         problem = task.problem
         with Study.create(tmp_path / "T", problem.to_dict(), problem.fingerprint) as study:
-            if not study.sittings():  # a process sits down once
+            if not study.sessions():  # a process sits down once
                 study.open_session({})
             executor = TrialExecutor(study, problem, SimulatedExecutor(task.simulator, seed=0), Unmoved(trials), simulated=True)
             keeper = Keeper(executor, task.candidates, profiler, bound=0.01, command="oppa profile", simulated=True)
@@ -102,7 +102,7 @@ def sit(task, tmp_path):
 
 def test_an_exhaustive_profile_tries_everything_once_but_what_cannot_fit(task, exhaustive) -> None:
     complete = ExhaustiveProfiling(task.problem, task.candidates)
-    again = play(task, complete, never(task.problem.limits), seed=0)
+    again = simulate_profile(task, complete, never(task.problem.limits), seed=0)
     assert again.trials == exhaustive.trials == len(task.candidates) - complete.pruned
     assert complete.pruned > 0
     fitting = {configuration for configuration in task.candidates if task.simulator.steps_per_s(configuration)}
@@ -119,7 +119,7 @@ def test_the_first_trials_of_an_exhaustive_profile_are_the_best_of_each_batch(ta
 
 @pytest.mark.slow
 def test_an_active_profile_decides_as_well_with_a_third_of_the_seconds(task, exhaustive, active) -> None:
-    found = play(task, active, precise(task.problem.limits), seed=0)
+    found = simulate_profile(task, active, precise(task.problem.limits), seed=0)
     assert active.satisfied and active.loss.mean <= active.loss.worst <= 0.01
     assert found.seconds < exhaustive.seconds / 3
     assert regret(found.rows, exhaustive.rows, task.simulator.steps_per_s, BATCHES).worst < 0.02
@@ -127,7 +127,7 @@ def test_an_active_profile_decides_as_well_with_a_third_of_the_seconds(task, exh
 
 @pytest.mark.slow
 def test_a_table_of_an_active_profile_has_the_promising_and_nothing_that_does_not_fit(task, active) -> None:
-    found = play(task, active, precise(task.problem.limits), seed=0)
+    found = simulate_profile(task, active, precise(task.problem.limits), seed=0)
     sources = {row.source for row in found.rows}
     assert sources == {"measured", "predicted"}
     assert all(task.simulator.steps_per_s(row.configuration) for row in found.rows)
@@ -149,7 +149,7 @@ def test_what_needs_no_less_than_what_ran_out_of_memory_is_not_suggested(task, a
     out = Observation(candidate=largest, outcome="out_of_memory", log_steps_per_s=None, log_variance=None, memory_bytes=None)
     active.update([out])
     assert active.pruned > 0
-    beyond = {each for each in range(len(candidates)) if active._surrogate.hopeless[each]}
+    beyond = {each for each in range(len(candidates)) if active._surrogate.infeasible[each]}
     taken = {largest}
     for _ in range(5):
         taken.add(active.suggest(taken))
@@ -222,5 +222,5 @@ def test_a_trial_ends_when_it_is_known_well_enough_whatever_others_are(task) -> 
 
 @pytest.mark.slow
 def test_nothing_is_measured_twice(task, active) -> None:
-    found = play(task, active, precise(task.problem.limits), seed=1)
+    found = simulate_profile(task, active, precise(task.problem.limits), seed=1)
     assert found.trials == len({seen.candidate for seen in active._seen})

@@ -42,7 +42,7 @@ def ruled_out(tmp_path_factory):
             )
         ]
     )
-    return lambda **changes: bool(pruning.hopeless[candidates.index_of(dataclasses.replace(RAN_OUT, **changes))])
+    return lambda **changes: bool(pruning.infeasible[candidates.index_of(dataclasses.replace(RAN_OUT, **changes))])
 
 
 def test_what_ran_out_is_ruled_out(ruled_out) -> None:

@@ -199,7 +199,7 @@ def crash(configuration):
 
 @pytest.mark.parametrize("name", ["random", "exhaustive", "oppa"])
 def test_three_failures_alike_before_the_first_step_end_the_search(name, run, prove, study) -> None:
-    with pytest.raises(RepeatedFailureError, match=r"^3 trials in a row failed alike before their first step: launch"):
+    with pytest.raises(RepeatedFailureError, match=r"^3 trials in a row failed in the same way before their first step: launch"):
         run(name, law=crash)
     assert [trial.outcome for trial in study.trials()] == ["failed"] * 3
 
@@ -240,7 +240,7 @@ def test_a_search_whose_program_breaks_ends_with_what_it_found(run, prove, study
         return CRASH if len(study.trials()) >= 12 else 1.0, 1
 
     reason = run("random", law=law, limits=dataclasses.replace(LIMITS, trials=None))
-    assert reason.startswith("3 trials in a row failed alike") and len(study.trials()) == 15
+    assert reason.startswith("3 trials in a row failed in the same way") and len(study.trials()) == 15
 
 
 def test_a_search_that_was_broken_off_goes_on(run, study, onlooker) -> None:

@@ -95,9 +95,9 @@ def test_repeats_and_interrupted_trials_teach_nothing_more(study_of, problem, ca
 def test_another_device_is_refused(study_of, problem, make_planted) -> None:
     folder = study_of([make_planted(5).observe(1)])
     elsewhere = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, device="H100"))
-    with pytest.raises(InputError, match="is of `CPU`, the job of `H100`") as caught:
+    with pytest.raises(InputError, match="is for `CPU`, but the job is for `H100`") as caught:
         beliefs_of(folder, elsewhere)
-    assert "name a study of the same one" in caught.value.hint
+    assert "name a study of the same device" in caught.value.hint
 
 
 def test_two_names_of_one_device_are_the_same(study_of, problem, make_planted) -> None:
@@ -111,7 +111,7 @@ def test_a_study_that_has_measured_nothing_is_refused(seen, study_of, problem, l
     big = [index for index in range(32) if landscape.observe(index).outcome in seen][:1]
     with pytest.raises(InputError, match="has measured nothing yet") as caught:
         beliefs_of(study_of([landscape.observe(index) for index in big]), problem)
-    assert "trials that ran" in caught.value.hint
+    assert "completed trials" in caught.value.hint
 
 
 def test_where_there_is_no_study_it_says_so(tmp_path, problem) -> None:
@@ -121,11 +121,11 @@ def test_where_there_is_no_study_it_says_so(tmp_path, problem) -> None:
 
 def test_it_says_which_coefficients_it_learned(teacher, problem, candidates) -> None:
     for process, told in zip((teacher.log_rate, teacher.log_slack), surrogate_summaries(teacher, candidates).values(), strict=True):
-        assert [lesson.name for lesson in told.lessons] == list(process.cost.names)
+        assert [lesson.name for lesson in told.coefficients] == list(process.cost.names)
         shares = process.shift_covariance.diagonal().sqrt().tolist()
-        assert [lesson.after.spread / lesson.before.spread for lesson in told.lessons] == pytest.approx(shares)
-        assert [lesson.identified for lesson in told.lessons] == [share < 0.7 for share in shares]
-        assert any(lesson.identified for lesson in told.lessons) and not all(lesson.identified for lesson in told.lessons)
+        assert [lesson.after.spread / lesson.before.spread for lesson in told.coefficients] == pytest.approx(shares)
+        assert [lesson.identified for lesson in told.coefficients] == [share < 0.7 for share in shares]
+        assert any(lesson.identified for lesson in told.coefficients) and not all(lesson.identified for lesson in told.coefficients)
         assert sorted(told.log_lengthscales) == sorted(column_names(candidates))
         assert list(told.log_lengthscales.values()) == sorted(process.lengthscales.log().tolist())
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oppa.bench import checkout
-from oppa.bench.registry import ALL, measured_inputs, quick, suites
+from oppa.bench.registry import ALL, measured_inputs, short, suites
 from oppa.cli.commands import bench_ci, bench_list, bench_search
 from oppa.cli.commands.bench_list import words
 
@@ -47,7 +47,7 @@ def _bench(
 @bench.command(ALL)
 def _all(repeats: Repeats = 7, out: Out = None, as_json: AsJson = False) -> None:
     """Measure all that takes seconds: help, prior, start-up and machine."""
-    _measure(quick(), repeats, out, as_json=as_json)
+    _measure(short(), repeats, out, as_json=as_json)
 
 
 def _measuring(name: str) -> Callable[..., None]:

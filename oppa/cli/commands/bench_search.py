@@ -39,11 +39,12 @@ def search(
     from oppa.cli.views import style
     from oppa.cli.views.progress import PlayProgress
     from oppa.report.record import provenance
+    from oppa.tuning.designers import DESIGNERS as INSTALLED
 
     comparison = Comparison(
         suite=suite,
         table=table,
-        designers=tuple(name.strip() for name in designers.split(",")) if designers else ALL,
+        designers=tuple(name.strip() for name in designers.split(",")) if designers else tuple(name for name in ALL if name in INSTALLED),
         seeds=seeds,
         trials=trials,
         variations=variations_named(variations or ""),

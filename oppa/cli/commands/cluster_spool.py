@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from oppa.cli.scaling_options import GrowthOrder, MaxScale, Threshold, WindowHours
+from oppa.cli.scaling_options import SCALING
 
 SPOOL = "A folder for elastic jobs, seen by all hosts."
 JOB = "A job file, of as many hosts as it asks for."
@@ -16,9 +16,11 @@ NAME = "What it is called; the job's name unless given."
 CHECK = "Look this often."
 DRY = "Only say what would be done."
 ONCE = "Look once."
+SCHEDULER = "Whose nodes are shared: `slurm`, or one that a package adds."
 PARTITION = "Whose nodes are shared; all unless given."
-SBATCH = "Words for sbatch, as `oppa train --sbatch`; may be given several times."
-COUNTED_HOSTS = "Jobs of at least so many hosts count as arrivals."
+OPTION = f"Set an option of the scheduler: for `slurm` one of sbatch, such as `account=mine`; or of scaling: {SCALING}."
+COUNTED = 4
+"""Default of the smallest job, in hosts, that counts as an arrival."""
 WHICH = "The job's, as `oppa cluster status` has it."
 
 Spool = Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)]
@@ -37,7 +39,7 @@ def submit(
     Exit codes: 0 taken, 2 wrong input.
     """
     from oppa.cli.views import style
-    from oppa.cluster.slurm.spool import submit as put
+    from oppa.cluster.elastic_jobs.spool import submit as put
 
     taken = put(spool, job, table, hosts=hosts, name=name)
     sizes = ", ".join(f"{size.gpus} ({size.speedup:.2f})" for size in taken.table.sizes)
@@ -49,13 +51,9 @@ def run(
     check_s: Annotated[float, typer.Option("--check-s", min=0.2, help=CHECK)] = 60.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
     once: Annotated[bool, typer.Option("--once", help=ONCE)] = False,
+    scheduler: Annotated[str, typer.Option(metavar="NAME", help=SCHEDULER)] = "slurm",
     partition: Annotated[str, typer.Option(metavar="NAME", help=PARTITION)] = "",
-    sbatch: Annotated[list[str] | None, typer.Option(metavar="WORD", help=SBATCH)] = None,
-    threshold: Threshold = 0.6,
-    window_hours: WindowHours = 8.0,
-    counted_hosts: Annotated[int, typer.Option(help=COUNTED_HOSTS)] = 4,
-    max_scale: MaxScale = 4.0,
-    growth_order: GrowthOrder = "smallest",
+    changes: Annotated[list[str] | None, typer.Option("--set", metavar="OPTION=VALUE", help=OPTION, show_default=False)] = None,
 ) -> None:
     """Train the elastic jobs of a spool on Slurm's idle nodes, and give back what others wait for.
 
@@ -65,26 +63,22 @@ def run(
     import contextlib
     import time
 
+    from oppa.cli.option_tables import ScalingOptions, read_options
     from oppa.cli.views import style
-    from oppa.cli.views.search_view import Interruption
-    from oppa.cluster.scaling import Settings
-    from oppa.cluster.slurm.controller import ClusterController
+    from oppa.cluster.elastic_jobs.controller import ClusterController
+    from oppa.cluster.scheduler import make_scheduler
+    from oppa.problem.settings import parse_settings
     from oppa.training.run.run_folder import held
+    from oppa.trials.interruption import Interruption
 
-    settings = Settings(
-        threshold=threshold,
-        window_s=window_hours * 3600,
-        counted_gpus=counted_hosts,
-        max_scale=max_scale,
-        growth_order=growth_order,
-        unit="hosts",
-    )
-    partitioned = [f"--sbatch=--partition={partition}"] if partition else []
+    scaling = [word for word in changes or () if word.startswith("scaling.")]
+    settings = read_options(ScalingOptions, scaling).scaling.record(counted=COUNTED, unit="hosts")
+    own = parse_settings([word for word in changes or () if word not in scaling])
+    options = {**({"partition": partition} if partition else {}), **own}
     controller = ClusterController(
         spool,
+        make_scheduler(scheduler, options),
         settings,
-        words=["--launcher", "slurm", *partitioned, *(f"--sbatch={word}" for word in sbatch or ())],
-        partition=partition,
         tell=lambda what: style.err().print(f"{time.strftime('%H:%M:%S')}  {what}", markup=False, soft_wrap=True),
         act=not dry_run,
     )
@@ -109,8 +103,8 @@ def status(
 
     Exit codes: 0, 2 wrong input.
     """
-    from oppa.cluster.slurm.spool import ElasticJob, folders
-    from oppa.cluster.slurm.status import status_of
+    from oppa.cluster.elastic_jobs.spool import ElasticJob, folders
+    from oppa.cluster.elastic_jobs.status import status_of
     from oppa.errors import OppaError
 
     rows = list[dict[str, Any]]()
@@ -144,7 +138,7 @@ def cancel(
     Exit codes: 0, 2 wrong input.
     """
     from oppa.cli.views import style
-    from oppa.cluster.slurm.spool import job_of
+    from oppa.cluster.elastic_jobs.spool import job_of
 
     job = job_of(spool, name)
     job.cancel()
@@ -161,7 +155,7 @@ def retry(
     Exit codes: 0, 2 wrong input.
     """
     from oppa.cli.views import style
-    from oppa.cluster.slurm.spool import job_of
+    from oppa.cluster.elastic_jobs.spool import job_of
 
     job = job_of(spool, name)
     job.retry()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oppa.cli.scaling_options import GrowthOrder, MaxScale, Threshold, WindowHours
+from oppa.cli.scaling_options import SCALING
 from oppa.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 TRACE = "Jobs: oppa's CSV, AcmeTrace's CSV, or Philly's JSON."
 GPUS = "Of the cluster."
-EACH = "GPUs of a node."
 ELASTIC = "The share of pretraining jobs that is elastic, of those on 32, 64 or 256 GPUs; with --table on as many as its job."
 POLICY = "`flextrain`, `greedy`, `elasticflow` or `none`; several with commas between."
-REPLICAS = "Elastic jobs change their replicas, too, not the number of stages alone."
 TABLE = "Scale tables of your own, folders that `oppa scale-table` wrote; instead of the predicted ones of FlexTrain's three models."
-START = "What a job with --table takes to go on from a checkpoint."
-COUNTED = "Jobs of at least so many GPUs count as arrivals."
-BACKFILL = "Jobs may overtake where they do not delay the first that waits (EASY)."
-FAILS = "A node fails once in so many days, on average; 0: never."
+SET = (
+    f"Change an option: {SCALING}; `cluster.gpus_per_node=8`, `cluster.backfill=true` for EASY backfill, `cluster.failure_interval=30 d`"
+    " of a node; `elastic.replicas=true` scales replicas, too, `elastic.start=60 s` is the restart time of a job with --table."
+)
+COUNTED = 32
+"""Default of the smallest job, in GPUs, that counts as an arrival."""
 DECISIONS = "Write every change of a size there, with its reason, a line of JSON each."
 LIKE = "What the trace is like: `seren`."
 OUT = "Where the trace is written."
@@ -39,18 +39,9 @@ def simulate(
     gpus: Annotated[int, typer.Option(min=1, help=GPUS)],
     elastic: Annotated[float, typer.Option(metavar="SHARE", help=ELASTIC)] = 0.2,
     policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "flextrain",
-    replicas: Annotated[bool, typer.Option("--replicas", help=REPLICAS)] = False,
     table: Annotated[list[Path] | None, typer.Option(metavar="FOLDER", help=TABLE)] = None,
-    start_s: Annotated[float, typer.Option("--start-s", min=0, help=START)] = 60.0,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help=EACH)] = 8,
-    threshold: Threshold = 0.6,
-    window_hours: WindowHours = 8.0,
-    counted_gpus: Annotated[int, typer.Option(help=COUNTED)] = 32,
-    max_scale: MaxScale = 4.0,
-    growth_order: GrowthOrder = "smallest",
-    backfill: Annotated[bool, typer.Option("--backfill", help=BACKFILL)] = False,
-    fails_days: Annotated[float, typer.Option("--fails-days", min=0, help=FAILS)] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of which jobs are elastic, and of failures.")] = 0,
+    changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)] = None,
     decisions: Annotated[Path | None, typer.Option(metavar="FILE", help=DECISIONS)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
@@ -58,22 +49,21 @@ def simulate(
 
     Exit codes: 0 simulated, 2 wrong input.
     """
+    from oppa.cli.option_tables import SimulationOptions, read_options
     from oppa.cluster.comparison import NONE, SharedCluster
     from oppa.cluster.elastic import elastic as made_elastic
     from oppa.cluster.policies import policy_of
-    from oppa.cluster.scaling import Settings
     from oppa.cluster.simulation import Failures
     from oppa.cluster.traces import read_trace
 
-    settings = Settings(
-        threshold=threshold, window_s=window_hours * 3600, counted_gpus=counted_gpus, max_scale=max_scale, growth_order=growth_order
-    )
+    options = read_options(SimulationOptions, changes or ())
+    settings, cluster, scaled = options.scaling.record(counted=COUNTED), options.cluster, options.elastic
     names = list(dict.fromkeys((NONE, *(name.strip() for name in policy.split(",") if name.strip()))))
     for name in names:
         policy_of(name, settings)
-    failures = Failures(every_s=fails_days * 86_400, seed=seed) if fails_days else None
-    shared = SharedCluster(gpus=gpus, each=gpus_per_node, settings=settings, backfill=backfill, failures=failures)
-    jobs = made_elastic(read_trace(trace), elastic, _kinds(table or [], start_s, replicas=replicas), seed=seed)
+    failures = Failures(every_s=cluster.failure_interval, seed=seed) if cluster.failure_interval else None
+    shared = SharedCluster(gpus=gpus, each=cluster.gpus_per_node, settings=settings, backfill=cluster.backfill, failures=failures)
+    jobs = made_elastic(read_trace(trace), elastic, _kinds(table or [], scaled.start, replicas=scaled.replicas), seed=seed)
     found = _told(jobs, shared, names)
     if decisions:
         _write_decisions(decisions, found)

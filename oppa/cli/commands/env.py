@@ -72,7 +72,7 @@ def _environment(runner: str) -> "Environment":
     from oppa.errors import InputError
     from oppa.trials import environments
 
-    found = environments.environment(catalog.find("runners", runner, beside=Path()))
+    found = environments.environment(catalog.find("runners", runner, base=Path()))
     if found is None:
         having = ", ".join(each.name for each in environments.known()) or "none"
         raise InputError(f"the runner `{runner}` runs beside oppa: it declares no environment", hint=f"those that do: {having}")

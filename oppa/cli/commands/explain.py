@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oppa.cli.job_options import Command, refuse_command
+from oppa.cli.job_options import Changes, Command, refuse_command
 
 if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
@@ -30,6 +30,7 @@ def explain(
     command: Command = None,
     *,
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
+    changes: Changes = None,
 ) -> None:
     """Explain a configuration: the constraint that forbids it, the failure that was measured, or how far it is from the best.
 
@@ -38,7 +39,7 @@ def explain(
     from oppa.cli.views.summary import warn_of_unknown_device
     from oppa.problem.selector import find
 
-    problem, folder, trials = _question(job, study, command or ())
+    problem, folder, trials = _question(job, study, command or (), changes or ())
     warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
     candidates = problem.candidates()
     asked, matches = find(setting, candidates)
@@ -55,7 +56,7 @@ def explain(
     _print(explain(designer, problem, candidates, chosen, trials), setting, len(matches), folder)
 
 
-def _question(job: Path, named: Path | None, command: Sequence[str]) -> "tuple[Problem, Path | None, list[Trial]]":
+def _question(job: Path, named: Path | None, command: Sequence[str], changes: Sequence[str]) -> "tuple[Problem, Path | None, list[Trial]]":
     """Return the problem, the folder of its study if there is one, and the study's trials.
 
     Raises:
@@ -68,14 +69,16 @@ def _question(job: Path, named: Path | None, command: Sequence[str]) -> "tuple[P
 
     folder = job if job.is_dir() else named
     if folder is None:
-        return load_job(job, argv=command), None, []
+        return load_job(job, settings=changes, argv=command), None, []
     if job.is_dir():
         refuse_command(command, f"`{job}` is a study, which has its own")
+    if job.is_dir() and changes:
+        raise InputError(f"`--set {changes[0]}` of the study `{job}`", hint="name the job file: a study is of one problem")
     if job.is_dir() and named is not None:
         raise InputError(f"`{job}` and `{named}` are both studies", hint="give a job file with --study, or one study alone")
     with Study(folder) as study:
         problem, trials = Problem.from_dict(study.meta["problem"]), study.trials()
-    if not job.is_dir() and load_job(job, argv=command).fingerprint != problem.fingerprint:
+    if not job.is_dir() and load_job(job, settings=changes, argv=command).fingerprint != problem.fingerprint:
         raise InputError(
             f"`{folder}` is the study of another problem than `{job}`", hint=f"give the study alone: `oppa explain {folder} ...`"
         )

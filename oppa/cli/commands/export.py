@@ -21,12 +21,12 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON, by name, and write none.")] = False,
 ) -> None:
     """Write a configuration as files of a framework; what the format cannot express is an error that names the parameter."""
-    from oppa.cli.resolve_configuration import resolve_configuration
     from oppa.cli.views import style
-    from oppa.cli.views.summary import file_name
     from oppa.errors import InputError
     from oppa.tuning.export_best import write_files
     from oppa.tuning.formats import export as exported
+    from oppa.tuning.resolve_configuration import resolve_configuration
+    from oppa.tuning.session import file_name
 
     problem, configuration = resolve_configuration(source, setting)
     if configuration is None:
@@ -47,7 +47,7 @@ def export(
 
 def _folder(source: Path, setting: str, name: str, to: str) -> Path:
     """Return the default folder: below that of a JSON file, below the study's `best/` for its winner, else in the current folder."""
-    from oppa.cli.resolve_configuration import is_json
+    from oppa.tuning.resolve_configuration import is_json
 
     if is_json(source):
         return source.parent / to

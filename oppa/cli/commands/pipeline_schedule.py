@@ -16,9 +16,10 @@ PIPE_COLUMNS = 120
 TIMES = "CSV file with what stages take: columns T_F_ms, T_B_ms, T_W_ms, T_comm_ms, and pp, microbatches, model or stage."
 LIMIT = "What a rank may hold, in activations that a forward pass of one micro-batch leaves there; 1F1B needs one for each stage."
 SCHEDULE = "`search`, or a schedule by name."
-CHUNKS = "Numbers of model chunks on a rank: those to choose from, as in 1,2."
-WEIGHTS = "What weights' gradients still need after the backward pass, as a share of the activations."
-RECOMPUTE = "Ranks may compute activations again, where that is faster than keeping few of them."
+SET = (
+    "Change an option: `times.model=NAME` selects one of the file's models; `times.weight_memory=0.5` is the share of activations that"
+    " weight gradients need; `search.chunks=[1,2]` lists model chunks; `search.recompute=false` forbids recomputation."
+)
 OUT = "Write the order there, as the CSV that torch's pipeline runtime reads, and a chart beside it as SVG."
 
 
@@ -27,11 +28,8 @@ def pipeline_schedule(
     stages: Annotated[int, typer.Option(min=1, help="Pipeline ranks.")],
     microbatches: Annotated[int, typer.Option(min=1, help="Micro-batches of a step.")],
     memory_limit: Annotated[float | None, typer.Option(metavar="NUMBER", help=f"{LIMIT} That is the limit unless given.")] = None,
-    pipeline_schedule: Annotated[str, typer.Option(metavar="NAME", help=SCHEDULE)] = SEARCH,
-    model: Annotated[str, typer.Option(metavar="NAME", help="Whose times, where the file has several models.")] = "",
-    chunks: Annotated[str, typer.Option(metavar="N,N", help=CHUNKS)] = "1",
-    weight_memory: Annotated[float, typer.Option(min=0, max=1, help=WEIGHTS)] = 0.5,
-    recompute: Annotated[bool, typer.Option(help=RECOMPUTE)] = True,
+    schedule: Annotated[str, typer.Option(metavar="NAME", help=SCHEDULE)] = SEARCH,
+    changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
@@ -39,25 +37,27 @@ def pipeline_schedule(
 
     Exit codes: 0 found, 2 wrong input, among it a limit that no order keeps.
     """
+    from oppa.cli.option_tables import PipelineOptions, read_options
     from oppa.cli.views import style
     from oppa.pipeline.costs_file import choose, read_profiled
 
-    sizes = _sizes(chunks)
-    profiled = choose(read_profiled(times, weight_memory=weight_memory), stages=stages, micro_batches=microbatches, model=model)
+    options = read_options(PipelineOptions, changes or ())
+    sizes, found_times = options.search.chunks, read_profiled(times, weight_memory=options.times.weight_memory)
+    profiled = choose(found_times, stages=stages, micro_batches=microbatches, model=options.times.model)
     if profiled.micro_batches not in (0, microbatches):
         style.err().print(f"times are those of {profiled.micro_batches} micro-batches, the nearest that the file has")
     limit = float(stages) if memory_limit is None else memory_limit
-    if pipeline_schedule == SEARCH:
+    if schedule == SEARCH:
         from oppa.pipeline.search.joint import search, shapes
 
         with style.err().status(f"searching {3 * stages * microbatches} passes"):
             choices = shapes(ranks=stages, micro_batches=microbatches, chunks=sizes)
-            found = search(profiled.costs, choices, limit=limit, recompute=recompute)
+            found = search(profiled.costs, choices, limit=limit, recompute=options.search.recompute)
     else:
-        found = _named(pipeline_schedule, profiled.costs, microbatches, sizes, memory_limit)
+        found = _named(schedule, profiled.costs, microbatches, sizes, memory_limit)
     if out:
-        _write(found, out, f"{pipeline_schedule} of {profiled.model or times.name}")
-    figures = _figures(found, profiled.costs, pipeline_schedule, profiled.model, limit)
+        _write(found, out, f"{schedule} of {profiled.model or times.name}")
+    figures = _figures(found, profiled.costs, schedule, profiled.model, limit)
     if as_json:
         import json
 
@@ -66,33 +66,19 @@ def pipeline_schedule(
     _print(found, figures)
 
 
-def _sizes(text: str) -> list[int]:
-    try:
-        sizes = [int(each) for each in text.split(",")]
-    except ValueError:
-        sizes = []
-    if not sizes or min(sizes) < 1:
-        raise InputError(f"`--chunks {text}` is no list of numbers of chunks", hint="--chunks 1,2")
-    return sizes
-
-
-def _named(pipeline_schedule: str, costs: "Costs", micro_batches: int, sizes: list[int], limit: float | None) -> "SearchedSchedule":
+def _named(schedule: str, costs: "Costs", micro_batches: int, sizes: list[int], limit: float | None) -> "SearchedSchedule":
     """Return a named schedule in the form of a search result; raises InputError if it is unknown or exceeds the memory limit."""
     from oppa.errors import nearest
     from oppa.pipeline.schedules import FOLDED, SCHEDULES, build_schedule
     from oppa.pipeline.search.joint import PipelineVariant, SearchedSchedule
     from oppa.pipeline.search.task import TOLERANCE
 
-    if pipeline_schedule not in SCHEDULES:
-        raise InputError(f"`--schedule {pipeline_schedule}` is not known", hint=nearest(pipeline_schedule, [SEARCH, *SCHEDULES]))
-    made = build_schedule(
-        pipeline_schedule, ranks=costs.ranks, micro_batches=micro_batches, chunks=2 if pipeline_schedule in FOLDED else max(sizes)
-    )
+    if schedule not in SCHEDULES:
+        raise InputError(f"`--schedule {schedule}` is not known", hint=nearest(schedule, [SEARCH, *SCHEDULES]))
+    made = build_schedule(schedule, ranks=costs.ranks, micro_batches=micro_batches, chunks=2 if schedule in FOLDED else max(sizes))
     executed, peak = costs.executed(made)
     if limit is not None and max(peak) > limit + TOLERANCE:
-        raise InputError(
-            f"{pipeline_schedule} holds {max(peak):g}, over the limit of {limit:g}", hint="allow that much, or use --schedule search"
-        )
+        raise InputError(f"{schedule} holds {max(peak):g}, over the limit of {limit:g}", hint="allow that much, or use --schedule search")
     return SearchedSchedule(
         variant=PipelineVariant(made.shape), schedule=made, execution=executed, peak_memory=peak, least_s=executed.longest_span_s
     )
@@ -110,18 +96,18 @@ def _write(found: "SearchedSchedule", out: Path, title: str) -> None:
     style.err().print(f"written: {out}, {chart}", markup=False)
 
 
-def _figures(found: "SearchedSchedule", costs: "Costs", pipeline_schedule: str, model: str, limit: float) -> dict[str, Any]:
+def _figures(found: "SearchedSchedule", costs: "Costs", schedule: str, model: str, limit: float) -> dict[str, Any]:
     shape = found.schedule.shape
     return {
         "model": model,
         "pp": shape.ranks,
         "microbatches": shape.micro_batches,
-        "schedule": pipeline_schedule,
+        "schedule": schedule,
         "memory_limit": limit,
         "bubble_rate": round(costs.bubble_rate(found.execution), 6),
         "peak_memory": [round(each, 4) for each in found.peak_memory],
         "longest_span_ms": round(found.execution.longest_span_s * 1e3, 4),
-        "least_span_ms": round(found.least_s * 1e3, 4) if pipeline_schedule == SEARCH else None,
+        "least_span_ms": round(found.least_s * 1e3, 4) if schedule == SEARCH else None,
         "chunks": shape.chunks,
         "folded": shape.folded,
         "recomputed": sorted(found.variant.recomputed),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oppa.cli.job_options import Command
+from oppa.cli.job_options import Changes, Command
 from oppa.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def predict(
     *,
     limit: Annotated[int, typer.Option(min=1, help="Configurations listed.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line, best first.")] = False,
+    changes: Changes = None,
     rows: Annotated[Path | None, typer.Option(metavar="CSV", help=ROWS)] = None,
     out: Annotated[Path | None, typer.Option(metavar="CSV", help=OUT)] = None,
 ) -> None:
@@ -38,8 +39,8 @@ def predict(
     columns stay as they are.
     """
     if job and not rows and not out:
-        _predict_job(job, command or (), limit, as_json)
-    elif rows and not job and not as_json:
+        _predict_job(job, command or (), changes or (), limit=limit, as_json=as_json)
+    elif rows and not job and not as_json and not changes:
         _predict_rows(rows, out)
     else:
         raise InputError(
@@ -48,17 +49,13 @@ def predict(
         )
 
 
-def _predict_job(job: Path, command: Sequence[str], limit: int, as_json: bool) -> None:
+def _predict_job(job: Path, command: Sequence[str], changes: Sequence[str], *, limit: int, as_json: bool) -> None:
+    from oppa import api
     from oppa.cli.views.summary import warn_of_unknown_device
-    from oppa.cost.hardware import hardware_of
-    from oppa.cost.prediction import believed, predict
-    from oppa.cost.workload import workload_of
-    from oppa.problem.job import load_job
 
-    problem = load_job(job, argv=command)
-    candidates = problem.candidates()
-    predicted = predict(workload_of(problem, candidates), believed(hardware_of(problem.cluster)))
-    ranked = predicted.sort_values(["fits", "predicted_step_time_s"], ascending=[False, True], kind="stable")
+    problem = api.load_job(job, settings=changes, command=command)
+    found = api.predict(problem)
+    ranked, candidates = found.frame, found.candidates
     warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
     if as_json:
         _print_json(ranked, candidates)

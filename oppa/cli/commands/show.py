@@ -83,7 +83,7 @@ def _write(study: "Study", problem: "Problem", learned: "Learned", out: Path) ->
 
     trials = study.trials()
     record = [*sections(trials, candidates=len(problem.candidates()), software=problem.software), *sections_of_surrogate(learned)]
-    write_record(out, f"Study of `{problem.name}`", record, origins=study.sittings())
+    write_record(out, f"Study of `{problem.name}`", record, origins=study.sessions())
     with written(out):
         write_csv(out / "trials.csv", trials)
     style.err().print(f"written: {out / 'table.md'}, {out / 'trials.csv'}", markup=False)

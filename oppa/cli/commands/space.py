@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from oppa.cli.job_options import Command
+from oppa.cli.job_options import Changes, Command
 
 
 def space(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)],
     command: Command = None,
     *,
+    changes: Changes = None,
     limit: Annotated[int, typer.Option(min=0, help="Configurations listed.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line.")] = False,
 ) -> None:
@@ -21,7 +22,7 @@ def space(
     from oppa.problem.describe import by_degrees, varying
     from oppa.problem.job import load_job
 
-    problem = load_job(job, argv=command or ())
+    problem = load_job(job, settings=changes or (), argv=command or ())
     warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
     candidates = problem.candidates()
     if as_json:

@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 
 JOB = "The job file: its data-parallel workers, their batch in the beginning, and the size of its gradients are taken."
 EPISODES = "Training runs to learn from."
-ALGORITHM = "`ppo`, with clipping and advantages (needs the extra `train_policy`); or `paper`, the cumulative reward alone."
-CURVE = "What the model learns from samples: the name of a measured curve of oppa's."
-RUN = "A run of `oppa train` that tells it instead, with `validation` in [train]. Repeat it for runs with other batch sizes."
-FORM = "Of the reward: `goodput`; `paper`, as DYNAMIX writes it; or `per-sample`, the same with its slips mended."
-REWARD = "A constant of the reward, `delta=0.5`: alpha, beta, delta or eta. Repeat it for more."
-WINDOW = "Steps between two decisions."
+ALGORITHM = "`ppo`, with clipping and advantages (needs the extra `learn`); or `paper`, the cumulative reward alone."
+RUN = "A run of `oppa train` that tells it instead, with `train.validation` set. Repeat it for runs with other batch sizes."
+SET = (
+    "Change a key of the job file, such as `train.samples=6400`; or an option of simulated runs: `learning.curve=digits`, the measured"
+    " curve that the model learns along; `learning.window=20` steps between two decisions; `reward.form=goodput`, `paper` as DYNAMIX"
+    " writes it, or `per-sample`; `reward.delta=0.5`, and the constants alpha, beta and eta."
+)
+OWN = ("learning.", "reward.")
+"""Beginnings of the keys that are options of simulated runs."""
 SETTING = "With --weights: the configuration that the job runs in, `dp=4,micro_batch=16`."
 WEIGHTS = "Learn on from these, on real runs of the job: each episode is one, below runs/."
-SAMPLES = "With --weights: where an episode ends, instead of the job file's [train]."
 OUT = "Where the policy is written; policies/JOB.safetensors unless given, with --weights policies/JOB-runs.safetensors."
 
 
@@ -42,15 +44,11 @@ def train_policy(
     setting: Annotated[str, typer.Argument(metavar="[SETTING]", help=SETTING, show_default=False)] = "",
     episodes: Annotated[int, typer.Option(min=1, help=EPISODES)] = 20,
     algorithm: Annotated[str, typer.Option(metavar="NAME", help=ALGORITHM)] = "ppo",
-    curve: Annotated[str, typer.Option(metavar="NAME", help=CURVE)] = "digits",
     run: Annotated[list[Path] | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
-    reward: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help=REWARD)] = None,
-    form: Annotated[str, typer.Option(metavar="NAME", help=FORM)] = "goodput",
-    window: Annotated[int, typer.Option(min=1, help=WINDOW)] = 20,
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help=WEIGHTS)] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help=SAMPLES)] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
+    changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print how it did as JSON on stdout.")] = False,
 ) -> None:
     """Learn a policy that gives each data-parallel worker a batch of its own (DYNAMIX), and judge it on workers that it never saw.
@@ -58,6 +56,8 @@ def train_policy(
     Exit codes: 0 learned, 2 wrong input, 3 environment lacking; with --weights also those of `oppa train`.
     """
     from oppa import __version__
+    from oppa.cli.commands.train_policy_on_runs import require_alone
+    from oppa.cli.option_tables import LearningOptions, read_options
     from oppa.cli.views.progress import Counted
     from oppa.control.rl.algorithms import ALGORITHMS, learned
     from oppa.control.rl.evaluation import scores
@@ -66,20 +66,23 @@ def train_policy(
 
     if algorithm not in ALGORITHMS:
         raise InputError(f"`--algorithm {algorithm}` is unknown", hint=nearest(algorithm, ALGORITHMS))
-    problem = load_job(job)
+    own = [word for word in changes or () if word.startswith(OWN)]
+    options, of_job = read_options(LearningOptions, own), [word for word in changes or () if word not in own]
+    problem = load_job(job, settings=of_job)
     path = out or Path("policies", f"{problem.name}{'-runs' if weights else ''}.safetensors")
-    if weights or setting or samples:
-        found_on = _real(context, job, setting, weights, episodes=episodes, samples=samples, seed=seed, out=path)
+    if weights or setting:
+        require_alone([*_given(context), *(f"--set {word}" for word in own)] if weights else ())
+        found_on = _real(job, setting, weights, of_job, episodes=episodes, seed=seed, out=path)
         if as_json:
             typer.echo(json.dumps({"policy": str(path), "episodes": found_on}, indent=1))
         return
-    wanted = dataclasses.replace(_reward(form, reward or []), adaptive=problem.training.optimizer == "adamw")
-    task = _task(problem, _curve(curve, run or [], problem), wanted, window)
+    reward, learning = options.reward.record(adaptive=problem.training.optimizer == "adamw"), options.learning
+    task = _task(problem, _curve(learning.curve, run or [], problem), reward, learning.window)
     told = {
         "oppa": __version__,
         "command": shlex.join(["oppa", *sys.argv[1:]]),
         "job": problem.name,
-        "curve": [*map(str, run or [])] or curve,
+        "curve": [*map(str, run or [])] or learning.curve,
     }
     require_writable(path)
     with Counted("episodes", episodes) as progress:
@@ -89,7 +92,7 @@ def train_policy(
             line = f"episode {number + 1} of {episodes}: a window is worth {reward:+.3f}"
             progress.count(number + 1, episodes, f"reward {reward:+.3f}", line)
 
-        new = learned(task, algorithm, episodes=episodes, seed=seed, provenance=told, told=ended)
+        new = learned(task, algorithm, episodes=episodes, seed=seed, provenance=told, on_episode=ended)
         found = scores(task, new, seed=seed)
     new.save(path)
     _print(path, found)
@@ -97,17 +100,20 @@ def train_policy(
         typer.echo(json.dumps({"policy": str(path), "scores": [dataclasses.asdict(each) for each in found]}, indent=1))
 
 
-def _real(context: typer.Context, job: Path, setting: str, weights: Path | None, **how: Any) -> list[dict[str, object]]:
+def _given(context: typer.Context) -> list[str]:
+    """Return the options of simulated runs that were given on the command line."""
+    asked = {name: context.get_parameter_source(name) for name in ("algorithm", "run")}
+    return [f"--{name}" for name, source in asked.items() if source is not None and source.name == "COMMANDLINE"]
+
+
+def _real(job: Path, setting: str, weights: Path | None, changes: Sequence[str], **how: Any) -> list[dict[str, object]]:
     """Continue to learn from real runs, and return one entry per episode."""
-    from oppa.cli.commands.train_policy_on_runs import learn_on, require_alone
-    from oppa.cli.resolve_configuration import resolve_configuration
+    from oppa.cli.commands.train_policy_on_runs import learn_on
+    from oppa.tuning.resolve_configuration import resolve_configuration
 
     if weights is None:
-        raise InputError("a setting or `--samples` without `--weights`", hint="learn on simulated runs first, then on real ones from there")
-    simulated = ("algorithm", "curve", "run", "reward", "form", "window")
-    asked = {name: context.get_parameter_source(name) for name in simulated}
-    require_alone([f"--{name}" for name, source in asked.items() if source is not None and source.name == "COMMANDLINE"])
-    problem, configuration = resolve_configuration(job, setting)
+        raise InputError("a setting without `--weights`", hint="learn on simulated runs first, then on real ones from there")
+    problem, configuration = resolve_configuration(job, setting, changes=changes)
     if configuration is None:
         raise InputError("it is not said which configuration the job runs in", hint="give a setting: `dp=4,micro_batch=16`")
     return learn_on(problem, configuration, weights, **how)
@@ -143,21 +149,6 @@ def _curve(name: str, runs: Sequence[Path], problem: "Problem") -> "LearningCurv
     for each in runs:
         RunSpec.read(each)  # raises an error if the folder is no run
     return LearningCurve.of([ledger.standing(ledger.read(each)) for each in runs], problem.run_options.scaling)
-
-
-def _reward(form: str, settings: Sequence[str]) -> "Reward":
-    from oppa.control.rl.reward import CONSTANTS, Reward
-
-    values = dict[str, float]()
-    for text in settings:
-        name, _, value = text.partition("=")
-        if name not in CONSTANTS:
-            raise InputError(f"`--reward {text}`: no constant is called `{name}`", hint=nearest(name, CONSTANTS))
-        try:
-            values[name] = float(value)
-        except ValueError:
-            raise InputError(f"`--reward {text}` is no number", hint=f"as in `{name}=0.1`") from None
-    return Reward.usual(form, **values)  # type: ignore[arg-type]
 
 
 def _print(path: Path, found: "Sequence[PolicyScore]") -> None:

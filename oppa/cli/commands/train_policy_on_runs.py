@@ -21,7 +21,7 @@ LEARNING = "learn"
 
 
 def learn_on(
-    problem: "Problem", configuration: "Configuration", weights: Path, *, episodes: int, samples: int | None, seed: int, out: Path
+    problem: "Problem", configuration: "Configuration", weights: Path, *, episodes: int, seed: int, out: Path
 ) -> list[dict[str, object]]:
     """Train the job `episodes` times, each time from its beginning and with its own seed; save the weights after each episode.
 
@@ -32,14 +32,13 @@ def learn_on(
         InputError: the weights cannot be read, or runs are too short.
         typer.Exit: a run was stopped or failed; the exit code is that of `oppa train`.
     """
-    from oppa.cli.commands.train import train_under
-    from oppa.cli.views.summary import new_folder
+    from oppa.cli.views.run_view import RunSessionView, print_ended
     from oppa.control.rl.online import DrawingPolicy, RunLearner
     from oppa.control.rl.weights import Weights, require_writable
+    from oppa.control.training_session import run_under
     from oppa.training.run import ledger
+    from oppa.tuning.session import new_folder
 
-    if samples is not None:
-        problem = dataclasses.replace(problem, run_options=dataclasses.replace(problem.run_options, samples=samples))
     learner, found = RunLearner(Weights.load(weights)), list[dict[str, object]]()
     _require_teaching(problem, configuration, learner.weights.window)
     require_writable(out)
@@ -47,11 +46,14 @@ def learn_on(
         folder, own = new_folder(problem.name, among="runs"), seed + number
         episode = dataclasses.replace(problem, training=dataclasses.replace(problem.training, seed=own))
         drawing = partial(DrawingPolicy, weights=learner.weights, seed=own)
-        if code := train_under(episode, configuration, LEARNING, drawing, folder):
+        view = RunSessionView()
+        with view.caught():
+            result = run_under(episode, configuration, LEARNING, drawing, folder, view)
+        if code := print_ended(result):
             style.err().print(f"learned from {number} of {episodes} episodes" + (f": {out}" if number else ""), markup=False)
             raise typer.Exit(code)
         lines = ledger.standing(ledger.read(folder))
-        worth = learner.taught(lines, drawing(None).drawn)
+        worth = learner.update(lines, drawing(None).drawn)
         learner.weights.save(out)
         found.append({"run": str(folder), "worth": worth, **_course(lines)})
         style.err().print(f"episode {number + 1} of {episodes}: a window is worth {worth:+.3f}; written: {out}", markup=False)

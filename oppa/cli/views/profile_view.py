@@ -1,12 +1,19 @@
 """Show the progress of a profile like that of a search: the fastest configuration at each batch, and the loss that is still expected."""
 
+from typing import TYPE_CHECKING
+
 from oppa.cli.views import style
-from oppa.cli.views.search_view import Interruption, LiveSearchView, PlainSearchView
+from oppa.cli.views.search_view import LiveSearchView, PlainSearchView
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study import Study, Trial
 from oppa.study.records import MEASURED
+from oppa.trials.interruption import Interruption
 from oppa.tuning.profile import Profiler, loss_of
+from oppa.units import format_seconds
+
+if TYPE_CHECKING:
+    from oppa.tuning.outcomes import ProfileResult
 
 MARK = "   [bold green]fastest at this batch[/]"
 
@@ -77,3 +84,27 @@ def make_profile_view(study: Study, interruption: Interruption, problem: Problem
     if style.err().is_terminal:
         return LiveProfileView(study, interruption, problem, profiler, bound)
     return PlainProfileView(study, interruption, problem, profiler)
+
+
+def print_table(found: "ProfileResult") -> None:
+    """Print the fastest configuration at each batch, and the trials and seconds that the profile took, to stderr."""
+    made = style.table((">batch", "fastest", ">sequences/s", ">steps/s", ">peak", "source"))
+    for row in found.fastest:
+        rate = f"{style.number(row.samples_per_s)} ± {row.log_stddev:.1%}"
+        made.add_row(
+            str(row.configuration.global_batch), f"[cyan]{row.configuration.id}[/]", rate, style.number(row.steps_per_s),
+            style.memory(row.memory_bytes), row.source,
+        )  # fmt: skip
+    style.err().print(f"\n{found.ended}\n", made, *_facts(found), sep="\n")
+
+
+def _facts(found: "ProfileResult") -> list[str]:
+    origin = found.table.origin
+    loss = f", expected loss of goodput {origin.expected_loss:.2%}" if origin.expected_loss is not None else ""
+    lines = [
+        f"[bold]trials[/]  {origin.trials} of {origin.candidates} configurations, {format_seconds(origin.spent_s)}{loss}",
+        f"[bold]pruned[/]  {origin.pruned} need at least as much memory as one that ran out of it",
+    ]
+    if found.exhaustive_s is not None:
+        lines.append(f"[bold]saved[/]   all of them would take about {format_seconds(found.exhaustive_s)}")
+    return lines

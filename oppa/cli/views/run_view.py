@@ -1,8 +1,9 @@
 """Show the progress of a run on stderr: a live view on a terminal, an occasional line elsewhere."""
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -11,15 +12,18 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
+from oppa.cli.trial_session import again_with, going_on, say_how_to_go_on
 from oppa.cli.views import style
-from oppa.cli.views.search_view import REFRESH_S, Interruption
+from oppa.cli.views.search_view import REFRESH_S
 from oppa.cli.views.summary import job_line
+from oppa.control.training_session import RunCallback, RunSession, TrainResult
 from oppa.problem.configuration import Configuration
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Line, Tail
 from oppa.training.run.run_folder import STOP, RunSpec, checkpoints
-from oppa.training.run.supervision import Ending, Outcome, RunListener
+from oppa.training.run.supervision import Ending, Outcome
 from oppa.trials import logs
+from oppa.trials.interruption import Interruption
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import Measurement
 from oppa.units import format_batch, format_bytes, format_number, format_seconds
@@ -79,13 +83,49 @@ def print_worth(account: Mapping[str, float | None]) -> None:
         style.err().print(f"[bold]worth[/]   {brought}; {regret:.1%} short of the best of the table at every moment")
 
 
+ENDED = {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOKED: 3}
+"""Exit codes of the endings of a run."""
+
+
+def print_ended(result: TrainResult) -> int:
+    """Print how a run ended, what its decisions gained, and how to go on, to stderr; return the exit code."""
+    if not result.reached:
+        style.err().print("warning: the ranks never reached the control service; nothing was decided", markup=False, soft_wrap=True)
+    print_outcome(result.folder, result.outcome, result.lines)
+    if result.worth:
+        print_worth(result.worth)
+    if result.table and result.refined:
+        print_refined(result.table, result.refined, result.observations, result.folder / "table")
+    if result.outcome.ending in (Ending.STOPPED, Ending.REVOKED):
+        say_how_to_go_on(again_with("--run", result.folder))
+    return ENDED[result.outcome.ending]
+
+
+class RunSessionView:
+    """Watches the run of a command; the interface calls it with the session, as a callback."""
+
+    def __init__(self) -> None:
+        self._interruption = Interruption()
+
+    def caught(self) -> contextlib.AbstractContextManager[None]:
+        """Handle the signals that ask the command to stop, inside the context."""
+        return self._interruption.caught()
+
+    @contextlib.contextmanager
+    def __call__(self, session: RunSession) -> Iterator[RunCallback]:
+        """Print the subject of a run, and yield the view of its progress."""
+        print_run(session.run, session.folder)
+        with going_on(again_with("--run", session.folder)), make_run_view(session.run, session.folder, self._interruption) as view:
+            yield view
+
+
 def make_run_view(run: RunSpec, folder: Path, interruption: Interruption) -> "PlainRunView":
     """Return the live view on a terminal, else the one that prints plain lines."""
     kind = LiveRunView if style.err().is_terminal else PlainRunView
     return kind(run, folder, interruption)
 
 
-class PlainRunView(RunListener):
+class PlainRunView(RunCallback):
     """Prints a line for each event, and one every LINE_S seconds for the progress."""
 
     def __init__(self, run: RunSpec, folder: Path, interruption: Interruption) -> None:
@@ -101,6 +141,14 @@ class PlainRunView(RunListener):
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def waiting(self) -> None:
+        """Raise KeyboardInterrupt if the user asked to stop."""
+        self._interruption.check()
+
+    def controlled(self, url: str) -> None:
+        """Print the address of the live page."""
+        style.err().print(f"live    {url}", markup=False, soft_wrap=True)
 
     def began(self, attempt: Path) -> None:
         """Reset the state, because a new attempt has nothing to save yet."""

@@ -1,9 +1,6 @@
 """Show the progress of a study on stderr: a live view on a terminal, one line per trial elsewhere."""
 
-import contextlib
-import signal
 import time
-from collections.abc import Iterator
 from typing import Self
 
 from rich.console import Group, RenderableType
@@ -16,6 +13,7 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
 from oppa.study import Lease, Study, Trial
 from oppa.study.records import BASELINE, MEASURED, SEARCH, VERIFICATION
+from oppa.trials.interruption import Interruption
 from oppa.trials.throughput import estimate
 from oppa.trials.trial import TrialResult
 from oppa.trials.trial_folder import Measurement
@@ -29,34 +27,6 @@ NEW, AGAIN, PRESENT, DEFAULT, REPEAT = " ", "↻", "●", "○", "✓"
 verification repeat."""
 MARKS = {SEARCH: NEW, BASELINE: DEFAULT, VERIFICATION: REPEAT}
 WORDS = {NEW: "", AGAIN: "again ", PRESENT: "the baseline, ", DEFAULT: "looking for the default, ", REPEAT: "verifying "}
-
-
-class Interruption:
-    """Records the first SIGINT, SIGTERM or SIGHUP, which is raised at the next tick; a second one is raised at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    @contextlib.contextmanager
-    def caught(self) -> Iterator[None]:
-        """Handle these signals inside the context; a terminal that closes sends one of them."""
-        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def __call__(self, _signal: int, _frame: object) -> None:
-        """Handle a signal: record the first one, and raise KeyboardInterrupt for the second."""
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if the user asked to stop."""
-        if self.asked:
-            raise KeyboardInterrupt
 
 
 class PlainSearchView:

@@ -1,18 +1,12 @@
 """Print the subject of a study, and its result, for people."""
 
-import re
 import statistics
-from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from oppa.cli.views import style
-from oppa.errors import InfeasibleError, OppaError
-from oppa.study.database import disk_errors
 from oppa.study.records import SEARCH
-from oppa.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +14,6 @@ if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
     from oppa.study import Study, Trial
-    from oppa.trials.trial_folder import Outcome
     from oppa.tuning.equivalence import Equivalence
     from oppa.tuning.export_best import ExportedBest
     from oppa.tuning.result import SearchResult
@@ -30,15 +23,17 @@ if TYPE_CHECKING:
 def print_problem(problem: "Problem", candidates: "Candidates", study: "Study") -> None:
     """Print the job, the space, the software of trials, and the study with its number of trials, to stderr."""
     done = sum(trial.purpose == SEARCH and trial.counts for trial in study.trials())
+    study_line = f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}"
+    style.err().print(f"{problem_lines(problem, candidates)}\n{study_line}\n")
+    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+
+
+def problem_lines(problem: "Problem", candidates: "Candidates") -> str:
+    """Return lines that describe the job, the space, and the software of trials."""
     titles = {"interpreter": "python", "launcher": "start"}
     started = [(titles[name], value) for name, value in problem.software.facts] if problem.software else []
-    style.err().print(
-        f"{job_line(problem)}\n"
-        f"[bold]space[/]  {len(candidates)} valid configurations\n"
-        + "".join(f"[bold]{title:<6}[/] {escape(value)}\n" for title, value in started)
-        + f"[bold]study[/]  {escape(str(study.folder))}{f', {done} trials done' if done else ''}\n"
-    )
-    warn_of_unknown_device(problem.cluster.device, problem.cluster.usable_bytes)
+    lines = [job_line(problem), f"[bold]space[/]  {len(candidates)} valid configurations"]
+    return "\n".join([*lines, *(f"[bold]{title:<6}[/] {escape(value)}" for title, value in started)])
 
 
 def warn_of_unknown_device(device: str, memory_bytes: int) -> None:
@@ -79,53 +74,6 @@ def _exported(exported: "ExportedBest") -> list[str]:
     readme = escape(str(exported.folder / "README.md"))
     others = f"; not {', '.join(exported.refused)}: {readme} says why" if exported.refused else f": {readme}"
     return [*run, f"[bold]export[/]   {', '.join(exported.exported) or 'nothing'}{others}"]
-
-
-def nothing_feasible(study: "Study", problem: "Problem") -> OppaError:
-    """Return the error for a study without a feasible trial; it names the constraints that bind."""
-    trials = [trial for trial in study.trials() if trial.counts]
-    failed = [trial for trial in trials if not trial.feasible]
-    if not failed:
-        return InfeasibleError("no trial was run: the budget is spent", hint="raise `trials` or `wall_time` under [limits]")
-    counts = Counter(trial.outcome for trial in failed)
-    said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.most_common())
-    message = f"none of the {len(trials)} trials could run: {said}"
-    if len(failed) < len(trials):
-        message = f"no configuration could be run again: of {len(trials)} trials and repeats, {said}"
-    if last := next((trial.cause for trial in reversed(failed) if trial.outcome == "failed"), ""):
-        message += f"\n\nthe last failure: {last}"
-    return InfeasibleError(message, hint="\n      ".join(_remedy(outcome, study, problem) for outcome in counts))
-
-
-def _remedy(outcome: "Outcome", study: "Study", problem: "Problem") -> str:
-    if outcome == "out_of_memory":
-        limit = format_bytes(problem.cluster.usable_bytes)
-        return f"the memory limit of {limit} binds: raise it, or lower `seq_len` or the batch, or use more devices"
-    if outcome == "timed_out" and problem.command and not any(trial.step_times_s for trial in study.trials()):
-        longer = f"raise `trial_time = {format_seconds(problem.limits.trial_time_s)}` if it takes longer to start"
-        return f"no step of the program was seen: correct [command.steps], and let it print every step, unbuffered; {longer}"
-    if outcome == "timed_out":
-        return f"`trial_time = {format_seconds(problem.limits.trial_time_s)}` binds: raise it, or lower `q_max`"
-    return f"the logs of the {outcome.replace('_', ' ')} trials are in `{study.folder / 'trials'}`"
-
-
-def file_name(name: str) -> str:
-    """Return a problem's name as a file name; a task's name holds values of a table, which may contain any character."""
-    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "study"
-
-
-def new_folder(name: str, among: str = "studies") -> Path:
-    """Make and return the first free folder `<among>/<name>-NNN`; tuners that start at once get one each."""
-    others, number, name = Path(among), 1, file_name(name)
-    with disk_errors(others):
-        others.mkdir(exist_ok=True)
-        while True:
-            folder = others / f"{name}-{number:03d}"
-            try:
-                folder.mkdir()
-                return folder
-            except FileExistsError:
-                number += 1
 
 
 def _contenders(result: "SearchResult") -> list[str]:

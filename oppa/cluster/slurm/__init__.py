@@ -1,1 +1,1 @@
-"""Run elastic jobs on Slurm: a spool stores them, `oppa train` trains them, and the scaling controller changes their size."""
+"""Slurm as the scheduler of elastic jobs."""

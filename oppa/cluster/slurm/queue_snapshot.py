@@ -1,8 +1,8 @@
-"""Read the state of a Slurm partition with `squeue` and `sinfo`: idle nodes, queued jobs, and new submissions."""
+"""Read the state of a Slurm partition with `squeue` and `sinfo`: idle nodes and queued jobs."""
 
-import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 
+from oppa.cluster.scheduler import QueuedJob, QueueSnapshot
 from oppa.errors import EnvironmentLackingError
 from oppa.launchers.slurm import ask
 
@@ -14,58 +14,7 @@ LIMITS = ("Limit", "Max")
 """Substrings of the reasons that name a limit of an account, a user or a partition."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedJob:
-    """A job in Slurm's queue."""
-
-    id: str
-    state: str
-    nodes: int
-    reason: str
-    elastic: str
-    """Token of the elastic job whose hosts it holds; empty for other jobs."""
-
-    @property
-    def submission(self) -> str:
-        """Return the id of the job, or of the job array that it belongs to."""
-        return self.id.partition("_")[0]
-
-    @property
-    def for_nodes(self) -> bool:
-        """Return True if it is pending, and could start with more idle nodes."""
-        return self.state == "PENDING" and self.reason in FOR_NODES
-
-    @property
-    def limited(self) -> bool:
-        """Return True if it is pending because of a limit, which idle nodes do not resolve."""
-        return self.state == "PENDING" and any(word in self.reason for word in LIMITS)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSnapshot:
-    """Idle nodes and queued jobs at one moment."""
-
-    idle: int
-    """Number of idle nodes."""
-    jobs: Sequence[QueuedJob]
-    """Jobs in the order in which Slurm would start them."""
-
-    @property
-    def waiting(self) -> list[QueuedJob]:
-        """Return the jobs that could start if more nodes were idle."""
-        return [job for job in self.jobs if job.for_nodes]
-
-    def pending(self, token: str) -> QueuedJob | None:
-        """Return the pending Slurm job that requests hosts for this elastic job, if any."""
-        return next((job for job in self.jobs if job.elastic == token and job.state == "PENDING"), None)
-
-    def others(self, known: Collection[str]) -> list[QueuedJob]:
-        """Return one job of each submission that is not in `known` and holds no elastic job's hosts."""
-        found = {job.submission: job for job in self.jobs if not job.elastic and job.submission not in known}
-        return list(found.values())
-
-
-def look(partition: str = "") -> QueueSnapshot:
+def take_snapshot(partition: str = "") -> QueueSnapshot:
     """Query Slurm; raises EnvironmentLackingError if it does not answer."""
     words = [f"--partition={partition}"] if partition else []
     listed = ask("squeue", "--noheader", "--sort=-p,i", "--format=%i|%T|%D|%r", *words)
@@ -80,6 +29,21 @@ def look(partition: str = "") -> QueueSnapshot:
 def _job(line: str, tokens: Mapping[str, str]) -> QueuedJob:
     try:
         number, state, nodes, reason = line.strip().split("|", 3)
-        return QueuedJob(id=number, state=state, nodes=int(nodes), reason=reason.strip("()"), elastic=tokens.get(number, ""))
+        return slurm_job(number, state, int(nodes), reason.strip("()"), elastic=tokens.get(number, ""))
     except ValueError:
         raise EnvironmentLackingError(f"`squeue` says `{line}`", hint="a Slurm from 20.11 on is needed") from None
+
+
+def slurm_job(number: str, state: str, nodes: int, reason: str = "", *, elastic: str = "") -> QueuedJob:
+    """Return a job of Slurm's queue from its number, such as `7` or `7_[1-4]`, its state and its reason."""
+    pending, array = state == "PENDING", number.partition("_")[0]
+    return QueuedJob(
+        id=number,
+        nodes=nodes,
+        pending=pending,
+        reason=reason,
+        for_nodes=pending and reason in FOR_NODES,
+        limited=pending and any(word in reason for word in LIMITS),
+        elastic=elastic,
+        array=array if array != number else "",
+    )

@@ -1,1 +1,1 @@
-"""Choose the configuration of a job at each decision: one module per policy, all behind `oppa.control.decision.Policy`."""
+"""Choose the configuration of a job at each decision: one module per policy; all implement `oppa.control.decision.Policy`."""

@@ -16,7 +16,7 @@ class CriticalBatchPolicy(Policy):
     """Chooses the global batch closest to the critical batch size, among the table's rows with the present layout and micro-batch."""
 
     def __init__(self, throughputs: ThroughputIndex, *, growth: float = GROWTH) -> None:
-        self._offers, self._growth = throughputs, growth
+        self._throughputs, self._growth = throughputs, growth
 
     def decide(self, state: JobState) -> Decision:
         """Return a decision with the batch to train with."""
@@ -24,7 +24,7 @@ class CriticalBatchPolicy(Policy):
             return unreliable
         assert state.noise_scale is not None
         present, critical = state.configuration, state.noise_scale
-        may = (each for each in self._offers.configurations if each not in state.unbuildable)
+        may = (each for each in self._throughputs.configurations if each not in state.unbuildable)
         fitting = (each for each in may if each.micro_batch == present.micro_batch)
         own = sorted(
             (each for each in fitting if ParallelStrategy.of(each) == ParallelStrategy.of(present)), key=lambda each: each.global_batch
@@ -36,10 +36,10 @@ class CriticalBatchPolicy(Policy):
         closest = _closest(own, critical)
         wanted = _closest(within, critical)
         limits = () if wanted == closest else (Limit.GROWTH if closest.global_batch > grown else Limit.SPIKE,)
-        told = f"the critical batch size is {format_number(critical)} sequences"
+        estimate = f"the critical batch size is {format_number(critical)} sequences"
         if wanted == present:
-            return stay(state, f"{told}, and {present.global_batch} is closest to it", *limits)
-        reason = f"{told}: batch {present.global_batch} to {wanted.global_batch}"
+            return stay(state, f"{estimate}, and {present.global_batch} is the closest batch", *limits)
+        reason = f"{estimate}: batch {present.global_batch} to {wanted.global_batch}"
         return Decision(command=DecisionKind.SCALE_BS, configuration=wanted, reason=reason, limits=limits)
 
 

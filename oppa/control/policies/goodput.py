@@ -52,7 +52,7 @@ class GoodputPolicy(Policy):
     """Chooses the candidate with the largest goodput, if it justifies a change.
 
     Args:
-        offers: Candidates to choose from.
+        throughputs: Candidates to choose from.
         margin: Relative margin by which another layout must be better.
         batch_margin: Relative margin for a change of batch sizes alone. None: `margin` applies to every change, relative to the present
             configuration, and there are no intermediate steps, as in the paper.
@@ -71,7 +71,7 @@ class GoodputPolicy(Policy):
         cost: Cost = "horizon",
         looks_back: bool = True,
     ) -> None:
-        self._offers, self._looks_back = throughputs, looks_back
+        self._throughputs, self._looks_back = throughputs, looks_back
         self._margin, self._batch_margin, self._growth, self._cost = margin, batch_margin, growth, cost
 
     @classmethod
@@ -84,22 +84,22 @@ class GoodputPolicy(Policy):
         if (unreliable := reject_unreliable(state)) is not None:
             return unreliable
         assert state.noise_scale is not None
-        throughputs, noise_scale = self._offers, state.noise_scale
+        throughputs, noise_scale = self._throughputs, state.noise_scale
         goodputs = throughputs.goodputs(noise_scale)
         best = throughputs.best(goodputs)
         current = throughputs.current(state.configuration, noise_scale, state.steps_per_s)
         if current is None:
-            return stay(state, "how fast the present configuration is is not known yet", Limit.UNKNOWN, best=best)
+            return stay(state, "the throughput of the present configuration is not known yet", Limit.UNKNOWN, best=best)
         weighed = self._weighed(goodputs, state, current)
         if (chosen := weighed.chosen) is None:
             return self._staying(state, weighed, current, best)
         moves = ParallelStrategy.of(chosen.configuration) != ParallelStrategy.of(state.configuration)
-        onward = "" if weighed.onward is None else f", on the way to {weighed.onward.global_batch}"
-        cost = f", {format_seconds(state.reconfiguration_s)} to get there" if moves else ""
+        onward = "" if weighed.onward is None else f", as a step towards {weighed.onward.global_batch}"
+        cost = f"; the change takes {format_seconds(state.reconfiguration_s)}" if moves else ""
         return Decision(
             command=DecisionKind.RECONFIGURE if moves else DecisionKind.SCALE_BS,
             configuration=chosen.configuration,
-            reason=f"{_told(chosen, current, noise_scale)}{onward}{cost}",
+            reason=f"{_comparison(chosen, current, noise_scale)}{onward}{cost}",
             limits=() if chosen.configuration == best[0].configuration else weighed.against(best[0]),
             current=current,
             chosen=chosen,
@@ -111,7 +111,7 @@ class GoodputPolicy(Policy):
         """Return a decision to revert to `came_from` if its goodput is now larger, by UNDONE and after the cost; else None."""
         if not self._looks_back or state.noise_scale is None:
             return None
-        current, before = (self._offers.current(each, state.noise_scale, None) for each in (state.configuration, came_from))
+        current, before = (self._throughputs.current(each, state.noise_scale, None) for each in (state.configuration, came_from))
         if current is None or before is None or not self._may(came_from, state):
             return None
         moves = ParallelStrategy.of(came_from) != ParallelStrategy.of(state.configuration)
@@ -119,11 +119,11 @@ class GoodputPolicy(Policy):
         if before.goodput * factor <= current.goodput * (1 + UNDONE):
             return None
         lost = 1 - current.goodput / before.goodput
-        cost = f", {format_seconds(state.reconfiguration_s)} to get there" if moves else ""
+        cost = f"; the change takes {format_seconds(state.reconfiguration_s)}" if moves else ""
         return Decision(
             command=DecisionKind.RECONFIGURE if moves else DecisionKind.SCALE_BS,
             configuration=before.configuration,
-            reason=f"the change has not delivered: goodput is {lost:.1%} below that of {before.configuration.id}, as measured{cost}",
+            reason=f"the change did not pay off: the measured goodput is {lost:.1%} below that of {before.configuration.id}{cost}",
             current=current,
             chosen=before,
             best=(before,),
@@ -135,7 +135,7 @@ class GoodputPolicy(Policy):
         return not grown and configuration not in state.unbuildable and configuration.global_batch < state.too_large
 
     def _weighed(self, goodputs: Array, state: JobState, current: Option) -> "_Weighed":
-        throughputs, present = self._offers, state.configuration
+        throughputs, present = self._throughputs, state.configuration
         factor = cost_factor(state, current.samples_per_s, self._cost)
         own = throughputs.of_layout(present)
         worth = np.where(own, goodputs, goodputs * factor)
@@ -163,7 +163,7 @@ class GoodputPolicy(Policy):
 
     def _step_to(self, far: Configuration, worth: Array, among: Mask, batch: int) -> Option | None:
         """Return the largest batch among these candidates in the layout of `far`; None if none is larger than `batch`."""
-        throughputs = self._offers
+        throughputs = self._throughputs
         return _largest(throughputs, throughputs.batches, among & throughputs.of_layout(far) & (throughputs.batches > batch), worth)
 
     def _staying(self, state: JobState, weighed: "_Weighed", current: Option, best: tuple[Option, ...]) -> Decision:
@@ -171,7 +171,7 @@ class GoodputPolicy(Policy):
         if first.configuration == state.configuration or first.goodput <= current.goodput:
             return stay(state, "the present configuration is the best of the table", current=current, chosen=current, best=best)
         limits = weighed.against(first)
-        reason = f"{_told(first, current, state.noise_scale or 0.0)}; not taken: {', '.join(limit.value for limit in limits)}"
+        reason = f"{_comparison(first, current, state.noise_scale or 0.0)}; excluded by: {', '.join(limit.value for limit in limits)}"
         return stay(state, reason, *limits, current=current, chosen=current, best=best)
 
 
@@ -235,7 +235,7 @@ def cost_factor(state: JobState, samples_per_s: float, cost: Cost = "horizon") -
     return max(0.0, 1 - seconds / horizon_s) if horizon_s > 0 else 0.0
 
 
-def _told(option: Option, current: Option, noise_scale: float) -> str:
+def _comparison(option: Option, current: Option, noise_scale: float) -> str:
     """Return a human-readable comparison of a candidate with the present configuration."""
     wanted, present = option.configuration, current.configuration
     gain = option.goodput / current.goodput - 1

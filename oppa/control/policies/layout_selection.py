@@ -32,7 +32,7 @@ def with_batch(throughputs: ThroughputIndex, state: JobState, wanted: float, why
     the largest permitted batch is chosen.
 
     Args:
-        offers: Candidates to choose from.
+        throughputs: Candidates to choose from.
         state: State of the job.
         wanted: Requested batch, in sequences.
         why: Human-readable reason for the request.
@@ -47,21 +47,21 @@ def with_batch(throughputs: ThroughputIndex, state: JobState, wanted: float, why
     within = (batches >= bounds.least) & (batches <= bounds.most)
     may = within & np.logical_and.reduce(list(limits.values()))
     if not may.any():
-        return stay(state, f"{why}; the table has no batch that may be taken", Limit.UNKNOWN)
+        return stay(state, f"{why}; the table has no permitted batch", Limit.UNKNOWN)
     batch, free = _smallest(batches[may], wanted), _smallest(batches[within], wanted)
     at = batches == free
     against = () if batch == free else tuple(limit for limit, allowed in limits.items() if not (at & allowed).any())
     fastest = _fastest(throughputs, state, may & (batches == batch))
     if fastest is None:
-        return stay(state, f"{why}: no layout that has it would pay in what is left", Limit.COST)
+        return stay(state, f"{why}: no layout with this batch would pay off in the rest of the run", Limit.COST)
     chosen = _measurable(throughputs, fastest) if bounds.measurable else fastest
     if chosen is None:
-        return stay(state, f"{why}: `{fastest.id}` would have one micro-batch, of which nobody could say how noisy it is", Limit.UNKNOWN)
+        return stay(state, f"{why}: `{fastest.id}` would have one micro-batch, whose gradient noise cannot be measured", Limit.UNKNOWN)
     if chosen.global_batch == present.global_batch and ParallelStrategy.of(chosen) == ParallelStrategy.of(present):
         return stay(state, f"{why}: batch {present.global_batch} stays", *against)
     moves = ParallelStrategy.of(chosen) != ParallelStrategy.of(present)
     to = f" to {chosen.global_batch}" if chosen.global_batch != present.global_batch else ""
-    layout = f", {present.id} to {chosen.id}, {format_seconds(state.reconfiguration_s)} to get there" if moves else ""
+    layout = f", {present.id} to {chosen.id}; the change takes {format_seconds(state.reconfiguration_s)}" if moves else ""
     return Decision(
         command=DecisionKind.RECONFIGURE if moves else DecisionKind.SCALE_BS,
         configuration=chosen,
@@ -72,7 +72,7 @@ def with_batch(throughputs: ThroughputIndex, state: JobState, wanted: float, why
 
 def asking(what: str, batch: float) -> str:
     """Return a human-readable reason for a requested batch."""
-    return f"{what} asks for {format_number(batch)} sequences"
+    return f"{what} requires {format_number(batch)} sequences"
 
 
 def _smallest(batches: Array, wanted: float) -> float:

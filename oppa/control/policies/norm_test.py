@@ -13,14 +13,14 @@ from oppa.control.policies.goodput import GROWTH
 from oppa.control.policies.layout_selection import Bounds, asking, with_batch
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import InputError
-from oppa.training.statistics.norm_test import ETA, Form, asked_for, groups_of
+from oppa.training.statistics.norm_test import ETA, Form, groups_of, required_batch
 
 
 class NormTestPolicy(Policy):
     """Chooses the batch that the norm test requires.
 
     Args:
-        offers: Candidates to choose from.
+        throughputs: Candidates to choose from.
         eta: Threshold of the test; a smaller value requires larger batches.
         maximum: Largest batch in sequences; by default the largest of the table.
         interval: Steps between two tests; nothing is measured in between.
@@ -41,14 +41,16 @@ class NormTestPolicy(Policy):
         growth: float = GROWTH,
         form: Form = "unbiased",
     ) -> None:
-        asked_for(1.0, eta)
+        required_batch(1.0, eta)
         if interval < 1 or not growth > 1:
-            raise InputError(f"`interval = {interval}`, `growth = {growth}`", hint="give at least 1 step, and a factor above 1")
+            raise InputError(
+                f"`interval = {interval}`, `growth = {growth}` are out of range", hint="give at least 1 step, and a factor above 1"
+            )
         if not (throughputs.batches <= maximum).any():
             raise InputError(
                 f"`maximum = {maximum:g}` is below all batches of the table", hint=f"give at least {throughputs.batches.min():g}"
             )
-        self._offers, self._eta, self._maximum, self._growth, self._form = throughputs, eta, maximum, growth, form
+        self._throughputs, self._eta, self._maximum, self._growth, self._form = throughputs, eta, maximum, growth, form
         self.interval, self.measures = interval, groups_of(form, workers=2)  # the job itself checks if it has several workers
 
     @classmethod
@@ -68,15 +70,15 @@ class NormTestPolicy(Policy):
         """Return a decision with the batch to train with and its layout."""
         ratio = state.variance_ratio if self._form == "unbiased" else state.worker_variance_ratio
         if state.health == "not_finite" or ratio is None:
-            lacking = "the last step does not say how noisy its gradient was"
+            lacking = "the gradient noise of the last step was not measured"
             if self._form == "paper" and state.variance_ratio is not None:
                 lacking = 'the job compares micro-batches, not workers: set `statistics = "workers"` in [train]'
             return stay(state, lacking, Limit.UNHEALTHY)
-        present, asked = state.configuration.global_batch, asked_for(ratio, self._eta)
-        why = asking("the norm test", asked)
-        if asked <= present:
-            why = f"batch {present} passes the norm test, which asks for {asked}"
-            if not (self._offers.batches == present).any():
+        present, required = state.configuration.global_batch, required_batch(ratio, self._eta)
+        why = asking("the norm test", required)
+        if required <= present:
+            why = f"batch {present} passes the norm test, which requires {required}"
+            if not (self._throughputs.batches == present).any():
                 return stay(state, why)
         bounds = Bounds(growth=self._growth, least=present, most=max(self._maximum, present), measurable=True)
-        return with_batch(self._offers, state, max(asked, present), why, bounds)
+        return with_batch(self._throughputs, state, max(required, present), why, bounds)

@@ -18,7 +18,7 @@ class ProportionalPolicy(Policy):
     """Divides the global batch among workers in proportion to their speed.
 
     Args:
-        offers: Unused, because the global batch stays fixed.
+        throughputs: Unused, because the global batch stays fixed.
         window: Steps over which speed is measured.
         margin: Relative reduction of the slowest worker's own time that a change must exceed.
 
@@ -28,22 +28,24 @@ class ProportionalPolicy(Policy):
 
     def __init__(self, throughputs: ThroughputIndex | None = None, *, window: int = WINDOW, margin: float = 0.05) -> None:
         if window < 1 or not margin >= 0:
-            raise InputError(f"`window = {window}`, `margin = {margin}`", hint="give at least 1 step, and a margin of 0 or more")
+            raise InputError(
+                f"`window = {window}`, `margin = {margin}` are out of range", hint="give at least 1 step, and a margin of 0 or more"
+            )
         self.window, self._margin = window, margin
 
     def decide(self, state: JobState) -> Decision:
         """Return a decision with new local batches and the same global batch."""
         workers, present = state.workers, state.configuration
         if not workers:
-            return stay(state, "workers do not say how fast they are: layouts other than dp share nothing out", Limit.UNKNOWN)
+            return stay(state, "workers report no speeds: only pure data parallelism has local batches", Limit.UNKNOWN)
         speeds = [worker.local_batch / worker.compute_s for worker in workers]
         wanted = shared_out(present.global_batch, speeds)
         before_s, after_s = max(worker.compute_s for worker in workers), _slowest_s(wanted, speeds)
         saved = 1 - after_s / before_s
-        told = f"shares of {present.global_batch} by speed: the slowest worker's own time falls by {max(0.0, saved):.0%}"
+        reason = f"shares of {present.global_batch} by speed: the slowest worker's own time falls by {max(0.0, saved):.0%}"
         if wanted == tuple(worker.local_batch for worker in workers) or saved <= self._margin:
-            return stay(state, told, Limit.MARGIN)
-        return Decision(command=DecisionKind.SCALE_BS, configuration=present, local_batches=wanted, reason=told)
+            return stay(state, reason, Limit.MARGIN)
+        return Decision(command=DecisionKind.SCALE_BS, configuration=present, local_batches=wanted, reason=reason)
 
 
 def shared_out(total: int, speeds: Sequence[float]) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ class StagewisePolicy(Policy):
     """Uses a quarter of the largest batch, then half of it, then all of it, each in its fastest layout.
 
     Args:
-        offers: Candidates to choose from.
+        throughputs: Candidates to choose from.
         maximum: Upper bound of the last stage's batch, in sequences; by default the largest of the table.
 
     Raises:
@@ -33,16 +33,16 @@ class StagewisePolicy(Policy):
             raise InputError(
                 f"`maximum = {maximum:g}` is below all batches of the table", hint=f"give at least {throughputs.batches.min():g}"
             )
-        self._offers = throughputs
+        self._throughputs = throughputs
         self._maximum = float(throughputs.batches[throughputs.batches <= maximum].max())
 
     def decide(self, state: JobState) -> Decision:
         """Return a decision with the batch of the present stage."""
         if state.remaining_samples is None:
-            return stay(state, "nobody knows where training ends, and so how long a stage is", Limit.UNKNOWN)
+            return stay(state, "the end of training, and so the length of a stage, is unknown", Limit.UNKNOWN)
         total = state.samples + state.remaining_samples
         ends = [share * total for share in itertools.accumulate(SHARES)]
         stage = sum(state.samples >= end for end in ends[:-1])
         wanted = self._maximum / 2 ** (len(SHARES) - 1 - stage)
         why = asking(f"stage {stage + 1} of {len(SHARES)}", wanted)
-        return with_batch(self._offers, state, wanted, why, Bounds(most=self._maximum))
+        return with_batch(self._throughputs, state, wanted, why, Bounds(most=self._maximum))

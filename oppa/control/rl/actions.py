@@ -27,8 +27,8 @@ class Actions:
 
     def __post_init__(self) -> None:
         if 0 not in self.steps or self.least < 1 or self.most <= self.least:
-            message = f"`steps = {list(self.steps)}`, `least = {self.least}`, `most = {self.most}`"
-            raise InputError(message, hint="one step must be 0, and a batch of at least 1 have room above it")
+            message = f"`steps = {list(self.steps)}`, `least = {self.least}`, `most = {self.most}` give no actions"
+            raise InputError(message, hint="include the step 0, and give a `least` of at least 1 and a larger `most`")
 
     @classmethod
     def scaled(cls, local_batch: int) -> Self:

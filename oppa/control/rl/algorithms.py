@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
 Array = NDArray[np.float64]
-Told = Callable[[int, Array], None]
+EpisodeCallback = Callable[[int, Array], None]
 """Callback after each episode: receives its number and its rewards, shape (windows, runs * workers)."""
 
 ALGORITHMS = ("ppo", "paper")
@@ -35,7 +35,13 @@ RUNS = 8
 
 
 def learned(
-    task: EpisodeTask, algorithm: str, *, episodes: int, seed: int, provenance: dict[str, Any], told: Told = lambda *_: None
+    task: EpisodeTask,
+    algorithm: str,
+    *,
+    episodes: int,
+    seed: int,
+    provenance: dict[str, Any],
+    on_episode: EpisodeCallback = lambda *_: None,
 ) -> Weights:
     """Train a policy and return its weights.
 
@@ -45,14 +51,14 @@ def learned(
         episodes: Number of episodes.
         seed: Seed of hosts, runs and actions.
         provenance: Further entries for the provenance of the weights.
-        told: Callback after each episode.
+        on_episode: Callback after each episode.
 
     Raises:
         EnvironmentLackingError: for `ppo` without gymnasium and stable-baselines3.
     """
     mean, deviation = normalisation(_tried(task, seed))
     course = _Course(task, mean=mean, deviation=deviation, seed=seed)
-    layers = (_by_ppo if algorithm == "ppo" else _as_written)(course, episodes, told)
+    layers = (_by_ppo if algorithm == "ppo" else _as_written)(course, episodes, on_episode)
     return Weights(
         layers=layers,
         mean=mean,
@@ -122,7 +128,7 @@ def _seed(seed: int, episode: int, run: int) -> int:
     return (seed * 100_003 + episode) * RUNS + run
 
 
-def _as_written(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array, Array], ...]:
+def _as_written(course: _Course, episodes: int, on_episode: EpisodeCallback) -> tuple[tuple[Array, Array], ...]:
     """Train on the cumulative reward, without clipping or advantages (section IV-A)."""
     torch.manual_seed(course.seed)
     learner = Learner(network(len(NAMES), len(course.task.actions.steps)))
@@ -135,7 +141,7 @@ def _as_written(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array
             chosen.append(drawn(learner.probabilities(seen[-1]), random))
             rewards.append(runs.step(chosen[-1].tolist()))
         learner.update(np.concatenate(seen), np.concatenate(chosen).tolist(), cumulative(np.array(rewards)).ravel())
-        told(number, np.array(rewards))
+        on_episode(number, np.array(rewards))
     return layers_of(learner.module)
 
 
@@ -144,7 +150,7 @@ def drawn(probabilities: Array, random: np.random.Generator) -> NDArray[np.intp]
     return np.asarray((probabilities.cumsum(1) > random.random((len(probabilities), 1))).argmax(1))
 
 
-def _by_ppo(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array, Array], ...]:
+def _by_ppo(course: _Course, episodes: int, on_episode: EpisodeCallback) -> tuple[tuple[Array, Array], ...]:
     """Train by PPO of stable-baselines3, with one policy for all workers; each worker is a separate environment."""
     try:
         from stable_baselines3 import PPO
@@ -152,16 +158,16 @@ def _by_ppo(course: _Course, episodes: int, told: Told) -> tuple[tuple[Array, Ar
         from stable_baselines3.common.logger import Logger
     except ImportError:
         hint = f"{catalog.install_hint('learn')}, or use `--algorithm paper`"
-        raise EnvironmentLackingError("PPO is stable-baselines3's, which is not installed", hint=hint) from None
+        raise EnvironmentLackingError("PPO needs stable-baselines3, which is not installed", hint=hint) from None
 
     class EpisodeListener(BaseCallback):
-        """Calls `told` after each episode."""
+        """Calls `on_episode` after each episode."""
 
         def _on_step(self) -> bool:
             return True
 
         def _on_rollout_end(self) -> None:
-            told(self.model._n_updates // EPOCHS, self.model.rollout_buffer.rewards.astype(np.float64))  # type: ignore[attr-defined]
+            on_episode(self.model._n_updates // EPOCHS, self.model.rollout_buffer.rewards.astype(np.float64))  # type: ignore[attr-defined]
 
     environment = _environment(course)
     rows = environment.num_envs * WINDOWS
@@ -214,8 +220,8 @@ def _environment(course: _Course) -> "VecEnv":
             self._windows += 1
             over = self._windows >= WINDOWS
             last = self._runs.seen().astype(np.float32)
-            told = [{"terminal_observation": row, "TimeLimit.truncated": True} if over else {} for row in last]
-            return self.reset() if over else last, rewards.astype(np.float32), np.full(self.num_envs, over), told
+            infos = [{"terminal_observation": row, "TimeLimit.truncated": True} if over else {} for row in last]
+            return self.reset() if over else last, rewards.astype(np.float32), np.full(self.num_envs, over), infos
 
         def close(self) -> None:
             """Do nothing, because there are no resources to close."""

@@ -30,7 +30,7 @@ OWN = (
 )
 SHARED = ("gradient_variance", "gradient_deviation", "loss", "loss_trend", "validation_accuracy", "mean_size", "slowest_time")
 NAMES = (*OWN, *SHARED)
-_SAID = (
+_REPORTED = (
     *("throughput_bytes_per_s", "retransmissions", "cpu_ratio", "memory_share", "wait_s", "step_s"),
     *("accuracy", "accuracy_deviation", "accuracy_gain"),
 )
@@ -45,8 +45,8 @@ def observations(state: JobState, actions: Actions) -> Array:
     relative_time, relative_speed = _against_mean(compute), _against_mean(np.array(batches) / compute)
     sizes = actions.size(batches)
     variance = max(0.0, state.variance_ratio or 0.0) / sum(batches)
-    said = np.array([[getattr(worker, name) for name in _SAID] for worker in workers]).T
-    throughput, retransmissions, cpu_ratio, memory_share, wait_s, step_s, *accuracies = said
+    reported = np.array([[getattr(worker, name) for name in _REPORTED] for worker in workers]).T
+    throughput, retransmissions, cpu_ratio, memory_share, wait_s, step_s, *accuracies = reported
     step_s = np.maximum(step_s, 1e-9)
     own = (
         *(np.log10(1 + throughput), np.log1p(retransmissions), cpu_ratio, memory_share),

@@ -100,8 +100,8 @@ class PolicyVerdict:
     def words(self) -> str:
         """Return a human-readable summary."""
         interval = f"{self.gain:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
-        seen = f"{self.windows} windows, in which {self.agreeing} workers drew the step that it would have taken"
-        return f"a window is worth {interval} more, and may be worth {self.margin:.3f} less ({seen})"
+        seen = f"{self.windows} windows, in which {self.agreeing} workers drew the step that the policy chooses"
+        return f"the reward of a window changes by {interval}; down to {-self.margin:.3f} counts as not worse ({seen})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""
@@ -124,24 +124,25 @@ def recorded(lines: Iterable[Line], actions: Actions, reward: Reward, drawn: Dra
     if not states:
         return []
     first_s = sample_s(states[0])
-    found, looked_at = list[RecordedWindow](), 0
-    for before, behind in itertools.pairwise(states):
-        if len(before.workers) != len(behind.workers):  # the run restarted with another number of ranks
+    found, checked = list[RecordedWindow](), 0
+    for before, following in itertools.pairwise(states):
+        if len(before.workers) != len(following.workers):  # the run restarted with another number of ranks
             continue
-        sizes = [tuple(worker.local_batch for worker in each.workers) for each in (before, behind)]
-        numbers, looked_at = tuple(drawn(before)), looked_at + 1
+        sizes = [tuple(worker.local_batch for worker in each.workers) for each in (before, following)]
+        numbers, checked = tuple(drawn(before)), checked + 1
         if actions.after(sizes[0], numbers) != sizes[1]:
             continue
         chosen = actions.chosen(*sizes)
         likely = tuple(actions.alike(batch, number) / len(actions.steps) for batch, number in zip(sizes[0], chosen, strict=True))
         noise = {name: getattr(before, name) for name in ("noise_scale", "health", "variance_ratio")}
         rewards, early = (
-            tuple(reward.of(each, least=actions.least, first_sample_s=first_s)) for each in (dataclasses.replace(behind, **noise), before)
+            tuple(reward.of(each, least=actions.least, first_sample_s=first_s))
+            for each in (dataclasses.replace(following, **noise), before)
         )
         found.append(RecordedWindow(state=before, drawn=numbers, chosen=tuple(chosen), probabilities=likely, rewards=rewards, before=early))
-    if len(found) < CARRIED_OUT * looked_at:
-        message = f"of {looked_at} windows {len(found)} went as was drawn"
-        raise InputError(message, hint="take runs of these very weights, in windows of some steps, whose changes were not refused")
+    if len(found) < CARRIED_OUT * checked:
+        message = f"only {len(found)} of {checked} windows carried out the steps that were drawn"
+        raise InputError(message, hint="use runs with the same weights and windows of several steps, whose changes were not refused")
     return found
 
 
@@ -158,8 +159,8 @@ def verdict(runs: Sequence[Sequence[RecordedWindow]], weights: Weights, in_force
     """
     windows = [each for run in runs for each in run]
     if len(windows) < LEAST_WINDOWS:
-        hint = "record longer ones: `oppa train JOB --policy explore --weights FILE`"
-        raise InputError(f"the recorded runs have {len(windows)} windows, and fewer than {LEAST_WINDOWS} say nothing", hint=hint)
+        hint = "record longer runs: `oppa train JOB --policy explore --weights FILE`"
+        raise InputError(f"the recorded runs have {len(windows)} windows, fewer than the {LEAST_WINDOWS} that a verdict needs", hint=hint)
     actions = weights.actions
     rows = [np.column_stack((weights.normalised(observations(each.state, actions)), each.before)) for each in windows]
     own, other = ([_steps(policy, each.state, actions) for each in windows] for policy in (LearnedPolicy(weights=weights), in_force))

@@ -30,7 +30,7 @@ class DrawingPolicy(Policy):
     """Draws steps by the probabilities of a learned policy.
 
     Args:
-        offers: Unused.
+        throughputs: Unused.
         weights: Weights of the learned policy.
         seed: Seed of the draws; the same state always gives the same steps.
     """
@@ -43,28 +43,30 @@ class DrawingPolicy(Policy):
         """Return a decision with the next batch of each worker."""
         if not state.workers:
             return silent(state)
-        return taken(state, self._weights.actions, self.drawn(state), "the policy that learns")
+        return taken(state, self._weights.actions, self.drawn(state), "the online policy")
 
     def drawn(self, state: JobState) -> list[int]:
         """Draw the number of a step for each worker."""
         likely = self._weights.probabilities(observations(state, self._weights.actions))
-        lot = stream(self._seed, f"actions at {state.samples}").random((len(likely), 1))
-        return [int(number) for number in (likely.cumsum(1) > lot).argmax(1)]
+        draw = stream(self._seed, f"actions at {state.samples}").random((len(likely), 1))
+        return [int(number) for number in (likely.cumsum(1) > draw).argmax(1)]
 
 
 class RunLearner:
     """Updates weights after each run."""
 
     def __init__(self, weights: Weights) -> None:
-        self._begun, self._learner, self._runs = weights, Learner(module_of(weights.layers), rate=RATE), 0
+        self._initial, self._learner, self._runs = weights, Learner(module_of(weights.layers), rate=RATE), 0
 
     @property
     def weights(self) -> Weights:
         """Return the present weights; their provenance counts the runs."""
-        learned = {"runs": self._begun.provenance.get("runs", 0) + self._runs}
-        return dataclasses.replace(self._begun, layers=layers_of(self._learner.module), provenance={**self._begun.provenance, **learned})
+        learned = {"runs": self._initial.provenance.get("runs", 0) + self._runs}
+        return dataclasses.replace(
+            self._initial, layers=layers_of(self._learner.module), provenance={**self._initial.provenance, **learned}
+        )
 
-    def taught(self, lines: Iterable[Line], drawn: Drawn) -> float:
+    def update(self, lines: Iterable[Line], drawn: Drawn) -> float:
         """Update the weights from a run whose steps were drawn by a `DrawingPolicy`, and return its mean reward.
 
         Args:
@@ -74,11 +76,11 @@ class RunLearner:
         Raises:
             InputError: if the run has fewer than LEAST_WINDOWS windows, or most of its drawn steps were not carried out.
         """
-        windows = recorded(lines, self._begun.actions, self._begun.reward, drawn)
+        windows = recorded(lines, self._initial.actions, self._initial.reward, drawn)
         if len(windows) < LEAST_WINDOWS:
-            hint = f"train for more `--samples`, or with a shorter window than {self._begun.window} steps"
-            raise InputError(f"an episode of {len(windows)} windows teaches nothing", hint=hint)
-        rows = np.concatenate([self._begun.normalised(observations(each.state, self._begun.actions)) for each in windows])
+            hint = f"increase `train.samples`, or train with a shorter window than {self._initial.window} steps"
+            raise InputError(f"an episode of {len(windows)} windows is too short to learn from", hint=hint)
+        rows = np.concatenate([self._initial.normalised(observations(each.state, self._initial.actions)) for each in windows])
         chosen = [step for each in windows for step in each.drawn]
         rewards = np.array([each.rewards for each in windows])
         worth, seen = cumulative(rewards).ravel(), np.column_stack((np.ones(len(rows)), rows))

@@ -26,7 +26,7 @@ class LearnedPolicy(Policy):
     """Chooses the most likely step of its weights for each worker.
 
     Args:
-        offers: Unused.
+        throughputs: Unused.
         weights: Weights of the learned policy.
         online: If not 0, draw steps by their probabilities, and continue learning from their rewards. The policy then keeps state.
         seed: Seed of the draws.
@@ -71,8 +71,8 @@ class _Online:
         self._usual = mean if self._before is None else USUAL * self._usual + (1 - USUAL) * mean
         rows = weights.normalised(seen)
         likely = self._learner.probabilities(rows)
-        lot = stream(self._seed, f"actions at {state.samples}").random((len(rows), 1))
-        chosen: list[int] = (likely.cumsum(1) > lot).argmax(1).tolist()
+        draw = stream(self._seed, f"actions at {state.samples}").random((len(rows), 1))
+        chosen: list[int] = (likely.cumsum(1) > draw).argmax(1).tolist()
         self._before = rows, chosen
         return chosen
 
@@ -81,7 +81,7 @@ class ExploringPolicy(Policy):
     """Draws actions uniformly at random; its runs serve to evaluate other policies (`oppa.control.rl.off_policy_evaluation`).
 
     Args:
-        offers: Unused.
+        throughputs: Unused.
         weights: Weights from which the actions and the window are taken.
         seed: Seed of the draws; the same state always gives the same actions.
     """
@@ -94,7 +94,7 @@ class ExploringPolicy(Policy):
         """Return a decision with the next batch of each worker."""
         if not state.workers:
             return silent(state)
-        return taken(state, self._actions, self.drawn(state), "the lot")
+        return taken(state, self._actions, self.drawn(state), "the random policy")
 
     def drawn(self, state: JobState) -> list[int]:
         """Draw the number of a step for each worker."""
@@ -114,12 +114,17 @@ def taken(state: JobState, actions: Actions, chosen: Sequence[int], who: str) ->
     before = tuple(worker.local_batch for worker in state.workers)
     after = actions.after(before, chosen)
     if after == before:
-        return stay(state, f"{who} leaves all batches as they are")
+        return stay(state, f"{who} changes no batch")
     steps = ", ".join(f"{late - early:+d}" for early, late in zip(before, after, strict=True))
     configuration = dataclasses.replace(state.configuration, global_batch=sum(after))
-    return Decision(command=DecisionKind.SCALE_BS, configuration=configuration, local_batches=after, reason=f"{who} gives workers {steps}")
+    return Decision(
+        command=DecisionKind.SCALE_BS,
+        configuration=configuration,
+        local_batches=after,
+        reason=f"{who} changes the workers' batches by {steps}",
+    )
 
 
 def silent(state: JobState) -> Decision:
     """Return a No-Op, because workers report no metrics."""
-    return stay(state, "workers do not say how they do: only pure data parallelism has batches of their own", Limit.UNKNOWN)
+    return stay(state, "workers report no metrics: only pure data parallelism has local batches", Limit.UNKNOWN)

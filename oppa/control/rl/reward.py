@@ -50,9 +50,9 @@ class Reward:
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
-            raise InputError(f"no reward has the form `{self.form}`", hint=nearest(self.form, get_args(Form)))
+            raise InputError(f"`{self.form}` is not a form of the reward", hint=nearest(self.form, get_args(Form)))
         if wrong := [name for name in CONSTANTS if not 0 <= getattr(self, name) < math.inf]:
-            raise InputError(f"`{wrong[0]} = {getattr(self, wrong[0])}`", hint="give 0 or more")
+            raise InputError(f"`{wrong[0]} = {getattr(self, wrong[0])}` is negative or not finite", hint="give 0 or more")
 
     @classmethod
     def usual(cls, form: Form, **constants: float) -> Self:

@@ -11,8 +11,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
+from oppa.atomic_write import write_atomically
 from oppa.control.rl.actions import Actions
 from oppa.control.rl.observation import NAMES
 from oppa.control.rl.reward import Reward
@@ -79,12 +80,10 @@ class Weights:
             "window": self.window,
             "provenance": self.provenance,
         }
-        draft = path.with_name(f".{path.name}.draft")
+        body = save({name: np.ascontiguousarray(value, np.float64) for name, value in arrays.items()}, {"oppa": json.dumps(notes)})
         try:
-            save_file({name: np.ascontiguousarray(value, np.float64) for name, value in arrays.items()}, draft, {"oppa": json.dumps(notes)})
-            draft.replace(path)
-        except (OSError, SafetensorError) as error:
-            draft.unlink(missing_ok=True)
+            write_atomically(path, body)
+        except OSError as error:
             raise InputError(f"`{path}` cannot be written: {error}", hint="name another file: `--out FILE`") from None
 
     @classmethod
@@ -98,7 +97,7 @@ class Weights:
         except (OSError, SafetensorError, ValueError) as error:
             raise InputError(f"`{path}` cannot be read: {error}", hint=again) from None
         if not isinstance(notes, dict) or notes.get("version") != VERSION or notes.get("observation") != list(NAMES):
-            raise InputError(f"`{path}` is no policy of this version", hint=again)
+            raise InputError(f"`{path}` is not a policy of this version", hint=again)
         try:
             count = len({name.split(".")[1] for name in arrays if name.startswith("layers.")})
             found = cls(
@@ -120,11 +119,11 @@ class Weights:
         sizes = [len(NAMES), *(weight.shape[0] for weight, _ in self.layers)]
         shapes = [(weight.shape, bias.shape) for weight, bias in self.layers]
         if sizes[-1] != len(self.actions.steps) or shapes != [((out, into), (out,)) for into, out in itertools.pairwise(sizes)]:
-            raise ValueError(f"layers of shapes {[shape for shape, _ in shapes]}")
+            raise ValueError(f"its layers have the shapes {[shape for shape, _ in shapes]}")
         if self.mean.shape != (len(NAMES),) or self.deviation.shape != (len(NAMES),) or not (self.deviation > 0).all():
-            raise ValueError("the normalisation of its observations")
+            raise ValueError("the normalisation of its observations is invalid")
         if not all(np.isfinite(array).all() for layer in self.layers for array in layer) or self.window < 1:
-            raise ValueError("a number that is none")
+            raise ValueError("a number is not finite")
 
 
 def require_writable(path: Path) -> None:

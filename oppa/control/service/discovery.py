@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oppa.atomic_write import write_private
+from oppa.atomic_write import write_atomically
 from oppa.errors import RunError
 from oppa.problem.configuration import Configuration
 from oppa.problem.problem import Problem
@@ -42,9 +42,8 @@ def advertise(folder: Path, *, address: str, through: str, job: str, token: str)
         token: Token of the job.
     """
     path = folder / FILE
-    draft = path.with_suffix(".draft")
-    write_private(draft, json.dumps({"address": address, "through": through, "job": job, "token": token}).encode())
-    draft.replace(path)
+    values = {"address": address, "through": through, "job": job, "token": token}
+    write_atomically(path, json.dumps(values).encode(), private=True)
     try:
         yield
     finally:

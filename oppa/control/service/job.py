@@ -149,7 +149,7 @@ def _point(message: StepTaken, controller: Controller) -> dict[str, Any]:
         "configuration": message.configuration.id,
         "global_batch": message.configuration.global_batch,
         "loss": message.loss,
-        "noise_scale": message.believed,
+        "noise_scale": message.reliable_noise_scale,
         "goodput": present and present.goodput,
         "samples_per_s": message.configuration.global_batch / message.step_time_s,
         "efficiency": present and present.efficiency,

@@ -1,35 +1,64 @@
-"""Export the state of the service to Prometheus (text exposition format 0.0.4)."""
+"""Export the state of the service to Prometheus."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
 
 from oppa.control.service.job import ControlledJob
 from oppa.protocol.messages import StepTaken
 
-OfStep = tuple[str, str, str, Callable[[StepTaken], float | None]]
-"""A metric of a step: name, kind, help text, and function that returns its value or None."""
-OfJob = tuple[str, str, str, Callable[[ControlledJob], float | None]]
+__all__ = ["CONTENT_TYPE", "exposition"]
+
+Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
+"""Type of a metric. The names of counters end in `_total`, which `CounterMetricFamily` appends."""
+OfStep = tuple[str, Family, str, Callable[[StepTaken], float | None]]
+"""A metric of a step: name, type, help text, and function that returns its value or None."""
+OfJob = tuple[str, Family, str, Callable[[ControlledJob], float | None]]
 """A metric of a job, in the same form."""
 
 
 def exposition(jobs: Iterable[ControlledJob], *, taken: int, refused: int) -> str:
-    """Return the exposition text: all metrics of each job, and three of the service.
+    """Return the metrics in Prometheus' text format (`CONTENT_TYPE`): all metrics of each job, and three of the service.
 
     Args:
         jobs: All jobs.
         taken: Messages accepted since the service started.
         refused: Messages and connections refused since then.
     """
-    known = sorted(jobs, key=lambda job: job.name)
-    lines = [
-        *_family("oppa_jobs", "gauge", "Jobs that the service knows.", {"": len(known)}),
-        *_family("oppa_messages_total", "counter", "Messages taken in since the service began.", {"": taken}),
-        *_family("oppa_refused_total", "counter", "Messages and connections that were refused.", {"": refused}),
-    ]
-    for name, kind, about, of_job in _OF_JOB:
-        lines += _family(f"oppa_job_{name}", kind, about, {_label(job): of_job(job) for job in known})
-    for name, kind, about, of_step in _OF_STEP:
-        lines += _family(f"oppa_job_{name}", kind, about, {_label(job): of_step(job.last) for job in known if job.last is not None})
-    return "\n".join(lines) + "\n"
+    registry = CollectorRegistry()
+    registry.register(_Service(jobs, taken=taken, refused=refused))
+    return generate_latest(registry).decode()
+
+
+class _Service(Collector):
+    """Collects the metrics of a service."""
+
+    def __init__(self, jobs: Iterable[ControlledJob], *, taken: int, refused: int) -> None:
+        self._jobs = sorted(jobs, key=lambda job: job.name)
+        self._taken, self._refused = taken, refused
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric that has a value."""
+        yield GaugeMetricFamily("oppa_jobs", "Number of jobs that are connected or were before.", len(self._jobs))
+        yield CounterMetricFamily("oppa_messages", "Number of messages accepted since the service started.", self._taken)
+        yield CounterMetricFamily("oppa_refused", "Number of messages and connections refused since the service started.", self._refused)
+        for name, kind, about, of_job in _OF_JOB:
+            yield from _of_jobs(kind(f"oppa_job_{name}", about, labels=["job"]), [(job, of_job(job)) for job in self._jobs])
+        for name, kind, about, of_step in _OF_STEP:
+            values = [(job, of_step(job.last)) for job in self._jobs if job.last is not None]
+            yield from _of_jobs(kind(f"oppa_job_{name}", about, labels=["job"]), values)
+
+
+def _of_jobs(family: CounterMetricFamily | GaugeMetricFamily, values: Iterable[tuple[ControlledJob, float | None]]) -> Iterator[Metric]:
+    """Yield a metric with its values; nothing if no job has one."""
+    for job, value in values:
+        if value is not None:
+            family.add_metric([job.name], value)
+    if family.samples:
+        yield family
 
 
 def _goodput(job: ControlledJob) -> float | None:
@@ -37,27 +66,26 @@ def _goodput(job: ControlledJob) -> float | None:
 
 
 _OF_STEP: tuple[OfStep, ...] = (
-    ("steps", "counter", "Optimizer steps taken.", lambda step: step.step + 1),
-    ("samples", "counter", "Samples seen.", lambda step: step.samples),
-    ("global_batch", "gauge", "Sequences in an optimizer step.", lambda step: step.configuration.global_batch),
-    ("loss", "gauge", "Training loss of the last step.", lambda step: step.loss),
-    ("noise_scale", "gauge", "Gradient noise scale, sequences.", lambda step: step.noise_scale),
-    ("step_time_seconds", "gauge", "Of the last step.", lambda step: step.step_time_s),
+    ("steps", CounterMetricFamily, "Number of optimizer steps.", lambda step: step.step + 1),
+    ("samples", CounterMetricFamily, "Number of samples in these steps.", lambda step: step.samples),
+    ("global_batch", GaugeMetricFamily, "Sequences in an optimizer step.", lambda step: step.configuration.global_batch),
+    ("loss", GaugeMetricFamily, "Training loss of the last step.", lambda step: step.loss),
+    ("noise_scale", GaugeMetricFamily, "Gradient noise scale of the last step, in sequences.", lambda step: step.noise_scale),
+    ("step_time_seconds", GaugeMetricFamily, "Duration of the last step, in seconds.", lambda step: step.step_time_s),
 )
 _OF_JOB: tuple[OfJob, ...] = (
-    ("changes", "counter", "Changes of batch size and layout.", lambda job: job.changes),
-    ("gain", "gauge", "Of what staying would have been worth.", lambda job: job.controller.worth.gain),
-    ("regret", "gauge", "Of what the best at each step would have been worth.", lambda job: job.controller.worth.regret),
-    ("goodput", "gauge", "Throughput times statistical efficiency (COPUS eq. 7).", _goodput),
+    ("changes", CounterMetricFamily, "Number of changes of batch size or layout.", lambda job: job.changes),
+    (
+        "gain",
+        GaugeMetricFamily,
+        "Relative gain of goodput over a job that keeps its first configuration.",
+        lambda job: job.controller.worth.gain,
+    ),
+    (
+        "regret",
+        GaugeMetricFamily,
+        "Relative shortfall of goodput from the best configurations of the table.",
+        lambda job: job.controller.worth.regret,
+    ),
+    ("goodput", GaugeMetricFamily, "Throughput times statistical efficiency (COPUS eq. 7), in samples per second.", _goodput),
 )
-
-
-def _family(name: str, kind: str, about: str, values: Mapping[str, float | None]) -> list[str]:
-    """Return the lines of a metric; empty if no job has a value."""
-    known = [f"{name}{label} {value!r}" for label, value in values.items() if value is not None]
-    return [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *known] if known else []
-
-
-def _label(job: ControlledJob) -> str:
-    """Return the label of a job; its name needs no escaping (`protocol.messages.NAME`)."""
-    return f'{{job="{job.name}"}}'

@@ -33,7 +33,7 @@ from oppa.control.controller import Controller
 from oppa.control.service.job import ControlledJob
 from oppa.control.service.journal import Journal
 from oppa.control.service.live_feed import answer_watcher
-from oppa.control.service.metrics import exposition
+from oppa.control.service.metrics import CONTENT_TYPE, exposition
 from oppa.control.service.page import page, policy_of_page
 from oppa.control.service.tokens import Tokens
 from oppa.errors import ProtocolError
@@ -146,7 +146,8 @@ class Service:
         if request.path == "/metrics":
             if not self.tokens.is_of_watcher(_bearer(request)):
                 return self._refusal(http.HTTPStatus.UNAUTHORIZED, "the watcher's token is wanted")
-            return _answer(http.HTTPStatus.OK, exposition(self.jobs.values(), taken=self.taken, refused=self.refused))
+            metrics = exposition(self.jobs.values(), taken=self.taken, refused=self.refused)
+            return _answer(http.HTTPStatus.OK, metrics, kind=CONTENT_TYPE)
         if match := _JOB.fullmatch(request.path):
             if origins or not self.tokens.is_of_job(_bearer(request), match[1]):
                 return self._refusal(http.HTTPStatus.UNAUTHORIZED, f"the token of `{match[1]}` is wanted")

@@ -7,11 +7,10 @@ the file can derive tokens themselves.
 import contextlib
 import hashlib
 import hmac
-import os
 import secrets
 from pathlib import Path
 
-from oppa.atomic_write import sync, write_private
+from oppa.atomic_write import write_atomically
 from oppa.errors import EnvironmentLackingError, InputError
 
 SECRET = "secret"
@@ -36,7 +35,7 @@ class Tokens:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with contextlib.suppress(FileExistsError):
-                _make(path)
+                write_atomically(path, secrets.token_bytes(_BYTES), private=True, exclusive=True)
             mode, secret = path.stat().st_mode & 0o777, path.read_bytes()
         except OSError as error:
             raise EnvironmentLackingError(f"`{path}` cannot be used: {error.strerror}", hint="name another folder") from None
@@ -64,18 +63,3 @@ class Tokens:
 
     def _derived(self, purpose: str) -> str:
         return hmac.new(self._secret, purpose.encode(), hashlib.sha256).hexdigest()
-
-
-def _make(path: Path) -> None:
-    """Create a secret atomically: the file is complete as soon as it is visible.
-
-    Raises:
-        FileExistsError: if there is one.
-    """
-    draft = path.with_name(f".{SECRET}.{os.getpid()}")
-    write_private(draft, secrets.token_bytes(_BYTES))
-    try:
-        os.link(draft, path)  # fails if another process was first
-    finally:
-        draft.unlink()
-    sync(path.parent)

@@ -1,16 +1,34 @@
-"""Emulated hosts as a host pool; `oppa emulate` lists them in the variable OPPA_NETLAB."""
+"""Emulated hosts as a launcher and as a host pool; `oppa emulate` lists them in the variable OPPA_NETLAB."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Self
 
 from oppa.errors import EnvironmentLackingError
 from oppa.launchers.agent import HOST, AgentTask
+from oppa.launchers.provider import Backend, HostRequest, WaitingTuner, require_one_trial
 from oppa.problem.allocation import read_netlab
 from oppa.problem.cluster import Cluster
 from oppa.trials.device_lock import exclusive
 from oppa.trials.trial_folder import TrialSpec
+
+
+class EmulatedProvider:
+    """Provides the hosts of a netlab; the launcher `netlab`."""
+
+    options = ()
+
+    def require(self, request: HostRequest) -> None:
+        """Refuse more hosts or ranks than `oppa emulate` has, and parallel trials."""
+        require_one_trial(request)
+        require_hosts(request.cluster)
+
+    @contextlib.contextmanager
+    def open(self, request: HostRequest, tuner: WaitingTuner) -> Iterator[Backend]:
+        """Yield the emulated hosts, which are never waited for."""
+        yield Backend(place=EmulatedHostPool.of(request.cluster))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

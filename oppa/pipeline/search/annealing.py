@@ -1,4 +1,4 @@
-"""Improve a schedule by simulated annealing: a node moves a few places up or down its rank's list (Kirkpatrick et al. 1983).
+"""Improve a schedule by simulated annealing: an action moves a few places up or down its rank's list (Kirkpatrick et al. 1983).
 
 A longer schedule is accepted with a probability that falls with the increase, and with time. Lists that exceed a limit are skipped.
 """
@@ -11,7 +11,7 @@ from oppa.pipeline.search.makespan import ENDLESS, Makespan, makespan
 from oppa.pipeline.search.task import Lists, ScheduleTask
 
 HOPS = (1, 1, 1, 2, 3, 5, 8)
-"""Distances that a node moves, each equally likely."""
+"""Distances that an action moves, each equally likely."""
 TIES = 1e-3
 """Weight of the sum of all spans against the longest span; it guides the search among schedules of equal length."""
 
@@ -46,13 +46,13 @@ def anneal(task: ScheduleTask, lists: Lists, *, moves: int, heat: float, draws: 
 
 
 def _moved(lists: list[list[int]], draws: np.random.Generator) -> tuple[int, list[int]]:
-    """Return a random rank, and its list with one node moved."""
+    """Return a random rank, and its list with one action moved."""
     rank = int(draws.integers(len(lists)))
     codes = list(lists[rank])
     here = int(draws.integers(len(codes)))
     hop = HOPS[int(draws.integers(len(HOPS)))] * (1 if draws.random() < 0.5 else -1)
-    node = codes.pop(here)
-    codes.insert(min(max(here + hop, 0), len(codes)), node)
+    moved = codes.pop(here)
+    codes.insert(min(max(here + hop, 0), len(codes)), moved)
     return rank, codes
 
 

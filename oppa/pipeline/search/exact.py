@@ -1,7 +1,7 @@
-"""Prove the minimum of the longest span by constraint programming (OR-Tools' CP-SAT), for graphs of about a hundred nodes.
+"""Prove the minimum of the longest span by constraint programming (OR-Tools' CP-SAT), for graphs of about a hundred actions.
 
-A node is an interval. Intervals of one rank do not overlap, and the memory that they hold is a reservoir. The solver requires small whole
-numbers. Times and memory are counted in their greatest common divisor if they have one, else in steps that are small against the total.
+An action is an interval. Intervals of one rank do not overlap, and the memory that they hold is a reservoir. The solver requires small
+whole numbers. Times and memory are counted in their greatest common divisor if they have one, else in small steps.
 """
 
 import dataclasses
@@ -95,7 +95,7 @@ class _Program:
         for code, starts in enumerate(self._starts):
             for turn, start in enumerate(starts):
                 found[self.task.rank_of[code]].append((solver.value(start), turn, code))
-        return [[code for _, _, code in sorted(nodes)] for nodes in found]
+        return [[code for _, _, code in sorted(intervals)] for intervals in found]
 
     def _keep_dependencies(self) -> None:
         for code, starts in enumerate(self._starts):

@@ -28,11 +28,11 @@ KEPT = 4
 ROUNDS = 8
 """Number of rounds of annealing."""
 NODES = 12_000_000
-"""Number of nodes that the whole search visits; it takes some seconds."""
+"""Number of actions that the whole search visits; it takes some seconds."""
 TRIES, MOVES = 2_000, 15_000
 """Largest number of rules that are tried, and of moves in a round of annealing.
 
-They bound the search of small pipelines, whose number of nodes would allow more than helps.
+They bound the search of small pipelines, whose number of actions would allow more than helps.
 """
 
 Enough = Callable[[], bool]
@@ -50,7 +50,7 @@ def heuristic(task: ScheduleTask, *, seed: int = 0, nodes: int = NODES, enough: 
     """Return the best schedule found.
 
     Args:
-        nodes: Number of nodes to visit.
+        nodes: Number of actions to visit.
         enough: Returns True to end the search; called between schedules, and between rounds of annealing.
     """
     looks = nodes // task.size

@@ -14,11 +14,11 @@ from oppa.pipeline.search.makespan import makespan
 from oppa.pipeline.search.task import ScheduleTask
 
 SMALL = 128
-"""Largest number of nodes of a graph that constraint programming searches, too."""
+"""Largest number of actions of a graph that constraint programming searches, too."""
 PROVING_S = 10.0
 """Default time limit of a proof, in seconds."""
 GLANCE = 8
-"""Factor by which a first, short search of a variant visits fewer nodes than the full search."""
+"""Factor by which a first, short search of a variant visits fewer actions than the full search."""
 PROMISING = 1.05
 """Variants whose first search is longer than the best by more than this factor are dropped."""
 
@@ -73,7 +73,7 @@ def search(
         shapes: Shapes to choose from.
         limit: Memory limit of each rank, in units of what a forward pass leaves on a rank; one for all, or shape (p,).
         recompute: Ranks may recompute activations if that is faster than having fewer in memory.
-        nodes: Number of nodes that the full search of a variant visits.
+        nodes: Number of actions that the full search of a variant visits.
         proving_s: Time limit of a proof for small graphs; 0 disables it.
         seed: Seed of the random choices.
 
@@ -107,7 +107,10 @@ def _variants(shapes: Sequence[PipelineShape], limits: Sequence[float], *, recom
 
 def _tasks(costs: Costs, variants: Iterator[PipelineVariant], limits: Sequence[float]) -> dict[PipelineVariant, ScheduleTask]:
     """Return the tasks of the variants that can keep the limits; raises InputError if none can."""
-    tasks, refusal = dict[PipelineVariant, ScheduleTask](), InputError("nothing to search", hint="name at least one number of chunks")
+    tasks, refusal = (
+        dict[PipelineVariant, ScheduleTask](),
+        InputError("there is no pipeline to search", hint="name at least one number of chunks"),
+    )
     for variant in variants:
         try:
             tasks[variant] = ScheduleTask(

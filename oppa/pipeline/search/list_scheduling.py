@@ -1,4 +1,4 @@
-"""Build a schedule node by node in the order of time, by rules that each rank follows.
+"""Build a schedule action by action in the order of time, by rules that each rank follows.
 
 A free rank takes the first of these that is possible:
     1. a backward pass that has arrived

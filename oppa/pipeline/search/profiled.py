@@ -40,7 +40,7 @@ def choose(
     Args:
         limit_bytes: Memory limit of a device; None means no limit.
         stages: Parts of each stage; shared evenly by default.
-        nodes: Number of nodes to visit.
+        nodes: Number of actions to visit.
         enough: Returns True to end the search and take the best so far.
 
     Raises:
@@ -53,7 +53,9 @@ def choose(
         if limit_bytes is None or prediction.peak_bytes <= limit_bytes:
             found.append(Chosen(schedule=schedule, name=name, prediction=prediction))
     if not found:
-        raise InputError("no order of this pipeline is predicted to fit", hint="use more stages, smaller micro-batches, or recompute")
+        raise InputError(
+            "no schedule of this pipeline is predicted to fit", hint="use more stages or smaller micro-batches, or recompute activations"
+        )
     return min(found, key=lambda each: each.prediction.step_s)
 
 

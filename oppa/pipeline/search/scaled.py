@@ -15,7 +15,7 @@ from oppa.pipeline.search.profiled import choose
 from oppa.pipeline.stage_layout import Stages
 
 NODES = 1_000_000
-"""Number of nodes that the search for one schedule visits; it takes seconds."""
+"""Number of actions that the search for one schedule visits; it takes seconds."""
 CLOSEST = 4
 """Largest number of pipelines that are searched on one number of devices."""
 
@@ -30,7 +30,7 @@ def searched(
 
     Args:
         replicas: Allowed values of dp; None allows any.
-        nodes: Number of nodes to visit for each pipeline.
+        nodes: Number of actions to visit for each pipeline.
         enough: Returns True to end the search. The first pipeline that fits is yielded even then, with its fastest schedule so far.
     """
     best_s, tried = float("inf"), 0

@@ -1,10 +1,10 @@
-"""Define the input of a search: times and memory of every node, and the memory limit of each rank.
+"""Define the input of a search: times and memory of every action, and the memory limit of each rank.
 
 Notation:
     code    kind S + stage, as in `oppa.pipeline.graph`; a value for each code has shape (3 S,)
-    lists   for each rank the codes of its nodes, in its order
+    lists   for each rank the codes of its actions, in its order
 
-Nodes of one code take the micro-batches in turn, so lists of codes describe a schedule. No better schedule is lost: micro-batches are
+Actions of one code take the micro-batches in turn, so lists of codes describe a schedule. No better schedule is lost: micro-batches are
 alike, so two that are out of turn can be exchanged, and nothing ends later.
 """
 
@@ -42,7 +42,7 @@ class ScheduleTask:
         for rank, limit in enumerate(self.limits):
             if (least := sum(self.held[stage] for stage in self.stages_of[rank]) + self.working[rank]) > limit + TOLERANCE:
                 hint = f"one micro-batch at a time needs {least:g}: allow that much, recompute activations, or use more stages"
-                raise InputError(f"no order keeps rank {rank} within a memory limit of {limit:g}", hint=hint)
+                raise InputError(f"no schedule keeps rank {rank} within a memory limit of {limit:g}", hint=hint)
 
     @functools.cached_property
     def stages_of(self) -> list[list[int]]:
@@ -56,7 +56,7 @@ class ScheduleTask:
 
     @functools.cached_property
     def durations_s(self) -> list[float]:
-        """Return the seconds of a node of each code, shape (3 S,)."""
+        """Return the seconds of an action of each code, shape (3 S,)."""
         return [*self.times.forward_s, *self.times.backward_s, *self.times.weight_s]
 
     @functools.cached_property
@@ -76,7 +76,7 @@ class ScheduleTask:
 
     @functools.cached_property
     def lags_s(self) -> list[float]:
-        """Return the seconds from the end of the node that each code needs to the arrival of its result, shape (3 S,)."""
+        """Return the seconds from the end of the action that each code needs to the arrival of its result, shape (3 S,)."""
         stages = self.shape.stages
         between = list(self.times.transfer_s) or [0.0] * (stages - 1)
         moved = [between[i] if self.rank_of[i] != self.rank_of[i + 1] else 0.0 for i in range(stages - 1)]
@@ -89,7 +89,7 @@ class ScheduleTask:
 
     @functools.cached_property
     def changes(self) -> list[float]:
-        """Return the change of its rank's memory by a node of each code, shape (3 S,)."""
+        """Return the change of its rank's memory by an action of each code, shape (3 S,)."""
         kept = list(self.footprint.for_weights) or [0.0] * self.shape.stages
         return [*self.held, *(left - held for left, held in zip(kept, self.held, strict=True)), *(-left for left in kept)]
 
@@ -107,11 +107,11 @@ class ScheduleTask:
 
     @property
     def size(self) -> int:
-        """Return the number of nodes."""
+        """Return the number of actions."""
         return 3 * self.shape.stages * self.shape.micro_batches
 
     def code(self, action: Action) -> int:
-        """Return the code of a node."""
+        """Return the code of an action."""
         return action.kind * self.shape.stages + action.stage
 
     def fits(self, rank: int, codes: Sequence[int]) -> bool:
@@ -128,7 +128,7 @@ class ScheduleTask:
 
     def schedule(self, lists: Lists) -> Schedule:
         """Return the schedule that lists of codes describe."""
-        return Schedule(shape=self.shape, split=True, ranks=tuple(tuple(self._nodes(codes)) for codes in lists))
+        return Schedule(shape=self.shape, split=True, ranks=tuple(tuple(self._actions(codes)) for codes in lists))
 
     def tidy(self, lists: Lists) -> list[list[int]]:
         """Return the lists with weights' gradients that take no time moved right after their backward passes, which compute them."""
@@ -137,18 +137,18 @@ class ScheduleTask:
         tidied = []
         for codes in lists:
             kept = [code for code in codes if code < 2 * stages or code - 2 * stages not in at_once]
-            behind = [(code, code + stages) if code >= stages and code - stages in at_once else (code,) for code in kept]
-            tidied.append([code for pair in behind for code in pair])
+            pairs = [(code, code + stages) if code >= stages and code - stages in at_once else (code,) for code in kept]
+            tidied.append([code for pair in pairs for code in pair])
         return tidied
 
-    def _nodes(self, codes: Sequence[int]) -> list[Action]:
+    def _actions(self, codes: Sequence[int]) -> list[Action]:
         turns: collections.Counter[int] = collections.Counter()
-        nodes = []
+        actions = []
         for code in codes:
             kind, stage = divmod(code, self.shape.stages)
-            nodes.append(Action(kind, stage, turns[code]))
+            actions.append(Action(kind, stage, turns[code]))
             turns[code] += 1
-        return nodes
+        return actions
 
 
 def lists_of(schedule: Schedule) -> list[list[int]]:

@@ -1,4 +1,4 @@
-// A click on a heading of the table of trials sorts by its column; another click turns the order around.
+// A click on a column heading sorts the table of trials; another click reverses the order.
 for (const table of document.querySelectorAll("table.sortable")) {
   table.querySelectorAll("thead th").forEach((heading, column) => {
     const button = document.createElement("button");

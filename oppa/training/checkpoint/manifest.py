@@ -76,14 +76,16 @@ class Manifest:
             version, expected, body = values["version"], values["sha256"], values["checkpoint"]
         except FileNotFoundError:
             raise CheckpointError(
-                f"`{folder}` is no checkpoint: it has no `{MANIFEST}`", hint="name a folder that a run has saved"
+                f"`{folder}` is not a checkpoint: it has no `{MANIFEST}`", hint="name a folder that a run has saved"
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise damaged(folder / MANIFEST, str(error)) from error
         if version != VERSION:
-            raise CheckpointError(f"`{folder}` has format {version}", hint=f"this version of oppa reads format {VERSION}")
+            raise CheckpointError(
+                f"`{folder}` has format {version}, but this version of oppa reads {VERSION}", hint="use the version of oppa that wrote it"
+            )
         if _digest(body) != expected:
-            raise damaged(folder / MANIFEST, "it does not say what was written")
+            raise damaged(folder / MANIFEST, "it was changed after it was written")
         manifest = cls(**{**body, "pieces": tuple(map(Saved.from_dict, body["pieces"]))})
         manifest._require_files(folder)
         return manifest
@@ -105,14 +107,14 @@ class Manifest:
         for name, value in dataclasses.asdict(model).items():
             if name not in _ELSEWHERE and self.model.get(name) != value:
                 raise CheckpointError(
-                    f"the checkpoint is of another model: `{name} = {self.model.get(name)}`, not {value}",
+                    f"the checkpoint is for another model: `{name} = {self.model.get(name)}`, not {value}",
                     hint=f"set `{name} = {self.model.get(name)}` in `[model]`, or name another checkpoint",
                 )
 
 
 def damaged(path: Path, why: str) -> CheckpointError:
     """Return the error for a damaged file."""
-    return CheckpointError(f"`{path}` is damaged: {why}", hint="go on from another checkpoint")
+    return CheckpointError(f"`{path}` is damaged: {why}", hint="resume from another checkpoint")
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -61,8 +61,8 @@ def _together(mesh: Mesh) -> Iterator[None]:
     failures = torch.tensor(float(failure is not None), device=mesh.device)
     dist.all_reduce(failures)
     if isinstance(failure, OSError):
-        raise CheckpointError(f"rank {mesh.rank} cannot read or write it: {failure}", hint="look at the disk") from failure
+        raise CheckpointError(f"rank {mesh.rank} cannot read or write it: {failure}", hint="check the disk") from failure
     if failure is not None:
         raise failure
     if failures:
-        raise CheckpointError(f"{int(failures)} other ranks failed", hint="see what they say")
+        raise CheckpointError(f"{int(failures)} other ranks cannot read or write it", hint="read the errors of those ranks")

@@ -43,7 +43,7 @@ def begin(folder: Path) -> None:
         CheckpointError: if `folder` exists.
     """
     if folder.exists():
-        raise CheckpointError(f"`{folder}` is there already", hint="a checkpoint is never overwritten: name another folder, or remove it")
+        raise CheckpointError(f"`{folder}` exists already", hint="name another folder, or remove it: a checkpoint is never overwritten")
     shutil.rmtree(draft_of(folder), ignore_errors=True)
     draft_of(folder).mkdir(parents=True)
 
@@ -121,7 +121,7 @@ def load(folder: Path, manifest: Manifest, wanted: State) -> None:
                     filled[piece.key] += elements(both)
     for key, boxes in wanted.items():
         if filled[key] != sum(elements(box) for box, _ in boxes):
-            raise CheckpointError(f"`{folder}` has not all of `{key.name}` ({key.kind})", hint="the checkpoint is of another model")
+            raise CheckpointError(f"`{folder}` does not have all of `{key.name}` ({key.kind})", hint="name a checkpoint of this model")
 
 
 def draft_of(folder: Path) -> Path:
@@ -147,7 +147,7 @@ def _verified(file: Path, pieces: list[Saved]) -> Iterator[tuple[Saved, Tensor]]
             for piece in pieces:
                 tensor = opened.get_tensor(piece.name)
                 if sha256_of(tensor) != piece.sha256 or tensor.shape != tuple(map(len, piece.box)):
-                    raise damaged(file, f"`{piece.name}` is not what was written")
+                    raise damaged(file, f"`{piece.name}` was changed after it was written")
                 yield piece, tensor
     except SafetensorError as error:
         raise damaged(file, str(error)) from error

@@ -72,7 +72,9 @@ def _file() -> Path:
     """Return the package's file of digits without an import, which would take each rank of a trial seconds and start threads."""
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
-        raise EnvironmentLackingError("a ViT is trained on scikit-learn's digits", hint="pip install scikit-learn")
+        raise EnvironmentLackingError(
+            "a ViT needs scikit-learn's digits, which are not installed", hint="install them: `pip install scikit-learn`"
+        )
     return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
 
 

@@ -26,7 +26,7 @@ class UserData:
 
     def validation(self, numbers: range) -> Batch:
         """Raise AssertionError, because no samples are held out."""
-        raise AssertionError("nothing is held out")
+        raise AssertionError("no samples are held out")
 
 
 def source_of(spec: TrialSpec, held_out: int = 0) -> Source:
@@ -41,8 +41,8 @@ def source_of(spec: TrialSpec, held_out: int = 0) -> Source:
     model, seed = spec.model, spec.training.seed
     if model.entry_point and hasattr(parts := parts_of(model), "batch"):
         if held_out:
-            hint = "leave `validation` out: such a module decides for itself what it is trained on"
-            raise InputError(f"`validation = {held_out}`, but the module brings its own data along", hint=hint)
+            hint = "leave out `validation`: the module chooses its own data"
+            raise InputError(f"`validation = {held_out}`, but the user module provides its own data", hint=hint)
         return UserData(parts)
     if model.patch:
         return Digits.load(model, seed=seed, held_out=held_out)

@@ -29,7 +29,9 @@ class Text:
         self._ends = list(itertools.accumulate(sizes[file] for file in self._files))
         for file in self._files:
             if not os.access(file, os.R_OK):
-                raise InputError(f"the corpus has a file that cannot be read: `{file}`", hint="make it readable, or move it elsewhere")
+                raise InputError(
+                    f"the corpus has a file that cannot be read: `{file}`", hint="make it readable, or move it out of the corpus"
+                )
 
     def __len__(self) -> int:
         """Return the number of bytes."""

@@ -56,10 +56,12 @@ def parts_of(model: Model) -> Parts:
         entry: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise InputError(
-            f"`entry_point = {module}:{name}` is not there: {error}", hint=f"put it where `{folder}` is imported from"
+            f"`entry_point = {module}:{name}` cannot be imported: {error}", hint=f"make it importable from `{folder}`"
         ) from error
     parts: Parts = entry(model)
     for method in ("embed", "block", "head", "loss"):
         if not hasattr(parts, method):
-            raise InputError(f"`entry_point = {module}:{name}` has no `{method}`", hint="see oppa/training/parallel/user_stages.py")
+            raise InputError(
+                f"`entry_point = {module}:{name}` has no `{method}`", hint="define it, as oppa/training/parallel/user_stages.py shows"
+            )
     return parts

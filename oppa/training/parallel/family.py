@@ -27,7 +27,7 @@ class Family(Protocol):
         ...
 
     def boundary(self, part: int) -> Tensor:
-        """Return the input of a part for a micro-batch, on the meta device; the number of parts stands for the model's output."""
+        """Return the input of a part for a micro-batch, on the meta device; the number of parts refers to the model's output."""
         ...
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:

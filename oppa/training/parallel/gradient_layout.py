@@ -66,7 +66,9 @@ def layout_of(model: nn.Module) -> GradientLayout:
         return GradientLayout(parts=[(model, dict.fromkeys(named, GradientPlacement()))], device=device)
     mesh = sharded[0].device_mesh
     if not isinstance(model, FSDPModule) or mesh.ndim > 1 or len(sharded) < len(named):
-        raise InputError("the model is neither behind DDP nor all behind FSDP2 on one mesh dimension", hint="call `fully_shard(model)`")
+        raise InputError(
+            "the model is neither wrapped in DDP nor entirely in FSDP2 on one mesh dimension", hint="call `fully_shard(model)`"
+        )
     size = mesh.size()
     return GradientLayout(parts=[(model, dict.fromkeys(named, GradientPlacement()))], device=device, group=mesh.get_group(), replicas=size)
 

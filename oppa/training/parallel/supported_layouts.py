@@ -54,13 +54,13 @@ def require_divisible(model: Model, tp: int) -> None:
         if getattr(model, name) % tp:
             raise InputError(f"`tp = {tp}` does not divide `{name} = {getattr(model, name)}`", hint="use a smaller tp")
     if model.hidden % (2 * model.heads) and not model.learned_positions:
-        raise InputError(f"`hidden = {model.hidden}` is no even number per head of `heads = {model.heads}`", hint="use another hidden")
+        raise InputError(f"`hidden = {model.hidden}` is not an even number per head of `heads = {model.heads}`", hint="use another hidden")
 
 
 def _own_rules(configuration: Configuration) -> dict[str, bool]:
     return {
-        "a module of one's own needs tp == 1: nobody knows how it is cut": configuration.tp == 1,
-        "a module of one's own needs recompute 'none' or 'full': nobody knows its attention": configuration.recompute != "selective",
+        "a user module needs tp == 1: oppa cannot shard its layers": configuration.tp == 1,
+        "a user module needs recompute 'none' or 'full': oppa cannot separate its attention": configuration.recompute != "selective",
     }
 
 
@@ -68,7 +68,8 @@ def _image_rules(model: Model) -> dict[str, bool]:
     return {
         "a ViT needs causal == false: its class token comes first": not model.causal,
         "a ViT needs tied == false and token_types == 0: it has no tokens": not model.tied and not model.token_types,
-        "a ViT needs a seq_len of a square and 1: patches and the class token": math.isqrt(model.seq_len - 1) ** 2 == model.seq_len - 1,
+        "a ViT needs a seq_len of a square number plus 1: patches and the class token": math.isqrt(model.seq_len - 1) ** 2
+        == model.seq_len - 1,
     }
 
 
@@ -76,7 +77,7 @@ def _expert_rules(model: Model, configuration: Configuration) -> dict[str, bool]
     return {
         "ep must divide experts": model.experts % configuration.ep == 0,
         "ep must divide dp: experts are spread over data-parallel ranks": configuration.dp % configuration.ep == 0,
-        "a module of one's own needs ep == 1: nobody knows its experts": configuration.ep == 1 or not model.entry_point,
+        "a user module needs ep == 1: oppa cannot separate its experts": configuration.ep == 1 or not model.entry_point,
     }
 
 
@@ -135,16 +136,18 @@ def require_shareable(model: Model, configuration: Configuration, local_batches:
     """
     alone = configuration.tp == configuration.pp == configuration.ep == configuration.model_chunks == 1
     rules = {
-        "a mixture of experts needs even ones: it balances its experts over micro-batches that count alike": model.experts == 1,
-        "local batches need tp == pp == ep == 1 and zero_stage <= 1: elsewhere workers must run as many micro-batches": alone
+        "a mixture of experts needs equal local batches: it balances its experts over micro-batches of equal weight": model.experts == 1,
+        "local batches need tp == pp == ep == 1 and zero_stage <= 1: otherwise all workers must run the same number of micro-batches": alone
         and configuration.zero_stage <= 1,
-        "give one for each of the dp workers": len(local_batches) == configuration.dp,
-        "each worker needs a sample": min(local_batches, default=0) > 0,
-        "they add up to global_batch": sum(local_batches) == configuration.global_batch,
+        "give one local batch for each of the dp workers": len(local_batches) == configuration.dp,
+        "give each worker at least one sample": min(local_batches, default=0) > 0,
+        "local batches must add up to global_batch": sum(local_batches) == configuration.global_batch,
     }
     for rule, holds in rules.items():
         if not holds:
-            raise InputError(f"`{configuration.id}` cannot share out {configuration.global_batch} as {list(local_batches)}", hint=rule)
+            raise InputError(
+                f"`{configuration.id}` cannot divide {configuration.global_batch} samples into {list(local_batches)}", hint=rule
+            )
 
 
 def splits_backward(configuration: Configuration) -> bool:

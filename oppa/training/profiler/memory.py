@@ -208,10 +208,10 @@ def ran_out_of_memory(error: BaseException) -> bool:
 def allocation_failure(error: BaseException) -> str:
     """Return a short description of the failed allocation, from the root cause of `error`."""
     *_, root = _chain(error)
-    asked = re.search(r"allocate (?:(\d+) bytes|([\d.]+ \w+))", str(root))
-    if asked is None:
+    size = re.search(r"allocate (?:(\d+) bytes|([\d.]+ \w+))", str(root))
+    if size is None:
         return "an allocation failed"
-    return f"cannot allocate {format_bytes(int(asked[1])) if asked[1] else asked[2]}"
+    return f"cannot allocate {format_bytes(int(size[1])) if size[1] else size[2]}"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -67,8 +67,8 @@ class PassRecorder:
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], parts: Sequence[range], device: torch.device) -> None:
-        self._behind = parts[-1].stop - 1
-        self._stages = {number: _Stage(module, parts[number], self._behind) for number, module in stages.items()}
+        self._last_part = parts[-1].stop - 1
+        self._stages = {number: _Stage(module, parts[number], self._last_part) for number, module in stages.items()}
         self._clock = clock_of(device)
         self._reached = self._clock()
         self._marks: list[_Mark] = []
@@ -198,12 +198,12 @@ class PassRecorder:
 class _Stage:
     """The parts of a stage, the numbers of its blocks, and the number of weights of each part."""
 
-    def __init__(self, module: nn.Module, parts: range, behind: int) -> None:
+    def __init__(self, module: nn.Module, parts: range, last_part: int) -> None:
         self.parts = parts
         self.blocks = [int(name) for name, _ in _blocks(module)]
         self.sizes = collections.Counter[int]()
         for name, parameter in module.named_parameters():
-            self.sizes[part_of(name, behind - 1)] += parameter.numel()
+            self.sizes[part_of(name, last_part - 1)] += parameter.numel()
 
 
 def part_of(name: str, layers: int) -> int:

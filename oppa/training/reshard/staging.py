@@ -70,7 +70,7 @@ def stage(replica: Replica, spec: TrialSpec, mesh: Mesh) -> Staged:
 def agreed_steps(replica: Replica, mesh: Mesh) -> int:
     """Return the optimizer steps taken, as the maximum over ranks: under ZeRO-1, ranks that update no parameter have no count."""
     states = [state for optimizer in _updating(replica) for state in optimizer.state.values() if state]
-    steps = [state.get("step", 1.0) for state in states]  # SGD has no count: 1 stands for any number of steps
+    steps = [state.get("step", 1.0) for state in states]  # SGD has no count: 1 means any number of steps
     most = torch.tensor(max(map(float, steps), default=0.0), device=mesh.device)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return int(most)

@@ -171,7 +171,7 @@ class Attempt:
         assert self._ledger is not None
         failure = f"no checkpoint from before step {step} is kept"
         self._ledger.write("not_rolled_back", time=time.time(), step=run.steps, samples=run.samples, failure=failure)
-        _log.warning("the loss stays as it is: %s", failure)
+        _log.warning("the weights were not restored: %s", failure)
         return ""
 
     def _note(self, step: Step, run: TrainingRun) -> None:
@@ -248,7 +248,7 @@ class Attempt:
             self._not_finite = 0
         if self._not_finite >= PATIENCE:
             message = f"gradients were not finite for {PATIENCE} steps in a row, the last of them step {step.number}; no weight was changed"
-            raise TrainingError(message, hint="lower the learning rate, or look at the data of these steps")
+            raise TrainingError(message, hint="lower the learning rate, or check the data of these steps")
 
     def _follow(self, directive: Directive, run: TrainingRun) -> None:
         if directive.back_to:
@@ -337,7 +337,7 @@ class Attempt:
         except CheckpointError as error:
             if must:
                 raise
-            _log.warning("no checkpoint: %s", error.message)
+            _log.warning("the checkpoint was not saved: %s", error.message)
             return
         if self._ledger is not None:
             self._ledger.write(

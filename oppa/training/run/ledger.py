@@ -144,10 +144,12 @@ def _parsed(folder: Path, texts: Sequence[bytes]) -> list[Line]:
         lines = [json.loads(text) for text in texts]
         for line in lines:
             if not isinstance(line, dict) or "event" not in line:
-                raise ValueError(f"`{line}` is no event")
+                raise ValueError(f"`{line}` is not an event")
         return lines
     except ValueError as error:
-        raise CheckpointError(f"`{folder / FILE}` is damaged: {error}", hint="the checkpoints beside it are not: move it away") from None
+        raise CheckpointError(
+            f"`{folder / FILE}` is damaged: {error}", hint="move this file away: the checkpoints in the folder are intact"
+        ) from None
 
 
 def standing(lines: Iterable[Line]) -> list[Line]:
@@ -174,14 +176,14 @@ def require_whole(lines: Sequence[Line], checksum: Checksums | None = None) -> i
     for line in (line for line in lines if line["event"] == STEP):
         for start, stop, shown in line["shares"]:
             if start != seen:
-                raise _broken(line, f"sample {seen} is due, and a replica took {start}")
+                raise _broken(line, f"sample {seen} was expected, but a replica read {start}")
             if checksum is not None and checksum(range(start, stop)) != shown:
-                raise _broken(line, f"a replica was shown something else than the samples {start} to {stop - 1}")
+                raise _broken(line, f"a replica read other data than the samples {start} to {stop - 1}")
             seen = stop
         if seen != line["samples"][1]:
-            raise _broken(line, f"its samples end at {line['samples'][1]}, its replicas' at {seen}")
+            raise _broken(line, f"its samples end at {line['samples'][1]}, but those of its replicas at {seen}")
     return seen
 
 
 def _broken(line: Line, why: str) -> CheckpointError:
-    return CheckpointError(f"the ledger breaks at step {line['step']}: {why}", hint="go on from a checkpoint before it")
+    return CheckpointError(f"the ledger is inconsistent at step {line['step']}: {why}", hint="resume from an earlier checkpoint")

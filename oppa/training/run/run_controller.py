@@ -19,7 +19,7 @@ class ControllerDecision:
     reason: str = ""
     """Human-readable reason."""
     weighed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """JSON values behind the decision: goodput of the present, the chosen and the best configuration, and the limit that applies."""
+    """JSON values that explain the decision: goodput of the present, the chosen and the best configuration, and the limit that applies."""
     before_step: int | None = None
     """Restore the weights from before this step; None keeps the present weights."""
 

@@ -75,11 +75,13 @@ class RunSpec:
             values: dict[str, Any] = json.loads((folder / SPEC).read_text())
             version = values["version"]
         except FileNotFoundError:
-            raise RunError(f"`{folder}` is no run: it has no `{SPEC}`", hint="`oppa train JOB --run FOLDER` makes one") from None
+            raise RunError(f"`{folder}` is not a run: it has no `{SPEC}`", hint="make one: `oppa train JOB --run FOLDER`") from None
         except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"`{folder / SPEC}` is damaged: {error}", hint="start a new run, or put the file back") from None
+            raise RunError(f"`{folder / SPEC}` is damaged: {error}", hint="start a new run, or restore the file") from None
         if version != VERSION:
-            raise RunError(f"`{folder}` has format {version}", hint=f"this version of oppa reads format {VERSION}")
+            raise RunError(
+                f"`{folder}` has format {version}, but this version of oppa reads {VERSION}", hint="use the version of oppa that wrote it"
+            )
         return cls(
             uuid=values["uuid"],
             problem=Problem.from_dict(values["problem"]),
@@ -100,7 +102,7 @@ class RunSpec:
             for name, value in dataclasses.asdict(ours).items():
                 if (other := getattr(theirs, name)) != value and name not in MAY_CHANGE:
                     raise RunError(
-                        f"`{folder}` is the run of another job: `{name} = {value}`, not {other}",
+                        f"`{folder}` is a run of another job: `{name} = {value}`, not {other}",
                         hint=f"set `{name} = {value}` in [{part}], or name another folder with --run",
                     )
 

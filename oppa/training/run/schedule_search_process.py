@@ -61,8 +61,8 @@ class ScheduleSearch:
         if code is None:
             return None
         if code:
-            said = (self._folder / LOG).read_text(errors="replace").strip().splitlines()
-            raise OppaError(f"the search for an order has failed: {said[-1] if said else f'exit code {code}'}")
+            output = (self._folder / LOG).read_text(errors="replace").strip().splitlines()
+            raise OppaError(f"the schedule search failed: {output[-1] if output else f'exit code {code}'}")
         return {**json.loads((self._folder / FOUND).read_text()), "order": (self._folder / ORDER).read_text()}
 
     def close(self) -> None:
@@ -79,10 +79,10 @@ def main(folder: Path, configuration: Configuration) -> None:
     dp, zero_stage, shape = configuration.dp, configuration.zero_stage, shape_of(configuration)
     stages = stages_of(configuration, problem.model)
     chosen = choose(profile, shape, dp=dp, zero_stage=zero_stage, limit_bytes=problem.cluster.usable_bytes, stages=stages)
-    begun = predict(profile, one_by_one(shape, split=False), dp=dp, zero_stage=zero_stage, stages=stages)
+    initial = predict(profile, one_by_one(shape, split=False), dp=dp, zero_stage=zero_stage, stages=stages)
     (folder / ORDER).write_text(to_csv(chosen.schedule))
     facts = {"name": chosen.name, "step_s": chosen.prediction.step_s, "peak_bytes": round(chosen.prediction.peak_bytes)}
-    write_json(folder / FOUND, {**facts, "from_step_s": begun.step_s})
+    write_json(folder / FOUND, {**facts, "from_step_s": initial.step_s})
 
 
 if __name__ == "__main__":

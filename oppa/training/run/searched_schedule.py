@@ -40,7 +40,7 @@ class SearchedRunSchedule:
         self._taken = False
         if not searches(run.configuration):
             return
-        if text := run.told(self._stored(run.configuration) if run.mesh.rank == 0 else ""):
+        if text := run.broadcast(self._stored(run.configuration) if run.mesh.rank == 0 else ""):
             run.set_schedule(parse_schedule(text, ORDER))
             self._taken = True
             _write(ledger, "order_taken_up", run)
@@ -58,7 +58,7 @@ class SearchedRunSchedule:
         try:
             found = self._searching.found()
         except OppaError as error:
-            _log.warning("%s; the order stays as it is", error.message)
+            _log.warning("%s; the pipeline keeps its schedule", error.message)
             self._searching = None
             return ""
         if found is None:
@@ -72,7 +72,7 @@ class SearchedRunSchedule:
         try:
             stored_schedules.store(self._folder, run.configuration, schedule)
         except OSError as error:
-            _log.warning("the order that was found is not stored: %s", error)
+            _log.warning("the new schedule was not stored: %s", error)
         return passes
 
     def end_search(self) -> None:
@@ -88,7 +88,7 @@ class SearchedRunSchedule:
                 if text := stored_schedules.stored(folder, configuration):
                     return text
             except InputError as error:
-                _log.warning("%s; an order is searched for", error.message)
+                _log.warning("%s; searching for a schedule", error.message)
         return ""
 
 

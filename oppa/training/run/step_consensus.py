@@ -49,22 +49,22 @@ def agree(mesh: Mesh, report: RankReport) -> Consensus:
     """Combine the reports of all ranks; every rank calls it. A directive of rank 0 takes one more broadcast."""
     text = report.directive.to_json().encode() if report.directive is not None and mesh.rank == 0 else b""
     own_loss = float(report.loss) / mesh.dp.size if report.loss is not None and mesh.tp.index == 0 else 0.0
-    told = torch.tensor([own_loss, *report.share, len(text)], dtype=torch.float64, device=mesh.device)
-    mine = torch.cat((told, report.measured, told.new_tensor(encoded(report.worker) if report.worker else [])))
+    own_facts = torch.tensor([own_loss, *report.share, len(text)], dtype=torch.float64, device=mesh.device)
+    mine = torch.cat((own_facts, report.measured, own_facts.new_tensor(encoded(report.worker) if report.worker else [])))
     everyones = mine.new_empty(mesh.world * len(mine))
     dist.all_gather_single(everyones, mine)
     rows = everyones.view(mesh.world, -1).cpu()
-    behind = len(told) + len(report.measured)
-    losses, *columns = rows[:, : len(told)].unbind(1)
+    facts_end = len(own_facts) + len(report.measured)
+    losses, *columns = rows[:, : len(own_facts)].unbind(1)
     shares = sorted({(int(start), int(stop), int(shown)) for start, stop, shown in zip(*columns[:3], strict=True)})
-    assert len(shares) == mesh.dp.size, f"ranks of a replica were shown different samples: {shares}"
+    assert len(shares) == mesh.dp.size, f"ranks of a replica read different samples: {shares}"
     length = int(columns[3][0])
     return Consensus(
         loss=math.fsum(losses.tolist()),
         shares=tuple(shares),
-        measured=rows[:, len(told) : behind].sum(0),
+        measured=rows[:, len(own_facts) : facts_end].sum(0),
         directive=_heard(mesh, text, length) if length else None,
-        workers=tuple(decoded(row) for row in rows[:, behind:].tolist()) if report.worker else (),
+        workers=tuple(decoded(row) for row in rows[:, facts_end:].tolist()) if report.worker else (),
     )
 
 

@@ -13,11 +13,11 @@ WARM_UP = 1
 
 def observations(lines: Iterable[Line]) -> list[StepTimeObservation]:
     """Return one observation for each segment of a ledger in one configuration that has two or more counted steps."""
-    counted = ((configuration, times_s[WARM_UP:]) for configuration, times_s in _stretches(lines))
+    counted = ((configuration, times_s[WARM_UP:]) for configuration, times_s in _segments(lines))
     return [StepTimeObservation.of(configuration, times_s) for configuration, times_s in counted if len(times_s) > 1]
 
 
-def _stretches(lines: Iterable[Line]) -> Iterator[tuple[Configuration, list[float]]]:
+def _segments(lines: Iterable[Line]) -> Iterator[tuple[Configuration, list[float]]]:
     """Yield the configuration of each segment, in order, and its step times."""
     present, times_s = None, list[float]()
     for line in lines:

@@ -74,7 +74,7 @@ def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: RunListe
     while True:
         before, attempt, attempts = checkpoints(folder)[:1], new_attempt(folder), attempts + 1
         listener.began(attempt)
-        asked = _Stop(attempt, listener)
+        stop = _Stop(attempt, listener)
         result = run_trial(
             launcher,
             attempt,
@@ -82,7 +82,7 @@ def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: RunListe
             TrialSpec.of(run.problem, run.configuration, study=run.uuid, trial=int(attempt.name), steps=0),
             limits=dataclasses.replace(run.problem.limits, trial_time_s=math.inf),
             on_step=listener.stepped,
-            on_tick=asked.tick,
+            on_tick=stop.tick,
             # A checkpoint or a change of layout may come between two steps; ranks that wait for each other longer than this hang.
             hang_s=run.problem.training.collective_timeout_s,
         )
@@ -90,8 +90,8 @@ def supervise(launcher: Launcher, folder: Path, run: RunSpec, listener: RunListe
         if ending is None:
             listener.failed(attempt, result)
             fruitless = 0 if checkpoints(folder)[:1] != before else fruitless + 1
-            hopeless = not before and not result.steps  # a run that fails before its first step will fail again
-            if fruitless < FRUITLESS and not hopeless and not asked.made:
+            cannot_start = not before and not result.steps  # a run that fails before its first step will fail again
+            if fruitless < FRUITLESS and not cannot_start and not stop.made:
                 continue
             ending = Ending.FAILED
         return Outcome(ending=ending, attempts=attempts, last=result, folder=attempt)

@@ -200,7 +200,7 @@ class TrainingRun:
         if same_layout(configuration, self.configuration):
             change = self._rebatched(configuration, local_batches)
         elif local_batches:
-            raise InputError("local batches with another layout", hint="change the layout first")
+            raise InputError("local batches cannot change together with the layout", hint="change the layout first")
         else:
             change = self._reconfigured(configuration)
         if not change.failure:
@@ -218,7 +218,7 @@ class TrainingRun:
         if profiles and not self.steps:
             self._profile(replica, schedule)
 
-    def told(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """Broadcast rank 0's text to all ranks, and return it; all ranks call it."""
         texts = [text]
         dist.broadcast_object_list(texts, src=0)
@@ -277,7 +277,7 @@ class TrainingRun:
         notes: Mapping[str, Any] = saving.resume(folder, replica, self.spec, self.mesh).notes
         if notes["data"] != self._data():
             raise CheckpointError(
-                f"`{folder}` was trained on other data: {notes['data']}, not {self._data()}", hint="keep seed and corpus of the job"
+                f"`{folder}` was trained on other data: {notes['data']}, not {self._data()}", hint="keep the job's seed and corpus"
             )
         self.noise_scale = _noise_scale(notes["noise_scale"])
         self._watch(replica)
@@ -342,7 +342,7 @@ class TrainingRun:
 
     def _reconfigured(self, configuration: Configuration) -> LayoutChange:
         if self.local_batches:
-            raise InputError("another layout while workers have local batches of their own", hint="share the batch out evenly first")
+            raise InputError("the layout cannot change while workers have local batches of their own", hint="divide the batch evenly first")
         self._stop_profiling()
         alone, self._replica = [self._made()], None  # `alone` must be the only reference to it
         alone[0].close()
@@ -367,7 +367,7 @@ class TrainingRun:
         }
 
     def _data(self) -> dict[str, Any]:
-        """Return values that identify the data behind the sample numbers."""
+        """Return values that identify the data that the sample numbers refer to."""
         return {"seed": self.spec.training.seed, "size": self._source.size, "first": _checksum(self._source.samples(range(1)))}
 
 

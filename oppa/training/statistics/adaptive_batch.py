@@ -14,7 +14,7 @@ from torch import nn
 from oppa.errors import InputError
 from oppa.training.parallel.gradient_layout import GradientLayout, layout_of
 from oppa.training.statistics.gradient_statistics import GradientStatistics
-from oppa.training.statistics.norm_test import ETA, Form, Sizes, asked_for, groups_of, sized, sized_as_written, variance_ratio
+from oppa.training.statistics.norm_test import ETA, Form, Sizes, groups_of, required_batch, sized, sized_as_written, variance_ratio
 
 GROWTH = 2.0
 """Largest ratio of the next batch to the present one, by default."""
@@ -54,14 +54,16 @@ class NormTest:
         if growth is None:
             growth = math.inf if form == "paper" else GROWTH
         self._eta, self._form, self._interval, self._growth = ETA[form] if eta is None else eta, form, interval, growth
-        asked_for(1.0, self._eta)
+        required_batch(1.0, self._eta)
         if interval < 1 or not growth > 1:
-            raise InputError(f"`interval = {interval}`, `growth = {growth}`", hint="give at least 1 step, and a factor above 1")
+            raise InputError(
+                f"`interval = {interval}`, `growth = {growth}` are out of range", hint="give at least 1 step, and a factor above 1"
+            )
         if not layout.replicas <= global_batch <= maximum or micro_batch < 1:
             raise InputError(
                 f"`global_batch = {global_batch}` in micro-batches of `micro_batch = {micro_batch}` for {layout.replicas} workers, and "
-                f"`maximum = {maximum}`",
-                hint="give each worker a sample, and a maximum that is not smaller",
+                f"`maximum = {maximum}` are not possible",
+                hint="give each worker a sample, and a maximum of at least the global batch",
             )
         self._sized: Callable[[int], Sizes] = functools.partial(
             sized, workers=layout.replicas, micro_batch=micro_batch, maximum=maximum, least=2 if layout.replicas == 1 else 1
@@ -92,7 +94,7 @@ class NormTest:
         if not self.statistics.paused:
             self.statistics.step(samples, loss_scale=loss_scale)
             self.ratio = variance_ratio(self.statistics.norms, self._form)
-            if self.ratio is not None and (wanted := asked_for(self.ratio, self._eta)) > self.sizes.global_batch:
+            if self.ratio is not None and (wanted := required_batch(self.ratio, self._eta)) > self.sizes.global_batch:
                 present = self.sizes.global_batch
                 larger = self._sized(int(min(wanted, self._maximum, max(self._growth * present, present + 1))))
                 self.sizes = max(self.sizes, larger, key=lambda sizes: sizes.global_batch)

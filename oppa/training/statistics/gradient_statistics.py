@@ -90,7 +90,9 @@ class GradientStatistics:
             InputError: as `step`.
         """
         if not tokens or min(tokens) <= 0:
-            raise InputError(f"`tokens = {list(tokens)}` of a step's micro-batches", hint="give one positive number for each")
+            raise InputError(
+                f"`tokens = {list(tokens)}` are not the tokens of micro-batches", hint="give one positive number for each micro-batch"
+            )
         counts = [1.0] * len(tokens) if self._equally else tokens
         pairs = list(zip(counts, tokens, strict=True))
         if self._workers:  # all micro-batches of this rank form one group

@@ -91,7 +91,7 @@ class Health(enum.StrEnum):
     NOT_FINITE = "the last gradients were not finite"
     TOO_FEW_SAMPLES = "too few micro-batches so far; a step needs two or more over all replicas to count"
     NO_SIGNAL = "noise hides the gradient: the mean of |G|^2 is not positive; average over more steps or take larger batches"
-    NO_NOISE = "micro-batches do not differ: the mean of tr(Sigma) is not positive; are they drawn independently?"
+    NO_NOISE = "micro-batches do not differ: the mean of tr(Sigma) is not positive; draw them independently"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

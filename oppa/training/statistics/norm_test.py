@@ -17,7 +17,7 @@ noise scale.
 Notation (b samples in a batch, J groups of them):
     g, g_j         mean gradients of the batch, and of a group
     small, big     mean of |g_j|^2, and |g|^2
-    T              the batch that the test asks for, in samples
+    T              the batch that the test requires, in samples
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ def variance_ratio(groups: Sequence[Norms], form: Form = "unbiased", *, sample_t
     return variance / big if math.isfinite(variance / big) else None
 
 
-def asked_for(ratio: float, eta: float) -> int:
+def required_batch(ratio: float, eta: float) -> int:
     """Return T, rounded up (eq. 3, or Algorithm 1 for the V of eq. 5); at least 1.
 
     Args:
@@ -68,7 +68,10 @@ def asked_for(ratio: float, eta: float) -> int:
         InputError: if eta is not positive, or so small that no batch passes.
     """
     if not eta > 0 or not eta**2 * LARGEST > 1:
-        raise InputError(f"`eta = {eta}` is not positive", hint=f"the default is {ETA['unbiased']}; smaller ones ask for larger batches")
+        raise InputError(
+            f"`eta = {eta}` is not positive, or too small",
+            hint=f"use a value such as {ETA['unbiased']}, the default; smaller ones need larger batches",
+        )
     return max(1, math.ceil(min(ratio / eta**2, LARGEST)))
 
 
@@ -111,7 +114,7 @@ def sized(wanted: int, *, workers: int, micro_batch: int, maximum: int, least: i
     """
     if maximum < workers * least:
         given = f"{workers} workers" + (f" with {least} micro-batches each" if least > 1 else "")
-        raise InputError(f"`maximum = {maximum}` samples for {given}", hint="give each at least one")
+        raise InputError(f"`maximum = {maximum}` samples are too few for {given}", hint="give each at least one")
     fewest = max(least, math.ceil(min(wanted, maximum) / (workers * micro_batch)))
     sizes = Sizes(workers=workers, accumulation=fewest, micro_batch=math.ceil(wanted / (workers * fewest)))
     if sizes.global_batch <= maximum:

@@ -31,7 +31,9 @@ def per_sample_norms(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tens
         InputError: if there are fewer than two samples, or not as many targets.
     """
     if (count := len(inputs)) < 2 or len(targets) != count:
-        raise InputError(f"{count} inputs and {len(targets)} targets", hint="a variance takes two samples or more, each with its target")
+        raise InputError(
+            f"{count} inputs and {len(targets)} targets give no variance", hint="give at least two samples, each with its target"
+        )
     learning = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
     rest = {name: each.detach() for name, each in (*model.named_parameters(), *model.named_buffers()) if name not in learning}
 

@@ -26,9 +26,11 @@ def preconditioned_norm(optimizer: torch.optim.Optimizer, layout: GradientLayout
     """
     sharded = any(isinstance(parameter, DTensor) for module, _ in layout.parts for parameter in module.parameters())
     if sharded or isinstance(optimizer, ZeroRedundancyOptimizer):
-        raise InputError("the pre-conditioned noise scale needs the whole optimizer state, which ZeRO shards", hint="use zero_stage = 0")
+        raise InputError("the pre-conditioned noise scale needs the whole optimizer state, which ZeRO shards", hint="set `zero_stage = 0`")
     if not all("betas" in group for group in optimizer.param_groups):
-        raise InputError(f"`{type(optimizer).__name__}` has no second moments to pre-condition with", hint="use Adam or AdamW")
+        raise InputError(
+            f"`{type(optimizer).__name__}` has no second moments for the pre-conditioned noise scale", hint="use Adam or AdamW"
+        )
     groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
     return lambda parameter: functools.partial(_norm, optimizer, groups[id(parameter)], parameter)
 

@@ -1,10 +1,15 @@
-"""Makes the designers that `oppa tune --designer` accepts, by name."""
+"""Make designers by name: a short name such as `oppa`, or `module:Class` for a designer of your own.
 
-import importlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+A class is called as `Class(problem, candidates, seed=seed)`; a function with this signature, which returns a designer, works as well.
+"""
 
-from oppa import catalog
+import inspect
+import sys
+import tomllib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from oppa import catalog, extensions
 from oppa.errors import EnvironmentLackingError, InputError, nearest
 
 if TYPE_CHECKING:  # the help prints DEFAULT, and must not wait for numpy
@@ -17,106 +22,43 @@ DEFAULT = "oppa"
 STOPPING = {"oppa": "sure", "oppa-no-prior": "sure", "oppa-paper": "paper"}
 """Default stopping rule of these designers; the others never end a trial early."""
 
-
-def _oppa(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.oppa import Oppa
-
-    return Oppa(problem, candidates, seed=seed)
-
-
-def _without_prior(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.without_prior import WithoutPrior
-
-    return WithoutPrior(problem, candidates, seed=seed)
-
-
-def _oppa_paper(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.oppa_paper import OppaPaper
-
-    return OppaPaper(problem, candidates, seed=seed)
-
-
-def _vanilla_bo(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.vanilla_bo import VanillaBO
-
-    if problem.search_options.beta is None:
-        raise InputError("`vanilla-bo` cannot follow `beta = bound`", hint="give `[designer] beta` a number, or use `--designer oppa`")
-    return VanillaBO(candidates, memory_limit_bytes=problem.cluster.usable_bytes, seed=seed, beta=problem.search_options.beta)
-
-
-def _tpe(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    return _optuna("tpe", problem, candidates, seed)
-
-
-def _optuna_gp(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    return _optuna("optuna-gp", problem, candidates, seed)
-
-
-def _optuna(sampler: str, problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    _require("optuna")
-    from oppa.tuning.designers.optuna_study import OptunaStudy
-
-    return OptunaStudy(sampler, candidates, memory_limit_bytes=problem.cluster.usable_bytes, seed=seed)
-
-
-def _xgboost(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    _require("xgboost")
-    from oppa.tuning.designers.xgboost_ranking import XGBoostRanking
-
-    return XGBoostRanking(candidates, seed=seed)
-
-
-def _cost_model(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.cost_model import FittedCostModel
-
-    return FittedCostModel(problem, candidates, seed=seed)
-
-
-def _planner(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.planner import Planner
-
-    return Planner(problem, candidates)
-
-
-def _grid(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.grid import Grid
-
-    return Grid(problem, candidates)
-
-
-def _uniform(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.random_search import RandomSearch
-
-    return RandomSearch(candidates, seed=seed)
-
-
-def _exhaustive(problem: "Problem", candidates: "Candidates", seed: int) -> "Designer":
-    from oppa.tuning.designers.exhaustive import Exhaustive
-
-    return Exhaustive(candidates)
-
-
-DESIGNERS: "Mapping[str, Callable[[Problem, Candidates, int], Designer]]" = {
-    "oppa": _oppa,
-    "oppa-no-prior": _without_prior,
-    "oppa-no-early-stop": _oppa,  # its stopping rule is `never`
-    "oppa-paper": _oppa_paper,
-    "vanilla-bo": _vanilla_bo,
-    "tpe": _tpe,
-    "optuna-gp": _optuna_gp,
-    "xgboost": _xgboost,
-    "cost-model": _cost_model,
-    "planner": _planner,
-    "grid": _grid,
-    "random": _uniform,
-    "exhaustive": _exhaustive,
+DESIGNERS = {
+    "oppa": "oppa.tuning.designers.oppa:Oppa",
+    "oppa-no-prior": "oppa.tuning.designers.without_prior:WithoutPrior",
+    "oppa-no-early-stop": "oppa.tuning.designers.oppa:Oppa",  # its stopping rule is `never`
+    "oppa-paper": "oppa.tuning.designers.oppa_paper:OppaPaper",
+    "vanilla-bo": "oppa.tuning.designers.vanilla_bo:VanillaBO",
+    "cost-model": "oppa.tuning.designers.cost_model:FittedCostModel",
+    "grid": "oppa.tuning.designers.grid:Grid",
+    "random": "oppa.tuning.designers.random_search:RandomSearch",
+    "exhaustive": "oppa.tuning.designers.exhaustive:Exhaustive",
 }
+"""Short names of designers, each with its `module:Class`; a checkout adds those of `experiments/baselines/designers.toml`."""
+_EXTRAS: dict[str, str] = {}
+"""Extras of `pyproject.toml` that designers need."""
+
+
+def register_designers(designers: Mapping[str, str], *, extra: str = "") -> None:
+    """Add short names, each with its `module:Class`, for this process.
+
+    Args:
+        extra: Extra of `pyproject.toml` that the designers need, for the hint if a package is not installed.
+    """
+    DESIGNERS.update(designers)
+    _EXTRAS.update(dict.fromkeys(designers, extra))
 
 
 def require_designer(name: str) -> None:
-    """Raise InputError for a name that no designer has."""
-    if name not in DESIGNERS:
-        raise InputError(f"`{name}` is no designer", hint=nearest(name, DESIGNERS))
+    """Refuse a name that no designer has, and a `module:Class` that is not a designer.
+
+    Raises:
+        InputError: the name is unknown, the module cannot be imported, or the class does not exist or lacks a method.
+        EnvironmentLackingError: the module imports a package that is not installed.
+    """
+    if ":" in name:
+        _load(name)
+    elif name not in DESIGNERS:
+        raise InputError(f"`{name}` is no designer", hint=f"{nearest(name, DESIGNERS)}; name your own as `module:Class`")
 
 
 def make_designer(
@@ -125,24 +67,56 @@ def make_designer(
     """Return the designer of that name; torch is loaded only for those that need it.
 
     Args:
+        name: A key of DESIGNERS, or `module:Class`.
         beliefs: Coefficients learned elsewhere; only `oppa` takes them.
 
     Raises:
-        InputError: for an unknown name, or beliefs for a designer without coefficients.
+        InputError: for an unknown name, a class that is not a designer, or beliefs for a designer without coefficients.
         EnvironmentLackingError: the designer needs another library, which is not installed.
     """
     require_designer(name)
-    if beliefs is None:
-        return DESIGNERS[name](problem, candidates, seed)
-    if name != "oppa":
-        raise InputError(f"the designer `{name}` cannot start from another study", hint="use `--designer oppa`")
-    from oppa.tuning.designers.oppa import Oppa
+    if beliefs is not None:
+        if name != "oppa":
+            raise InputError(f"the designer `{name}` cannot start from another study", hint="use `--designer oppa`")
+        from oppa.tuning.designers.oppa import Oppa
 
-    return Oppa(problem, candidates, seed=seed, beliefs=beliefs)
+        return Oppa(problem, candidates, seed=seed, beliefs=beliefs)
+    found = _load(name)
+    _require_signature(name, found)
+    designer: Designer = found(problem, candidates, seed=seed)
+    return designer
 
 
-def _require(package: str) -> None:
+def _load(name: str) -> Any:
+    from oppa.tuning.designer import Designer
+
     try:
-        importlib.import_module(package)
-    except ModuleNotFoundError as lacking:
-        raise EnvironmentLackingError(f"`{lacking.name}` is not installed", hint=catalog.install_hint("peers")) from lacking
+        return extensions.load_class(DESIGNERS.get(name, name), kind="designer", protocol=Designer)
+    except EnvironmentLackingError as error:
+        if extra := _EXTRAS.get(name):
+            raise EnvironmentLackingError(error.message, hint=catalog.install_hint(extra)) from error
+        raise
+
+
+def _require_signature(name: str, found: Any) -> None:
+    """Raise InputError unless `found` can be called as a designer's class is."""
+    try:
+        inspect.signature(found).bind("problem", "candidates", seed=0)
+    except TypeError as error:
+        raise InputError(f"`{name}` cannot be made: {error}", hint="it is called as `Class(problem, candidates, seed=seed)`") from None
+
+
+def _register_baselines() -> None:
+    """Register the designers of others, which a checkout has and an installed package does not."""
+    root = catalog.root()
+    try:
+        declared = tomllib.loads((root / "experiments" / "baselines" / "designers.toml").read_text())
+    except FileNotFoundError:
+        return
+    if str(root) not in sys.path:
+        sys.path.append(str(root))  # last, so that nothing in the checkout hides an installed module
+    DESIGNERS.update(declared["designers"])
+    _EXTRAS.update(declared["extras"])
+
+
+_register_baselines()

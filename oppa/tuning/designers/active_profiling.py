@@ -1,11 +1,11 @@
 """Active profiling: measures only those (S, B_g, B_m) whose throughput could change what a controller chooses.
 
 One surrogate, that of `oppa`, covers all batch sizes. The value of a trial is the expected decrease of the expected loss of goodput, over
-the seconds that the trial is expected to take. A step of a small batch is cheap, and still shows what its strategy costs per step and per
-sequence.
+the seconds that the trial is expected to take. A step of a small batch is cheap, and still informs about the costs per step and per
+sequence of its strategy.
 
 A measured candidate counts as known and is never measured again, since an exhaustive profile would not be more precise about it. The
-profile ends when every choice was measured and the expected loss is within the bound. The bound holds at every noise scale, as a training
+profile ends when every choice was measured and the expected loss is within the bound. The bound holds at every noise scale, as training
 may stay at any of them.
 """
 
@@ -31,16 +31,16 @@ from oppa.tuning.surrogate.distributions import Joint, Normal
 SAFE = 0.99
 """Probability of fitting from which a configuration that never ran may be chosen."""
 CONTENDERS, WEIGHED = 384, 192
-"""Number of candidates in a joint posterior, and number of trials that are valued. All others promise next to nothing."""
+"""Number of candidates in a joint posterior, and number of trials that are valued. All others are worth almost nothing."""
 ODD, ODD_STDDEV = 0.01, 0.2
 """Probability that a configuration is an outlier that no model explains, and the standard deviation of its log throughput then."""
 SETUP_S, STEPS, GUESSES = 15.0, 10, 2
-"""Guesses before the first trials: seconds of a trial outside its steps, and steps until it is precise. Each weighs as GUESSES trials."""
+"""Values before the first trials: seconds of a trial outside its steps, and steps until it is precise. Each weighs as GUESSES trials."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """The expected loss of goodput, as a share of the best: the mean over all noise scales, and the worst of them."""
+    """Holds the expected loss of goodput, as a share of the best: the mean over all noise scales, and the worst of them."""
 
     mean: float
     worst: float
@@ -48,7 +48,7 @@ class Loss:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _View:
-    """A snapshot of the posterior at all N candidates, and of a controller's choices at k noise scales."""
+    """Holds a snapshot of the posterior at all N candidates, and of a controller's choices at k noise scales."""
 
     rate: Normal
     fits: Tensor
@@ -64,7 +64,7 @@ class _View:
 
 
 class ActiveProfiling:
-    """The designer of active profiling."""
+    """Implements active profiling."""
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int, bound: float) -> None:
         """Prepare a profile.
@@ -74,7 +74,7 @@ class ActiveProfiling:
         """
         self._surrogate = Oppa(problem, candidates, seed=seed)
         self._bound = bound
-        self._chance = RandomSearch(candidates, seed=seed)
+        self._chance = RandomSearch(problem, candidates, seed=seed)
         self._batches = torch.from_numpy(candidates.column("global_batch").astype("float64"))
         self._weights = expected_loss.log_weights(self._batches, expected_loss.noise_scales(batches_of(candidates.space)))
         self._strategies = torch.from_numpy(groups(candidates, [name for name in candidates.space.names if not name.endswith("_batch")]))
@@ -120,7 +120,7 @@ class ActiveProfiling:
         return self._worth_most(view, losses > self._bound, rows)
 
     def assess(self) -> None:
-        """Assess the expected loss as it is now, once something was measured."""
+        """Assess the present expected loss if a trial was measured."""
         if self._measured():
             self._assessed()
 

@@ -30,13 +30,13 @@ HOLD = 0.1
 
 
 class FittedCostModel:
-    """The designer `cost-model`."""
+    """Implements the designer `cost-model`."""
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         torch.set_num_threads(1)
         self._work = workload_of(problem, candidates)
         self._limit = float(problem.cluster.usable_bytes)
-        self._chance = RandomSearch(candidates, seed=seed)
+        self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []
         self._order: list[int] = []
 

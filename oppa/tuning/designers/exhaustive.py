@@ -3,13 +3,14 @@
 from collections.abc import Sequence, Set
 
 from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
 from oppa.tuning.designer import Observation, first_free
 
 
 class Exhaustive:
-    """The designer `exhaustive`."""
+    """Implements the designer `exhaustive`."""
 
-    def __init__(self, candidates: Candidates) -> None:
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         self._size = len(candidates)
 
     def suggest(self, taken: Set[int]) -> int | None:

@@ -21,7 +21,7 @@ from oppa.tuning.designers.targets import trial_variance
 
 
 class ExhaustiveProfiling:
-    """The designer of exhaustive profiling."""
+    """Implements exhaustive profiling."""
 
     def __init__(self, problem: Problem, candidates: Candidates) -> None:
         surrogate = Oppa(problem, candidates, seed=0)
@@ -41,7 +41,7 @@ class ExhaustiveProfiling:
         return first_free(self._order[~self._pruning.infeasible.numpy()[self._order]], taken)
 
     def predict(self, candidate: int) -> None:
-        """Return None, as every candidate is measured whatever is expected of it."""
+        """Return None, as every candidate is measured without a prediction."""
 
     def update(self, observations: Sequence[Observation]) -> None:
         """Store how trials ended, and rule out candidates that cannot fit."""

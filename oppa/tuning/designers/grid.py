@@ -19,9 +19,9 @@ LAYOUT = ("dp", "tp", "pp", "ep", "zero_stage", "model_chunks", "schedule", "rec
 
 
 class Grid:
-    """The designer `grid`."""
+    """Implements the designer `grid`."""
 
-    def __init__(self, problem: Problem, candidates: Candidates) -> None:
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         tp, pp, self._micro_batch = (candidates.column(name) for name in ("tp", "pp", "micro_batch"))
         self._order = np.lexsort((-self._micro_batch, tp, tp * pp))
         self._layout = groups(candidates, LAYOUT)

@@ -34,10 +34,10 @@ from oppa.tuning.surrogate.distributions import Normal
 from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 
 LAYOUT = ("dp", "tp", "pp", "ep", "zero_stage")
-"""Parameters that decide which ranks communicate. If the cost model is wrong about one configuration, it is about all with these values."""
+"""Parameters that decide which ranks communicate. An error of the cost model is shared by all configurations with these values."""
 RATE_LAYOUT, MEMORY_LAYOUT = 0.15, 0.07
 RATE_RESIDUAL, MEMORY_RESIDUAL = 0.13, 0.07
-"""Expected errors of the cost model before it has learned anything of a job, as standard deviations of logarithms: for a whole layout, and
+"""Expected errors of the cost model before any trial of a job, as standard deviations of logarithms: for a whole layout, and
 as the other parameters vary.
 """
 RATE_NUGGET, MEMORY_NUGGET = 0.05, 0.05
@@ -61,7 +61,7 @@ def encoded(candidates: Candidates) -> Tensor:
 
 
 def fitted(problem: Problem, candidates: Candidates, trials: Sequence[Trial]) -> "Oppa":
-    """Return the designer as it is after a study's trials."""
+    """Return a designer that has observed a study's trials."""
     designer = Oppa(problem, candidates, seed=0)
     designer.update([Observation.of(trial, candidates) for trial in trials if trial.counts and trial.purpose != VERIFICATION])
     return designer
@@ -92,12 +92,12 @@ def most_valuable(
 def value_of_new(rate: Normal, slack: Normal, noise: float, *, incumbent: float) -> Tensor:
     """Return by how much a trial of each untried candidate is expected to improve on the incumbent, as a share, shape (n,)."""
     doubted = Normal(slack.mean, (slack.stddev.square() + DOUBTED_STDDEV**2).sqrt())
-    believed, otherwise = (constrained_improvement(learned(rate, noise), each, incumbent=incumbent) for each in (slack, doubted))
-    return (1 - DOUBT) * believed + DOUBT * otherwise
+    modelled, otherwise = (constrained_improvement(learned(rate, noise), each, incumbent=incumbent) for each in (slack, doubted))
+    return (1 - DOUBT) * modelled + DOUBT * otherwise
 
 
 class Oppa:
-    """The designer `oppa`."""
+    """Implements the designer `oppa`."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Oppa:
         """Build the surrogates of a problem.
 
         Args:
-            beliefs: Coefficients learned elsewhere, which replace those that are known of the device.
+            beliefs: Coefficients learned elsewhere, which replace those of the device's prior.
             formula: Computes the seconds of a step.
         """
         hardware = hardware_of(problem.cluster)
@@ -125,7 +125,7 @@ class Oppa:
         if varies(candidates):
             parts = TwoParts(rate, CostModel(formula, doubled(work), load_beliefs("step_time", known), sign=-1.0), layouts)
             points = without_batch(points, candidates)
-            cost, points_of_rate = parts, torch.cat([points, parts.believed_share()[:, None]], dim=1)
+            cost, points_of_rate = parts, torch.cat([points, parts.prior_share()[:, None]], dim=1)
         self.log_rate = GaussianProcess(
             points_of_rate,
             layouts,
@@ -138,7 +138,7 @@ class Oppa:
         self.pruning = Pruning(work)
         self.limit_bytes = problem.cluster.usable_bytes
         self._strategy = problem.search_options
-        self._chance = RandomSearch(candidates, seed=seed)
+        self._chance = RandomSearch(problem, candidates, seed=seed)
         self._deviations = torch.from_numpy(candidates.deviations())
         self._seen: list[Observation] = []
 
@@ -167,7 +167,7 @@ class Oppa:
         """Return the most valuable candidate, tried or not; None if none is left. The first has the largest expected throughput."""
         rows = torch.from_numpy(free(len(self.infeasible), taken))
         rows = rows[~self.infeasible[rows]]
-        rows = rows[self._deviations[rows].argsort(stable=True)]  # ties go to what frameworks do by default
+        rows = rows[self._deviations[rows].argsort(stable=True)]  # the frameworks' defaults win ties
         if not len(rows) or failing(self._seen, FAILURES_IN_A_ROW):
             return self._chance.suggest(taken | set(self.infeasible.nonzero()[:, 0].tolist()))
         if not self._seen:

@@ -37,14 +37,14 @@ JITTER = 1e-4
 
 
 class OppaPaper:
-    """The designer `oppa-paper`."""
+    """Implements the designer `oppa-paper`."""
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         torch.set_num_threads(1)
         self._work, self._points = workload_of(problem, candidates), torch.from_numpy(encode(candidates))
         self._limit = float(problem.cluster.usable_bytes)
         self._beta = problem.search_options.beta
-        self._chance = RandomSearch(candidates, seed=seed)
+        self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []
         self._rate: PaperProcess | None = None
         self._memory: PaperProcess | None = None

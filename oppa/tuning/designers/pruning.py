@@ -35,8 +35,8 @@ class Pruning:
     def _needs_no_less(self, than: int) -> Tensor:
         needed = self._parts[than]
         spares = self._accumulates[than] & ~self._accumulates
-        beside = torch.where(spares[:, None], _column("gradients", needed), 0.0)
-        enough = _column("sharded", self._parts) >= (_column("sharded", needed) + beside) * (1 - EXACT)
+        gradients = torch.where(spares[:, None], _column("gradients", needed), 0.0)
+        enough = _column("sharded", self._parts) >= (_column("sharded", needed) + gradients) * (1 - EXACT)
         return (self._parts >= needed * (1 - EXACT)).all(dim=1) & enough.all(dim=1)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
 from oppa.random_streams import stream
 from oppa.tuning.designer import Observation, free
 
@@ -12,7 +13,7 @@ from oppa.tuning.designer import Observation, free
 class RandomSearch:
     """The designer `random`. The n-th choice depends on the seed and on n alone, so a resumed study goes on as if it had never stopped."""
 
-    def __init__(self, candidates: Candidates, *, seed: int) -> None:
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         self._triples = candidates.triples()
         self._seed = seed
 

@@ -10,8 +10,10 @@ from collections.abc import Sequence, Set
 import torch
 from botorch.exceptions.errors import ModelFittingError
 
+from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
+from oppa.problem.problem import Problem
 from oppa.study import Prediction
 from oppa.tuning.acquisition import constrained_ucb
 from oppa.tuning.designer import Observation, at_random, free
@@ -26,13 +28,17 @@ OVER_LIMIT = 0.2
 
 
 class VanillaBO:
-    """The designer `vanilla-bo`."""
+    """Implements the designer `vanilla-bo`."""
 
-    def __init__(self, candidates: Candidates, *, memory_limit_bytes: int, seed: int, beta: float = 1.0) -> None:
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
+        if problem.search_options.beta is None:
+            raise InputError(
+                "`vanilla-bo` does not support `beta = bound`", hint="write a number for `[designer] beta`, or use `--designer oppa`"
+            )
         self._x = torch.from_numpy(encode(candidates))
-        self._log_limit = math.log(memory_limit_bytes)
-        self._beta = beta
-        self._chance = RandomSearch(candidates, seed=seed)
+        self._log_limit = math.log(problem.cluster.usable_bytes)
+        self._beta = problem.search_options.beta
+        self._chance = RandomSearch(problem, candidates, seed=seed)
         self._observations: list[Observation] = []
         self._rate: ConstantMeanGP | None = None
 

@@ -1,4 +1,4 @@
-"""Implements `oppa` without its prior, an ablation: a constant replaces the cost model, and nothing is known of what fits.
+"""Implements `oppa` without its prior, an ablation: a constant replaces the cost model, and memory has no prior.
 
 The processes, the acquisition and beta are those of `oppa`. The constant is uncertain by many orders of magnitude. As nothing else
 explains them, the residual is as wide as the throughputs and memories of one job differ. Choices are random at first and after too many
@@ -34,11 +34,11 @@ from oppa.tuning.surrogate.gaussian_process import GaussianProcess
 
 RESIDUAL = 0.7
 """Expected distance between candidates, as a standard deviation of logarithms."""
-CONSTANT = {"constant": Belief(median=1.0, spread=10.0, source="nothing is known of it")}
+CONSTANT = {"constant": Belief(median=1.0, spread=10.0, source="an uninformative prior")}
 
 
 class WithoutPrior:
-    """The designer `oppa-no-prior`."""
+    """Implements the designer `oppa-no-prior`."""
 
     def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         work, points = workload_of(problem, candidates), encoded(candidates)
@@ -48,7 +48,7 @@ class WithoutPrior:
         self._log_rate = GaussianProcess(points, layouts, constant, layout=RATE_LAYOUT, residual=RESIDUAL, nugget=rate_nugget)
         self._log_slack = GaussianProcess(points, layouts, constant, layout=MEMORY_LAYOUT, residual=RESIDUAL, nugget=MEMORY_NUGGET)
         self._strategy = problem.search_options
-        self._chance = RandomSearch(candidates, seed=seed)
+        self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []
 
     def update(self, observations: Sequence[Observation]) -> None:

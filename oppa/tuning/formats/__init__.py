@@ -20,7 +20,7 @@ FORMATS: dict[str, Format] = {
 def format_named(name: str) -> Format:
     """Return a format by its name; raises InputError if there is none."""
     if name not in FORMATS:
-        raise InputError(f"`{name}` is no format", hint=nearest(name, FORMATS))
+        raise InputError(f"`{name}` is not a format", hint=nearest(name, FORMATS))
     return FORMATS[name]
 
 

@@ -25,7 +25,7 @@ LAYOUT = ("dp", "tp", "global_batch", "micro_batch")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The part of a configuration that files state, by oppa's parameters."""
+    """Holds the part of a configuration that files state, by oppa's parameters."""
 
     settings: Mapping[str, Value]
     ignored: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Reading:
 
 
 class Format(Protocol):
-    """The interface of a module of this package."""
+    """Defines the interface of a module of this package."""
 
     @property
     def NAME(self) -> str:  # noqa: N802 (a module's constant)
@@ -65,7 +65,7 @@ def default_of(space: SearchSpace, name: str) -> Value:
 
 
 def is_chosen(problem: Problem, configuration: Configuration, name: str) -> bool:
-    """Return whether a parameter differs from its default, so that the framework's own default would not do."""
+    """Return whether a parameter differs from its default, so that the framework's default does not apply."""
     return bool(getattr(configuration, name) != default_of(problem.space, name))
 
 
@@ -79,28 +79,28 @@ def require_expressible(problem: Problem, configuration: Configuration, *, expre
     for name in PARAMETERS:
         if name not in (*LAYOUT, *expresses) and is_chosen(problem, configuration, name):
             usual = spell(default_of(problem.space, name))
-            raise inexpressible(target, configuration, name, hint=f"it has no setting for `{name}`: export a configuration with {usual}")
+            raise inexpressible(target, configuration, name, hint=f"export a configuration with `{name} = {usual}`")
 
 
-def inexpressible(target: str, configuration: Configuration, name: str, *, hint: str, beside: str = "") -> InputError:
-    """Return the error for a value that a format cannot express, alone or in combination with the parameter `beside`."""
-    other = f" beside `{beside} = {spell(getattr(configuration, beside))}`" if beside else ""
+def inexpressible(target: str, configuration: Configuration, name: str, *, hint: str, together_with: str = "") -> InputError:
+    """Return the error for a value that a format cannot express, alone or together with another parameter."""
+    other = f" together with `{together_with} = {spell(getattr(configuration, together_with))}`" if together_with else ""
     return InputError(f"{target} cannot express `{name} = {spell(getattr(configuration, name))}`{other}", hint=hint)
 
 
 def require_equal_stages(target: str, problem: Problem, configuration: Configuration) -> None:
     """Raise InputError if stages cannot have equally many layers, for a format that supports nothing else."""
     if problem.model.layers % (configuration.pp * configuration.model_chunks):
-        raise inexpressible(target, configuration, "pp", hint=f"stages of {problem.model.layers} layers would not be equally long")
+        raise inexpressible(target, configuration, "pp", hint=f"choose `pp` so that its stages divide the {problem.model.layers} layers")
 
 
 def element_bytes(problem: Problem) -> int:
-    """Return the bytes of a gradient's element as it is communicated."""
+    """Return the bytes of a gradient's element in communication."""
     return {"fp32": 4, "bf16": 2}[problem.training.precision]
 
 
 def elements(mebibytes: float, *, size: int) -> int:
-    """Return how many elements of `size` bytes a bucket of so many MiB holds."""
+    """Return how many elements of `size` bytes a bucket of this size in MiB holds."""
     return round(mebibytes * MIB / size)
 
 
@@ -114,7 +114,7 @@ def only(files: Files, *endings: str) -> str:
     for name, text in files.items():
         if name.endswith(endings):
             return text
-    raise InputError(f"no file ends in {' or '.join(endings)}", hint=f"there is {', '.join(files) or 'none at all'}")
+    raise InputError(f"no file ends in {' or '.join(endings)}: {', '.join(files) or 'there is no file'}", hint="name such a file")
 
 
 DEFAULTS: dict[str, Value] = {

@@ -34,7 +34,7 @@ class CommandOf(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """The facts that files state, by the keys of a job file; what they leave open is empty or None."""
+    """Holds the facts that files state, by the keys of a job file; facts that they do not state are empty or None."""
 
     model: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Dimensions of the model."""
@@ -50,7 +50,7 @@ class JobFacts:
     space: str = ""
     """The search space, if it is not the runner's own."""
     launch_space: str = ""
-    """The search space for a launch line of the user's own; empty if the framework has none."""
+    """The search space for the user's launch line; empty if the framework has none."""
     command: CommandOf | None = None
     """Writes the launch line, if the runner starts one."""
     unread: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ def fits(origin: str, space: str, known: tuple[str, ...]) -> bool:
 
 
 def _deepspeed(files: Files) -> JobFacts:
-    values = deepspeed.said(files)
+    values = deepspeed.values_of(files)
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     total, micro, steps = (value if isinstance(value := values.get(name), int) else 0 for name in names)
     split = int((values.get("tensor_parallel") or {}).get("autotp_size") or 1) * int((values.get("pipeline") or {}).get("stages", 1))

@@ -157,15 +157,15 @@ def _with_model(options: Options, program: str, model: Model) -> Options:
     others = [name for name, value in {**dimensions, **kind}.items() if getattr(model, name) != value]
     if not others:
         return options
-    given_up = {option for name in others for option in STATED_BY.get(name, ())}
+    replaced = {option for name in others for option in STATED_BY.get(name, ())}
     ours = megatron.options_of({megatron.ARGUMENTS: " ".join(megatron.model_options(model))})
     ours["--vocab-size"] = [str(model.vocab - _tokens_beyond(options))]
-    kept = {option: words for option, words in options.items() if option not in given_up}
-    return kept | {option: words for option, words in ours.items() if option in given_up}
+    kept = {option: words for option, words in options.items() if option not in replaced}
+    return kept | {option: words for option, words in ours.items() if option in replaced}
 
 
 def _with_precision(options: Options, precision: str) -> Options:
-    """Return the options for the precision of a job. No job has fp16, so that stays as it is."""
+    """Return the options for the precision of a job. No job has fp16, so this option is kept."""
     if "--fp16" in options:
         return options
     others = {option: words for option, words in options.items() if option != "--bf16"}
@@ -216,7 +216,7 @@ def _arguments(layers: int, experts: int) -> dict[str, str]:
         **switches,
         "dp_bucket_mb": {str(usual): [], **buckets},
     }
-    said = {name: spell([option, f"{{{name}}}"]) for name, option in always.items()}
+    arguments = {name: spell([option, f"{{{name}}}"]) for name, option in always.items()}
     for name, each in by_value.items():
-        said[name] = f"{{ {', '.join(f'{value} = {spell(words)}' for value, words in each.items())} }}"
-    return said
+        arguments[name] = f"{{ {', '.join(f'{value} = {spell(words)}' for value, words in each.items())} }}"
+    return arguments

@@ -47,7 +47,7 @@ def parsed(text: str) -> ast.Module:
     try:
         return ast.parse(text)
     except SyntaxError as error:
-        raise InputError(f"line {error.lineno} is no Python: {error.msg}", hint="give the file that `oppa export` wrote") from None
+        raise InputError(f"line {error.lineno} is not Python: {error.msg}", hint="name the file that `oppa export` wrote") from None
 
 
 def _spelled(value: object) -> str:

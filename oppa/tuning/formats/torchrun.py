@@ -34,8 +34,8 @@ echo "run: $run"
 export OPPA_TRIAL="$run" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" PYTHONPATH={path}"${{PYTHONPATH:+:$PYTHONPATH}}"
 {exports}exec {command}"""
 _STEPS, _FOLDER = "\0steps", "\0folder"
-"""Placeholders for values that the script has only when it runs; the words around them are quoted now."""
-_NOTE = "Each run gets a folder of its own: one line per step in measurements.jsonl, the end in outcome.json."
+"""Placeholders for values that the script has only when it runs; the words around them are already quoted."""
+_NOTE = "Each run creates a folder with one line per step in measurements.jsonl and its outcome in outcome.json."
 
 
 def export(problem: Problem, configuration: Configuration) -> dict[str, str]:

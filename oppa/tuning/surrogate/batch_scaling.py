@@ -30,7 +30,7 @@ SPREAD = 0.7
 
 
 class TwoParts:
-    """A cost model of the rate, with a factor on the fixed time for each layout."""
+    """Models the rate by a cost model with a factor on the fixed time for each layout."""
 
     def __init__(self, cost: CostModel, doubled: CostModel, layouts: Tensor) -> None:
         """Combine two cost models.
@@ -42,7 +42,7 @@ class TwoParts:
         """
         self._cost, self._doubled, self._layouts = cost, doubled, layouts
         self._count = int(layouts.max()) + 1
-        factor = Belief(median=1.0, spread=SPREAD, source="how far the cost model may be off for a layout")
+        factor = Belief(median=1.0, spread=SPREAD, source="the error of the cost model for a layout")
         self.beliefs: Mapping[str, Belief] = {**cost.beliefs, **{f"fixed_{number}": factor for number in range(self._count)}}
         self.names = tuple(self.beliefs)
 
@@ -68,7 +68,7 @@ class TwoParts:
         factors = torch.zeros((len(value), self._count), dtype=torch.float64).scatter_(1, layouts[:, None], fixed[:, None])
         return value - stretch.log(), torch.cat([slopes, factors], dim=1)
 
-    def believed_share(self) -> Tensor:
+    def prior_share(self) -> Tensor:
         """Return the fixed share before anything is measured, shape (N,)."""
         nothing = torch.zeros(len(self._cost.names), dtype=torch.float64)
         return self.share(nothing, self._cost.at(nothing))

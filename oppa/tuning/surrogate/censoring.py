@@ -1,4 +1,4 @@
-"""Replaces censored observations ("at least so much") by Gaussian ones, by expectation propagation.
+"""Replaces censored observations ("at least this value") by Gaussian ones, by expectation propagation.
 
 An out-of-memory trial shows that its memory is at least the limit, not how much it is. Its likelihood is Phi((f - bound) / softness).
 It is replaced by the Gaussian that changes the posterior in the same way (Minka 2001; Rasmussen & Williams 2006, section 3.6 and

@@ -22,7 +22,7 @@ VARIANCE_FLOOR = 1e-4
 
 
 class ConstantMeanGP:
-    """A fitted process, like that of VANILLA-BO in OPPA's experiments (App. H.2)."""
+    """Holds a fitted process, like that of VANILLA-BO in OPPA's experiments (App. H.2)."""
 
     def __init__(self, x: Tensor, y: Tensor, variance: Tensor) -> None:
         torch.set_num_threads(1)  # a second OpenMP thread makes these small matrices ten times slower on a busy machine

@@ -23,7 +23,7 @@ STEP = 1e-4
 
 
 class MeanFunction(Protocol):
-    """The prior mean of a process: a `CostModel`, or an extension of it."""
+    """Defines the prior mean of a process: a `CostModel`, or an extension of it."""
 
     names: tuple[str, ...]
     beliefs: Mapping[str, Belief]

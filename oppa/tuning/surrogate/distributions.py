@@ -13,7 +13,7 @@ CHUNK = 256
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Normal:
-    """Independent normal distributions: mean and stddev, each of shape (n,)."""
+    """Holds independent normal distributions: mean and stddev, each of shape (n,)."""
 
     mean: Tensor
     stddev: Tensor
@@ -21,7 +21,7 @@ class Normal:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Joint:
-    """A joint normal distribution: mean of shape (n,), covariance of shape (n, n)."""
+    """Holds a joint normal distribution: mean of shape (n,), covariance of shape (n, n)."""
 
     mean: Tensor
     covariance: Tensor
@@ -45,7 +45,7 @@ def belief_of(model: Any, inputs: Tensor) -> Normal:
 
 
 def roomy(n: int) -> Normal:
-    """Return a log slack for n candidates that surely fit, for a runner that reports no memory."""
+    """Return a log slack with which n candidates surely fit, for a runner that reports no memory."""
     return Normal(torch.full((n,), -1.0, dtype=torch.float64), torch.full((n,), 0.1, dtype=torch.float64))
 
 

@@ -48,14 +48,14 @@ SETTLED = 0.02
 NEAR = 0.15
 """Distance of a shift from the point of linearisation at which the cost model is linearised anew, a small part of its uncertainty."""
 APART_SPREAD = 1.5
-"""Prior standard deviation of the log variance of nuggets. It is wide: on some clusters nothing resembles its neighbours."""
+"""Prior standard deviation of the log variance of nuggets. It is wide: on some clusters no configuration resembles its neighbours."""
 STRIDE = 1.0
 """Largest move of a shift in one round."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Data:
-    """The observations of one quantity: candidate numbers, targets, known variances and censoring flags, each of shape (n,)."""
+    """Holds the observations of one quantity: candidate numbers, targets, known variances and censoring flags, each of shape (n,)."""
 
     rows: Tensor
     target: Tensor
@@ -67,7 +67,7 @@ class Data:
 
 
 class GaussianProcess:
-    """The posterior of one quantity at every candidate."""
+    """Holds the posterior of one quantity at every candidate."""
 
     def __init__(self, points: Tensor, layouts: Tensor, cost: MeanFunction, *, layout: float, residual: float, nugget: float) -> None:
         """Set up the prior; its widths are standard deviations in log units.
@@ -98,7 +98,7 @@ class GaussianProcess:
 
     @property
     def nugget(self) -> float:
-        """Return the standard deviation of nuggets, in log units: how far a candidate lies from what all others predict."""
+        """Return the standard deviation of nuggets, in log units: the distance of a candidate from the prediction by all others."""
         return math.exp(self._log_noise / 2)
 
     @property
@@ -142,7 +142,7 @@ class GaussianProcess:
     def of_observed(self) -> Normal:
         """Return the posterior of the observed candidates, nuggets included, in the order of the data.
 
-        It lies between the prediction from all candidates and the candidate's own measurement.
+        It is between the prediction from all candidates and the candidate's own measurement.
         """
         return Normal(self._known, self._known) if self._posterior is None else self._posterior.of_observed(self._known)
 
@@ -208,7 +208,7 @@ class GaussianProcess:
         return target, noise + torch.where(data.censored, 0.0, odd)
 
     def _model(self, inputs: Tensor, target: Tensor, noise: Tensor) -> Any:
-        with validate_input_scaling(False):  # the slopes and the centre do not lie in [0, 1]
+        with validate_input_scaling(False):  # the slopes and the centre are not in [0, 1]
             return SingleTaskGP(
                 inputs,
                 target[:, None],
@@ -228,7 +228,7 @@ class _LastColumn(Mean):
 
 
 class _Same(Kernel):
-    """A kernel that is 1 for two points of one layout, else 0."""
+    """Computes a kernel that is 1 for two points of one layout, else 0."""
 
     has_lengthscale = False
 

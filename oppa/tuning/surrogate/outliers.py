@@ -2,7 +2,7 @@
 
 A run that stalls is ten times slower than its neighbours, and does not inform about them. A normal likelihood would explain it by a
 residual that varies wildly, and would discard what it had learned. So each observation more than ODD standard deviations from the
-prediction of all others gets extra variance until it lies at that distance. Its influence is bounded, as under Huber's loss.
+prediction of all others gets extra variance until it is at that distance. Its influence is bounded, as under Huber's loss.
 
 Notation (n observations):
     prior     prior covariance of the process at the observations    (n, n)

@@ -30,7 +30,7 @@ Formula = Callable[[Workload, Coefficients], Tensor]
 
 
 class PriorMean(Mean):
-    """A formula with learnable positive coefficients. The last column of an input is a candidate's number."""
+    """Evaluates a formula with learnable positive coefficients. The last column of an input is a candidate's number."""
 
     def __init__(self, formula: Formula, work: Workload, starts: Mapping[str, float], scale: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -49,7 +49,7 @@ class PriorMean(Mean):
 
 
 class PaperProcess:
-    """The posterior of one quantity, in units of the prior mean's `scale`."""
+    """Holds the posterior of one quantity, in units of the prior mean's `scale`."""
 
     def __init__(self, points: Tensor, mean: PriorMean, rows: Tensor, target: Tensor, variance: Tensor) -> None:
         self._points, p = points, points.shape[1]

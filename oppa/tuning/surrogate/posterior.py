@@ -24,7 +24,7 @@ CHUNK = 4096
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Posterior:
-    """A fitted process, prepared for many queries (OPPA eqs. 24 to 27, with the prior mean at the candidate itself)."""
+    """Holds a fitted process, prepared for many queries (OPPA eqs. 24 to 27, with the prior mean at the candidate itself)."""
 
     scaled: Tensor
     layouts: Tensor

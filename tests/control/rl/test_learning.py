@@ -16,8 +16,7 @@ from oppa.control.rl.learner import Learner, cumulative, layers_of, network
 from oppa.control.rl.observation import NAMES
 from oppa.control.rl.policy import ExploringPolicy, LearnedPolicy
 from oppa.errors import InputError
-from tests.control.rl.test_reward import state
-from tests.control.rl.test_weights import weights  # noqa: F401 - a fixture
+from tests.control.rl.conftest import biased, state
 
 
 def test_rewards_are_summed_up_from_behind() -> None:
@@ -72,7 +71,7 @@ def test_who_does_not_arrive_has_no_time(task) -> None:
 def test_the_same_seed_learns_the_same(algorithm, task) -> None:
     told = []
     first, second = (
-        learned(task, algorithm, episodes=2, seed=4, provenance={"job": "a"}, told=lambda *each: told.append(each)) for _ in range(2)
+        learned(task, algorithm, episodes=2, seed=4, provenance={"job": "a"}, on_episode=lambda *each: told.append(each)) for _ in range(2)
     )
     assert all((one[0] == other[0]).all() for one, other in zip(first.layers, second.layers, strict=True))
     assert [number for number, _ in told] == [0, 1, 0, 1]
@@ -84,6 +83,7 @@ def test_the_same_seed_learns_the_same(algorithm, task) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_what_ppo_has_learned_beats_static_sizes_on_workers_that_it_never_saw(task) -> None:
     pytest.importorskip("stable_baselines3", reason="the extra `learn` is not installed")
     found = {each.name: each for each in scores(task, learned(task, "ppo", episodes=40, seed=0, provenance={}), seed=0, runs=8)}
@@ -94,7 +94,7 @@ def test_static_sizes_are_doublings_within_the_bounds(task) -> None:
     assert sizes(task.actions) == [4, 8, 16, 32, 64, 128]
 
 
-def test_a_learned_policy_does_what_its_weights_prefer(weights) -> None:  # noqa: F811
+def test_a_learned_policy_does_what_its_weights_prefer(weights) -> None:
     decision = LearnedPolicy(weights=weights).decide(state())
     first, second = decision.local_batches or (32, 64)
     assert decision.command == (DecisionKind.NO_OP if (first, second) == (32, 64) else DecisionKind.SCALE_BS)
@@ -102,23 +102,15 @@ def test_a_learned_policy_does_what_its_weights_prefer(weights) -> None:  # noqa
     assert LearnedPolicy(weights=weights).decide(state()) == decision
 
 
-def biased(weights, action: int | None):  # noqa: F811
-    """Weights that always prefer one action, or none."""
-    layers = [(np.zeros_like(weight), np.zeros_like(bias)) for weight, bias in weights.layers]
-    if action is not None:
-        layers[-1][1][action] = 1.0
-    return dataclasses.replace(weights, layers=tuple(layers))
-
-
-def test_batches_stay_within_their_bounds(weights) -> None:  # noqa: F811
+def test_batches_stay_within_their_bounds(weights) -> None:
     decision = LearnedPolicy(weights=biased(weights, 4)).decide(state())
     assert decision.local_batches == (132, 164) and decision.configuration.global_batch == 296 and "+100, +100" in decision.reason
     assert LearnedPolicy(weights=biased(weights, 0)).decide(state()).local_batches == (32, 32)
     still = LearnedPolicy(weights=biased(weights, 2)).decide(state())
-    assert still.command == DecisionKind.NO_OP and "leaves all batches" in still.reason
+    assert still.command == DecisionKind.NO_OP and "changes no batch" in still.reason
 
 
-def test_the_lot_is_drawn_alike_for_the_same_situation(weights) -> None:  # noqa: F811
+def test_the_lot_is_drawn_alike_for_the_same_situation(weights) -> None:
     policy = ExploringPolicy(weights=weights, seed=3)
     assert policy.decide(state(samples=64)) == policy.decide(state(samples=64))
     decisions = [policy.decide(state(samples=64 * number)) for number in range(50)]
@@ -126,18 +118,18 @@ def test_the_lot_is_drawn_alike_for_the_same_situation(weights) -> None:  # noqa
 
 
 @pytest.mark.parametrize("policy", [LearnedPolicy, ExploringPolicy])
-def test_it_says_when_workers_are_silent(policy, weights) -> None:  # noqa: F811
+def test_it_says_when_workers_are_silent(policy, weights) -> None:
     decision = policy(weights=weights).decide(JobState(configuration=state().configuration, noise_scale=None))
     assert decision.limits == (Limit.UNKNOWN,)
 
 
 @pytest.mark.parametrize(("text", "with_weights"), [("rl", False), ("explore", False), ("static", True), ("explore,mood=1", True)])
-def test_weights_where_they_belong(text, with_weights, weights) -> None:  # noqa: F811
+def test_weights_where_they_belong(text, with_weights, weights) -> None:
     with pytest.raises(InputError):
         policy_of(text, weights if with_weights else None)
 
 
-def test_it_goes_on_learning_where_it_is_asked_to(weights) -> None:  # noqa: F811
+def test_it_goes_on_learning_where_it_is_asked_to(weights) -> None:
     """Of a policy without preferences, whose step up is all that pays."""
     policy = LearnedPolicy(weights=biased(weights, None), online=1)
     states, ups = state(), []
@@ -150,5 +142,5 @@ def test_it_goes_on_learning_where_it_is_asked_to(weights) -> None:  # noqa: F81
     assert sum(ups[-100:]) > sum(ups[:100]) + 10
 
 
-def test_a_network_has_a_preference_for_each_action(weights) -> None:  # noqa: F811
+def test_a_network_has_a_preference_for_each_action(weights) -> None:
     assert [weight.shape for weight, _ in layers_of(network(len(NAMES), 5))] == [(64, len(NAMES)), (64, 64), (5, 64)]

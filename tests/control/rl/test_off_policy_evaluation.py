@@ -8,39 +8,12 @@ import pytest
 
 from oppa.control.policies.static import StaticPolicy
 from oppa.control.rl.episode import Episode
-from oppa.control.rl.off_policy_evaluation import LEAST_WINDOWS, RecordedWindow, recorded, verdict
+from oppa.control.rl.off_policy_evaluation import LEAST_WINDOWS, recorded, verdict
 from oppa.control.rl.policy import ExploringPolicy
 from oppa.control.rl.reward import Reward
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
-from tests.control.rl.test_learning import biased
-from tests.control.rl.test_weights import weights  # noqa: F401 - a fixture
-
-
-def explored(task, weights, windows: int, seed: int = 0) -> list[RecordedWindow]:  # noqa: F811
-    """A simulated run whose steps are drawn by lot."""
-    episode, policy, found = Episode(task, task.hosts(seed), seed=seed), ExploringPolicy(weights=weights, seed=seed), []
-    for _ in range(windows):
-        before, early = episode.state, (found[-1].rewards if found else (0.0,) * task.workers)
-        drawn = tuple(policy.drawn(before))
-        after = policy.decide(before).local_batches or episode.local_batches
-        rewards = episode.step(after)
-        batches, actions = [each.local_batch for each in before.workers], weights.actions
-        chosen = actions.chosen(batches, after)
-        likely = tuple(actions.alike(batch, number) / 5 for batch, number in zip(batches, chosen, strict=True))
-        told = {"drawn": drawn, "chosen": tuple(chosen), "probabilities": likely}
-        found.append(RecordedWindow(state=before, rewards=tuple(rewards), before=early, **told))
-    return found
-
-
-def paid(windows: list[RecordedWindow], best: int) -> list[RecordedWindow]:
-    """The same with rewards that we know: 1 for one step, 0 for all others."""
-    return [dataclasses.replace(each, rewards=tuple(float(step == best) for step in each.chosen)) for each in windows]
-
-
-@pytest.fixture
-def small(task, weights):  # noqa: F811
-    return dataclasses.replace(weights, actions=task.actions)
+from tests.control.rl.conftest import biased, explored, paid
 
 
 def test_a_policy_is_worth_what_its_steps_are(task, small) -> None:
@@ -59,7 +32,7 @@ def test_a_policy_is_not_worse_than_itself(task, small) -> None:
 
 
 def test_too_little_says_nothing(task, small) -> None:
-    with pytest.raises(InputError, match=f"fewer than {LEAST_WINDOWS}"):
+    with pytest.raises(InputError, match=f"fewer than the {LEAST_WINDOWS}"):
         verdict([explored(task, small, LEAST_WINDOWS - 1)], small, StaticPolicy())
 
 
@@ -117,7 +90,7 @@ def test_a_ledger_is_read_as_it_was(task, small) -> None:
         assert small.actions.after([one.local_batch for one in each.state.workers], each.chosen) == behind.local_batches
         assert each.drawn == tuple(policy.drawn(each.state))
     assert recorded([], small.actions, Reward(), policy.drawn) == []
-    with pytest.raises(InputError, match="went as was drawn"):
+    with pytest.raises(InputError, match="carried out the steps that were drawn"):
         recorded(lines, small.actions, Reward(), ExploringPolicy(weights=small, seed=4).drawn)
 
 

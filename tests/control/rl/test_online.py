@@ -8,28 +8,27 @@ from oppa.control.rl.episode import Episode
 from oppa.control.rl.observation import observations
 from oppa.control.rl.online import LEAST_WINDOWS, DrawingPolicy, RunLearner
 from oppa.errors import InputError
-from tests.control.rl.test_off_policy_evaluation import explored, paid, small  # noqa: F401 - a fixture
-from tests.control.rl.test_weights import weights  # noqa: F401 - a fixture
+from tests.control.rl.conftest import explored, paid
 
 
-def test_a_step_that_pays_is_drawn_more_often(task, small, monkeypatch) -> None:  # noqa: F811
+def test_a_step_that_pays_is_drawn_more_often(task, small, monkeypatch) -> None:
     runs = [paid(explored(task, small, 60, seed), best=3) for seed in range(10)]
     monkeypatch.setattr(online, "recorded", lambda lines, actions, reward, drawn: lines)
     learner, seen = RunLearner(small), observations(runs[0][0].state, small.actions)
-    worth = [learner.taught(run, list) for run in runs]
+    worth = [learner.update(run, list) for run in runs]
     assert 0.1 < np.mean(worth) < 0.4, "one of five steps pays, and bounds make some alike"
     before, after = (each.probabilities(seen)[:, 3] for each in (small, learner.weights))
     assert (after > before).all()
     assert learner.weights.provenance["runs"] == 10 and RunLearner(learner.weights).weights.provenance["runs"] == 10
 
 
-def test_too_short_a_run_teaches_nothing(task, small, monkeypatch) -> None:  # noqa: F811
+def test_too_short_a_run_teaches_nothing(task, small, monkeypatch) -> None:
     monkeypatch.setattr(online, "recorded", lambda lines, actions, reward, drawn: lines)
-    with pytest.raises(InputError, match="teaches nothing"):
-        RunLearner(small).taught(explored(task, small, LEAST_WINDOWS - 1), list)
+    with pytest.raises(InputError, match="is too short to learn from"):
+        RunLearner(small).update(explored(task, small, LEAST_WINDOWS - 1), list)
 
 
-def test_steps_are_drawn_by_their_probabilities(task, small) -> None:  # noqa: F811
+def test_steps_are_drawn_by_their_probabilities(task, small) -> None:
     episode, drawn = Episode(task, task.hosts(0), seed=0), []
     state = episode.state
     for seed in range(200):

@@ -7,19 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oppa.control.decision import HEALTHY, JobState
+from oppa.control.decision import HEALTHY
 from oppa.control.rl.actions import LEAST, MOST, STEPS, Actions
 from oppa.control.rl.reward import Reward, sample_s
 from oppa.errors import InputError
-from oppa.problem.configuration import Configuration
+from tests.control.rl.conftest import state
 from tests.control.services import worker
-
-
-def state(**changes) -> JobState:
-    """Two workers, a step of 0.3 s, 64 samples; V / |g|^2 = 16, so that s = 0.5."""
-    values = {"configuration": Configuration(dp=2, global_batch=64, micro_batch=32), "noise_scale": None, "variance_ratio": 16.0}
-    return JobState(**{**values, "workers": (worker(accuracy_gain=2.0), worker(local_batch=64)), **changes})
-
 
 CONSTANTS = {"alpha": 0.1, "beta": 0.2, "delta": 0.3, "eta": 0.4}
 

@@ -8,26 +8,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from oppa.control.rl.actions import Actions
-from oppa.control.rl.learner import layers_of, module_of, network
+from oppa.control.rl.learner import module_of
 from oppa.control.rl.observation import NAMES, observations
-from oppa.control.rl.reward import Reward
 from oppa.control.rl.weights import Weights
 from oppa.errors import InputError
-from tests.control.rl.test_reward import state
+from tests.control.rl.conftest import state
 from tests.control.services import worker
-
-
-@pytest.fixture
-def weights() -> Weights:
-    return Weights(
-        layers=layers_of(network(len(NAMES), 5)),
-        mean=np.zeros(len(NAMES)),
-        deviation=np.ones(len(NAMES)),
-        actions=Actions(),
-        reward=Reward(delta=0.25),
-        window=20,
-        provenance={"command": "oppa train-policy job.toml", "seed": 3},
-    )
 
 
 def test_what_is_written_comes_back_the_same(weights, tmp_path) -> None:
@@ -63,8 +49,8 @@ def damaged(path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda arrays, notes: notes.update(version=99), "no policy of this version"),
-        (lambda arrays, notes: notes.update(observation=["mood"]), "no policy of this version"),
+        (lambda arrays, notes: notes.update(version=99), "not a policy of this version"),
+        (lambda arrays, notes: notes.update(observation=["mood"]), "not a policy of this version"),
         (lambda arrays, notes: notes.pop("window"), "damaged"),
         (lambda arrays, notes: notes.update(window=0), "damaged"),
         (lambda arrays, notes: notes["actions"].update(least=0), "least = 0"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oppa.problem.baseline import at_rest, complete
+from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.trials import environments
 from oppa.tuning.formats import FORMATS
@@ -36,6 +37,10 @@ def problem_of(tmp_path_factory):
         return load_job(path)
 
     return make
+
+
+def at(**values):
+    return Configuration(**{"global_batch": 64, "micro_batch": 2, "dp": 8, **values})
 
 
 def read_back(name, problem, files):

@@ -147,7 +147,7 @@ def test_accelerate_is_trained_by_the_runner_that_shards_alike(kind, runner, tmp
 
 
 def test_without_a_job_a_format_must_choose_a_runner_and_state_its_model_whole(tmp_path) -> None:
-    with pytest.raises(InputError, match="torchtitan does not choose a runner"):
+    with pytest.raises(InputError, match="torchtitan does not determine a runner"):
         adopted(tmp_path, "torchtitan", {"recipe.py": "config.x = 1"})
     with pytest.raises(InputError, match="does not state `heads`, `vocab` as a number"):
         adopted(tmp_path, "megatron", {"a.sh": "pretrain_gpt.py --num-layers 2 --hidden-size 8 --seq-length 8 --num-attention-heads $H"})
@@ -169,7 +169,7 @@ def test_a_job_of_the_frameworks_space_is_left_as_it_is(tmp_path) -> None:
 
 
 DIFFERENT = (
-    ({"train_batch_size": 128, "gradient_accumulation_steps": 4}, "the file has a global batch of 128, the job of 64"),
+    ({"train_batch_size": 128, "gradient_accumulation_steps": 4}, "the file has global_batch = 128, the job 64"),
     ({"gradient_accumulation_steps": 1}, "the file has 16 devices on 1 hosts, the job 8 devices on 1 hosts"),
     ({"bf16": {"enabled": False}}, 'the file has precision = "fp32", the job "bf16"'),
 )
@@ -182,7 +182,7 @@ def test_what_differs_is_an_error_with_both_values_until_one_is_chosen(changes, 
         adopted(tmp_path, "deepspeed", files, job)
     assert caught.value.message == words and "`--take file`" in caught.value.hint and "`--take job`" in caught.value.hint
     kept, problem = adopted(tmp_path, "deepspeed", files, job, take="job")
-    assert kept.text == job and kept.notes == (f"kept as the job has it: {words}",) and problem.global_batch == 64
+    assert kept.text == job and kept.notes == (f"kept the job's value: {words}",) and problem.global_batch == 64
     taken, _ = adopted(tmp_path, "deepspeed", files, job, take="file")
     assert taken.text != job and taken.rewritten and "# A job.\n" in taken.text and "# small\n" in taken.text
     again, _ = adopted(tmp_path, "deepspeed", files, taken.text)
@@ -212,7 +212,7 @@ def test_kept_as_the_job_has_it_the_launch_line_has_the_jobs_values(tmp_path) ->
     """The launch line states the job's model, although the script states another."""
     draft, problem = adopted(tmp_path, "megatron", {"train.sh": LLAMA}, QWEN, take="job")
     assert problem.model == PRESETS["qwen2-1.5b"] and problem.training.precision == "fp32"
-    assert "the launch line has the job's values" in draft.notes
+    assert "the launch line uses the job's values" in draft.notes
     words = launch_line(problem, tmp_path)
     assert words[words.index("--vocab-size") + 1] == "151935", "the tokenizer adds one"
     assert "--bf16" not in words and words[words.index("--lr") + 1] == "1e-4"
@@ -267,7 +267,7 @@ def test_a_launch_line_of_the_users_own_gets_the_frameworks_space(origin, space,
     assert adopted(tmp_path, origin, files, f'{job}[space]\nname = "command"\n')[1].space.name == "command", "the user's choice"
     draft, problem = adopted(tmp_path, origin, files, f"{job}[space.parameters]\nep = 1\n")
     assert problem.space.name == ("command" if origin == "deepspeed" else "megatron")
-    assert ("the search space stays `command`, as the job does not fit" in draft.notes[0]) is (origin == "deepspeed")
+    assert ("the search space stays `command`, because the job does not fit" in draft.notes[0]) is (origin == "deepspeed")
 
 
 def test_knobs_that_the_launch_line_does_not_name_are_found(tmp_path) -> None:
@@ -284,7 +284,7 @@ def test_knobs_that_the_launch_line_does_not_name_are_found(tmp_path) -> None:
 @pytest.mark.parametrize(("origin", "files"), [("deepspeed", deepspeed()), ("megatron", {"train.sh": SCRIPT})])
 def test_a_job_of_another_runner_is_said_to_be_one_and_can_be_moved(origin, files, tmp_path) -> None:
     job = JOB + '\n[runner]\nname = "torch"  # as `oppa init` writes it\n'
-    with pytest.raises(InputError, match=f"the file is one of {origin}, the job runs `torch` and searches `torch`"):
+    with pytest.raises(InputError, match=f"the file is for {origin}, but the job runs `torch` and searches `torch`"):
         adopted(tmp_path, origin, files, job)
     _, problem = adopted(tmp_path, origin, files, job, take="file")
     assert problem.space.name in SPACES[origin] and problem.runner.name == {"deepspeed": "deepspeed", "megatron": "command"}[origin]
@@ -294,7 +294,7 @@ def test_a_job_of_another_runner_is_said_to_be_one_and_can_be_moved(origin, file
 def test_a_job_without_a_batch_takes_the_files(tmp_path) -> None:
     job = JOB.replace("[batch]\nglobal_batch = 64  # sequences\n", "") + SEARCHED.format(space="deepspeed")
     draft, problem = adopted(tmp_path, "deepspeed", deepspeed(), job)
-    assert problem.global_batch == 64 and draft.notes == ("global_batch = 64, from the file",)
+    assert problem.global_batch == 64 and draft.notes == ("global_batch = 64 is taken from the file",)
 
 
 TEXTS = (
@@ -330,7 +330,7 @@ def test_a_value_is_set_in_a_text_and_nothing_else_is_changed(text, value) -> No
 def test_a_text_that_cannot_be_changed_is_left_to_its_writer(text) -> None:
     with pytest.raises(JobError, match="`global_batch = 64` cannot be set") as caught:
         with_value(text, "batch", "global_batch", 64)
-    assert "write it there yourself" in caught.value.hint
+    assert "edit the file by hand" in caught.value.hint
 
 
 def test_the_spaces_of_frameworks_are_in_the_catalog() -> None:

@@ -13,10 +13,10 @@ import pytest
 from oppa import catalog
 from oppa.errors import InputError
 from oppa.problem.command import LaunchCommand
-from oppa.problem.configuration import PARAMETERS, Configuration
+from oppa.problem.configuration import PARAMETERS
 from oppa.problem.software import Software
 from oppa.tuning.formats import FORMATS, export
-from tests.tuning.formats.conftest import read_back
+from tests.tuning.formats.conftest import at, read_back
 
 SPACES = ("deepspeed", "colossalai", "megatron", "torch")
 OWN = {"deepspeed": "deepspeed", "colossalai": "colossalai", "megatron": "megatron", "megatron-bridge": "megatron"}
@@ -39,10 +39,6 @@ def attempts(name, problem):
             yield configuration, export(name, problem, configuration), None
         except InputError as error:
             yield configuration, {}, error
-
-
-def at(**values):
-    return Configuration(**{"global_batch": 64, "micro_batch": 2, "dp": 8, **values})
 
 
 @pytest.mark.slow
@@ -169,7 +165,7 @@ def test_what_no_one_chose_is_no_reason_to_refuse(problem_of) -> None:
 
 
 def test_an_unknown_format_names_the_nearest(problem_of) -> None:
-    with pytest.raises(InputError, match="no format") as caught:
+    with pytest.raises(InputError, match="is not a format") as caught:
         export("megatron-brige", problem_of("torch"), at())
     assert "megatron-bridge" in caught.value.hint
 

@@ -7,8 +7,7 @@ import pytest
 
 from oppa.pipeline.torch_csv import read_schedule
 from oppa.tuning.formats import colossalai, export, megatron_bridge, torchtitan
-from tests.tuning.formats.conftest import ask
-from tests.tuning.formats.test_formats import at
+from tests.tuning.formats.conftest import ask, at
 
 DEEPSPEED = """
 import json, sys, torch.distributed
@@ -114,6 +113,7 @@ MEGATRON_LM = """
 INTERLEAVED = {"dp": 2, "pp": 2, "tp": 2, "schedule": "interleaved", "model_chunks": 2, "overlap_p2p": True}
 
 
+@pytest.mark.environment
 @pytest.mark.slow
 @pytest.mark.parametrize("values", [{"zero_stage": 3, "zero_bucket_mb": 256}, {"dp": 4, "pp": 2, "recompute": "full"}, {"dp": 4, "tp": 2}])
 def test_deepspeed_itself_loads_the_file(values, problem_of, tmp_path) -> None:
@@ -145,6 +145,7 @@ def test_accelerate_itself_loads_the_file_and_would_launch_it(space, values, exp
     assert all(want is None or want == got for want, got in zip(expected, found, strict=True)), found
 
 
+@pytest.mark.environment
 @pytest.mark.slow
 def test_colossalais_plugins_have_these_arguments(problem_of) -> None:
     known = ask("colossalai", COLOSSALAI)
@@ -155,6 +156,7 @@ def test_colossalais_plugins_have_these_arguments(problem_of) -> None:
     assert colossalai.arguments(mixture, at(ep=2)).keys() <= set(known["MoeHybridParallelPlugin"])
 
 
+@pytest.mark.environment
 @pytest.mark.slow
 def test_megatron_bridge_has_the_fields_that_are_set(problem_of) -> None:
     known = ask("megatron.bridge", MEGATRON)
@@ -179,6 +181,7 @@ def test_megatron_lm_is_told_of_sgd(problem_of) -> None:
     assert "--optimizer sgd" in text and "--sgd-momentum 0.8" in text and "--adam-beta2" not in text
 
 
+@pytest.mark.environment
 @pytest.mark.slow
 def test_torchtitan_itself_takes_the_recipe(problem_of, tmp_path) -> None:
     replicated, ddp_pipeline, sharded, full = (
@@ -199,6 +202,7 @@ def test_torchtitan_itself_takes_the_recipe(problem_of, tmp_path) -> None:
     ]
 
 
+@pytest.mark.environment
 @pytest.mark.slow
 def test_torchtitan_itself_takes_the_recipe_of_a_mixture(problem_of, tmp_path) -> None:
     problem = problem_of("torch", model="mixtral-8x7b")

@@ -82,7 +82,7 @@ def test_a_file_that_names_another_says_to_import_that(problem_of) -> None:
     text = "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: conf/ds.json}\n"
     with pytest.raises(InputError, match=r"conf/ds\.json") as caught:
         FORMATS["accelerate"].parse(problem_of("deepspeed"), {"a.yaml": text})
-    assert caught.value.hint == "import that: `oppa import conf/ds.json --from deepspeed`"
+    assert caught.value.hint == "run `oppa import conf/ds.json --from deepspeed`"
 
 
 @pytest.mark.parametrize(

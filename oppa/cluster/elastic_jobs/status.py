@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from oppa.cluster.slurm.spool import ElasticJob
+from oppa.cluster.elastic_jobs.spool import ElasticJob
 from oppa.training.run import ledger
 from oppa.training.run.run_folder import STOP, RunSpec
 

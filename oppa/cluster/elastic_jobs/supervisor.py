@@ -1,4 +1,4 @@
-"""Train an elastic job on a number of hosts: `python -P -m oppa.cluster.slurm.supervisor FOLDER HOSTS [WORD...]` becomes `oppa train`.
+"""Train an elastic job on a number of hosts: `python -P -m MODULE FOLDER HOSTS [SETTING...]` becomes `oppa train`.
 
 It locks the job, records its process, and keeps the lock when it becomes `oppa train`. Other processes can thus detect that the job is
 trained, and by which process, even if its launcher has ended. If the job is locked already, it exits at once.
@@ -6,11 +6,13 @@ trained, and by which process, even if its launcher has ended. If the job is loc
 
 import fcntl
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from oppa.cluster.slurm.spool import ENDING, HELD, JOB, STARTED, ElasticJob
+from oppa.cluster.elastic_jobs.spool import ENDING, HELD, JOB, LOG, STARTED, ElasticJob
 from oppa.pipeline import stored_schedules
 from oppa.training.run import ledger
 from oppa.trials.processes import this_process
@@ -18,9 +20,21 @@ from oppa.trials.trial_folder import write_json
 
 LOOKS = 20
 """Number of retries for the lock, which a process that tests it may hold for a moment."""
+MODULE = "oppa.cluster.elastic_jobs.supervisor"
 
 
-def main(folder: Path, hosts: int, words: list[str]) -> None:
+def start_supervisor(job: ElasticJob, hosts: int, settings: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start the process that trains a job on a number of hosts; it continues if this one ends.
+
+    Args:
+        settings: Keys of the job file that request the hosts, such as `launcher.name=slurm`.
+    """
+    command = [sys.executable, "-P", "-m", MODULE, str(job.folder), str(hosts), *settings]
+    with (job.folder / LOG).open("ab") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+
+def main(folder: Path, hosts: int, settings: list[str]) -> None:
     """Lock the job, and become `oppa train`."""
     job = ElasticJob.read(folder)
     descriptor = os.open(folder / HELD, os.O_RDWR | os.O_CREAT, 0o644)
@@ -41,7 +55,8 @@ def main(folder: Path, hosts: int, words: list[str]) -> None:
     ending = os.open(folder / ENDING, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(ending, sys.stdout.fileno())
     train = [sys.executable, "-P", "-m", "oppa", "train", str(folder / JOB), str(configuration)]
-    os.execv(sys.executable, [*train, "--hosts", str(hosts), "--run", str(job.run), "--json", *words])
+    changes = [word for setting in (f"cluster.hosts={hosts}", *settings) for word in ("--set", setting)]
+    os.execv(sys.executable, [*train, "--run", str(job.run), "--json", *changes])
 
 
 if __name__ == "__main__":

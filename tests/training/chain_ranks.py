@@ -1,18 +1,14 @@
-"""Ranks that train through a chain of layouts without ending, and look at every bit of their state around each change.
+"""Train through a chain of layouts without ending, and compare every bit of the state before and after each change.
 
-Started as `python -P reshard_ranks.py ORDERS.json`: a list, and each order says `model`, `layouts`, and the `steps` to take in each, and
-`training` where it is not the usual.
-Writes `LOSSES-<number>.json` of each. With `checkpoint`, a folder, ranks go on from there if it exists, and else save there at their end;
-with `saved` they save there in any case.
-With `digest`, what all ranks hold at their end follows the losses, as a hash of its bits.
+The request's folder has `order.json`: `model`, `layouts`, the `steps` to take in each, and `training` where it is not the usual. The result
+is the loss of each step. With `checkpoint`, a folder, ranks resume from there if it exists, and else save there at their end; with `saved`
+they save there in any case. With `digest`, a hash of all bits that the ranks hold at their end follows the losses.
 """
 
 import dataclasses
 import hashlib
 import json
 import math
-import os
-import sys
 from pathlib import Path
 
 import torch
@@ -25,12 +21,13 @@ from oppa.problem.training import Training
 from oppa.training.checkpoint.saving import resume, save
 from oppa.training.data.sources import Source, source_of
 from oppa.training.model.weights import initial
-from oppa.training.parallel.mesh import Mesh, open_mesh, regrouped
+from oppa.training.parallel.mesh import Mesh
 from oppa.training.replica import Replica
 from oppa.training.reshard.exchange import State
 from oppa.training.reshard.shards import WEIGHT, TensorKey, layout_of
 from oppa.training.reshard.staging import stage
 from oppa.trials.trial_folder import TrialSpec
+from tests.training.standing import Ranks
 
 
 def whole(state: State, shapes: dict[TensorKey, tuple[int, ...]]) -> dict[TensorKey, torch.Tensor]:
@@ -59,8 +56,9 @@ def stepped(replica: Replica, mesh: Mesh, spec: TrialSpec, source: Source, step:
     return math.fsum(everyones.tolist())
 
 
-def run(order: dict, rendezvous: Path, rank: int) -> list[float | str]:
-    """Losses of all steps."""
+def run(folder: Path, ranks: Ranks) -> list[float | str]:
+    """Return the losses of all steps."""
+    order = json.loads((folder / "order.json").read_text())
     model = Model(**order["model"])
     first, *others = (Configuration(**values) for values in order["layouts"])
     alone, training = Configuration(dp=1, global_batch=1, micro_batch=1), Training(**{"learning_rate": 3e-3, **order.get("training", {})})
@@ -75,35 +73,35 @@ def run(order: dict, rendezvous: Path, rank: int) -> list[float | str]:
         steps=1,
     )
     source, losses = source_of(spec), list[float]()
-    with open_mesh(first, spec.cluster, rank=rank, world=first.devices, rendezvous=f"file://{rendezvous}") as mesh:
-        replica = Replica(spec, mesh)
-        check_initial(whole_weights(replica, spec, mesh, shapes), spec)
-        checkpoint = Path(order.get("checkpoint", "nowhere"))
-        if checkpoint.exists():
-            losses = resume(checkpoint, replica, spec, mesh).notes["losses"]
-        for configuration, count in zip([*others, None], order["steps"], strict=True):
-            for _ in range(count):
-                losses.append(stepped(replica, mesh, spec, source, len(losses)))
-            if configuration is None:
-                break
-            staged = stage(replica, spec, mesh)
-            before, steps = whole(staged.state, shapes), staged.steps
-            assert steps == (len(losses) if training.optimizer == "adamw" else bool(training.moments))
-            del replica
-            mesh, spec = regrouped(mesh, configuration), dataclasses.replace(spec, configuration=configuration)
-            replica = Replica(spec, mesh, weights=False)
-            staged.load(replica, spec, mesh)
-            assert not staged.state, "what was staged is consumed"
-            again = stage(replica, spec, mesh)
-            after = whole(again.state, shapes)
-            assert again.steps == steps
-            assert all(torch.equal(before[key], after[key]) for key in shapes), configuration.id
-        if "checkpoint" in order and not checkpoint.exists():
-            save(checkpoint, replica, spec, mesh, {"losses": losses})
-        if "saved" in order:
-            save(Path(order["saved"]), replica, spec, mesh, {"losses": losses})
-        if order.get("digest"):
-            losses.append(digest(whole(stage(replica, spec, mesh).state, shapes)))
+    mesh = ranks.regroup(first)
+    replica = Replica(spec, mesh)
+    check_initial(whole_weights(replica, spec, mesh, shapes), spec)
+    checkpoint = Path(order.get("checkpoint", "nowhere"))
+    if checkpoint.exists():
+        losses = resume(checkpoint, replica, spec, mesh).notes["losses"]
+    for configuration, count in zip([*others, None], order["steps"], strict=True):
+        for _ in range(count):
+            losses.append(stepped(replica, mesh, spec, source, len(losses)))
+        if configuration is None:
+            break
+        staged = stage(replica, spec, mesh)
+        before, steps = whole(staged.state, shapes), staged.steps
+        assert steps == (len(losses) if training.optimizer == "adamw" else bool(training.moments))
+        del replica
+        mesh, spec = ranks.regroup(configuration), dataclasses.replace(spec, configuration=configuration)
+        replica = Replica(spec, mesh, weights=False)
+        staged.load(replica, spec, mesh)
+        assert not staged.state, "what was staged is consumed"
+        again = stage(replica, spec, mesh)
+        after = whole(again.state, shapes)
+        assert again.steps == steps
+        assert all(torch.equal(before[key], after[key]) for key in shapes), configuration.id
+    if "checkpoint" in order and not checkpoint.exists():
+        save(checkpoint, replica, spec, mesh, {"losses": losses})
+    if "saved" in order:
+        save(Path(order["saved"]), replica, spec, mesh, {"losses": losses})
+    if order.get("digest"):
+        losses.append(digest(whole(stage(replica, spec, mesh).state, shapes)))
     return losses
 
 
@@ -127,32 +125,3 @@ def check_initial(weights: dict[TensorKey, torch.Tensor], spec: TrialSpec) -> No
     for key, bits in weights.items():
         drawn = initial(key.name, bits.shape, seed=spec.training.seed, layers=spec.model.layers, device=torch.device("cpu"))
         assert torch.equal(bits, drawn.view(torch.int32)), key
-
-
-def forked(order: dict, folder: Path, number: int, rank: int) -> int:
-    """Fork one rank; its process id."""
-    if child := os.fork():
-        return child
-    code = 1
-    try:
-        losses = run(order, folder / f"rendezvous-{number}", rank)
-        if rank == 0:
-            (folder / f"LOSSES-{number}.json").write_text(json.dumps(losses))
-        code = 0
-    finally:
-        if code:
-            sys.excepthook(*sys.exc_info())
-        os._exit(code)
-
-
-def main(path: Path) -> None:
-    torch.set_num_threads(1)
-    for number, order in enumerate(json.loads(path.read_text())):
-        ranks = [forked(order, path.parent, number, rank) for rank in range(Configuration(**order["layouts"][0]).devices)]
-        codes = [os.waitpid(rank, 0)[1] for rank in ranks]  # of all, before anything else is started
-        if any(codes):
-            sys.exit(1)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Count recent arrivals in Slurm's queue. The counts are stored in the spool, so that a controller that takes over continues them."""
+"""Count recent arrivals in the scheduler's queue. The counts are stored in the spool, so that the next controller continues them."""
 
 import json
 import time
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from oppa.cluster.arrivals import Arrivals
-from oppa.cluster.slurm.queue_snapshot import QueueSnapshot
-from oppa.cluster.slurm.spool import ARRIVALS
+from oppa.cluster.elastic_jobs.spool import ARRIVALS
+from oppa.cluster.scheduler import QueueSnapshot
 from oppa.trials.trial_folder import write_json
 
 

@@ -11,36 +11,41 @@ if TYPE_CHECKING:
 
 
 def resolve_configuration(
-    source: Path, setting: str, *, batches: Sequence[int] = (), hosts: int | None = None
+    source: "Path | Problem", setting: str, *, batches: Sequence[int] = (), changes: Sequence[str] = ()
 ) -> "tuple[Problem, Configuration | None]":
     """Return the problem, and its configuration: a study's winner or a job's baseline, unless a setting names another.
 
     The configuration is None if a job has no baseline.
 
     Args:
+        source: A job file, a study's folder, the JSON file of a study's configuration, or a problem.
         batches: Global batches that a setting may name, in addition to the job's own.
-        hosts: Number of hosts that replaces the job file's.
+        changes: Changes of the job file's keys, or of those of a study's problem that do not decide its results.
 
     Raises:
-        InputError: the setting is illegal, the study has no winner, or `hosts` is given for a study.
+        InputError: the setting or a change is illegal, or the study has no winner.
     """
     from oppa.errors import InputError
     from oppa.problem.job import load_job
+    from oppa.problem.study_settings import with_changes
 
-    if hosts is not None and (source.is_dir() or is_json(source)):
-        raise InputError(f"`--hosts {hosts}` of the study `{source}`", hint="name the job file: a study is of its own hosts")
+    if not isinstance(source, Path):
+        problem = with_changes(source, changes)
+        return problem, _meant(setting, problem, batches) if setting else problem.baseline
     if source.is_dir():
-        return _of_study(source, setting, batches)
+        problem, configuration = _of_study(source, setting, batches)
+        return with_changes(problem, changes), configuration
     if is_json(source):
         if setting:
-            raise InputError(f"`{source}` says which configuration is meant, and so does `{setting}`", hint="leave out one of them")
-        return _of_study(_study_around(source), str(source), batches)
-    problem = load_job(source, hosts=hosts)
+            raise InputError(f"both `{source}` and `{setting}` name a configuration", hint="remove one of them")
+        problem, configuration = _of_study(_study_around(source), str(source), batches)
+        return with_changes(problem, changes), configuration
+    problem = load_job(source, settings=changes)
     return problem, _meant(setting, problem, batches) if setting else problem.baseline
 
 
 def resolve_with_table(
-    source: Path, setting: str, table: "Table | None", *, hosts: int | None = None
+    source: "Path | Problem", setting: str, table: "Table | None", *, changes: Sequence[str] = ()
 ) -> "tuple[Problem, Configuration | None]":
     """Return as `resolve_configuration` does; a setting with a global batch means the table's fastest row with these values, if any.
 
@@ -48,7 +53,7 @@ def resolve_with_table(
         InputError: as `resolve_configuration` does.
     """
     row = _fastest_row(setting, table) if table else None
-    problem, configuration = resolve_configuration(source, "" if row else setting, batches=table.batches if table else (), hosts=hosts)
+    problem, configuration = resolve_configuration(source, "" if row else setting, batches=table.batches if table else (), changes=changes)
     return problem, row or configuration
 
 
@@ -61,11 +66,13 @@ def _fastest_row(setting: str, table: "Table") -> "Configuration | None":
     from oppa.problem.declaration import spell
     from oppa.problem.selector import worded
 
-    asked = worded(setting)
-    if GLOBAL_BATCH not in asked:
+    values_given = worded(setting)
+    if GLOBAL_BATCH not in values_given:
         return None
     values = [(row, row.configuration.to_dict()) for row in table.rows]
-    rows = [row for row, have in values if all(name in have and spell(have[name]).strip('"') == value for name, value in asked.items())]
+    rows = [
+        row for row, have in values if all(name in have and spell(have[name]).strip('"') == value for name, value in values_given.items())
+    ]
     return max(rows, key=lambda row: (row.source == "measured", row.steps_per_s)).configuration if rows else None
 
 
@@ -82,7 +89,7 @@ def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Prob
             return problem, _meant(setting, problem, batches)
         result = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
     if result is None:
-        hint = f"`oppa tune` with it finds one, or say a setting: `{folder} dp=2`"
+        hint = f"finish it with `oppa tune`, or give a configuration: `{folder} dp=2`"
         raise InputError(f"the study `{folder}` has no winner yet", hint=hint)
     return problem, result.best.configuration
 
@@ -100,7 +107,9 @@ def _study_around(file: Path) -> Path:
     for folder in file.absolute().parents:
         if (folder / FILE).is_file():
             return folder
-    raise InputError(f"`{file}` lies in no study, which would say its job", hint=f"name the job, too: `oppa export JOB {file}`")
+    raise InputError(
+        f"`{file}` is not in the folder of a study, which defines its job", hint=f"name the job, too: `oppa export JOB {file}`"
+    )
 
 
 def _meant(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
@@ -127,7 +136,7 @@ def _legal(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configu
         return loaded(problem.space, Path(setting))
     problem = dataclasses.replace(problem, space=problem.space.with_value(worded(setting)))
     candidates = problem.candidates()
-    asked, matches = find(setting, candidates)
+    chosen, matches = find(setting, candidates)
     if len(matches) == 1:
         return candidates.configuration(int(matches[0]))
-    return require_legal(problem.space, complete(problem.space, asked))
+    return require_legal(problem.space, complete(problem.space, chosen))

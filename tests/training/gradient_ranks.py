@@ -1,17 +1,10 @@
-"""Ranks that train and write down their gradient norms, forked from one warm process.
-
-Started as `python -P gradient_gang.py`; each line on stdin is `{"folder": ..., "world": ..., "program": ...}`, each line on stdout the
-ranks' exit codes. Rank r leaves what its program returns in `r.json`.
-"""
+"""Programs of ranks that train and return their gradient norms."""
 
 import contextlib
 import dataclasses
 import functools
 import json
 import os
-import sys
-import traceback
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,22 +14,18 @@ from torch.nn.parallel import DistributedDataParallel
 from oppa.errors import InputError
 from oppa.training import GradientStatistics
 from oppa.training.data.sources import source_of
-from oppa.training.parallel.mesh import open_mesh
 from oppa.training.replica import Replica
 from oppa.training.statistics.noise_scale_selftest import self_test
 from oppa.trials.trial_folder import TrialSpec
 from tests.training.gradient_loop import OwnLoop
 
-torch.set_num_threads(1)
-
 
 def meshed(program):
-    """`program(spec, mesh, folder)` under the layout of a trial."""
+    """Return a program of standing ranks that calls `program(spec, mesh, folder)` under the layout of a trial."""
 
-    def run(folder, rank, world):
+    def run(folder, ranks):
         spec = TrialSpec.read(folder)
-        with open_mesh(spec.configuration, spec.cluster, rank=rank, world=world, rendezvous=f"file://{folder}/rendezvous") as mesh:
-            return program(spec, mesh, folder)  # a function of its own, for the reason that `joined` gives
+        return program(spec, ranks.regroup(spec.configuration), folder)
 
     return run
 
@@ -126,10 +115,12 @@ def in_float32(model):
     return fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
 
 
-PROGRAMS = {
+STANDING = {
     "core": meshed(functools.partial(core, "micro-batches")),
     "core, workers": meshed(functools.partial(core, "workers")),
     "shared out": meshed(shared_out),
+}
+FRESH = {
     "ddp": joined(functools.partial(looped, DistributedDataParallel, "micro-batches")),
     "ddp, workers": joined(functools.partial(looped, DistributedDataParallel, "workers")),
     "fsdp": joined(functools.partial(looped, sharded, "micro-batches")),
@@ -139,34 +130,3 @@ PROGRAMS = {
     "fsdp, in float32": joined(functools.partial(astray, in_float32, local)),
     "planted": joined(lambda rank, world: self_test(steps=100).error),
 }
-
-
-def launch(order, rank):
-    """Fork one rank; its process id."""
-    if pid := os.fork():
-        return pid
-    code, folder = 70, Path(order["folder"])
-    try:
-        log = os.open(folder / "stderr.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        found = PROGRAMS[order["program"]](folder, rank, order["world"])
-        (folder / f"{rank}.json").write_text(json.dumps(found))
-        code = 0
-    except Exception:  # noqa: BLE001 - this log is where it is told
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def main():
-    """Run orders until stdin ends."""
-    for line in sys.stdin:
-        order = json.loads(line)
-        ranks = [launch(order, rank) for rank in range(order["world"])]
-        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]), flush=True)
-
-
-if __name__ == "__main__":
-    main()

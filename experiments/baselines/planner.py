@@ -1,4 +1,4 @@
-"""Ranks candidates by a step time worked out on paper, in the manner of AMP (Li et al. 2022, section 4).
+"""Ranks candidates by an analytic step time, as AMP does (Li et al. 2022, section 4).
 
     step = (num_microbatches - 1) * stage + pp * stage + 2 (pp - 1) * transfer + exchange
 
@@ -8,8 +8,8 @@ model chunks (Narayanan et al. 2021). Communication costs alpha + beta * bytes o
 
 It differs from AMP in three respects. Stages are equal, while AMP cuts them by dynamic programming. Computation follows from the
 device's peak, while AMP times layers. Tensor, data, then pipeline parallel ranks are neighbours, while AMP also searches placements.
-Overlap, the optimizer, launch latencies and the efficiency of small kernels are left out. A planner learns nothing: it runs its own
-first choice.
+Overlap, the optimizer, launch latencies and the efficiency of small kernels are left out. A planner learns nothing: it runs its first
+choice.
 
 Notation (n candidates): all arrays (n,)
 """
@@ -34,9 +34,9 @@ ZERO_3_TRAFFIC = 1.5
 
 
 class Planner:
-    """The designer `planner`."""
+    """Implements the designer `planner`."""
 
-    def __init__(self, problem: Problem, candidates: Candidates) -> None:
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         memory = memory_bytes(problem, candidates)
         too_much = memory > problem.cluster.usable_bytes
         # Candidates that cannot fit come last; among equally fast ones, less memory comes first.

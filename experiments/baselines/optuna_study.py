@@ -23,6 +23,7 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import ONE_HOT, column_names, encode
+from oppa.problem.problem import Problem
 from oppa.random_streams import stream
 from oppa.tuning.designer import Observation, free, groups
 from oppa.tuning.designers.random_search import RandomSearch
@@ -38,14 +39,14 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
 
 
 class OptunaStudy:
-    """The designers `tpe` and `optuna-gp`."""
+    """Implements the designers `tpe` and `optuna-gp`."""
 
-    def __init__(self, sampler: str, candidates: Candidates, *, memory_limit_bytes: int, seed: int) -> None:
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int, sampler: str) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._sampler, self._seed = sampler, seed
-        self._log_limit = math.log(memory_limit_bytes)
+        self._log_limit = math.log(problem.cluster.usable_bytes)
         self.space = Space(candidates)
-        self._chance = RandomSearch(candidates, seed=seed)
+        self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seen: list[Observation] = []
 
     def update(self, observations: Sequence[Observation]) -> None:
@@ -62,14 +63,14 @@ class OptunaStudy:
         rng = stream(self._seed, f"{self._sampler}/{len(taken)}")
         study = optuna.create_study(direction="maximize", sampler=SAMPLERS[self._sampler](int(rng.integers(2**31))))
         worst = min((seen.log_steps_per_s for seen in self._seen if seen.log_steps_per_s is not None), default=0.0)
-        study.add_trials([self._told(seen, worst) for seen in self._seen])
+        study.add_trials([self._frozen(seen, worst) for seen in self._seen])
         distances = self.space.distances(study.ask(self.space.distributions).params, rows)
         return int(rng.choice(rows[distances <= distances.min() + 1e-9]))
 
     def predict(self, candidate: int) -> None:
         """Return None, as Optuna does not publish its predictions."""
 
-    def _told(self, seen: Observation, worst: float) -> optuna.trial.FrozenTrial:
+    def _frozen(self, seen: Observation, worst: float) -> optuna.trial.FrozenTrial:
         slack = min(0.0, math.log(seen.memory_bytes) - self._log_limit) if seen.memory_bytes else -1.0  # it ran, so it fits
         return optuna.trial.create_trial(
             params=self.space.parameters(seen.candidate),
@@ -77,6 +78,16 @@ class OptunaStudy:
             value=math.exp(worst if seen.log_steps_per_s is None else seen.log_steps_per_s),
             constraints={"memory": slack if seen.measured else VIOLATION},
         )
+
+
+def tpe(problem: Problem, candidates: Candidates, *, seed: int) -> OptunaStudy:
+    """Return the designer `tpe`."""
+    return OptunaStudy(problem, candidates, seed=seed, sampler="tpe")
+
+
+def optuna_gp(problem: Problem, candidates: Candidates, *, seed: int) -> OptunaStudy:
+    """Return the designer `optuna-gp`."""
+    return OptunaStudy(problem, candidates, seed=seed, sampler="optuna-gp")
 
 
 class Space:

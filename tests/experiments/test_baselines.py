@@ -5,14 +5,13 @@ import sys
 import numpy as np
 import pytest
 
+from experiments.baselines.optuna_study import SAMPLERS, OptunaStudy
+from experiments.baselines.planner import step_time_s
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError
-from oppa.tuning.designers import make_designer
+from oppa.tuning.designers import DESIGNERS, make_designer
 from oppa.tuning.designers.analytic_memory import memory_bytes
-from oppa.tuning.designers.optuna_study import SAMPLERS, OptunaStudy
-from oppa.tuning.designers.planner import step_time_s
-from tests.tuning.conftest import failed, measured
-from tests.tuning.test_designers import play
+from tests.tuning.conftest import failed, measured, play
 
 LEARNING = ("oppa-no-prior", "tpe", "optuna-gp", "xgboost")
 
@@ -25,6 +24,7 @@ def make(problem, candidates):
 @pytest.mark.parametrize(("name", "package"), [("tpe", "optuna"), ("optuna-gp", "optuna"), ("xgboost", "xgboost")])
 def test_a_library_that_is_not_installed_is_named_with_what_installs_it(name, package, make, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not there
+    monkeypatch.delitem(sys.modules, DESIGNERS[name].partition(":")[0], raising=False)  # so that it is imported again
     with pytest.raises(EnvironmentLackingError) as caught:
         make(name)
     assert package in caught.value.message and catalog.install_hint("peers") == caught.value.hint
@@ -142,7 +142,7 @@ def test_the_one_shot_does_not_learn_after_its_first_trials(make, landscape, can
 
 @pytest.fixture(params=SAMPLERS)
 def study(request, problem, candidates):
-    return OptunaStudy(request.param, candidates, memory_limit_bytes=problem.cluster.memory_limit_bytes, seed=0)
+    return OptunaStudy(problem, candidates, seed=0, sampler=request.param)
 
 
 def test_optuna_sees_each_candidate_under_parameters_of_its_own(study, candidates) -> None:

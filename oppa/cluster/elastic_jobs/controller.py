@@ -1,29 +1,25 @@
-"""Scaling controller on Slurm: a loop that reads the state, decides, and acts (FlexTrain, section 5).
+"""Scaling controller of a cluster: a loop that reads the state, decides, and acts (FlexTrain, section 5).
 
 All its state is on disk: it writes the desired hosts of each job before it acts, stops a run through a file, and detects by a lock
 which process trains a job. It may therefore be killed at any time, and another controller continues. A change of size is a checkpoint and
-a restart: the run stops after a step, its hosts return to Slurm, and it starts again on the desired number of hosts.
+a restart: the run stops after a step, its hosts return to the scheduler, and it starts again on the desired number of hosts.
 """
 
 import contextlib
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from oppa.cluster.elastic_jobs.arrival_log import ArrivalLog
+from oppa.cluster.elastic_jobs.spool import DECISIONS, FRUITLESS, LOG, ElasticJob, folders
+from oppa.cluster.elastic_jobs.status import Status, came_to_a_step, cost_of_start, status_of
 from oppa.cluster.job import ScaleTable, TraceJob
 from oppa.cluster.scaling import Running, ScaleDecision, Settings, giving, grow, reclaim
-from oppa.cluster.slurm.arrival_log import ArrivalLog
-from oppa.cluster.slurm.queue_snapshot import OWN, QueueSnapshot, look
-from oppa.cluster.slurm.spool import DECISIONS, FRUITLESS, LOG, ElasticJob, folders
-from oppa.cluster.slurm.status import Status, came_to_a_step, cost_of_start, status_of
+from oppa.cluster.scheduler import QueueSnapshot, Scheduler, Supervisor
 from oppa.errors import EnvironmentLackingError, OppaError
-from oppa.launchers.slurm import ask
 
 LAUNCH_S = 30.0
-"""Seconds in which a supervisor that another controller launched must report its start."""
 PATIENCE_S = 10.0
 """Seconds that a job that scales up waits for hosts that were idle at the decision."""
 
@@ -32,28 +28,29 @@ class ClusterController:
     """The controller of one spool.
 
     Args:
-        words: Options for `oppa train`, such as `--launcher slurm --sbatch --partition=gpu`.
-        partition: Partition whose nodes the jobs share; all partitions if empty.
+        scheduler: Shares the nodes among elastic jobs and those of other users.
         tell: Receives a message for each decision and action.
         act: True to carry out decisions; False only reports them.
+        launch_s: Seconds in which a supervisor that another controller launched must report its start.
     """
 
     def __init__(
         self,
         spool: Path,
+        scheduler: Scheduler,
         settings: Settings,
         *,
-        words: Sequence[str] = (),
-        partition: str = "",
         tell: Callable[[str], None] = lambda _: None,
         act: bool = True,
+        launch_s: float = LAUNCH_S,
     ) -> None:
         folders(spool)
-        self._spool, self._settings, self._words, self._partition, self._tell, self._act = spool, settings, words, partition, tell, act
+        self._spool, self._scheduler, self._settings, self._tell, self._act = spool, scheduler, settings, tell, act
+        self._launch_s = launch_s
         self._arrival_log = ArrivalLog(spool, settings.window_s, settings.counted_gpus, keep=act)
         self._answered = False
         self._told: dict[str, str] = {}
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._children: dict[str, Supervisor] = {}
         """Supervisors that this controller has launched, by name of the job."""
         self.damaged: list[str] = []
         """Names of the jobs that could not be read in the last step."""
@@ -64,9 +61,9 @@ class ClusterController:
             child.poll()
         found = self._found()
         try:
-            view = look(self._partition)
+            view = self._scheduler.snapshot()
         except EnvironmentLackingError as error:
-            if not self._answered:  # Slurm has never answered
+            if not self._answered:  # the scheduler has never answered
                 raise
             self._say(f"nothing is decided: {error.message}")
             return found
@@ -114,7 +111,7 @@ class ClusterController:
         """Return True while a launch, perhaps by another controller, has not begun, ended or timed out."""
         if (child := self._children.get(job.name)) is not None:
             return child.poll() is None
-        return job.begun() is None and 0 <= time.time() - job.desired().launched_at < LAUNCH_S
+        return job.begun() is None and 0 <= time.time() - job.desired().launched_at < self._launch_s
 
     def _start(self, job: ElasticJob) -> None:
         try:
@@ -133,17 +130,13 @@ class ClusterController:
             return
         self._say(f"{job.name}: started on {hosts} hosts", job.name)
         job.set_desired(launches=desired.launches + 1, launched_at=time.time())
-        words = [*self._words, f"--sbatch=--comment={OWN}{job.token}"]
-        command = [sys.executable, "-P", "-m", "oppa.cluster.slurm.supervisor", str(job.folder), str(hosts), *words]
-        with (job.folder / LOG).open("ab") as log:
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        self._children[job.name] = child
+        self._children[job.name] = self._scheduler.start(job, hosts)
 
     def _learn(self, job: ElasticJob) -> None:
         """Record the result of the last launch, which has ended.
 
         A launch that came to a step resets the failed starts on its number of hosts, and updates the cost of a start. A launch without a
-        step counts as a failed start, unless Slurm revoked its hosts or it was excused. After a failed scale-up the job returns to its
+        step counts as a failed start, unless its hosts were revoked or it was excused. After a failed scale-up the job returns to its
         requested hosts.
         """
         begun, desired = job.begun(), job.desired()
@@ -161,7 +154,7 @@ class ClusterController:
                 job.set_desired(hosts=job.hosts)
 
     def _make_do(self, status: Status, view: QueueSnapshot) -> None:
-        """Shrink a scale-up whose hosts Slurm cannot grant: other jobs took them, they failed, or a limit applies.
+        """Shrink a scale-up whose hosts the scheduler cannot grant: other jobs took them, they failed, or a limit applies.
 
         The job then gets the fastest size that idle hosts allow, at least its requested one. The request of a cancelled job is cancelled.
         """
@@ -170,20 +163,20 @@ class ClusterController:
             return
         if job.cancelled():
             if self._act:
-                ask("scancel", held.id, lenient=True)
+                self._scheduler.cancel(held)
             return
         to_be_had = held.for_nodes and held.nodes <= view.idle
         if start.hosts <= job.hosts or to_be_had or time.time() - start.at < PATIENCE_S:
             return
         left = job.table.fastest(min(view.idle, start.hosts - 1)) if not held.limited else None
         hosts = max(job.hosts, left.gpus if left else 0)
-        why = f"Slurm says `{held.reason}`" if held.limited else "they are not to be had any more"
+        why = f"the scheduler says `{held.reason}`" if held.limited else "they are not to be had any more"
         self._say(f"{job.name}: back from {start.hosts} to {hosts} hosts, as {why}", job.name)
         if self._act:
             if not held.limited:
                 job.excuse()
             job.set_desired(hosts=hosts)
-            ask("scancel", held.id, lenient=True)
+            self._scheduler.cancel(held)
 
     def _decide(self, found: Sequence[Status], view: QueueSnapshot) -> list[ScaleDecision]:
         """Return reclaim decisions for the first waiting job, or else a scale-up; none while a job is changing its size."""

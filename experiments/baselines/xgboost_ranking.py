@@ -13,6 +13,7 @@ import xgboost
 
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
+from oppa.problem.problem import Problem
 from oppa.random_streams import stream
 from oppa.tuning.designer import Observation, at_random, free
 from oppa.tuning.designers.random_search import RandomSearch
@@ -37,11 +38,11 @@ PARAMETERS = {
 
 
 class XGBoostRanking:
-    """The designer `xgboost`."""
+    """Implements the designer `xgboost`."""
 
-    def __init__(self, candidates: Candidates, *, seed: int) -> None:
+    def __init__(self, problem: Problem, candidates: Candidates, *, seed: int) -> None:
         self._x = encode(candidates)
-        self._chance = RandomSearch(candidates, seed=seed)
+        self._chance = RandomSearch(problem, candidates, seed=seed)
         self._seed = seed
         self._seen: list[Observation] = []
 

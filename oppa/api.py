@@ -1,0 +1,366 @@
+"""The Python interface: what the commands do, as functions that print nothing.
+
+    import oppa
+    result = oppa.tune("job.toml", trials=20)
+    print(result.best.configuration, result.best.steps_per_s)
+
+Trials run in processes of their own, so a script needs no `__main__` guard, and a notebook or standard input will do. Ctrl-C raises
+KeyboardInterrupt once the running trial has ended; the same call with `study=` goes on.
+"""
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oppa.errors import InputError
+from oppa.problem import job as job_file
+from oppa.problem.problem import Problem
+from oppa.tuning import designers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from oppa.control.training_session import Callback as TrainCallback
+    from oppa.control.training_session import TrainResult
+    from oppa.cost.coefficients import Belief
+    from oppa.problem.candidates import Candidates
+    from oppa.problem.configuration import Configuration
+    from oppa.simulator.benchmark_task import BenchmarkTask
+    from oppa.tuning.outcomes import ProfileResult, TuneResult
+    from oppa.tuning.session import Callback, Setup
+
+Resume = Callable[[Path], Sequence[str]]
+"""Returns the words after `oppa` that continue a session in a folder; tuners on other hosts are started with them."""
+
+
+def load_job(path: str | Path, *, settings: Sequence[str] = (), command: Sequence[str] = ()) -> Problem:
+    """Return the problem that a job file describes.
+
+    Args:
+        path: The job file.
+        settings: Changes of its keys before it is validated, as `--set` takes them: `["limits.trials=20"]`.
+        command: The user's own launch line; it replaces that of the file's `[command]`.
+
+    Raises:
+        JobError: something in the file is wrong.
+        InputError: the runner, the search space or one of their files is missing or wrong.
+    """
+    return job_file.load_job(Path(path), settings=settings, argv=command)
+
+
+def tune(
+    job: "str | Path | Problem | BenchmarkTask",
+    *,
+    study: str | Path | None = None,
+    trials: int | None = None,
+    designer: str = designers.DEFAULT,
+    seed: int = 0,
+    launcher: str | None = None,
+    callback: "Callback | None" = None,
+    resume: Resume | None = None,
+) -> "TuneResult":
+    """Find the fastest configuration of a job by short trials that really run, and verify it.
+
+    Args:
+        job: A job file, a problem, or a task whose trials are simulated.
+        study: Folder of the study: an existing one is resumed. None: a new one below `studies/`.
+        trials: Number of search trials of the whole study. None: the job's own.
+        designer: Name of the designer.
+        seed: Seed of the designer's random choices.
+        launcher: Name of the launcher. None: the job's own.
+        callback: Watches the session.
+        resume: Starts further tuners of the study where there are hosts for them. None: this process tunes alone.
+
+    Raises:
+        InputError: the job, the study or an argument is wrong.
+        InfeasibleError: nothing could run; the study keeps the trials.
+        EnvironmentLackingError: a program, package or device is missing.
+        KeyboardInterrupt: the user stopped it; the study can be resumed.
+    """
+    from oppa.tuning.nothing_feasible import nothing_feasible
+    from oppa.tuning.outcomes import TuneResult
+    from oppa.tuning.result import find_winner
+    from oppa.tuning.search import search
+    from oppa.tuning.session import SessionOptions, new_folder, open_session
+    from oppa.tuning.stopping import make_rule
+
+    setup = _setup(job, trials, designer, launcher, alone=resume is None)
+    problem, candidates = setup.problem, setup.candidates
+    folder = Path(study) if study is not None else new_folder(problem.name)
+    facts = _facts(problem, "tune", resume, designer=designer, seed=seed)
+    again = resume(folder) if resume else ()
+    with open_session(setup, SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again)) as executor:
+        made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=_transferred(problem))
+        rule = make_rule(problem.search_options.stopping or designers.STOPPING.get(designer, "never"), problem.limits)
+        ended = search(executor, candidates, made, rule)
+        found = find_winner(executor, candidates, made)
+        if found is None:
+            raise nothing_feasible(executor.study, problem)
+        return TuneResult.of(executor, found, ended)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TunePlan:
+    """The plan of a search: its subject, its launcher, and its first trial."""
+
+    problem: Problem
+    candidates: "Candidates"
+    launcher: str
+    """Name of the launcher of the trials; `simulated` if nothing is started."""
+    first: "Configuration | None"
+    """Configuration of the first trial of a new study."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {
+            "name": self.problem.name,
+            "configurations": len(self.candidates),
+            "launcher": self.launcher,
+            "software": self.problem.software and self.problem.software.to_dict(),
+            "limits": dataclasses.asdict(self.problem.limits),
+            "baseline": self.problem.baseline and self.problem.baseline.to_dict(),
+            "first": self.first and self.first.to_dict(),
+        }
+
+
+def plan(
+    job: "str | Path | Problem | BenchmarkTask",
+    *,
+    trials: int | None = None,
+    designer: str = designers.DEFAULT,
+    seed: int = 0,
+    launcher: str | None = None,
+) -> TunePlan:
+    """Return what `tune` would do with these arguments; nothing is started, and no folder is made.
+
+    Raises:
+        InputError: the job or an argument is wrong.
+        EnvironmentLackingError: a program, package or device is missing.
+    """
+    setup = _setup(job, trials, designer, launcher, alone=True)
+    problem, candidates = setup.problem, setup.candidates
+    made = designers.make_designer(designer, problem, candidates, seed=seed, beliefs=_transferred(problem))
+    suggested = made.suggest(set())
+    first = problem.baseline or (None if suggested is None else candidates.configuration(suggested))
+    launched = "simulated" if setup.runner.in_process else setup.request.launcher
+    return TunePlan(problem=problem, candidates=candidates, launcher=launched, first=first)
+
+
+def _setup(job: "str | Path | Problem | BenchmarkTask", trials: int | None, designer: str, launcher: str | None, *, alone: bool) -> "Setup":
+    """Return the setup of a search; raises what `Setup.of` does, and InputError for an unknown designer."""
+    from oppa.tuning.session import Setup
+
+    designers.require_designer(designer)
+    asked, simulator = (job, None) if isinstance(job, (str, Path, Problem)) else (job.problem, job.simulator)
+    problem = _with_limits(_problem(asked), **({} if trials is None else {"trials": trials}))
+    return Setup.of(problem, launcher, alone=alone, simulator=simulator)
+
+
+def profile(
+    job: str | Path | Problem,
+    *,
+    global_batch: str | Sequence[int],
+    table: str | Path,
+    exhaustive: bool = False,
+    loss: float = 0.01,
+    trials: int | None = None,
+    wall_time_s: float | None = None,
+    seed: int = 0,
+    callback: "Callback | None" = None,
+    resume: Resume | None = None,
+) -> "ProfileResult":
+    """Measure throughput and memory of every configuration that matters, at every global batch.
+
+    Args:
+        job: A job file, or a problem.
+        global_batch: Global batches in sequences: `"16..1024"` doubles, `"16,24,32"` lists, as a list does.
+        table: Folder of the table and of its study: an existing one is gone on with.
+        exhaustive: Measure every configuration that may fit, instead of those that could change a decision.
+        loss: Share of goodput; the profile ends when the expected loss is below it at every noise scale.
+        trials: Number of trials of the whole table at most. None: any; the job's own limit is for `tune`.
+        wall_time_s: Seconds of wall-clock time at most. None: any.
+        seed: Seed of random choices.
+        callback: Watches the session.
+        resume: Starts further tuners where there are hosts for them. None: this process measures alone.
+
+    Raises:
+        InputError: the job, the table or an argument is wrong.
+        InfeasibleError: nothing could run; the study keeps the trials.
+        EnvironmentLackingError: a program, package or device is missing.
+        KeyboardInterrupt: the user stopped it; the table is valid, and can be gone on with.
+    """
+    from oppa.problem.batches import over, parse_batches
+    from oppa.tuning.nothing_feasible import nothing_feasible
+    from oppa.tuning.outcomes import ProfileResult
+    from oppa.tuning.profile import Keeper, make_profiler, seconds_of_all
+    from oppa.tuning.profile import profile as measure
+    from oppa.tuning.session import SessionOptions, Setup, open_session
+
+    if not 0 < loss < 1:
+        raise InputError(f"`loss = {loss:g}` is not a share", hint="use a number between 0 and 1, such as 0.01 for 1%")
+    batches = parse_batches(global_batch) if isinstance(global_batch, str) else tuple(global_batch)
+    problem = _with_limits(over(_problem(job), batches), trials=trials, wall_time_s=wall_time_s)
+    setup = Setup.of(problem, None, alone=resume is None)
+    problem, candidates, folder = setup.problem, setup.candidates, Path(table)
+    facts = _facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)
+    again = resume(folder) if resume else ()
+    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, argument="table")
+    profiler = make_profiler(problem, candidates, exhaustive=exhaustive, seed=seed, bound=loss)
+    with open_session(setup, options, profiler) as executor:
+        keeper = Keeper(executor, candidates, profiler, bound=loss, command=facts["command"].strip("`"), simulated=setup.runner.in_process)
+        found, ended = measure(executor, candidates, profiler, keeper)
+        if found is None:
+            raise nothing_feasible(executor.study, problem)
+        return ProfileResult(folder=folder, ended=ended, table=found, exhaustive_s=seconds_of_all(profiler))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedConfiguration:
+    """A configuration, and the prior's prediction for it."""
+
+    configuration: "Configuration"
+    step_time_s: float
+    memory_bytes: int
+    """Bytes on the fullest device."""
+    fits: bool
+    """True if these bytes fit into a device."""
+
+    @property
+    def steps_per_s(self) -> float:
+        """Return the predicted throughput, in steps per second."""
+        return 1 / self.step_time_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PredictResult:
+    """The configurations of a job by the prior: those that fit first, and the fastest of them first."""
+
+    problem: Problem
+    candidates: "Candidates"
+    frame: "pd.DataFrame"
+    """A row per configuration, in this order; its index is the number of the candidate."""
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __getitem__(self, rank: int) -> PredictedConfiguration:
+        row = self.frame.iloc[rank]
+        return PredictedConfiguration(
+            configuration=self.candidates.configuration(int(self.frame.index[rank])),
+            step_time_s=float(row["predicted_step_time_s"]),
+            memory_bytes=int(row["predicted_memory_bytes"]),
+            fits=bool(row["fits"]),
+        )
+
+
+def predict(job: str | Path | Problem) -> PredictResult:
+    """Rank the configurations of a job by the prior alone, without a trial.
+
+    Args:
+        job: A job file, or a problem.
+
+    Raises:
+        InputError: the job is wrong.
+    """
+    from oppa.cost import prediction
+    from oppa.cost.hardware import hardware_of
+    from oppa.cost.workload import workload_of
+
+    problem = _problem(job)
+    candidates = problem.candidates()
+    predicted = prediction.predict(workload_of(problem, candidates), prediction.believed(hardware_of(problem.cluster)))
+    ranked = predicted.sort_values(["fits", "predicted_step_time_s"], ascending=[False, True], kind="stable")
+    return PredictResult(problem=problem, candidates=candidates, frame=ranked)
+
+
+def train(
+    job: str | Path | Problem,
+    configuration: "str | Configuration" = "",
+    *,
+    run: str | Path | None = None,
+    settings: Sequence[str] = (),
+    table: str | Path | None = None,
+    policy: str = "",
+    weights: str | Path | None = None,
+    eval_runs: Sequence[str | Path] = (),
+    control: str = "",
+    callback: "TrainCallback | None" = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> "TrainResult":
+    """Train a job to its end; ranks that die are started again from the newest checkpoint.
+
+    Args:
+        job: A job file, the folder of a study, whose winner is trained, or a problem.
+        configuration: A configuration, its id, some values such as `dp=2,micro_batch=4`, or a JSON file. Empty: the study's winner, the
+            job's baseline, the table's fastest, or the default.
+        run: Folder of the run: an existing one goes on where it was saved. None: a new one below `runs/`.
+        settings: Changes of the job's keys, such as `train.samples=6400`.
+        table: Folder of the table from which a policy chooses; its copy in the run's folder is refined by step times.
+        policy: Name of the policy, with its settings. Empty: nothing is changed during the run.
+        weights: File of a learned policy.
+        eval_runs: Folders of recorded runs on which a learned policy is checked.
+        control: A control service that runs already, `JOB@127.0.0.1:PORT`. Empty: one of its own, if there is a policy.
+        callback: Watches the run.
+        tell: Called with the outcome of the check of a learned policy.
+
+    Raises:
+        InputError: the job, the run or an argument is wrong.
+        EnvironmentLackingError: a program, package or device is missing.
+        KeyboardInterrupt: the user stopped it before its first step. Later, Ctrl-C saves it and returns.
+    """
+    from oppa.control.policy_choice import PolicyChoice
+    from oppa.control.training_session import ServiceAddress, supervised, train_options
+    from oppa.table import Table
+    from oppa.tuning.resolve_configuration import resolve_with_table
+    from oppa.tuning.session import new_folder
+
+    profiled, source = Table.read(Path(table)) if table else None, job if isinstance(job, Problem) else Path(job)
+    named = configuration if isinstance(configuration, str) else ""
+    problem, usual = resolve_with_table(source, named, profiled, changes=settings)
+    asked = usual if named or (isinstance(source, Path) and source.is_dir()) else None
+    if not isinstance(configuration, str):
+        asked = usual = configuration
+    problem, options = train_options(
+        problem,
+        asked=asked,
+        usual=usual,
+        table=profiled,
+        orders=Path(table) if table else None,
+        control=ServiceAddress.parse(control) if control else None,
+        choice=PolicyChoice(text=policy, weights=Path(weights) if weights else None, eval_runs=[*map(Path, eval_runs)]),
+        tell=tell,
+    )
+    folder = Path(run) if run is not None else new_folder(problem.name, among="runs")
+    return supervised(problem, options, folder, callback)
+
+
+def _problem(job: str | Path | Problem) -> Problem:
+    return job if isinstance(job, Problem) else load_job(job)
+
+
+def _with_limits(problem: Problem, **changed: Any) -> Problem:
+    """Return the problem with changed limits; raises InputError if `trials` is not positive."""
+    if (trials := changed.get("trials")) is not None and trials < 1:
+        raise InputError(f"`trials = {trials}` is too small", hint="use at least 1")
+    return dataclasses.replace(problem, limits=dataclasses.replace(problem.limits, **changed))
+
+
+def _transferred(problem: Problem) -> "Mapping[str, Belief] | None":
+    """Return the coefficients that the study under `[designer] transfer` learned; None if the job names none."""
+    if problem.search_options.transfer is None:
+        return None
+    from oppa.tuning.transfer import beliefs_of
+
+    return beliefs_of(Path(problem.search_options.transfer), problem)
+
+
+def _facts(problem: Problem, name: str, resume: Resume | None, *, designer: str, seed: int) -> dict[str, str]:
+    """Return what explains the trials of a session later: command, versions, hardware, designer and seed."""
+    from oppa.report.record import provenance
+
+    words = ["python", f"oppa.{name}"] if resume is None else [Path(sys.argv[0]).name, *sys.argv[1:]]
+    command = {"command": f"`{shlex.join(words)}`"}
+    return {**provenance(problem.software), **command, "designer": designer, "seed": str(seed)}

@@ -1,0 +1,72 @@
+"""Show a session of trials on stderr: its subject, its trials, and how to resume it after an interruption."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from oppa.cli.trial_session import again_with, going_on
+from oppa.cli.views.search_view import make_search_view
+from oppa.cli.views.summary import print_problem
+from oppa.errors import InfeasibleError
+from oppa.trials.interruption import Interruption
+from oppa.tuning.search import SearchCallback
+from oppa.tuning.session import Session
+
+
+class SessionView:
+    """Watches the session of a command; the interface calls it with the session, as a callback."""
+
+    def __init__(self, option: str, *, loss: float = 0.0) -> None:
+        """Prepare the view.
+
+        Args:
+            option: The option that names the folder of the study.
+            loss: Expected loss of goodput at which a profile ends.
+        """
+        self._option, self._loss = option, loss
+        self._interruption = Interruption()
+        self.folder: Path | None = None
+        """Folder of the study; None before the session is open."""
+
+    @contextlib.contextmanager
+    def running(self, unfinished: Callable[[Path, str], Any] | None) -> Iterator[None]:
+        """Handle the signals that ask the command to stop, inside the context.
+
+        Args:
+            unfinished: Returns the JSON values to print for a folder and a reason if nothing is feasible; None if JSON is not requested.
+        """
+        try:
+            with self._interruption.caught():
+                yield
+        except InfeasibleError as error:
+            if unfinished is not None and self.folder is not None:
+                print_json(unfinished(self.folder, error.message))
+            raise
+
+    def resume(self, folder: Path) -> list[str]:
+        """Return the words after `oppa` that continue the session."""
+        return again_with(self._option, folder)
+
+    @contextlib.contextmanager
+    def __call__(self, session: Session) -> Iterator[SearchCallback]:
+        """Print the subject of a session, and yield the view of its trials."""
+        study, problem = session.study, session.problem
+        self.folder = study.folder
+        print_problem(problem, session.candidates, study)
+        if session.profiler is None:
+            view = make_search_view(study, self._interruption, problem)
+        else:
+            from oppa.cli.views.profile_view import make_profile_view
+
+            view = make_profile_view(study, self._interruption, problem, session.profiler, bound=self._loss)
+        with going_on(self.resume(study.folder)), view as watcher:
+            yield watcher
+
+
+def print_json(values: Any) -> None:
+    """Print JSON values to stdout."""
+    typer.echo(json.dumps(values, indent=1))

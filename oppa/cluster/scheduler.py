@@ -1,0 +1,108 @@
+"""Define what the cluster controller needs of a scheduler: its queue, and starting and cancelling elastic jobs on its hosts.
+
+`slurm` is built in. An installed package adds a scheduler by an entry point of the group `oppa.schedulers`. The entry point names a class
+that implements `Scheduler` and is called with its options: `Class({"partition": "gpu"})`. Its attribute `options` has their names.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from importlib.metadata import EntryPoint
+from typing import Protocol
+
+from oppa import extensions
+from oppa.cluster.elastic_jobs.spool import ElasticJob
+from oppa.errors import InputError, nearest
+from oppa.extensions import OptionValue
+
+GROUP = "oppa.schedulers"
+SLURM = "slurm"
+BUILT_IN = (EntryPoint(SLURM, "oppa.cluster.slurm.scheduler:SlurmScheduler", GROUP),)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """A job in a scheduler's queue."""
+
+    id: str
+    nodes: int
+    pending: bool
+    """True if it waits, False if it holds nodes."""
+    reason: str = ""
+    """Reason why it waits, as the scheduler reports it."""
+    for_nodes: bool = False
+    """True if it waits, and could start with more idle nodes."""
+    limited: bool = False
+    """True if it waits because of a limit, which idle nodes do not resolve."""
+    elastic: str = ""
+    """Token of the elastic job whose hosts it holds or requests; empty for other jobs."""
+    array: str = ""
+    """Id of the array that it belongs to; empty for a job of its own."""
+
+    @property
+    def submission(self) -> str:
+        """Return the id of the job, or of the job array that it belongs to."""
+        return self.array or self.id
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSnapshot:
+    """Idle nodes and queued jobs at one moment."""
+
+    idle: int
+    """Number of idle nodes."""
+    jobs: Sequence[QueuedJob] = ()
+    """Jobs in the order in which the scheduler would start them."""
+
+    @property
+    def waiting(self) -> list[QueuedJob]:
+        """Return the jobs that could start if more nodes were idle."""
+        return [job for job in self.jobs if job.for_nodes]
+
+    def pending(self, token: str) -> QueuedJob | None:
+        """Return the pending job that requests hosts for this elastic job, if any."""
+        return next((job for job in self.jobs if job.elastic == token and job.pending), None)
+
+    def others(self, known: Collection[str]) -> list[QueuedJob]:
+        """Return one job of each submission that is not in `known` and holds no elastic job's hosts."""
+        found = {job.submission: job for job in self.jobs if not job.elastic and job.submission not in known}
+        return list(found.values())
+
+
+class Supervisor(Protocol):
+    """The process that trains an elastic job, or waits for the hosts to do so."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, or None while it runs; never block."""
+        ...
+
+
+class Scheduler(Protocol):
+    """Shares the nodes of a cluster among jobs of many users."""
+
+    def snapshot(self) -> QueueSnapshot:
+        """Return the idle nodes and the queue; raises EnvironmentLackingError if the scheduler does not answer."""
+        ...
+
+    def start(self, job: ElasticJob, hosts: int) -> Supervisor:
+        """Start the process that requests this number of hosts, and trains the job on them; `start_supervisor` does most of it."""
+        ...
+
+    def cancel(self, request: QueuedJob) -> None:
+        """Withdraw a pending request for hosts; do nothing if it is gone."""
+        ...
+
+
+def make_scheduler(name: str, options: Mapping[str, OptionValue]) -> Scheduler:
+    """Return the scheduler of that name.
+
+    Raises:
+        InputError: no scheduler has that name, its entry point does not name a scheduler, or it does not take one of the options.
+        EnvironmentLackingError: it imports a package that is not installed.
+    """
+    found = extensions.parts(GROUP, BUILT_IN)
+    if name not in found:
+        raise InputError(f"`{name}` is not a scheduler", hint=nearest(name, found))
+    kind = extensions.load_class(found[name].value, kind="scheduler", protocol=Scheduler)
+    extensions.require_options(options, getattr(kind, "options", ()), owner=f"the scheduler `{name}`")
+    scheduler: Scheduler = kind(options)
+    return scheduler

@@ -1,0 +1,385 @@
+"""Trains a job in the folder of a run, under a policy if one is chosen, until it ends; it starts, controls and supervises the ranks."""
+
+import contextlib
+import dataclasses
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from oppa.control.decision import Policy
+from oppa.control.policy_choice import MakePolicy, PolicyChoice
+from oppa.control.registry import needs_table
+from oppa.control.service import discovery
+from oppa.control.service.job import controllers
+from oppa.control.service.server import Service
+from oppa.control.service.thread import serve_in_thread
+from oppa.control.throughput_index import ThroughputIndex
+from oppa.errors import InputError
+from oppa.launchers.network import LOOPBACK
+from oppa.launchers.provider import Backend
+from oppa.launchers.resolve import LaunchRequest, open_backend
+from oppa.pipeline import stored_schedules
+from oppa.problem.configuration import Configuration
+from oppa.problem.problem import Problem
+from oppa.protocol.messages import NAME
+from oppa.table.refinement import StepTimeObservation, refined
+from oppa.table.table import Table
+from oppa.training.run import ledger
+from oppa.training.run.ledger import Line
+from oppa.training.run.run_folder import PROFILED, SPEC, STOP, RunSpec, checkpoints, held
+from oppa.training.run.step_times import observations
+from oppa.training.run.supervision import Ending, Outcome, RunListener, supervise
+from oppa.trials.interruption import Interruption
+from oppa.trials.orphans import end_orphans
+from oppa.trials.runner import Runner, load_runner
+from oppa.trials.trial_folder import Measurement
+
+TOKEN = "OPPA_CONTROL_TOKEN"
+"""Environment variable with the token of a control service that runs already."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """A control service on this machine, and the job name and token with which a run connects to it."""
+
+    job: str
+    port: int
+    token: str
+
+    @classmethod
+    def parse(cls, text: str) -> "ServiceAddress":
+        """Return the service that `JOB@127.0.0.1:PORT` names; raises InputError if it is malformed or the token is missing."""
+        match = re.fullmatch(rf"(?P<job>{NAME})@(?:{re.escape(LOOPBACK)}|localhost):(?P<port>[0-9]{{1,5}})", text)
+        if match is None:
+            hint = f"write `my-job@{LOOPBACK}:8765`, the job's name and the service's address; use an SSH tunnel from another host"
+            raise InputError(f"`--control {text}` is not of the form `JOB@{LOOPBACK}:PORT`", hint=hint)
+        if not (token := os.environ.get(TOKEN, "")):
+            raise InputError(f"`--control {text}` needs a token", hint=f"set {TOKEN}=`oppa control --table T --token {match['job']}`")
+        return cls(match["job"], int(match["port"]), token)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunSession:
+    """A run that is about to be trained, as a callback receives it."""
+
+    run: RunSpec
+    folder: Path
+
+
+class RunCallback(RunListener):
+    """Receives the events of a run; the methods of this base class do nothing."""
+
+    def waiting(self) -> None:
+        """Handle the passing of time while hosts are waited for; an exception propagates."""
+
+    def controlled(self, url: str) -> None:
+        """Handle the start of the run's own control service; `url` is its live page."""
+
+
+Callback = RunCallback | Callable[[RunSession], AbstractContextManager[RunCallback]]
+"""An object that watches a run; or a function that receives the session and returns such an object as a context manager."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """The user's choices for training a job."""
+
+    runner: Runner
+    asked: Configuration | None
+    """The configuration that the user requested, if any."""
+    usual: Configuration | None
+    """The configuration of a new run if the user requested none. None: the table's fastest, or the default of the space."""
+    table: Table | None = None
+    request: LaunchRequest
+    policy: str = ""
+    """Name of the policy, with its settings; empty: none."""
+    make: MakePolicy | None = None
+    """Function that makes the policy; None without one."""
+    control: ServiceAddress | None = None
+    """A control service that already runs, if the user named one."""
+    orders: Path | None = None
+    """Folder of the table, which may also contain pipeline orders."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """How the training of a run ended."""
+
+    folder: Path
+    """Folder of the run, with which training continues."""
+    outcome: Outcome
+    lines: Sequence[Line]
+    """The valid lines of the run's ledger."""
+    seconds: float
+    worth: Mapping[str, Any]
+    """Gain and regret of a policy's decisions; empty without a policy."""
+    reached: bool
+    """False if the ranks took steps and never reached their control service."""
+    table: Table | None
+    """The table that the run began with."""
+    refined: Table | None
+    """The table with the step times of this run; None without a table, or without steps."""
+    observations: Sequence[StepTimeObservation]
+
+    @property
+    def finished(self) -> bool:
+        """Return True if all samples were seen."""
+        return self.outcome.ending is Ending.FINISHED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values, as `oppa train --json` prints it."""
+        steps = [line for line in self.lines if line["event"] == ledger.STEP]
+        last = steps[-1] if steps else {}
+        held_out = [line["loss"] for line in self.lines if line["event"] == ledger.VALIDATED]
+        return {
+            "run": str(self.folder),
+            "ending": self.outcome.ending.value,
+            "cause": self.outcome.last.cause,
+            "attempts": self.outcome.attempts,
+            "seconds": self.seconds,
+            "steps": len(steps),
+            "samples": ledger.require_whole(self.lines),
+            **{name: last.get(name) for name in ("configuration", "global_batch", "micro_batch", "loss", "noise_scale", "health")},
+            "validation_loss": held_out[-1] if held_out else None,
+            "checkpoint": next(map(str, checkpoints(self.folder)), None),
+            "worth": self.worth or None,
+        }
+
+
+def train_options(
+    problem: Problem, *, choice: PolicyChoice, control: ServiceAddress | None, table: Table | None, tell: Callable[[str], None], **rest: Any
+) -> tuple[Problem, TrainOptions]:
+    """Return the problem with the measurements that its policy needs, and the options of its training.
+
+    Args:
+        choice: The user's choice of a policy.
+        control: A control service that already runs, if the user named one.
+        table: The table from which a policy chooses.
+        tell: Called with the outcome of the check of a learned policy.
+        rest: Further fields of the options.
+
+    Raises:
+        InputError: the policy or the table does not fit the job, or the runner does not train.
+        EnvironmentLackingError: hosts or devices are missing.
+    """
+    runner = load_runner(problem.runner).for_runs()
+    if table:
+        table.require_for(problem)
+    policy, make = choice.resolve(problem, tell)
+    if make is not None and table is None and needs_table(policy):
+        raise InputError(f"`--policy {policy}` needs a table to choose from", hint="give --table; `oppa profile` makes one")
+    if make is not None:
+        problem = measured_for(problem, make(ThroughputIndex(table) if table else None))
+    if control and policy:
+        raise InputError(f"`--policy {policy}` beside `--control`", hint="that service has a policy: leave one of them out")
+    request = LaunchRequest.of(problem.launcher, parallel=1).resolve(problem.cluster)
+    return problem, TrainOptions(runner=runner, table=table, request=request, policy=policy, make=make, control=control, **rest)
+
+
+def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: Callback | None) -> TrainResult:
+    """Train until the run ends or is stopped, and return how it ended.
+
+    Raises:
+        RunError: the folder holds a run of another model, or another process trains it.
+        EnvironmentLackingError: the hosts are gone, or can never be granted.
+    """
+    started_s, account, grace_s = time.monotonic(), _Account(), problem.limits.grace_s
+    with held(folder):
+        (folder / STOP).unlink(missing_ok=True)
+        run = _run(folder, problem, options)
+        if options.table:
+            options.table.write(folder / PROFILED)
+        if options.orders:
+            stored_schedules.copy(options.orders, folder)
+        end_orphans(run.uuid)
+        with (
+            _watched(RunSession(run=run, folder=folder), callback) as watcher,
+            open_backend(options.request, problem.cluster, folder, name=problem.name, grace_s=grace_s, on_tick=watcher.waiting) as backend,
+            backend.launcher(options.runner, study=run.uuid, grace_s=grace_s) as ranks,
+            _controlled(run, options, backend, (folder, watcher), account),
+        ):
+            outcome = supervise(ranks, folder, run, watcher)
+        lines = ledger.standing(ledger.read(folder))
+        better, seen = _refined(options.table, lines, folder)
+    return TrainResult(
+        folder=folder,
+        outcome=outcome,
+        lines=lines,
+        seconds=time.monotonic() - started_s,
+        worth=account.worth,
+        reached=account.reached,
+        table=options.table,
+        refined=better,
+        observations=seen,
+    )
+
+
+def run_under(
+    problem: Problem, configuration: Configuration, policy: str, make: MakePolicy, folder: Path, callback: Callback | None
+) -> TrainResult:
+    """Train a job under a policy that needs no table, in a folder of its own.
+
+    Args:
+        policy: Name of the policy.
+        make: Function that makes the policy.
+    """
+    problem = measured_for(problem, make(None))
+    options = TrainOptions(
+        runner=load_runner(problem.runner).for_runs(),
+        asked=configuration,
+        usual=configuration,
+        request=LaunchRequest.of(problem.launcher, parallel=1).resolve(problem.cluster),
+        policy=policy,
+        make=make,
+    )
+    return supervised(problem, options, folder, callback)
+
+
+def measured_for(problem: Problem, policy: Policy) -> Problem:
+    """Return the problem with run options that measure the statistics which a policy needs."""
+    run_options = problem.run_options
+    if policy.interval is not None:
+        run_options = dataclasses.replace(run_options, statistics=policy.measures, statistics_every=policy.interval)
+    if policy.window is not None:
+        run_options = dataclasses.replace(run_options, workers_every=policy.window)
+    return dataclasses.replace(problem, run_options=run_options)
+
+
+class _Stoppable(RunCallback):
+    """Passes events on to a callback; Ctrl-C requests a stop at the next step boundary, or is raised before the first step."""
+
+    def __init__(self, callback: RunCallback, folder: Path, interruption: Interruption) -> None:
+        self._callback, self._file, self._interruption, self._steps = callback, folder / STOP, interruption, 0
+        self.failed, self.controlled = callback.failed, callback.controlled  # type: ignore[method-assign]
+
+    def waiting(self) -> None:
+        self._interruption.check()
+        self._callback.waiting()
+
+    def began(self, attempt: Path) -> None:
+        self._steps = 0
+        self._callback.began(attempt)
+
+    def stepped(self, measurement: Measurement) -> None:
+        self._steps += 1
+        self._callback.stepped(measurement)
+
+    def tick(self) -> None:
+        if not self._steps:
+            self._interruption.check()
+        self._callback.tick()
+
+    def stop_requested(self) -> bool:
+        return self._interruption.asked or self._file.exists() or self._callback.stop_requested()
+
+
+@contextlib.contextmanager
+def _watched(session: RunSession, callback: Callback | None) -> Iterator[RunCallback]:
+    interruption = Interruption()
+    made = RunCallback() if callback is None else callback
+    own = contextlib.nullcontext(made) if isinstance(made, RunCallback) else made(session)
+    with interruption.caught_if_free(), own as watcher:
+        yield _Stoppable(watcher, session.folder, interruption)
+
+
+@dataclasses.dataclass
+class _Account:
+    """Collects the final report of a control service of the run's own."""
+
+    worth: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    reached: bool = True
+
+
+@contextlib.contextmanager
+def _controlled(
+    run: RunSpec, options: TrainOptions, backend: Backend, session: tuple[Path, RunCallback], account: _Account
+) -> Iterator[None]:
+    """Run a control service if a policy is chosen, or use the one that is named."""
+    folder, callback = session
+    (folder / discovery.FILE).unlink(missing_ok=True)  # left by a supervisor that was killed
+    if options.control:
+        with _advertised(options.control, run, folder, backend):
+            yield
+        return
+    if not options.make:
+        yield
+        return
+    started = time.time()
+    service = Service(folder / "control", controllers(options.table, options.make))
+    try:
+        with (
+            serve_in_thread(service) as port,
+            _advertised(ServiceAddress(run.uuid, port, service.tokens.of_job(run.uuid)), run, folder, backend),
+        ):
+            callback.controlled(f"http://{LOOPBACK}:{port}/#token={service.tokens.of_watcher()}")
+            yield
+        if (job := service.jobs.get(run.uuid)) is not None:
+            account.worth = job.controller.to_dict()
+        stepped = any(each["event"] == ledger.STEP and each["time"] >= started for each in ledger.read(folder))
+        account.reached = bool(service.taken) or not stepped
+    finally:
+        service.close()
+
+
+@contextlib.contextmanager
+def _advertised(service: ServiceAddress, run: RunSpec, folder: Path, backend: Backend) -> Iterator[None]:
+    """Let the ranks find and reach a service on this machine from their hosts, inside the context."""
+    with (
+        backend.reached(service.port, grace_s=run.problem.limits.grace_s, log=folder / "tunnel.log") as port,
+        discovery.advertise(
+            folder, address=f"{LOOPBACK}:{service.port}", through=f"{LOOPBACK}:{port}", job=service.job, token=service.token
+        ),
+    ):
+        yield
+
+
+def _run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
+    """Return the run in a folder, new or continued.
+
+    Run options, limits and cluster are the present ones; model and data must be the run's own.
+
+    Raises:
+        RunError: the folder holds a run of another model, or of other data.
+    """
+    if not (folder / SPEC).exists():
+        begin = options.asked or options.usual or _fastest(problem, options.table)
+        run = RunSpec(uuid=str(uuid.uuid4()), problem=problem, configuration=begin)
+    else:
+        run = RunSpec.read(folder)
+        run.require_continued_by(problem, folder)
+        same_size = run.configuration.devices == problem.cluster.devices
+        present = run.configuration if same_size else _default(problem)
+        run = dataclasses.replace(run, problem=problem, configuration=options.asked or present)
+    reference = problem.run_options.reference_batch or problem.global_batch
+    run_options = dataclasses.replace(problem.run_options, reference_batch=reference)
+    run = dataclasses.replace(run, problem=dataclasses.replace(problem, run_options=run_options), policy=options.policy)
+    run.write(folder)
+    return run
+
+
+def _refined(table: Table | None, lines: Sequence[Line], folder: Path) -> tuple[Table | None, Sequence[StepTimeObservation]]:
+    """Refine a copy of the table by the run's step times, and write it into the run's folder; None without a table or steps."""
+    seen = observations(lines) if table else []
+    if not seen or table is None:
+        return None, seen
+    better = refined(table, seen)
+    better.write(folder / "table")
+    return better, seen
+
+
+def _fastest(problem: Problem, table: Table | None) -> Configuration:
+    """Return the configuration that the table measured as the fastest at the job's global batch, else the space's default."""
+    rows = [row for row in table.rows if row.source == "measured"] if table else []
+    rows = [row for row in rows if row.configuration.global_batch == problem.global_batch]
+    return max(rows, key=lambda row: row.steps_per_s).configuration if rows else _default(problem)
+
+
+def _default(problem: Problem) -> Configuration:
+    """Return the space's default configuration."""
+    candidates = problem.candidates()
+    return candidates.configuration(int(candidates.default_order()[0]))

@@ -1,0 +1,23 @@
+"""This host as a launcher: trials run as processes of this machine."""
+
+import contextlib
+from collections.abc import Iterator
+
+from oppa.launchers.provider import Backend, HostRequest, WaitingTuner, require_one_trial
+from oppa.trials.host import require_devices
+
+
+class LocalProvider:
+    """Provides this host; the launcher `local`."""
+
+    options = ()
+
+    def require(self, request: HostRequest) -> None:
+        """Refuse several hosts, more devices than this one has, and parallel trials."""
+        require_one_trial(request)
+        require_devices(request.cluster)
+
+    @contextlib.contextmanager
+    def open(self, request: HostRequest, tuner: WaitingTuner) -> Iterator[Backend]:
+        """Yield this host, which is never waited for."""
+        yield Backend()

@@ -1,0 +1,153 @@
+"""Define what a launcher provides: hosts on which this tuner and others beside it run trials.
+
+`local`, `slurm` and `netlab` are built in. An installed package adds a launcher by an entry point of the group `oppa.launchers`, which
+names a class without arguments that implements `HostProvider`.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Protocol
+
+from oppa import extensions
+from oppa.errors import EnvironmentLackingError, InputError, nearest
+from oppa.extensions import OptionValue
+from oppa.launchers import tunnel
+from oppa.launchers.hosts import HostPool, HostsLauncher
+from oppa.problem.cluster import Cluster
+from oppa.trials.local import LocalLauncher
+from oppa.trials.runner import Runner
+
+GROUP = "oppa.launchers"
+AUTO, LOCAL, SLURM, NETLAB = "auto", "local", "slurm", "netlab"
+BUILT_IN = (
+    EntryPoint(LOCAL, "oppa.launchers.local_provider:LocalProvider", GROUP),
+    EntryPoint(SLURM, "oppa.launchers.slurm_provider:SlurmProvider", GROUP),
+    EntryPoint(NETLAB, "oppa.launchers.emulation.pool:EmulatedProvider", GROUP),
+)
+SLOT = "OPPA_SLOT"
+"""Environment variable with the number of this tuner among several parallel ones."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HostRequest:
+    """The hosts that a study needs."""
+
+    cluster: Cluster
+    options: Mapping[str, OptionValue] = dataclasses.field(default_factory=dict)
+    """Options of the launcher, all of which it takes."""
+    parallel: int | None = None
+    """Number of parallel trials; None for as many as there are hosts for."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingTuner:
+    """The tuner that waits for hosts."""
+
+    folder: Path
+    """Folder of the study, on a file system that all hosts share."""
+    name: str
+    """Name of the job, for messages."""
+    grace_s: float
+    """Seconds between the request to end a process and its kill."""
+    on_tick: Callable[[], None]
+    """Called while hosts are waited for; its exceptions are passed on."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """The hosts on which this tuner runs trials, and the number of tuners that can run in parallel."""
+
+    place: HostPool | None = None
+    """Host pool of this tuner; None for this host."""
+    tuners: int = 1
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Environment variables that give other tuners access to the same hosts."""
+
+    def launcher(self, runner: Runner, *, study: str, grace_s: float) -> LocalLauncher | HostsLauncher:
+        """Return the launcher of this tuner's trials."""
+        if self.place is None:
+            return LocalLauncher(runner, study=study, grace_s=grace_s)
+        return HostsLauncher(runner, self.place, study=study, grace_s=grace_s)
+
+    @contextlib.contextmanager
+    def reached(self, port: int, *, grace_s: float, log: Path) -> Iterator[int]:
+        """Forward a port of the first host's loopback to `port` of this machine, and yield its number.
+
+        Args:
+            log: File for errors of the far end.
+
+        Raises:
+            EnvironmentLackingError: the host does not answer.
+        """
+        if (place := self.place) is None:
+            yield port
+            return
+        dug = tunnel.tunnel(lambda there: place.on_first(tunnel.argv(there)), port, environment=os.environ, grace_s=grace_s, log=log)
+        with contextlib.ExitStack() as stack:
+            try:
+                there = stack.enter_context(dug)
+            except OSError as error:
+                message = f"host {place.names[0]} cannot reach this one: {error}"
+                raise EnvironmentLackingError(message, hint=f"`{log}` may say why") from None
+            yield there
+
+
+class HostProvider(Protocol):
+    """A launcher: provides the hosts of a study, from the check of the request until the study ends."""
+
+    @property
+    def options(self) -> Collection[str]:
+        """Return the names of the options that it takes, as [launcher.options] spells them."""
+        ...
+
+    def require(self, request: HostRequest) -> None:
+        """Refuse a request that can never be granted, before anything starts.
+
+        Raises:
+            InputError: the value of an option is wrong.
+            EnvironmentLackingError: hosts, devices or a program are missing.
+        """
+        ...
+
+    def open(self, request: HostRequest, tuner: WaitingTuner) -> AbstractContextManager[Backend]:
+        """Hold the hosts, and release them when the context ends; wait until they are granted.
+
+        Raises:
+            EnvironmentLackingError: the hosts are gone, or can never be granted.
+        """
+        ...
+
+
+def launcher_names() -> list[str]:
+    """Return the names of all launchers, built in and installed."""
+    return sorted(extensions.parts(GROUP, BUILT_IN))
+
+
+def make_provider(name: str) -> HostProvider:
+    """Return the launcher of that name.
+
+    Raises:
+        InputError: no launcher has that name, or its entry point does not name a launcher.
+        EnvironmentLackingError: it imports a package that is not installed.
+    """
+    found = {each.name: each for each in BUILT_IN}
+    if name not in found:
+        found = extensions.parts(GROUP, BUILT_IN)
+    if name not in found:
+        raise InputError(f"`{name}` is not a launcher", hint=nearest(name, (AUTO, *found)))
+    path = found[name].value
+    provider: HostProvider = extensions.load_class(path, kind="launcher", protocol=HostProvider)()
+    extensions.require_methods(provider, HostProvider, path=path, kind="launcher")
+    return provider
+
+
+def require_one_trial(request: HostRequest) -> None:
+    """Raise InputError if parallel trials are requested from a launcher whose trials share a machine."""
+    if (request.parallel or 1) > 1:
+        hint = "leave it out: trials that share a machine measure each other"
+        raise InputError(f"`parallel = {request.parallel}` in [launcher] needs hosts of Slurm", hint=hint)

@@ -1,0 +1,70 @@
+"""Slurm as a launcher: the hosts of the allocation that oppa runs in, or of a job that oppa requests with sbatch."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+
+from oppa.errors import EnvironmentLackingError
+from oppa.extensions import OptionValue
+from oppa.launchers import slurm
+from oppa.launchers.provider import SLOT, Backend, HostRequest, WaitingTuner
+from oppa.launchers.slurm_job import require_feasible, slurm_job
+from oppa.problem.cluster import Cluster
+
+_OPTIONS = """
+account begin bb bbf cluster-constraint comment constraint container contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu
+cpus-per-task deadline delay-boot dependency distribution exclude exclusive extra-node-info gpu-bind gpu-freq gpus gpus-per-node
+gpus-per-socket gpus-per-task gres gres-flags hint licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu
+mincpus network nice nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket overcommit oversubscribe
+partition power prefer priority profile propagate qos reboot reservation signal sockets-per-node spread-job switches thread-spec
+threads-per-core time time-min tmp use-min-nodes wckey
+"""
+OPTIONS = frozenset(_OPTIONS.split())
+"""Long options of sbatch (Slurm 22.05) that concern the resources and the queue of the job that holds the hosts."""
+
+
+class SlurmProvider:
+    """Provides hosts of Slurm; the launcher `slurm`.
+
+    Inside an allocation its options have no effect, as the hosts have been granted.
+    """
+
+    options = OPTIONS
+
+    def require(self, request: HostRequest) -> None:
+        """Refuse what the allocation lacks, or what Slurm would never grant."""
+        if job := slurm.own_job():
+            slurm.require_fitting(request.cluster, slurm.nodes(job), job)
+        else:
+            require_feasible(request.cluster, sbatch_words(request.options), slots=request.parallel or 1)
+
+    @contextlib.contextmanager
+    def open(self, request: HostRequest, tuner: WaitingTuner) -> Iterator[Backend]:
+        """Yield the hosts of the allocation, or request some and wait for them."""
+        if job := slurm.own_job():
+            yield _within(job, request.cluster, request.parallel)
+            return
+        words, slots = sbatch_words(request.options), request.parallel or 1
+        with slurm_job(
+            request.cluster, words, slots=slots, name=tuner.name, folder=tuner.folder, grace_s=tuner.grace_s, on_tick=tuner.on_tick
+        ) as job:
+            yield _within(job, request.cluster, request.parallel)
+
+
+def sbatch_words(options: Mapping[str, OptionValue]) -> list[str]:
+    """Return options as sbatch takes them: `--partition=gpu`; a bare `--exclusive` for true, and nothing for false."""
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value is not False]
+
+
+def _within(job: str, cluster: Cluster, parallel: int | None) -> Backend:
+    allocated = slurm.nodes(job)
+    slurm.require_fitting(cluster, allocated, job)
+    groups = len(allocated) // cluster.hosts
+    tuners = parallel or groups
+    room = groups * slurm.room(cluster, allocated)
+    if tuners > room:
+        raise EnvironmentLackingError(
+            f"`parallel = {tuners}`: Slurm's job {job} has room for {room}", hint=f"set {room} or less in [launcher]"
+        )
+    place = slurm.SlurmHosts(job, cluster, allocated, slot=int(os.environ.get(SLOT, "0")), slots=tuners)
+    return Backend(place=place, tuners=tuners, environment={"SLURM_JOB_ID": job})

@@ -1,0 +1,133 @@
+"""Define `[command]` of `job.toml`, the user's own launch line, and convert it to its record."""
+
+import dataclasses
+import functools
+import importlib.util
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from oppa import catalog
+from oppa.errors import EnvironmentLackingError, InputError, JobError, nearest
+from oppa.problem.command import Argument, ConfigFile, LaunchCommand, StepFormat
+from oppa.problem.declaration import Count, DeclaredTable, parse
+
+
+class ConfigFileTable(DeclaredTable):
+    """Validates `[command.files.NAME]`."""
+
+    path: str
+    keys: dict[str, str | dict[str, dict[str, Any]]]
+
+
+class StepsTable(DeclaredTable):
+    """Validates `[command.steps]`: the name of a known program's output format, or a pattern."""
+
+    format: str | None = None
+    pattern: str | None = None
+    out_of_memory: str | None = None
+    batches_per_step: Count | str | None = None
+
+    def record(self, named: Collection[str] = ()) -> StepFormat:
+        """Return the description of how steps are reported.
+
+        Args:
+            named: Placeholders of the command.
+
+        Raises:
+            JobError: `format` and `pattern` are both given or both missing, the format is unknown, or nothing states the batches per step.
+        """
+        if (self.format is None) == (self.pattern is None):
+            raise JobError(
+                "`[command.steps]` needs either `format` or `pattern`", hint=f"use one of the known formats: {', '.join(formats())}"
+            )
+        if self.format is not None and self.format not in formats():
+            raise JobError(f'`[command.steps]`: `format = "{self.format}"` is not known', hint=nearest(self.format, formats()))
+        known = formats().get(self.format or "", {})
+        given = {"out_of_memory": self.out_of_memory} if self.out_of_memory else {}
+        batches = str(self.batches_per_step or "1")
+        if known.get("counts") == "batches" and self.batches_per_step is None:
+            batches = self._accumulation(named)
+        return StepFormat(pattern=self.pattern or known["pattern"], format=self.format or "", batches_per_step=batches, **given)
+
+    def _accumulation(self, named: Collection[str]) -> str:
+        """Return the template for the batches per step of a program that gets its gradient accumulation as a placeholder.
+
+        Raises:
+            JobError: the command does not have that placeholder.
+        """
+        if "num_microbatches" in named:
+            return "{num_microbatches}"
+        raise JobError(
+            f'`format = "{self.format}"` counts batches, but the number of batches per optimizer step is missing',
+            hint="pass `{num_microbatches}` to the program, or add `batches_per_step = ...` to [command.steps];"
+            " `batches_per_step = 1` if it does not accumulate",
+        )
+
+
+class CommandTable(DeclaredTable):
+    """Validates `[command]`: the user's own launch line."""
+
+    argv: list[str] = Field(default_factory=list)
+    arguments: dict[str, list[str] | dict[str, list[str]]] = Field(default_factory=dict)
+    files: dict[str, ConfigFileTable] = Field(default_factory=dict)
+    steps: StepsTable | None = None
+
+    def record(self, argv: Sequence[str], folder: Path) -> LaunchCommand:
+        """Return the command.
+
+        Args:
+            argv: Launch line that replaces the table's own, if not empty.
+            folder: Folder of the job file, to which configuration files are relative.
+
+        Raises:
+            JobError: something in the table is wrong.
+            EnvironmentLackingError: the package that rewrites a configuration file is not installed.
+        """
+        if not (argv or self.argv):
+            raise JobError("`[command]` has no command to start", hint="add `argv = [...]`, or give the command after `--`")
+        command = LaunchCommand(
+            argv=tuple(argv or self.argv),
+            arguments=tuple(_argument(parameter, words) for parameter, words in self.arguments.items()),
+            files=tuple(_config_file(name, file, folder) for name, file in self.files.items()),
+        )
+        command.check()
+        if self.steps:
+            command = dataclasses.replace(command, steps=self.steps.record(command.placeholders))
+            command.check()
+        return command
+
+
+def _argument(parameter: str, words: list[str] | dict[str, list[str]]) -> Argument:
+    if isinstance(words, list):
+        return Argument(parameter=parameter, words=tuple(words))
+    return Argument(parameter=parameter, by_value={value: tuple(entry) for value, entry in words.items()})
+
+
+_WRITERS = {".json": None, ".yaml": None, ".yml": None, ".toml": "tomlkit"}
+"""Suffixes of configuration files, with the extra package that is needed to rewrite one (runners/command/rewriting.py)."""
+
+
+def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:
+    path = (folder / table.path).resolve()
+    if not path.is_file():
+        raise JobError(f'`[command.files.{name}]`: `path = "{table.path}"` is not a file', hint="write the path relative to the job file")
+    if path.suffix not in _WRITERS:
+        raise JobError(f'`[command.files.{name}]`: `path = "{table.path}"` has an unknown suffix', hint=f"use one of {', '.join(_WRITERS)}")
+    if (package := _WRITERS[path.suffix]) and importlib.util.find_spec(package) is None:
+        message = f"rewriting `{table.path}` needs the package `{package}`, which is not installed"
+        raise EnvironmentLackingError(message, hint=catalog.install_hint("command"))
+    if strange := [key for key, to in table.keys.items() if isinstance(to, dict) and len(to) != 1]:
+        raise JobError(
+            f"`[command.files.{name}]`: `{strange[0]}` must depend on one parameter", hint="write { zero_stage = { 2 = false, 3 = true } }"
+        )
+    return ConfigFile(name=name, path=str(path), keys=table.keys)
+
+
+@functools.cache
+def formats() -> dict[str, dict[str, str]]:
+    """Return the output formats of known programs, by name: a `pattern`, and what it `counts` if not steps."""
+    file = catalog.root() / "runners" / "command" / "formats.toml"
+    return parse(file.read_text(), source=file.name, error=InputError)

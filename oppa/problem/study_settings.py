@@ -1,0 +1,71 @@
+"""Changes a stored problem: the keys of a job file that do not decide the results of its study."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from oppa.errors import InputError
+from oppa.problem.declaration import DeclaredTable
+from oppa.problem.job_file import DesignerTable, LauncherTable, LimitsTable, TrainTable
+from oppa.problem.problem import Problem
+from oppa.problem.settings import parse_settings, validate_with
+
+SPELLED = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
+"""Fields of records whose names differ from their keys by more than a unit."""
+
+
+class _SeedTable(DeclaredTable):
+    """Validates the key of `[training]` that a run of the problem may change."""
+
+    seed: int | None = Field(default=None, ge=0)
+
+
+class ChangesTable(DeclaredTable):
+    """Validates the tables that may change."""
+
+    limits: LimitsTable = LimitsTable()
+    designer: DesignerTable = DesignerTable()
+    train: TrainTable = TrainTable()
+    launcher: LauncherTable = LauncherTable()
+    training: _SeedTable = _SeedTable()
+
+
+def with_changes(problem: Problem, words: Sequence[str]) -> Problem:
+    """Return the problem with changed keys, such as `train.samples=6400`.
+
+    Raises:
+        InputError: a key decides the results, is unknown, or its value is wrong.
+    """
+    given = parse_settings(words)
+    for name in given:
+        if name not in ChangesTable.model_fields:
+            hint = f"change the job file and begin a new study, or change one of {', '.join(ChangesTable.model_fields)}"
+            raise InputError(f"`[{name}]` of a study cannot change", hint=hint)
+    tables = validate_with(ChangesTable, {}, words, error=InputError)
+    new = tables.train.record(problem.training.optimizer)
+    run_options = _changed(problem.run_options, new, given.get("train", {}))
+    if run_options.samples is not None and run_options.samples < run_options.warmup_samples:
+        message = f"`samples = {run_options.samples}` is less than the warm-up of {run_options.warmup_samples} samples"
+        raise InputError(message, hint="train longer, or set a shorter `train.warmup`")
+    return dataclasses.replace(
+        problem,
+        limits=_changed(problem.limits, tables.limits.record(), given.get("limits", {})),
+        search_options=_changed(problem.search_options, tables.designer.record(), _implied(given.get("designer", {}))),
+        run_options=run_options,
+        launcher=_changed(problem.launcher, tables.launcher.record(), given.get("launcher", {})),
+        training=_changed(problem.training, tables.training, given.get("training", {})),
+    )
+
+
+def _implied(designer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the keys of `[designer]` that change; `beta` implies an acquisition."""
+    return {"acquisition": None, **designer} if "beta" in designer else designer
+
+
+def _changed(present: Any, new: Any, given: Mapping[str, Any]) -> Any:
+    """Return the present record with the fields of the given keys as the new one has them."""
+    fields = {field.name for field in dataclasses.fields(present)}
+    names = [next(name for name in (key, f"{key}_s", SPELLED.get(key, "")) if name in fields) for key in given]
+    return dataclasses.replace(present, **{name: getattr(new, name) for name in names})

@@ -1,0 +1,48 @@
+"""Turn the signals that request a process to stop into one KeyboardInterrupt, raised where trials can be ended in order."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interruption:
+    """Records the first SIGINT, SIGTERM or SIGHUP, which is raised at the next tick; a second one is raised at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        """Handle these signals inside the context; a terminal that closes sends one of them."""
+        with self._handling(SIGNALS):
+            yield
+
+    @contextlib.contextmanager
+    def caught_if_free(self) -> Iterator[None]:
+        """Handle SIGINT inside the context, unless the program handles it itself or this is not its main thread."""
+        free = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with self._handling((signal.SIGINT,)) if free else contextlib.nullcontext():
+            yield
+
+    @contextlib.contextmanager
+    def _handling(self, numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
+        before = {number: signal.signal(number, self) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def __call__(self, _signal: int, _frame: object) -> None:
+        """Handle a signal: record the first one, and raise KeyboardInterrupt for the second."""
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the user requested a stop."""
+        if self.asked:
+            raise KeyboardInterrupt

@@ -1,0 +1,37 @@
+"""States why no configuration of a study could run, and which constraint binds."""
+
+from collections import Counter
+
+from oppa.errors import InfeasibleError
+from oppa.problem.problem import Problem
+from oppa.study import Study
+from oppa.trials.trial_folder import Outcome
+from oppa.units import format_bytes, format_seconds
+
+
+def nothing_feasible(study: Study, problem: Problem) -> InfeasibleError:
+    """Return the error for a study without a feasible trial; it names the constraints that bind."""
+    trials = [trial for trial in study.trials() if trial.counts]
+    failed = [trial for trial in trials if not trial.feasible]
+    if not failed:
+        return InfeasibleError("no trial was run: the budget is spent", hint="raise `trials` or `wall_time` under [limits]")
+    counts = Counter(trial.outcome for trial in failed)
+    outcomes = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.most_common())
+    message = f"none of the {len(trials)} trials could run: {outcomes}"
+    if len(failed) < len(trials):
+        message = f"no configuration could be run again: of {len(trials)} trials and repeats, {outcomes}"
+    if last := next((trial.cause for trial in reversed(failed) if trial.outcome == "failed"), ""):
+        message += f"\n\nthe last failure: {last}"
+    return InfeasibleError(message, hint="\n      ".join(_remedy(outcome, study, problem) for outcome in counts))
+
+
+def _remedy(outcome: Outcome, study: Study, problem: Problem) -> str:
+    if outcome == "out_of_memory":
+        limit = format_bytes(problem.cluster.usable_bytes)
+        return f"raise the memory limit of {limit}, lower `seq_len` or the batch, or use more devices"
+    if outcome == "timed_out" and problem.command and not any(trial.step_times_s for trial in study.trials()):
+        longer = f"raise `trial_time = {format_seconds(problem.limits.trial_time_s)}` if it takes longer to start"
+        return f"correct [command.steps], and let the program print every step, unbuffered; {longer}"
+    if outcome == "timed_out":
+        return f"`trial_time = {format_seconds(problem.limits.trial_time_s)}` is too short: raise it, or lower `q_max`"
+    return f"read the logs of the {outcome.replace('_', ' ')} trials in `{study.folder / 'trials'}`"

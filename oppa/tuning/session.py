@@ -1,0 +1,231 @@
+"""Opens a study for a session of trials: finds the software, ends what a dead tuner left, and gives the trials a place to run."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oppa.errors import InputError, StudyError
+from oppa.launchers.parallel_tuners import parallel_tuners
+from oppa.launchers.provider import AUTO
+from oppa.launchers.resolve import LaunchRequest, open_backend
+from oppa.problem.candidates import Candidates
+from oppa.problem.problem import Problem
+from oppa.simulator.trial_simulator import TrialSimulator
+from oppa.study import Lease, Study
+from oppa.study.database import disk_errors
+from oppa.trials.interruption import Interruption
+from oppa.trials.orphans import end_orphans
+from oppa.trials.runner import Runner, load_runner, require_program
+from oppa.trials.software import require_same, software_of
+from oppa.trials.trial import TrialResult, run_trial
+from oppa.trials.trial_folder import Measurement
+from oppa.tuning.search import RunTrial, SearchCallback, TrialExecutor
+from oppa.units import format_seconds
+
+if TYPE_CHECKING:  # it loads torch, which few designers need
+    from oppa.tuning.profile import Profiler
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A study that is open for trials, as a callback receives it before the first trial."""
+
+    study: Study
+    problem: Problem
+    candidates: Candidates
+    profiler: "Profiler | None" = None
+    """The designer that measures a table; None if the session searches for the fastest configuration."""
+
+
+Callback = SearchCallback | Callable[[Session], AbstractContextManager[SearchCallback]]
+"""An object that watches a session; or a function that receives the session and returns such an object as a context manager."""
+
+
+def with_software(problem: Problem, runner: Runner) -> Problem:
+    """Return the problem with the software that its trials run on.
+
+    Raises:
+        EnvironmentLackingError: PATH does not find the program, or its interpreter does not start.
+        JobError: the launch line has no words for a value.
+    """
+    if problem.command:
+        require_program(problem.command, problem.space)
+    return dataclasses.replace(problem, software=software_of(runner, problem.command))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """All that a session needs before its study is opened."""
+
+    problem: Problem
+    runner: Runner
+    candidates: Candidates
+    request: LaunchRequest
+    simulator: TrialSimulator | None
+    """The simulator that answers trials if they are replayed; None: the problem's own."""
+
+    @classmethod
+    def of(cls, problem: Problem, launcher: str | None, *, alone: bool, simulator: TrialSimulator | None = None) -> "Setup":
+        """Return the setup of a problem.
+
+        Args:
+            launcher: Name of a launcher; None: the job's own.
+            alone: No other tuner is started.
+
+        Raises:
+            InputError: the launcher is not known, or a replay has no table.
+            EnvironmentLackingError: something that the trials need is missing.
+            JobError: the launch line has no words for a value.
+        """
+        runner = load_runner(problem.runner)
+        if runner.name == "replay" and simulator is None:
+            raise InputError("there is nothing to replay", hint="name a search space file with `[replay]`, and one of its tasks")
+        request = LaunchRequest.of(problem.launcher, launcher=launcher or AUTO, parallel=1 if alone else None)
+        request = request if runner.in_process else request.resolve(problem.cluster)
+        problem = with_software(problem, runner)
+        return cls(problem=problem, runner=runner, candidates=problem.candidates(), request=request, simulator=simulator)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """The folder and the facts of a session, and how it is watched."""
+
+    folder: Path
+    facts: Mapping[str, str]
+    """Facts that explain the session's trials later."""
+    seed: int
+    """Seed of the noise of simulated trials."""
+    callback: "Callback | None"
+    again: Sequence[str] = ()
+    """The words after `oppa` that continue the study, for other tuners of it; empty if none is started."""
+    argument: str = "study"
+    """Name of the argument that named the folder, for messages."""
+
+
+@contextlib.contextmanager
+def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | None" = None) -> Iterator[TrialExecutor]:
+    """Open the study in a folder, or make one, and yield the executor of its trials.
+
+    Raises:
+        StudyError: the folder holds the study of another problem, or one that was measured on other software.
+        EnvironmentLackingError: the hosts are gone, or can never be granted.
+    """
+    problem, runner = setup.problem, setup.runner
+    with contextlib.ExitStack() as stack:
+        study = stack.enter_context(_opened(problem, options))
+        session = Session(study=study, problem=problem, candidates=setup.candidates, profiler=profiler)
+        callback = stack.enter_context(_watched(session, options.callback))
+        run_trial = stack.enter_context(_running_trials(setup, study, options, callback.tick))
+        yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process)
+
+
+def _opened(problem: Problem, options: SessionOptions) -> Study:
+    """Return the open study, with a new session of this tuner; what dead tuners left is ended."""
+    folder, argument = options.folder, options.argument
+    try:
+        study = Study.create(folder, problem.to_dict(), problem.fingerprint)
+    except StudyError as error:
+        hint = error.hint if argument == "study" else error.hint.replace("--study", f"--{argument}").replace(", or leave it out", "")
+        raise type(error)(error.message, hint=hint) from None
+    try:
+        require_same(folder, Problem.from_dict(study.meta["problem"]), problem.software)
+        end_orphans(study.uuid)
+        study.open_session(options.facts)
+        _log.info("study %s of %s", folder, problem.name)
+        _log.debug("facts of the session: %s", dict(options.facts))
+    except BaseException:
+        study.close()
+        raise
+    return study
+
+
+@contextlib.contextmanager
+def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick: Callable[[], None]) -> Iterator[RunTrial]:
+    """Yield the function that runs the trials of a session: on hosts, in the simulator, or by replay."""
+    problem, folder, grace_s = setup.problem, study.folder, setup.problem.limits.grace_s
+    if setup.runner.in_process:
+        from oppa.simulator.executor import SimulatedExecutor
+        from oppa.simulator.simulator import Simulator
+
+        yield SimulatedExecutor(setup.simulator or Simulator.of(problem), seed=options.seed)
+        return
+    with (
+        open_backend(setup.request, problem.cluster, folder, name=problem.name, grace_s=grace_s, on_tick=on_tick) as backend,
+        backend.launcher(setup.runner, study=study.uuid, grace_s=grace_s) as launcher,
+        parallel_tuners(backend, options.again, folder, grace_s=grace_s) if options.again else contextlib.nullcontext(),
+    ):
+        launcher.prepare()  # its imports overlap with ours
+        yield functools.partial(run_trial, launcher)
+
+
+class _Silent:
+    """Shows nothing."""
+
+    def started(self, lease: Lease) -> None:
+        pass
+
+    def stepped(self, measurement: Measurement) -> None:
+        pass
+
+    def ended(self, lease: Lease, result: TrialResult) -> None:
+        pass
+
+    def tick(self) -> None:
+        pass
+
+
+class _Interruptible:
+    """Passes events on to a callback, and raises KeyboardInterrupt at a tick if the user asked to stop."""
+
+    def __init__(self, callback: SearchCallback, interruption: Interruption) -> None:
+        self._interruption = interruption
+        self._callback, self.stepped = callback, callback.stepped
+
+    def started(self, lease: Lease) -> None:
+        _log.info("trial %d of %s starts", lease.trial, lease.configuration.id)
+        self._callback.started(lease)
+
+    def ended(self, lease: Lease, result: TrialResult) -> None:
+        _log.info("trial %d of %s: %s after %s", lease.trial, lease.configuration.id, result.outcome, format_seconds(result.seconds))
+        self._callback.ended(lease, result)
+
+    def tick(self) -> None:
+        self._interruption.check()
+        self._callback.tick()
+
+
+@contextlib.contextmanager
+def _watched(session: Session, callback: Callback | None) -> Iterator[SearchCallback]:
+    """Yield the callback that watches a session. Ctrl-C reaches it as a KeyboardInterrupt at a tick, so that trials end in order."""
+    interruption = Interruption()
+    made = _Silent() if callback is None else callback
+    own = made(session) if callable(made) else contextlib.nullcontext(made)
+    with interruption.caught_if_free(), own as watcher:
+        yield _Interruptible(watcher, interruption)
+
+
+def file_name(name: str) -> str:
+    """Return a problem's name as a file name; a task's name holds values of a table, which may contain any character."""
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "study"
+
+
+def new_folder(name: str, among: str = "studies") -> Path:
+    """Make and return the first free folder `<among>/<name>-NNN`; tuners that start at once get one each."""
+    others, number, name = Path(among), 1, file_name(name)
+    with disk_errors(others):
+        others.mkdir(exist_ok=True)
+        while True:
+            folder = others / f"{name}-{number:03d}"
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                number += 1

@@ -1,0 +1,194 @@
+"""The Python interface as a user has it: from a program on standard input, from `python -c`, and in a session of its own."""
+
+import ast
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+import oppa
+from oppa import catalog
+from oppa.errors import InfeasibleError, InputError, JobError
+from oppa.study import Study
+from oppa.tuning.session import Session
+
+JOB = catalog.root() / "runners" / "simulated" / "jobs" / "bert.toml"
+EXAMPLE = catalog.root() / "examples" / "cpu.toml"
+NOTEBOOK = """\
+import oppa
+job = oppa.load_job({job!r}, settings=["limits.repeats=3"])
+result = oppa.tune(job, trials={trials}, designer="random", study="s")
+print(result.best.configuration.id)
+print(result.best.steps_per_s, result.default.steps_per_s)
+print(len(result.trials), result.speed_up.ratio.value if result.speed_up else 1.0)
+"""
+
+
+def ran(program: str, folder: Path, *, by_stdin: bool) -> list[str]:
+    words = [sys.executable, "-"] if by_stdin else [sys.executable, "-c", program]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        words, input=program if by_stdin else "", cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout.splitlines()
+
+
+def test_importing_it_loads_nothing() -> None:
+    code = "import oppa, sys; print([name for name in ('torch', 'pandas', 'numpy', 'pydantic', 'botorch') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_stdin", [True, False], ids=["stdin", "-c"])
+def test_six_lines_tune_a_job_and_print_nothing_else(by_stdin, tmp_path) -> None:
+    said = ran(NOTEBOOK.format(job=str(JOB), trials=3), tmp_path, by_stdin=by_stdin)
+    with Study(tmp_path / "s") as study:
+        assert said[0] in {trial.configuration.id for trial in study.trials()}
+        assert study.sessions()[0]["command"] == "`python oppa.tune`"
+    fastest, default = map(float, said[1].split())
+    assert len(said) == 3 and fastest >= default and said[2].split()[0] == "3"
+
+
+@pytest.mark.slow
+def test_real_trials_need_no_main_guard(tmp_path) -> None:
+    job = oppa.load_job(EXAMPLE)
+    quick = EXAMPLE.read_text().replace("devices_per_host = 4", "devices_per_host = 2").replace("52 MiB", "1 GiB")
+    (tmp_path / "job.toml").write_text(quick.replace("q_max = 12", "q_min = 2\nq_max = 3").replace('"40 s"', '"120 s"'))
+    said = ran(NOTEBOOK.format(job="job.toml", trials=1), tmp_path, by_stdin=True)
+    assert job.cluster.devices == 4 and said[2].split()[0] == "1"
+
+
+def test_the_result_is_that_of_the_command(tmp_path) -> None:
+    found = oppa.tune(JOB, study=tmp_path / "s", trials=3, designer="random")
+    values = json.loads(json.dumps(found.values))
+    assert values["best"] == found.best.to_dict() and values["default"] == (found.default and found.default.to_dict())
+    assert values["baseline"] is None is found.baseline and len(values["trials"]) == len(found.trials) == 3
+    assert values["gain"] == (found.speed_up.ratio.value if found.speed_up else 1.0)
+    assert found.exported.folder == tmp_path / "s" / "best"
+
+
+def test_a_study_goes_on_with_a_larger_budget(tmp_path) -> None:
+    first = oppa.tune(str(JOB), study=str(tmp_path / "s"), trials=2, designer="random")
+    more = oppa.tune(oppa.load_job(JOB), study=first.study, trials=4, designer="random")
+    assert more.trials[:2] == first.trials and len(more.trials) == 4
+
+
+class Counting:
+    """Counts events, and asks to stop when a trial begins."""
+
+    def __init__(self, stop_at: int = 0) -> None:
+        self.began, self.steps, self.done, self.stop_at = 0, 0, 0, stop_at
+
+    def started(self, lease) -> None:
+        self.began += 1
+        if self.began == self.stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def stepped(self, measurement) -> None:
+        self.steps += 1
+
+    def ended(self, lease, result) -> None:
+        self.done += 1
+
+    def tick(self) -> None:
+        pass
+
+
+def test_a_callback_watches(tmp_path) -> None:
+    watcher = Counting()
+    found = oppa.tune(JOB, study=tmp_path / "s", trials=2, designer="random", callback=watcher)
+    assert watcher.began == watcher.done >= len(found.trials) + len(found.values["verification"]) and watcher.steps > watcher.done
+
+
+def test_ctrl_c_ends_between_events_and_the_study_goes_on(tmp_path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        oppa.tune(JOB, study=tmp_path / "s", trials=3, designer="random", callback=Counting(stop_at=2))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with Study(tmp_path / "s") as study:
+        assert [trial.outcome for trial in study.trials()][1:] == ["interrupted"] and not study.running()
+    assert len(oppa.tune(JOB, study=tmp_path / "s", trials=3, designer="random").values["trials"]) >= 3
+
+
+def test_a_callback_may_be_made_for_its_session(tmp_path) -> None:
+    import contextlib
+
+    seen = list[Session]()
+
+    @contextlib.contextmanager
+    def made(session: Session):
+        seen.append(session)
+        yield Counting()
+        seen.append(session)
+
+    found = oppa.profile(JOB, global_batch=[64, 128], table=tmp_path / "t", trials=2, callback=made)
+    assert len(seen) == 2 and seen[0].profiler is not None and len(seen[0].candidates) == found.table.origin.candidates
+    assert [row.configuration.global_batch for row in found.fastest] == found.table.batches
+    assert oppa.Table.read(tmp_path / "t").rows == found.table.rows and found.to_dict()["trials"] == 2
+
+
+def test_predictions_are_ranked() -> None:
+    found = oppa.predict(JOB)
+    assert len(found) == len(found.problem.candidates()) and found[0].fits
+    assert found[0].steps_per_s >= found[1].steps_per_s > 0 and found[0].memory_bytes > 0
+
+
+@pytest.mark.slow
+def test_a_job_is_trained_and_goes_on(tmp_path) -> None:
+    job = '[model]\npreset = "tiny-1m"\nlayers = 2\nseq_len = 32\n[batch]\nglobal_batch = 8\n[cluster]\ndevices_per_host = 2\n'
+    (tmp_path / "job.toml").write_text(job + 'memory_limit = "1 GiB"\n')
+    first = oppa.train(tmp_path / "job.toml", run=tmp_path / "r", settings=["train.samples=24"])
+    more = oppa.train(tmp_path / "job.toml", "pp=2,micro_batch=2", run=tmp_path / "r", settings=["train.samples=40"])
+    assert first.finished and more.finished
+    assert (first.to_dict()["samples"], more.to_dict()["samples"]) == (24, 40)
+    assert more.to_dict()["configuration"].startswith("dp1_tp1_pp2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"job": "nowhere.toml"}, "`nowhere.toml` cannot be read"),
+        ({"job": JOB, "designer": "vanila-bo"}, "`vanila-bo` is no designer"),
+        ({"job": JOB, "trials": 0}, "`trials = 0` is too small"),
+    ],
+)
+def test_bad_arguments_are_errors_and_leave_nothing_behind(arguments, message, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        oppa.tune(**arguments)
+    assert not any(tmp_path.iterdir())
+
+
+def test_nothing_feasible_is_an_error_and_the_study_stays(tmp_path) -> None:
+    job = oppa.load_job(JOB, settings=["cluster.memory_limit=200 MiB"])
+    with pytest.raises(InfeasibleError, match="could run"):
+        oppa.tune(job, study=tmp_path / "s", trials=2, designer="random")
+    with Study(tmp_path / "s") as study:
+        assert len(study.trials()) >= 2
+
+
+def test_settings_of_a_job_are_checked() -> None:
+    with pytest.raises(JobError) as raised:
+        oppa.load_job(JOB, settings=["limits.trails=3"])
+    assert raised.value.message == "`--set limits.trails=3`: `[limits]` has no key `trails`" and "`trials`" in raised.value.hint
+
+
+def test_every_name_is_there_typed_and_documented() -> None:
+    assert set(oppa.__all__) <= set(dir(oppa)) and (Path(oppa.__file__).parent / "py.typed").is_file()
+    declared = ast.parse(Path(oppa.__file__).read_text())
+    typed = {alias.name for node in ast.walk(declared) if isinstance(node, ast.ImportFrom) and node.module for alias in node.names}
+    assert set(oppa.__all__) <= typed
+    for name in oppa.__all__:
+        assert inspect.getdoc(getattr(oppa, name)), name
+    for function in (oppa.tune, oppa.profile, oppa.predict, oppa.train, oppa.load_job):
+        hints = [each.annotation for each in inspect.signature(function).parameters.values()]
+        assert inspect.Parameter.empty not in hints and inspect.signature(function).return_annotation is not None
+    with pytest.raises(AttributeError, match=r"no attribute 'tunes'"):
+        typing.cast(typing.Any, oppa).tunes  # noqa: B018

@@ -1,0 +1,142 @@
+"""Options of all commands: few, settable by variables and by `--set`, and never seen by a trial."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import typer
+
+from oppa import catalog
+from oppa.cli import app
+from oppa.cli.environment import RESERVED, variable
+from oppa.cli.logs import show_logs
+from oppa.errors import InputError
+from oppa.problem.settings import parse_settings
+from oppa.trials import environments, placement
+from oppa.trials.runner import load_runner
+
+JOB = catalog.root() / "runners" / "simulated" / "jobs" / "bert.toml"
+MOST = 8
+"""Options of a command, without its help."""
+
+
+def commands(command=None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list]]:
+    """Every command, with its options."""
+    command = command or typer.main.get_command(app)
+    options = [each for each in command.params if each.param_type_name == "option" and "--help" not in each.opts]
+    yield path, options
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+def test_no_command_has_many_options() -> None:
+    many = {" ".join(path): [each.opts for each in options] for path, options in commands() if len(options) > MOST}
+    assert not many
+
+
+def test_every_option_has_a_variable_of_its_own_and_none_is_a_tag() -> None:
+    names = [variable(path, max(each.opts, key=len)) for path, options in commands() for each in options if path]
+    assert len(names) == len(set(names))
+    assert {name for name in names if name in RESERVED} == {"OPPA_CONTROL_TOKEN"}  # which a run reads, and no option
+    assert not {"OPPA_STUDY", "OPPA_TUNER", "OPPA_TRIAL"} & set(names)
+    assert not environments.INHERITED & set(names)
+    assert variable(("train-policy",), "--out") == "OPPA_TRAIN_POLICY_OUT"
+    assert variable(("cluster", "run"), "--check-s") == "OPPA_CLUSTER_RUN_CHECK_S"
+
+
+def test_a_variable_sets_an_option_and_a_tag_does_not(oppa, monkeypatch) -> None:
+    for name, value in {"TUNE_TRIALS": "2", "TUNE_DESIGNER": "random", "TUNE_STUDY": "s", "TUNE_JSON": "1", "STUDY": "not-this"}.items():
+        monkeypatch.setenv(f"OPPA_{name}", value)
+    found = json.loads(oppa("tune", JOB).stdout)
+    assert len(found["trials"]) == 2 and found["study"] == "s"
+    assert len(json.loads(oppa("tune", JOB, "--trials", "3").stdout)["trials"]) == 3
+    monkeypatch.setenv("OPPA_CLUSTER_STATUS_JSON", "1")
+    (oppa.folder / "spool").mkdir()
+    assert json.loads(oppa("cluster", "status", "spool").stdout) == {"jobs": []}
+
+
+def test_a_token_of_a_service_is_no_option(oppa, monkeypatch) -> None:
+    monkeypatch.setenv("OPPA_CONTROL_TOKEN", "my-job")
+    assert "nowhere" in oppa("control", "--table", "nowhere", code=2).stderr
+
+
+def test_no_variable_of_an_option_reaches_a_trial(monkeypatch, tmp_path) -> None:
+    options = [variable(path, max(each.opts, key=len)) for path, options in commands() for each in options]
+    for name in (*options, "OPPA_VERBOSE", "OPPA_SLOT"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("MY_VARIABLE", "kept")
+    seen = placement.environment(load_runner(catalog.find("runners", "torch")), "a-study", packages=tmp_path)
+    assert {name for name in seen if name.startswith("OPPA_")} <= {"OPPA_STUDY", "OPPA_TUNER", *environments.INHERITED}
+    assert seen["OPPA_STUDY"] == "a-study" and seen["MY_VARIABLE"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("word", "tables"),
+    [
+        ("limits.trials=20", {"limits": {"trials": 20}}),
+        ("launcher.options.partition=gpu", {"launcher": {"options": {"partition": "gpu"}}}),
+        ("limits.wall_time=10 min", {"limits": {"wall_time": "10 min"}}),
+        ("space.parameters.dp=[1, 2]", {"space": {"parameters": {"dp": [1, 2]}}}),
+        ("model.tied=true", {"model": {"tied": True}}),
+        ("training.learning_rate=3e-4", {"training": {"learning_rate": 3e-4}}),
+        ('name="2"', {"name": "2"}),
+        ("command.argv=a=b", {"command": {"argv": "a=b"}}),
+        ("launcher.options.time=1:30:00", {"launcher": {"options": {"time": "1:30:00"}}}),
+        ("launcher.options.begin=2026-01-01", {"launcher": {"options": {"begin": "2026-01-01"}}}),
+        ("name=1\n[limits]\ntrials=2", {"name": "1\n[limits]\ntrials=2"}),
+    ],
+)
+def test_a_setting_is_toml_or_else_a_text(word, tables) -> None:
+    assert parse_settings([word]) == tables
+
+
+@pytest.mark.parametrize("word", ["limits", "=3", "limits..trials=3", "[limits]\ntrials=3"])
+def test_what_is_no_setting_is_an_error(word) -> None:
+    with pytest.raises(InputError, match="is not of the form"):
+        parse_settings([word])
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("--set", "limits.trails=3"), "`--set limits.trails=3`: `[limits]` has no key `trails`", "`trials`"),
+        (("--set", "limit.trials=3"), "`--set limit.trials=3`: the file has no key `limit`", "`limits`"),
+        (("--set", "limits.trials=many"), '`trials = "many"` is not a whole number', "digits"),
+        (("--set", "limits=3"), "`--set limits=3`: `limits = 3` is not a table", "keys"),
+        (("--set", "name=job", "--set", "name.x=3"), "`name` is not a table", "set `name` itself"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_nearest_key(oppa, words, message, hint) -> None:
+    said = oppa("space", "job.toml", *words, code=2).stderr
+    assert message in said and hint in said.partition("hint")[2]
+
+
+def test_a_setting_reaches_the_job_before_it_is_checked(oppa) -> None:
+    job = oppa.folder / "job.toml"
+    job.write_text(job.read_text().replace("global_batch = 16", "global_batch = -1"))
+    assert "global_batch" in oppa("space", "job.toml", code=2).stderr
+    narrow = ("--set", "batch.global_batch=16", "--set", "space.parameters={dp=2,tp=1,pp=1}")
+    found = [json.loads(line) for line in oppa("space", "job.toml", *narrow, "--json").stdout.splitlines()]
+    assert found and {each["dp"] for each in found} == {2} and {each["global_batch"] for each in found} == {16}
+
+
+def test_a_dry_run_starts_nothing(oppa) -> None:
+    said = json.loads(oppa("tune", JOB, "--dry-run", "--json", "--designer", "random", "--set", "limits.trials=7").stdout)
+    assert said["limits"]["trials"] == 7 and said["configurations"] == 3426 and said["first"]["global_batch"] == 256
+    assert said["first"]["dp"] and not (oppa.folder / "studies").exists()
+    assert "7 trials" in oppa("tune", JOB, "--dry-run", "--designer", "random", "--trials", 7).stdout
+
+
+def test_verbose_logs_to_stderr(oppa) -> None:
+    tune = ("tune", JOB, "--designer", "random", "--trials", "1")
+    quiet, one, two = oppa(*tune, "--study", "a"), oppa("-v", *tune, "--study", "b", "--json"), oppa("-vv", *tune, "--study", "c")
+    assert "info:" not in quiet.stderr
+    assert "info: study b of bert" in one.stderr and "info: trial 1" in one.stderr and "debug:" not in one.stderr
+    assert "debug: facts" in two.stderr and json.loads(one.stdout)["study"] == "b"
+    show_logs(0)
+    assert logging.getLogger("oppa").level == logging.WARNING
+
+
+def test_completion_stays(oppa) -> None:
+    assert "--install-completion" in oppa("--help").stdout

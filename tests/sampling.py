@@ -1,0 +1,33 @@
+"""Samples of parametrized tests: the default run takes a few cases that show everything, `-m nightly` the rest."""
+
+import random
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+
+def sampled(cases: Sequence[Any], features: Callable[..., Iterable[Hashable]], *, seed: int = 0) -> list[Any]:
+    """Mark all cases as `nightly` but for a few that together have every feature.
+
+    Args:
+        cases: Values of one parameter, or tuples of values of several.
+        features: Returns what is to be seen of a case; takes the values of a tuple one by one.
+        seed: Seed of the order in which cases are drawn.
+    """
+    found = [set(features(*case) if isinstance(case, tuple) else features(case)) for case in cases]
+    kept = covering(found, seed)
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=() if number in kept else pytest.mark.nightly)
+        for number, case in enumerate(cases)
+    ]
+
+
+def covering(found: Sequence[set[Hashable]], seed: int) -> set[int]:
+    """Return the numbers of few sets that together have all elements: the one with most that is new, again and again."""
+    order, kept, missing = random.Random(seed).sample(range(len(found)), len(found)), set[int](), set[Hashable]().union(*found)
+    while missing:
+        best = max(order, key=lambda number: len(found[number] & missing))
+        kept.add(best)
+        missing -= found[best]
+    return kept

@@ -1,0 +1,64 @@
+"""A file that is written atomically is whole or absent, has its mode from the beginning, and leaves no draft."""
+
+import multiprocessing
+import os
+import stat
+import sys
+
+import pytest
+
+from oppa.atomic_write import draft_beside, write_atomically
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_is_replaced_as_a_whole_and_no_draft_is_left(durable, tmp_path) -> None:
+    for body in (b"first, and longer", b"second", b""):
+        write_atomically(tmp_path / "file", body, durable=durable)
+        assert (tmp_path / "file").read_bytes() == body
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_public_file_has_the_mode_of_any_file_and_a_private_one_is_its_owners(tmp_path) -> None:
+    (tmp_path / "usual").write_bytes(b"")
+    (tmp_path / "private").write_bytes(b"")  # others may read it until it is replaced
+    write_atomically(tmp_path / "public", b"")
+    write_atomically(tmp_path / "private", b"", private=True)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes["public"] == modes["usual"] and modes["private"] == 0o600
+
+
+def test_an_exclusive_write_never_replaces(tmp_path) -> None:
+    write_atomically(tmp_path / "file", b"first", exclusive=True)
+    with pytest.raises(FileExistsError):
+        write_atomically(tmp_path / "file", b"second", exclusive=True)
+    assert (tmp_path / "file").read_bytes() == b"first" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_block_that_fails_keeps_the_earlier_file(tmp_path) -> None:
+    write_atomically(tmp_path / "file", b"first")
+    with pytest.raises(ValueError, match="half"), draft_beside(tmp_path / "file") as draft:
+        draft.write_bytes(b"sec")
+        raise ValueError("half")
+    assert (tmp_path / "file").read_bytes() == b"first" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("path", ["no/such/folder", "file/file", "folder"])
+def test_what_cannot_be_written_is_an_os_error_and_leaves_nothing(path, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError):
+        write_atomically(tmp_path / path, b"body")
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_a_writer_that_dies_before_the_rename_leaves_the_earlier_file(tmp_path) -> None:
+    write_atomically(tmp_path / "file", b"first")
+    victim = multiprocessing.get_context("fork").Process(target=_write_and_die, args=(tmp_path / "file",))
+    victim.start()
+    victim.join()
+    assert victim.exitcode == 9 and (tmp_path / "file").read_bytes() == b"first"
+
+
+def _write_and_die(path) -> None:
+    sys.addaudithook(lambda event, _: os._exit(9) if event == "os.rename" else None)
+    write_atomically(path, b"second")

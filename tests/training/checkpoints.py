@@ -1,0 +1,33 @@
+"""Checkpoints as all ranks of a layout write and read them, without ranks."""
+
+from pathlib import Path
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+from oppa.training.checkpoint.manifest import Manifest
+from oppa.training.checkpoint.storage import begin, load, seal, write_share
+from oppa.training.reshard.exchange import State
+from oppa.training.reshard.shards import layout_of
+from tests.training.layouts import cut, empty, whole_state
+
+SQUARE = Configuration(dp=2, pp=2, zero_stage=2, global_batch=4, micro_batch=1)
+
+
+def saved(folder: Path, model: Model, configuration: Configuration, seed: int = 0) -> Path:
+    """What all ranks of a layout write, one after the other."""
+    layout = layout_of(model, configuration)
+    begin(folder)
+    for rank, holdings in enumerate(layout):
+        write_share(folder, cut(whole_state(model, seed), holdings), layout, rank)
+    seal(folder, model, steps=7, notes={"samples": 448}, ranks=len(layout))
+    return folder
+
+
+def resumed(folder: Path, model: Model, configuration: Configuration) -> list[State]:
+    """What all ranks of a layout read."""
+    manifest = Manifest.read(folder)
+    manifest.require_model(model)
+    states = [empty(holdings) for holdings in layout_of(model, configuration)]
+    for state in states:
+        load(folder, manifest, state)
+    return states

@@ -1,0 +1,47 @@
+"""Models of every family, small, and the configurations that train them."""
+
+import dataclasses
+from pathlib import Path
+
+from oppa.problem.configuration import Configuration
+from oppa.problem.model import Model
+
+ROOT = Path(__file__).parents[2]
+TINY = Model(layers=8, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=256, seq_len=32)
+GROUPED = dataclasses.replace(TINY, layers=2, hidden=64, heads=8, kv_heads=4, ffn=96, vocab=259)
+"""Grouped-query attention, and a vocabulary that no tp divides."""
+ENCODER = dataclasses.replace(TINY, vocab=257, causal=False)
+VIT = dataclasses.replace(TINY, vocab=10, causal=False, patch=4, seq_len=17)
+MIXTURE = dataclasses.replace(TINY, experts=4, experts_per_token=2)
+
+BERT_LIKE = {"norm": "layer", "gated": False, "biases": True, "causal": False}
+FAMILIES = {
+    "encoder": dataclasses.replace(TINY, layers=4, vocab=261, tied=True, learned_positions=40, token_types=2, **BERT_LIKE),
+    "vit": dataclasses.replace(TINY, layers=4, vocab=11, seq_len=17, patch=3, learned_positions=17, **BERT_LIKE),
+    "tied": dataclasses.replace(TINY, layers=4, vocab=259, tied=True, qkv_bias=True, kv_heads=2),
+    "mixture": dataclasses.replace(MIXTURE, layers=4),
+    "switch": dataclasses.replace(TINY, layers=4, experts=6, gated=False, biases=True),
+    "own": dataclasses.replace(TINY, layers=4, entry_point=f"{ROOT / 'examples'}:own_module:Mixer"),
+}
+"""Vocabularies are odd, so that tp cuts unevenly; `switch` has one choice per token, and biases; `own` is the example's module."""
+
+TOLERANCE = 1e-5
+"""Relative, on losses of about 5 after 4 steps: layouts differ in the order of float32 sums alone (2e-7 seen); a gradient that is
+wrong anywhere, by a missing average of two replicas say, differs by more than 1e-3."""
+
+
+def configured(**values: object) -> Configuration:
+    """Return a configuration of eight sequences in micro-batches of two, changed by `values`."""
+    return Configuration(**{"dp": 1, "global_batch": 8, "micro_batch": 2, **values})  # type: ignore[arg-type]
+
+
+def name_of(values: dict[str, object]) -> str:
+    """Return the id of the configuration with these values."""
+    return configured(**values).id
+
+
+def features(values: dict[str, object]) -> set[object]:
+    """Return what a sample of configurations must show: each value of each parameter, and each kind of parallelism with each ZeRO stage."""
+    configuration = configured(**values)
+    kinds = tuple(getattr(configuration, axis) > 1 for axis in ("dp", "tp", "pp", "ep"))
+    return {*values.items(), (kinds, configuration.zero_stage)}
