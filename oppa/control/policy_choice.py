@@ -42,7 +42,7 @@ class PolicyChoice:
             tell: Called with the outcome of the check of a learned policy.
 
         Raises:
-            InputError: the policy is not known, the weights cannot be read, or recorded runs show that a learned policy may be worse.
+            InputError: the policy is unknown, the weights cannot be read, or recorded runs show that a learned policy may be worse.
         """
         if not self.text:
             if self.weights:

@@ -172,11 +172,11 @@ def train_options(
         table.require_for(problem)
     policy, make = choice.resolve(problem, tell)
     if make is not None and table is None and needs_table(policy):
-        raise InputError(f"`--policy {policy}` needs a table to choose from", hint="give --table; `oppa profile` makes one")
+        raise InputError(f"`--policy {policy}` needs a table to choose from", hint="give --table; make a table with `oppa profile`")
     if make is not None:
         problem = measured_for(problem, make(ThroughputIndex(table) if table else None))
     if control and policy:
-        raise InputError(f"`--policy {policy}` beside `--control`", hint="that service has a policy: leave one of them out")
+        raise InputError(f"`--policy {policy}` and `--control` exclude each other", hint="remove one of them: the service has a policy")
     request = LaunchRequest.of(problem.launcher, parallel=1).resolve(problem.cluster)
     return problem, TrainOptions(runner=runner, table=table, request=request, policy=policy, make=make, control=control, **rest)
 

@@ -135,7 +135,7 @@ def test_a_port_that_is_taken_is_told_of(oppa, table, service) -> None:
         ("my-job@127.0.0.1:8765", (), "", "OPPA_CONTROL_TOKEN"),
         ("my-job@example.org:8765", (), "t", "SSH tunnel"),
         ("127.0.0.1:8765", (), "t", "my-job@127.0.0.1:8765"),
-        ("my-job@127.0.0.1:8765", ("--policy", "goodput"), "t", "leave one of them out"),
+        ("my-job@127.0.0.1:8765", ("--policy", "goodput"), "t", "remove one of them"),
     ],
 )
 def test_a_service_that_is_named_wrongly_is_told_of(there, words, token, said, oppa, table, monkeypatch) -> None:

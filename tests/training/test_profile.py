@@ -105,8 +105,8 @@ def test_a_searched_run_begins_with_a_micro_batch_at_a_time_and_goes_over_to_a_b
 @pytest.mark.parametrize(
     "configuration",
     [
-        configured(dp=2, pp=2),
-        configured(dp=4, micro_batch=1),
+        pytest.param(configured(dp=2, pp=2), marks=pytest.mark.nightly),
+        pytest.param(configured(dp=4, micro_batch=1), marks=pytest.mark.nightly),
         configured(dp=2, zero_stage=3),
         configured(pp=2, model_chunks=2, schedule="interleaved", stage_layout="E|t*8||L"),
     ],
@@ -135,7 +135,7 @@ def grown(folder: Path, configuration: Configuration) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("in_table", [True, False])
+@pytest.mark.parametrize("in_table", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_job_in_a_searched_order_grows_into_the_one_that_is_stored(in_table: bool, made: Runs) -> None:
     larger = dataclasses.replace(SEARCHED, pp=4)
     folder = made.new(SEARCHED, profile_steps=2)

@@ -6,22 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from oppa.cli.scaling_options import SCALING
-
-SPOOL = "A folder for elastic jobs, seen by all hosts."
-JOB = "A job file, of as many hosts as it asks for."
-SIZES = "The scale table, a folder that `oppa scale-table` wrote."
-HOSTS = "Hosts that it asks for; the fewest of the table unless given."
-NAME = "What it is called; the job's name unless given."
-CHECK = "Look this often."
-DRY = "Only say what would be done."
-ONCE = "Look once."
-SCHEDULER = "Whose nodes are shared: `slurm`, or one that a package adds."
-PARTITION = "Whose nodes are shared; all unless given."
-OPTION = f"Set an option of the scheduler: for `slurm` one of sbatch, such as `account=mine`; or of scaling: {SCALING}."
+SPOOL = "Folder of elastic jobs, on a file system that all hosts share."
+JOB = "Job file, with as many hosts as the job requests."
+SIZES = "Folder of the scale table that `oppa scale-table` wrote."
+HOSTS = "Number of hosts that the job requests; the fewest of the table by default."
+NAME = "Name of the elastic job; the job's own name by default."
+CHECK = "Seconds between two checks of the queue."
+DRY = "Print what would be done; start and cancel nothing."
+ONCE = "Check the queue once, and end."
+SCHEDULER = "Scheduler that shares the nodes: `slurm`, or an installed one."
+PARTITION = "Partition whose nodes are shared; all partitions by default."
+OPTION = "Change an option of the scheduler, such as sbatch's `account=mine`, or of scaling, as listed above. Repeat it for more."
 COUNTED = 4
 """Default of the smallest job, in hosts, that counts as an arrival."""
-WHICH = "The job's, as `oppa cluster status` has it."
+WHICH = "Name of the elastic job, as `oppa cluster status` lists it."
 
 Spool = Annotated[Path, typer.Argument(metavar="SPOOL", help=SPOOL, show_default=False)]
 Name = Annotated[str, typer.Argument(metavar="NAME", help=WHICH, show_default=False)]
@@ -55,10 +53,19 @@ def run(
     partition: Annotated[str, typer.Option(metavar="NAME", help=PARTITION)] = "",
     changes: Annotated[list[str] | None, typer.Option("--set", metavar="OPTION=VALUE", help=OPTION, show_default=False)] = None,
 ) -> None:
-    """Train the elastic jobs of a spool on Slurm's idle nodes, and give back what others wait for.
+    """Train the elastic jobs of a spool on the idle nodes of a cluster, and return nodes for which other jobs wait.
 
-    It ends when all of them have. Ctrl-C ends it alone: jobs train on, and the same command takes them up again. Exit codes: 0 all trained,
-    1 one has failed or is damaged, 2 wrong input, 3 environment lacking, 130 stopped.
+    The command ends when all jobs have ended. Ctrl-C ends only the command; jobs train on, and the same command takes them up again.
+
+    Options of scaling for --set, with their defaults:
+
+    `scaling.threshold=0.6`: probability of paying off, above which a job grows
+    `scaling.window="8 h"`: time over which the arrival rate is estimated
+    `scaling.counted=4`: hosts of the smallest job that counts as an arrival
+    `scaling.max_scale=4`: largest size of a job, as a multiple of its request
+    `scaling.growth_order=smallest`: job that grows first; or `largest`, or `oldest`
+
+    Exit codes: 0 all trained, 1 one has failed or is damaged, 2 wrong input, 3 environment lacking, 130 stopped.
     """
     import contextlib
     import time

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oppa.cli.scaling_options import SCALING
 from oppa.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,20 +17,17 @@ if TYPE_CHECKING:
     from oppa.cluster.result import Result
     from oppa.report.record import Section
 
-TRACE = "Jobs: oppa's CSV, AcmeTrace's CSV, or Philly's JSON."
-GPUS = "Of the cluster."
-ELASTIC = "The share of pretraining jobs that is elastic, of those on 32, 64 or 256 GPUs; with --table on as many as its job."
-POLICY = "`flextrain`, `greedy`, `elasticflow` or `none`; several with commas between."
-TABLE = "Scale tables of your own, folders that `oppa scale-table` wrote; instead of the predicted ones of FlexTrain's three models."
-SET = (
-    f"Change an option: {SCALING}; `cluster.gpus_per_node=8`, `cluster.backfill=true` for EASY backfill, `cluster.failure_interval=30 d`"
-    " of a node; `elastic.replicas=true` scales replicas, too, `elastic.start=60 s` is the restart time of a job with --table."
-)
+TRACE = "Trace of jobs: oppa's CSV, AcmeTrace's CSV, or Philly's JSON."
+GPUS = "Number of GPUs of the cluster."
+ELASTIC = "Share of pretraining jobs that is elastic: of those on 32, 64 or 256 GPUs, or with --table on as many as its job."
+POLICY = "Policies, separated by commas: `flextrain`, `greedy`, `elasticflow` or `none`."
+TABLE = "Folder of a scale table by `oppa scale-table`, instead of predictions for FlexTrain's three models. Repeat it for more."
+SET = "Change an option, as listed above: `scaling.max_scale=2`. Repeat it for more."
 COUNTED = 32
 """Default of the smallest job, in GPUs, that counts as an arrival."""
-DECISIONS = "Write every change of a size there, with its reason, a line of JSON each."
-LIKE = "What the trace is like: `seren`."
-OUT = "Where the trace is written."
+DECISIONS = "Write every change of a size to this file, with its reason, as one line of JSON each."
+LIKE = "Profile of the trace: `seren`."
+OUT = "File of the trace."
 
 
 def simulate(
@@ -40,12 +36,25 @@ def simulate(
     elastic: Annotated[float, typer.Option(metavar="SHARE", help=ELASTIC)] = 0.2,
     policy: Annotated[str, typer.Option(metavar="NAME", help=POLICY)] = "flextrain",
     table: Annotated[list[Path] | None, typer.Option(metavar="FOLDER", help=TABLE)] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of which jobs are elastic, and of failures.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of elastic jobs, and of failures.")] = 0,
     changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)] = None,
     decisions: Annotated[Path | None, typer.Option(metavar="FILE", help=DECISIONS)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
-    """Run a trace of jobs on a simulated cluster, as it would be if nobody grew and under a policy.
+    """Run a trace of jobs on a simulated cluster, without scaling and under each policy.
+
+    Options for --set, with their defaults:
+
+    `cluster.gpus_per_node=8`: GPUs of a node
+    `cluster.backfill=false`: EASY backfilling
+    `cluster.failure_interval="30 d"`: mean time between failures of a node; none by default
+    `elastic.replicas=false`: scale replicas as well as stages
+    `elastic.start="60 s"`: time in which a job with --table restarts from a checkpoint
+    `scaling.threshold=0.6`: probability of paying off, above which a job grows
+    `scaling.window="8 h"`: time over which the arrival rate is estimated
+    `scaling.counted=32`: GPUs of the smallest job that counts as an arrival
+    `scaling.max_scale=4`: largest size of a job, as a multiple of its request
+    `scaling.growth_order=smallest`: job that grows first; or `largest`, or `oldest`
 
     Exit codes: 0 simulated, 2 wrong input.
     """
@@ -79,11 +88,11 @@ def simulate(
 def generate(
     out: Annotated[Path, typer.Argument(metavar="FILE", help=OUT, show_default=False)],
     like: Annotated[str, typer.Option(metavar="NAME", help=LIKE)] = "seren",
-    days: Annotated[float, typer.Option(help="So many.")] = 90.0,
-    seed: Annotated[int, typer.Option(min=0, help="Another one, another trace.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print how long its jobs wait as JSON on stdout.")] = False,
+    days: Annotated[float, typer.Option(help="Days that the trace covers.")] = 90.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the trace.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the queueing times as JSON on stdout.")] = False,
 ) -> None:
-    """Make a trace from published distributions, and say how long its jobs would wait beside what is published.
+    """Make a trace from published distributions, and compare the queueing times of its jobs with the published ones.
 
     Exit codes: 0 written, 2 wrong input.
     """

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-TABLE = "The folder of the table that decisions are made from."
-PORT = "The port on this machine's loopback; from elsewhere through a tunnel, `ssh -L PORT:127.0.0.1:PORT HOST`. 0: a free one."
-FOLDER = "Where the service keeps its secret and its journal: it goes on from there when it is started again."
-POLICY = "How batch size and layout are chosen: `goodput`, `critical-batch`, `norm-test`, `stagewise` or `static`."
-EVERY = "Steps of a job from one decision to the next."
-TOKEN = "Print the token of the job of this name, and exit: `oppa train --control` speaks with it. `watch`: the live page's."
+TABLE = "Folder of the table from which the policy chooses."
+PORT = "Port on this machine's loopback; 0: a free one. Use `ssh -L PORT:127.0.0.1:PORT HOST` from elsewhere."
+FOLDER = "Folder of the service's secret and journal; a later start continues from there."
+POLICY = "Policy that chooses batch size and layout: `goodput`, `critical-batch`, `norm-test`, `stagewise` or `static`."
+EVERY = "Number of a job's steps between two decisions."
+TOKEN = "Print the token of the job of this name for `oppa train --control`, and exit; `watch`: that of the live page."
 
 COLLECTED = 50_000, 20, 50
 """Thresholds of the garbage collector. They are high, because all jobs wait during a collection.

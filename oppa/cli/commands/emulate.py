@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from oppa.problem.cluster import Link
     from oppa.trials.cgroups import CpuGroups
 
-COMMAND = "What every rank runs; or `oppa ...`, which places ranks itself."
-BANDWIDTH = "Of each host's line, for all that it sends, and as much for all that it receives: `200mbit`, `25 MB/s`."
-LATENCY = "Of the link, one way: with `1ms` a packet and its answer take 2 ms."
-RACKS = "In how many racks the hosts stand, as many in each; `--uplink` joins them."
-UPLINK = "Of each rack's line, for all that its hosts send to other racks, and as much for what they receive: `100mbit`."
-CPUS = "A CPU quota for each rank, in cores, so that a rank is a device; none unless given."
+COMMAND = "Command that every rank runs; or `oppa ...`, which places ranks itself."
+BANDWIDTH = "Bandwidth of each host's link, in each direction: `200mbit`, `25 MB/s`."
+LATENCY = "One-way latency of the link: `1ms` gives a round trip of 2 ms."
+RACKS = "Number of racks, with equally many hosts each; `--uplink` joins them."
+UPLINK = "Bandwidth of each rack's link to the others, in each direction: `100mbit`."
+CPUS = "CPU quota of each rank, in cores, so that a rank is a device; no quota by default."
 GRACE_S = 5.0
 """Seconds between asking ranks to end and killing them."""
 
@@ -35,8 +35,8 @@ def emulate(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help=COMMAND, show_default=False)],
     bandwidth: Annotated[str, typer.Option(metavar="RATE", help=BANDWIDTH)],
     latency: Annotated[str, typer.Option(metavar="DURATION", help=LATENCY)],
-    hosts: Annotated[int, typer.Option(min=1, max=254, help="How many hosts this machine plays.")] = 2,
-    ranks_per_host: Annotated[int, typer.Option(min=1, help="How many ranks run on each.")] = 1,
+    hosts: Annotated[int, typer.Option(min=1, max=254, help="Number of emulated hosts.")] = 2,
+    ranks_per_host: Annotated[int, typer.Option(min=1, help="Number of ranks on each host.")] = 1,
     racks: Annotated[int, typer.Option(min=1, help=RACKS)] = 1,
     uplink: Annotated[str, typer.Option(metavar="RATE", help=UPLINK)] = "",
     cpus_per_rank: Annotated[float | None, typer.Option(metavar="CORES", help=CPUS)] = None,

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from oppa.study import Prediction, Trial
     from oppa.tuning.explanation import Explanation
 
-JOB = "The job file, or a study's folder."
-SETTING = "What to explain: `dp=2,tp=1`, the rest free; or a configuration's id."
-STUDY = "The study that tried it; without one, only the prior speaks."
+JOB = "Job file, or a study's folder."
+SETTING = "Values such as `dp=2,tp=1`, the rest free; or a configuration's id."
+STUDY = "Folder of a study of the job; without one, the answer rests on the prior."
 UNLIKELY = 0.05
 """Probability of fitting in memory below which a configuration is not expected to fit."""
 SMALL = 0.05

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-SOURCE = "A study's folder, whose winner is exported, or its best/configuration.json, or a job file."
-SETTING = "Another configuration: an id, `dp=2,micro_batch=4`, the rest at its defaults, or a JSON file that holds one."
+SOURCE = "Folder of a study, whose winner is exported; its best/configuration.json; or a job file."
+SETTING = "Another configuration: an id, `dp=2,micro_batch=4` with the rest at its defaults, or a JSON file."
 FORMAT = "torchrun, deepspeed, colossalai, megatron, megatron-bridge, torchtitan or accelerate."
-OUT = "Where to write: FORMAT in STUDY/best or beside the JSON file, or for a job JOB-FORMAT here, unless given."
+OUT = "Folder of the files; by default FORMAT in STUDY/best or next to the JSON file, or JOB-FORMAT here for a job."
 
 
 def export(

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 SOURCE = "The framework's file, or a folder with its files."
 FORMAT = "deepspeed, megatron or accelerate; or any that `oppa export` writes."
-JOB = "The job that it configures; without one, a new job is made of what the file states."
-SETTING = "What the file leaves open: `pp=2,micro_batch=4`."
-TAKE = "`file` or `job`: which is right where the two differ in model, batch, devices, precision or search space."
-OUT = "Write the job with the table there, instead of printing it."
+JOB = "Job that the file configures; without one, a new job is made from the file."
+SETTING = "Values that the file leaves open: `pp=2,micro_batch=4`."
+TAKE = "`file` or `job`: the source of truth where they differ in model, batch, devices, precision or search space."
+OUT = "Write the job with the table to this file, instead of printing the table."
 
 
 def import_(

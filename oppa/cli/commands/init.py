@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-MODEL = "A known model, such as `tiny-1m` or `llama-2-7b`; the largest of a few that fit unless given."
+MODEL = "Known model, such as `tiny-1m` or `llama-2-7b`; by default the largest of a few that fit."
 
 
 def init(

@@ -13,29 +13,33 @@ if TYPE_CHECKING:
 
 SEARCH = "search"
 PIPE_COLUMNS = 120
-TIMES = "CSV file with what stages take: columns T_F_ms, T_B_ms, T_W_ms, T_comm_ms, and pp, microbatches, model or stage."
-LIMIT = "What a rank may hold, in activations that a forward pass of one micro-batch leaves there; 1F1B needs one for each stage."
-SCHEDULE = "`search`, or a schedule by name."
-SET = (
-    "Change an option: `times.model=NAME` selects one of the file's models; `times.weight_memory=0.5` is the share of activations that"
-    " weight gradients need; `search.chunks=[1,2]` lists model chunks; `search.recompute=false` forbids recomputation."
-)
-OUT = "Write the order there, as the CSV that torch's pipeline runtime reads, and a chart beside it as SVG."
+TIMES = "CSV file with the times of stages: T_F_ms, T_B_ms, T_W_ms, T_comm_ms, and pp, microbatches, model or stage."
+LIMIT = "Activations that a rank may hold, in forward passes of one micro-batch. 1F1B needs one for each stage, the default."
+SCHEDULE = "`search`, or the name of a schedule."
+SET = "Change an option, as listed above: `search.chunks=[1,2]`. Repeat it for more."
+OUT = "Write the schedule to this file as the CSV of torch's pipeline runtime, with a chart as SVG."
 
 
 def pipeline_schedule(
     times: Annotated[Path, typer.Option(metavar="FILE", help=TIMES)],
-    stages: Annotated[int, typer.Option(min=1, help="Pipeline ranks.")],
-    microbatches: Annotated[int, typer.Option(min=1, help="Micro-batches of a step.")],
-    memory_limit: Annotated[float | None, typer.Option(metavar="NUMBER", help=f"{LIMIT} That is the limit unless given.")] = None,
+    stages: Annotated[int, typer.Option(min=1, help="Number of pipeline ranks.")],
+    microbatches: Annotated[int, typer.Option(min=1, help="Number of micro-batches of a step.")],
+    memory_limit: Annotated[float | None, typer.Option(metavar="NUMBER", help=LIMIT)] = None,
     schedule: Annotated[str, typer.Option(metavar="NAME", help=SCHEDULE)] = SEARCH,
     changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
 ) -> None:
-    """Find the order of a pipeline's passes that is done soonest within a memory limit.
+    """Find the shortest schedule of a pipeline within a memory limit.
 
-    Exit codes: 0 found, 2 wrong input, among it a limit that no order keeps.
+    Options for --set, with their defaults:
+
+    `search.chunks=[1]`: numbers of model chunks to choose from
+    `search.recompute=true`: ranks may recompute activations where that is faster
+    `times.model=NAME`: one of the models of the file
+    `times.weight_memory=0.5`: share of the activations that weight gradients need
+
+    Exit codes: 0 found, 2 wrong input, such as a limit that no schedule keeps.
     """
     from oppa.cli.option_tables import PipelineOptions, read_options
     from oppa.cli.views import style

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.training.run.ledger import Line
 
-TABLE = "The folder of the table that decisions are made from."
-NOISE = "The folder of a run of `oppa train`, whose noise scale is taken."
-POLICY = "How batch size and layout are chosen: `goodput`, `critical-batch`, `norm-test` or `stagewise`."
-SAMPLES = "Where training will end; where the run's did unless given."
-COST = "Seconds that a change of layout takes: a restart, where the framework needs one."
+TABLE = "Folder of the table from which the policy chooses."
+NOISE = "Folder of a run of `oppa train`, which gives the noise scale."
+POLICY = "Policy that chooses batch size and layout: `goodput`, `critical-batch`, `norm-test` or `stagewise`."
+SAMPLES = "Number of samples at which training ends; the run's own by default."
+COST = "Seconds that a change of layout takes, such as a restart of the framework."
 TO = "Print the arguments of this framework instead: `megatron`."
 
 

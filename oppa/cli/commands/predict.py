@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
 
-JOB = "The job file: its whole space is ranked."
-ROWS = "Predict each row of this file instead."
-OUT = "Write the rows there, with what is predicted of them; else they are printed."
+JOB = "Job file, whose whole space is ranked."
+ROWS = "CSV file whose rows are predicted instead."
+OUT = "Write the rows with their predictions to this file, instead of printing them."
 
 
 def predict(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-OUT = "Write there, instead of report.html in the folder."
+OUT = "File of the page; report.html in the folder by default."
 
 
 def report(

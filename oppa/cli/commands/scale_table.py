@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from oppa.report.record import Section
     from oppa.training.run.run_folder import RunSpec
 
-RUN = "The folder of a run of `oppa train`, whose first steps were profiled."
-DEVICES = "Numbers of devices to look at."
-REPLICAS = "Change the number of stages alone, so that training stays the same to the last bit; else replicas, too."
-SCHEDULES = "Schedules to choose from, by name, separated by commas; `search` searches for an order. {}, or `search` alone for a run in it."
-SEARCH_S = "Search for orders this long at most, in seconds, on all numbers of devices together."
-OUT = "Where the table is written; `scale-table` in the run's folder unless given."
+RUN = "Folder of a run of `oppa train` whose first steps were profiled."
+DEVICES = "Numbers of devices to predict."
+REPLICAS = "Change only the number of stages, so that training stays bitwise the same."
+SCHEDULES = "Names of schedules, separated by commas; `search` searches for one. The default is {}, or `search` if the run uses it."
+SEARCH_S = "Seconds that all searches for schedules may take together."
+OUT = "Folder of the table; `scale-table` in the run's folder by default."
 FIRST = "1f1b,interleaved,zb-h1,zb-v"
 SPREAD = 0.1
 """Standard deviation of the logarithm of a measured throughput around its prediction; results/pipelines has errors of that size."""

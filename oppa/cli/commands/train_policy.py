@@ -22,20 +22,16 @@ if TYPE_CHECKING:
     from oppa.problem.problem import Problem
     from oppa.simulator.learning_curve import LearningCurve
 
-JOB = "The job file: its data-parallel workers, their batch in the beginning, and the size of its gradients are taken."
-EPISODES = "Training runs to learn from."
-ALGORITHM = "`ppo`, with clipping and advantages (needs the extra `learn`); or `paper`, the cumulative reward alone."
-RUN = "A run of `oppa train` that tells it instead, with `train.validation` set. Repeat it for runs with other batch sizes."
-SET = (
-    "Change a key of the job file, such as `train.samples=6400`; or an option of simulated runs: `learning.curve=digits`, the measured"
-    " curve that the model learns along; `learning.window=20` steps between two decisions; `reward.form=goodput`, `paper` as DYNAMIX"
-    " writes it, or `per-sample`; `reward.delta=0.5`, and the constants alpha, beta and eta."
-)
+JOB = "Job file, which gives the data-parallel workers, their first batch, and the size of the gradients."
+EPISODES = "Number of training runs to learn from."
+ALGORITHM = "`ppo`, with clipping and advantages (needs the extra `learn`); or `paper`, with the cumulative reward alone."
+RUN = "Run of `oppa train` with `train.validation`, which gives the learning curve. Repeat it for other batch sizes."
+SET = "Change a key of the job file, or an option of simulated runs, as listed above. Repeat it for more."
 OWN = ("learning.", "reward.")
 """Beginnings of the keys that are options of simulated runs."""
-SETTING = "With --weights: the configuration that the job runs in, `dp=4,micro_batch=16`."
-WEIGHTS = "Learn on from these, on real runs of the job: each episode is one, below runs/."
-OUT = "Where the policy is written; policies/JOB.safetensors unless given, with --weights policies/JOB-runs.safetensors."
+SETTING = "With --weights: the configuration of the real runs, such as `dp=4,micro_batch=16`."
+WEIGHTS = "Continue to learn from these weights on real runs of the job, one per episode, below runs/."
+OUT = "File of the policy; policies/JOB.safetensors by default, with --weights policies/JOB-runs.safetensors."
 
 
 def train_policy(
@@ -46,12 +42,19 @@ def train_policy(
     algorithm: Annotated[str, typer.Option(metavar="NAME", help=ALGORITHM)] = "ppo",
     run: Annotated[list[Path] | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help=WEIGHTS)] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
     changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print how it did as JSON on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON on stdout.")] = False,
 ) -> None:
-    """Learn a policy that gives each data-parallel worker a batch of its own (DYNAMIX), and judge it on workers that it never saw.
+    """Learn a policy that gives each data-parallel worker a batch of its own (DYNAMIX), and score it on workers that it never saw.
+
+    Options of simulated runs for --set, with their defaults:
+
+    `learning.curve=digits`: name of the measured learning curve
+    `learning.window=20`: steps between two decisions
+    `reward.form=goodput`: form of the reward; `paper` as DYNAMIX writes it, or `per-sample`
+    `reward.alpha`, `reward.beta`, `reward.delta`, `reward.eta`: constants of the form
 
     Exit codes: 0 learned, 2 wrong input, 3 environment lacking; with --weights also those of `oppa train`.
     """

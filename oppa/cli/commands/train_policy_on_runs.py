@@ -61,7 +61,7 @@ def learn_on(
 
 
 def _require_teaching(problem: "Problem", configuration: "Configuration", window: int) -> None:
-    """Raise InputError for episodes that would teach nothing: they are too short, or their workers cannot have batches of their own."""
+    """Raise InputError if episodes are too short, or their workers cannot have batches of their own."""
     from oppa.control.rl.online import LEAST_WINDOWS
     from oppa.training.parallel.supported_layouts import require_runnable
 
@@ -69,9 +69,10 @@ def _require_teaching(problem: "Problem", configuration: "Configuration", window
     require_runnable(problem.model, configuration, [share] * configuration.dp)
     samples, least = problem.run_options.samples, (LEAST_WINDOWS + 1) * window * configuration.global_batch
     if configuration.dp == 1 or (samples is not None and samples < least):
-        what = f"`samples = {samples}`" if configuration.dp > 1 else "`dp = 1`"
+        short = f"an episode of `samples = {samples}` is too short to learn from"
+        alone = "one worker, `dp = 1`, has no batches to learn"
         hint = f"use several workers, and at least {least} samples in each episode"
-        raise InputError(f"an episode with {what} teaches nothing", hint=hint)
+        raise InputError(short if configuration.dp > 1 else alone, hint=hint)
 
 
 def require_alone(given: Sequence[str]) -> None:
