@@ -271,7 +271,7 @@ def predict(job: str | Path | Problem) -> PredictResult:
 
     problem = _problem(job)
     candidates = problem.candidates()
-    predicted = prediction.predict(workload_of(problem, candidates), prediction.believed(hardware_of(problem.cluster)))
+    predicted = prediction.predict(workload_of(problem, candidates), prediction.prior_beliefs(hardware_of(problem.cluster)))
     ranked = predicted.sort_values(["fits", "predicted_step_time_s"], ascending=[False, True], kind="stable")
     return PredictResult(problem=problem, candidates=candidates, frame=ranked)
 

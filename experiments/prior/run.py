@@ -8,7 +8,7 @@ from oppa.bench import published
 from oppa.bench.held_out import RAN
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time
 from oppa.cost.hardware import load_hardware
-from oppa.cost.prediction import believed, predict_rows
+from oppa.cost.prediction import prior_beliefs, predict_rows
 from oppa.cost.workload import machine_of
 from oppa.report.record import Section
 
@@ -31,7 +31,7 @@ def all_reduce_errors() -> pd.DataFrame:
     members = torch.tensor(measured["members"].to_numpy(), dtype=torch.float64)
     payload = torch.tensor(measured["bytes"].to_numpy(), dtype=torch.float64)
     group = CollectiveGroup(members, members, torch.ones_like(members))
-    predicted = all_reduce_time(group, payload, machine_of(hardware, "fp16", len(members)), believed(hardware))
+    predicted = all_reduce_time(group, payload, machine_of(hardware, "fp16", len(members)), prior_beliefs(hardware))
     return measured.assign(error=error(pd.Series(predicted.numpy()), measured["seconds"]))
 
 

@@ -15,7 +15,7 @@ from oppa.bench import allreduce_ranks
 from oppa.bench.interleaved import spread
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time
 from oppa.cost.hardware import load_hardware
-from oppa.cost.prediction import believed
+from oppa.cost.prediction import prior_beliefs
 from oppa.cost.workload import machine_of
 from oppa.errors import EnvironmentLackingError
 from oppa.report.record import Section
@@ -93,7 +93,7 @@ def _all_reduces(ranks: int) -> Iterator[tuple[str, ...]]:
     core = load_hardware("CPU")
     members, payload = torch.full((len(SIZES),), float(ranks)), torch.tensor(SIZES)
     group = CollectiveGroup(members, members, torch.ones_like(members))
-    expected = all_reduce_time(group, payload, machine_of(core, "fp32", len(SIZES)), believed(core))
+    expected = all_reduce_time(group, payload, machine_of(core, "fp32", len(SIZES)), prior_beliefs(core))
     for size, seconds, prior_s in zip(SIZES, all_reduces(ranks), expected.tolist(), strict=True):
         yield f"all-reduce of {format_bytes(size)} among {ranks} ranks", "ms", spread(seconds, 1e3), f"{prior_s * 1e3:.3g}"
 

@@ -15,7 +15,7 @@ from oppa.errors import InputError
 COLUMNS = ("predicted_step_time_s", "predicted_tok_s", "predicted_memory_bytes", "fits")
 
 
-def believed(hardware: Hardware) -> Coefficients:
+def prior_beliefs(hardware: Hardware) -> Coefficients:
     """Return the medians of all coefficients on a device."""
     return {**medians(load_beliefs("step_time", hardware.coefficients)), **medians(load_beliefs("memory", hardware.coefficients))}
 
@@ -45,6 +45,6 @@ def predict_rows(rows: pd.DataFrame) -> pd.DataFrame:
     devices = checked["device"].mask(illegal(checked))
     answer = np.full((len(rows), len(COLUMNS)), np.nan)
     for device, positions in devices.groupby(devices).indices.items():
-        answer[positions] = predict(workload_of_rows(checked.iloc[positions]), believed(load_hardware(str(device))))
+        answer[positions] = predict(workload_of_rows(checked.iloc[positions]), prior_beliefs(load_hardware(str(device))))
     predicted = pd.DataFrame(answer, rows.index, COLUMNS).astype({"predicted_memory_bytes": "Int64", "fits": "boolean"})
     return pd.concat([rows, predicted], axis=1)

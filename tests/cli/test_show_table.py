@@ -106,7 +106,7 @@ def test_a_table_that_was_edited_or_cut_short_is_wrong_input(oppa, table) -> Non
     path.write_text(whole.replace("2.5", "9.5", 1))
     assert "was edited" in oppa("show", table, code=2).stderr
     path.write_text(whole[: len(whole) // 2])
-    assert "cut short" in oppa("show", table, "--json", code=2).stderr
+    assert "truncated" in oppa("show", table, "--json", code=2).stderr
     path.unlink()
     assert "`t/table.csv` is damaged: it is missing" in oppa("show", table, code=2).stderr
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time, gather_time, hop_time
 from oppa.cost.hardware import load_hardware
-from oppa.cost.prediction import believed
+from oppa.cost.prediction import prior_beliefs
 from oppa.cost.workload import machine_of
 
 A100 = load_hardware("A100-80GB")
-C = believed(A100)
+C = prior_beliefs(A100)
 MACHINE = machine_of(A100, "bf16", 1)
 
 

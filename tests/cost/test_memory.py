@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.hardware import load_hardware
 from oppa.cost.memory import PARTS, first_stage, last_stage, memory
-from oppa.cost.prediction import believed
+from oppa.cost.prediction import prior_beliefs
 from oppa.cost.workload import workload_of
 from oppa.problem.model import Model
 from tests.cost.conftest import ROW, work_of
 
 law = settings(deadline=None, max_examples=20)
-C = believed(load_hardware("H100"))
+C = prior_beliefs(load_hardware("H100"))
 LAYOUTS = st.fixed_dictionaries(
     {
         "dp": st.sampled_from([1, 2, 8]),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oppa.cost.hardware import hardware_of
-from oppa.cost.prediction import COLUMNS, believed, predict, predict_rows
+from oppa.cost.prediction import COLUMNS, prior_beliefs, predict, predict_rows
 from oppa.cost.workload import workload_of
 from oppa.errors import InputError
 from tests.cost.conftest import ROW, rows_of
@@ -116,7 +116,7 @@ def test_a_job_s_configurations_are_predicted_as_the_same_rows(framework_problem
     problem = framework_problem("torch", model="tiny-4m")
     candidates = problem.candidates()
     chosen = np.flatnonzero((candidates.column("pp") == 1) & (candidates.column("dp_bucket_mb") == 25))
-    ours = predict(workload_of(problem, candidates), believed(hardware_of(problem.cluster))).iloc[chosen]
+    ours = predict(workload_of(problem, candidates), prior_beliefs(hardware_of(problem.cluster))).iloc[chosen]
     names = {"dp": "dp", "tp": "tp", "pp": "pp", "model_chunks": "model_chunks", "zero_stage": "zero", "micro_batch": "mbs"}
     columns = {theirs: candidates.column(name)[chosen] for name, theirs in {**names, "recompute": "recompute"}.items()}
     model = {name: getattr(problem.model, name) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "tied")}

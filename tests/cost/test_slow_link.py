@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oppa.cost.hardware import hardware_of
-from oppa.cost.prediction import believed, predict
+from oppa.cost.prediction import prior_beliefs, predict
 from oppa.cost.workload import workload_of
 from oppa.problem.allocation import NETLAB
 from oppa.problem.job import load_job
@@ -30,7 +30,7 @@ def ranked(monkeypatch):
         monkeypatch.setenv(NETLAB, json.dumps(given))
         problem = load_job(EXAMPLE)
         candidates = problem.candidates()
-        predicted = predict(workload_of(problem, candidates), believed(hardware_of(problem.cluster)))
+        predicted = predict(workload_of(problem, candidates), prior_beliefs(hardware_of(problem.cluster)))
         return [candidates.configuration(row) for row in predicted["predicted_step_time_s"].argsort()]
 
     return rank

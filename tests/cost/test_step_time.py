@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from oppa.cost.coefficients import load_beliefs, medians
 from oppa.cost.hardware import load_hardware
-from oppa.cost.prediction import believed
+from oppa.cost.prediction import prior_beliefs
 from oppa.cost.stages import stage_parameters
 from oppa.cost.step_time import step_time
 from oppa.cost.workload import workload_of
 from tests.cost.conftest import rows_of, work_of
 
-C = believed(load_hardware("H100"))
+C = prior_beliefs(load_hardware("H100"))
 law = settings(deadline=None, max_examples=20)
 DEVICES = ("A5000", "A100-80GB", "H100", "T4", "CPU")
 LAYOUTS = st.fixed_dictionaries(

@@ -9,7 +9,7 @@ import torch
 
 from oppa.cost.collectives import CollectiveGroup
 from oppa.cost.hardware import load_hardware as believed_hardware
-from oppa.cost.prediction import believed
+from oppa.cost.prediction import prior_beliefs
 from oppa.cost.step_time import layer_time, replica_time, step_time
 from oppa.cost.workload import ModelFacts, Workload, layout_of, machine_of, shape_facts
 from oppa.launchers.emulation.netlab import Netlab, netlab_lacking
@@ -108,7 +108,7 @@ class CostModel:
             layout=layout_of({name: [getattr(configuration, name)] for name in names}, balanced=False),
             machine=machine_of(hardware, "bf16", 1),
         )
-        self.coefficients = believed(hardware)
+        self.coefficients = prior_beliefs(hardware)
 
     def crossing(self):
         layout, machine = self.work.layout, self.work.machine
