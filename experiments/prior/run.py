@@ -8,7 +8,7 @@ from oppa.bench import published
 from oppa.bench.held_out import RAN
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time
 from oppa.cost.hardware import load_hardware
-from oppa.cost.prediction import prior_beliefs, predict_rows
+from oppa.cost.prediction import predict_rows, prior_beliefs
 from oppa.cost.workload import machine_of
 from oppa.report.record import Section
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oppa.cost.hardware import hardware_of
-from oppa.cost.prediction import COLUMNS, prior_beliefs, predict, predict_rows
+from oppa.cost.prediction import COLUMNS, predict, predict_rows, prior_beliefs
 from oppa.cost.workload import workload_of
 from oppa.errors import InputError
 from tests.cost.conftest import ROW, rows_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oppa.cost.hardware import hardware_of
-from oppa.cost.prediction import prior_beliefs, predict
+from oppa.cost.prediction import predict, prior_beliefs
 from oppa.cost.workload import workload_of
 from oppa.problem.allocation import NETLAB
 from oppa.problem.job import load_job

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from oppa.cost.hardware import hardware_of
-from oppa.cost.prediction import prior_beliefs, predict
+from oppa.cost.prediction import predict, prior_beliefs
 from oppa.cost.workload import workload_of
 from oppa.problem.cluster import usable_of
 from oppa.problem.problem import Problem
