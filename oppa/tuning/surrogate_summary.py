@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from oppa.cost.coefficients import Belief
 from oppa.problem.candidates import Candidates
@@ -38,6 +39,10 @@ class SurrogateSummary:
 
     The shortest belongs to the parameter that explains most beyond the cost model.
     """
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"lessons": [dataclasses.asdict(each) for each in self.coefficients], "log_lengthscales": dict(self.log_lengthscales)}
 
 
 def surrogate_summaries(designer: Oppa, candidates: Candidates) -> dict[str, SurrogateSummary]:

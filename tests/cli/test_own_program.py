@@ -79,7 +79,7 @@ def test_a_program_that_cannot_start_ends_the_search_and_goes_on_once_it_is_mend
     cause = "ValueError: 3 layers (the command exited with code 1 before its first step)"
     assert [trial["cause"] for trial in json.loads(ended.stdout)["trials"]] == [cause] * 3
     assert f"error: 3 trials in a row failed in the same way before their first step: {cause}\n\n  Traceback" in ended.stderr
-    assert "the same command with the study `s` goes on" in ended.stderr
+    assert "run the same command with the study `s` to continue" in ended.stderr
     assert f"failed   3 trials (1, 2, 3): {cause}" in " ".join(own("show", "s").stdout.split("\n"))
     (own.folder / "program.py").write_text(works)
     result = json.loads(own("tune", "own.toml", "--study", "s", "--trials", 12, "--json", *COMMAND).stdout)
@@ -191,7 +191,7 @@ def test_the_example_is_tuned_from_where_it_lies_and_keeps_its_script_as_it_is(t
     assert best["steps_per_s"] > default["steps_per_s"] and result["gain_interval"][0] < result["gain"] < result["gain_interval"][1]
     ran = [trial["configuration"] for trial in result["verification"] if trial["outcome"] == "completed"]
     assert ran.count(best["configuration"]) == ran.count(default["configuration"]) == 3
-    assert result["equivalence"]["holds"] and f"gain     {result['gain']:.2f}x [" in ended.stderr
+    assert result["equivalence"]["holds"] and f"speed-up {result['gain']:.2f}x [" in ended.stderr
     assert script.read_bytes() == before
     started = subprocess.run(["sh", study / "best" / "run.sh", "3"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
     assert started.returncode == 0, started.stderr

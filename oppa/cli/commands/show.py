@@ -1,6 +1,5 @@
 """`oppa show PATH`: show the results of a study, or a table."""
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,7 +70,7 @@ def _print_json(study: "Study", problem: "Problem", learned: "Learned") -> None:
     found = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)
     result = to_json(study, found, None, equivalence(study, found, problem))
     if learned:
-        result["surrogate"] = {quantity: dataclasses.asdict(each) for quantity, each in learned.items()}
+        result["surrogate"] = {quantity: each.to_dict() for quantity, each in learned.items()}
     typer.echo(json.dumps(result, indent=1))
 
 
