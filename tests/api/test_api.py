@@ -108,7 +108,15 @@ def test_a_callback_watches(tmp_path) -> None:
     assert watcher.began == watcher.done >= len(found.trials) + len(found.values["verification"]) and watcher.steps > watcher.done
 
 
-def test_ctrl_c_ends_between_events_and_the_study_goes_on(tmp_path) -> None:
+@pytest.fixture
+def interruptible():
+    """Python's own handler of Ctrl-C, also if the tests run in the background, where a shell ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_between_events_and_the_study_goes_on(tmp_path, interruptible) -> None:
     with pytest.raises(KeyboardInterrupt):
         oppa.tune(JOB, study=tmp_path / "s", trials=3, designer="random", callback=Counting(stop_at=2))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -69,6 +69,7 @@ def test_a_wrong_word_is_named(words, message) -> None:
     assert done.returncode == 2 and message in done.stderr
 
 
+@pytest.mark.slow
 def test_a_reference_of_other_tasks_is_refused_before_anything_is_played(checkout) -> None:
     with (checkout / simulated_job("moe")).open("a") as file:
         file.write("\nadded = 1\n")

@@ -221,7 +221,7 @@ def test_an_unknown_designer_is_named_before_anything_runs() -> None:
 def test_every_variation_changes_what_it_says() -> None:
     task = small_task()
     assert VARIATIONS["q-max-10"].task(task).problem.limits.q_max == 10
-    assert VARIATIONS["ucb"].task(task).problem.strategy.acquisition == "ucb"
+    assert VARIATIONS["ucb"].task(task).problem.search_options.acquisition == "ucb"
     assert VARIATIONS[""].task(task).problem == task.problem
     assert all(variation.about for variation in VARIATIONS.values())
 

@@ -127,8 +127,12 @@ def launched(folder):
 
 
 def named(*names):
-    """Those that need an environment of their own are marked."""
-    return [pytest.param(name, marks=[pytest.mark.environment] * (name in FRAMEWORKS[1:])) for name in names]
+    """Those that need an environment of their own are marked, and those that start ranks with torch or a program."""
+    return [pytest.param(name, marks=_marks(name)) for name in names]
+
+
+def _marks(name):
+    return [pytest.mark.environment] * (name in FRAMEWORKS[1:]) + [pytest.mark.slow] * (name in (*FRAMEWORKS, "command"))
 
 
 @pytest.fixture(params=named(*FRAMEWORKS, "command", "script", "simulated", "replay"), scope="module")

@@ -79,6 +79,7 @@ def test_the_sample_has_each_kind_of_change() -> None:
     assert len(sample) < len(PAIRS) / 10
 
 
+@pytest.mark.slow
 def test_from_layouts_of_4_ranks_to_others_and_back() -> None:
     for source, target in itertools.pairwise(WALK):
         check(MODELS["tied"], source, target)
@@ -136,6 +137,7 @@ def tour_of(stops: list[Configuration]) -> dict[str, Any]:
     return order(dataclasses.replace(TRAINED["tied"], hidden=8, ffn=12), stops, [2] + [0] * (len(stops) - 1))
 
 
+@pytest.mark.slow
 def test_ranks_keep_every_bit_from_layouts_to_others(gang: Gang) -> None:
     gang.chain(tour_of(WALK))
 
