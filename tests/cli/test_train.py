@@ -185,7 +185,7 @@ def test_a_wrong_recipe_is_told_of(change, said, oppa) -> None:
 
 def test_a_run_that_would_end_within_its_warm_up_is_refused(oppa) -> None:
     (oppa.folder / "job.toml").write_text(TRAIN_JOB)
-    assert "`warmup = 16` samples are more than all `samples = 3`" in oppa("train", "job.toml", "--set", "train.samples=3", code=2).stderr
+    assert "`warmup = 16` is more than `samples = 3`" in oppa("train", "job.toml", "--set", "train.samples=3", code=2).stderr
 
 
 def test_the_watcher_outlives_an_attempt_that_takes_long_to_come_back(tmp_path, monkeypatch, capsys) -> None:

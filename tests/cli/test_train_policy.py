@@ -77,7 +77,7 @@ def test_a_run_grows_its_batch_by_the_norm_test(policy, oppa, table) -> None:
     assert all((line["variance_ratio"] is None) == (line["step"] % 2 == 1) for line in steps), "every other step is measured"
     assert all((line["worker_variance_ratio"] is None) == (line["step"] % 2 == 1 or "paper" not in policy) for line in steps)
     (change, *_) = (line for line in lines if line["event"] == ledger.CHANGED)
-    assert Configuration.from_dict(change["after"]).global_batch == 16 and "the norm test asks for" in change["reason"]
+    assert Configuration.from_dict(change["after"]).global_batch == 16 and "the norm test requires" in change["reason"]
     assert ledger.require_whole(lines) >= 200
 
 
