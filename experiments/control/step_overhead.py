@@ -32,7 +32,7 @@ class AdditionalWork:
     """Describes additional work, which a step can be measured with or without."""
 
     program: Literal["alternate", "rebatch"]
-    """Program of `training_ranks` that measures it."""
+    """Program of `pool_ranks` that measures it."""
     title: str
     words: str
     """Description of a pair of steps in tables and progress messages."""

@@ -184,7 +184,7 @@ def test_every_row_has_every_cell(found: list[PartResult]) -> None:
 
 @pytest.mark.slow
 def test_ranks_that_fail_are_told() -> None:
-    with RankPool() as pool, pytest.raises(EnvironmentLackingError, match=r"4 ranks cannot `change`.*codes \[1, 1, 1, 1\]"):
+    with RankPool() as pool, pytest.raises(EnvironmentLackingError, match=r"4 ranks cannot run `change`.*codes \[1, 1, 1, 1\]"):
         resharding.once(pool, resharding.CHANGES[0], dataclasses.replace(TINY, heads=5), cold_first=True)
 
 
@@ -194,7 +194,7 @@ def test_nothing_is_left_when_the_benchmark_is_ended(number: signal.Signals) -> 
     bench = subprocess.Popen(
         [sys.executable, "-m", "oppa", "bench", "control", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
-    while len(ranks := [each for each in processes.descendants(bench.pid) if "training_ranks" in command_of(each.pid)]) < 3:
+    while len(ranks := [each for each in processes.descendants(bench.pid) if "pool_ranks" in command_of(each.pid)]) < 3:
         assert bench.poll() is None
         time.sleep(0.05)
     bench.send_signal(number)
