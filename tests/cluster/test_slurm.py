@@ -18,7 +18,7 @@ from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
 from tests.launchers.slurm_cluster import SlurmCluster, slurm_lacking, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.environment]
+pytestmark = [pytest.mark.slow, pytest.mark.environment, pytest.mark.timeout(600)]  # two minutes each on an idle machine
 
 JOB = """\
 model = {preset = "tiny-1m", seq_len = 32}
