@@ -38,7 +38,7 @@ from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
-from oppa.protocol.messages import Ack, Hello, StepTaken, Welcome, from_service
+from oppa.protocol.messages import Ack, Hello, StepFacts, StepTaken, Welcome, from_service
 from oppa.report.record import Section
 from oppa.table import Origin, Table, TableRow
 
@@ -375,7 +375,7 @@ def _killing(served: _Served, load: Load) -> tuple[float, int]:
         while kills < load.kills or killing is not None:
             time.sleep(STEP_S)  # a step of training
             steps += 1
-            client.step(**_facts(steps))
+            client.step(StepFacts(**_facts(steps)))
             client.wanted(PRESENT)
             if killing is not None and not killing.is_alive():
                 killing, killed_s = None, time.monotonic()
