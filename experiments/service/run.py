@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -243,9 +244,9 @@ class _Served:
             f"http://127.0.0.1:{self.port}/metrics", headers={"Authorization": f"Bearer {self.tokens.of_watcher()}"}
         )
         with urllib.request.urlopen(request, timeout=20) as answer:
-            lines = answer.read().decode().splitlines()
-        prefix = 'oppa_job_steps{job="'
-        return {line[len(prefix) :].partition('"')[0]: float(line.split()[-1]) for line in lines if line.startswith(prefix)}
+            families = text_string_to_metric_families(answer.read().decode())
+            samples = [each for family in families for each in family.samples if each.name == "oppa_job_steps_total"]
+        return {each.labels["job"]: each.value for each in samples}
 
     @contextlib.asynccontextmanager
     async def line(self, job: str) -> Any:
