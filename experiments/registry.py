@@ -1,17 +1,21 @@
-"""List the papers' experiments: their suites and command lines, what they show, and the inputs of their records.
+"""List the papers' experiments and the timings: their suites and command lines, what they show, and the inputs of their records.
 
 This module imports nothing heavy, so that `oppa bench` lists them at once.
 """
 
+import functools
 import importlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from experiments.lib.recorded_command import recorded_command
-from oppa.bench.declared import REPLAY, SIMULATED, Declared, simulated_job
-from oppa.bench.registry import NANOTRON, PRIOR, Benchmark, with_own_command, with_own_record
-from oppa.bench.suites import Suite
+from experiments.lib.suite import Suite
+from experiments.lib.suite_command import suite_command, together_command
+from oppa.bench.declared import COST_MODEL, REPLAY, SIMULATED, Declared, joined, simulated_job
+from oppa.bench.registry import RESULTS, Benchmark, Recorded, with_own_command
 
+OVERHEAD = ("1000", "10000", "100000")
+"""Approximate numbers of candidates that a designer chooses from."""
 COPUS = ("copus-3b", "copus-13b", "copus-32b", "copus-7b")
 """COPUS's four configurations (section 6.1)."""
 PROFILED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b")
@@ -24,6 +28,19 @@ ELASTIC = ("small", "medium", "large")
 """Models whose jobs scale up and down on the simulated cluster (FlexTrain's table 2)."""
 
 _COMMANDS = {name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "service", "schedule", "cluster-sim")}
+SHORT = ("help", "start-up", "prior", "machine")
+"""The suites that `oppa bench all` runs; each takes seconds."""
+NANOTRON = Declared(files=(REPLAY.as_posix(), *COST_MODEL, "priors/hardware/H100.toml"), data=("nanotron_h100.csv",))
+"""Inputs of the benchmarks on the measurements of nanotron."""
+PRIOR = Declared(
+    files=(*NANOTRON.files, "priors/hardware/A100-80GB.toml"),
+    data=(*NANOTRON.data, "korthikanti_recompute_a100.csv", "nccl_allreduce.csv"),
+)
+_TIMINGS = {
+    "help": Declared(),
+    "start-up": Declared(files=("runners/torch/runner.toml",)),
+    "machine": Declared(files=("priors/hardware/CPU.toml", "priors/step_time.toml")),
+}
 _SIMULATOR = Declared(
     files=(REPLAY.as_posix(), "priors/clusters/H100.toml", "priors/clusters/A100-80GB.toml"),
     data=(*PRIOR.data, "pipeline_stage_times.csv", "pipeline_schedules_measured.csv"),
@@ -32,8 +49,15 @@ _SCHEDULES = Declared(data=("pipeline_stage_times.csv", "pipeline_schedules_meas
 
 
 def commands() -> Mapping[str, Callable[..., None]]:
-    """Return the command lines of the experiments that are no suites, by name."""
-    return {**{name: importlib.import_module(module).command for name, module in _COMMANDS.items()}, **_recorded()}
+    """Return the command line of every experiment, by name."""
+    own = {name: importlib.import_module(module).command for name, module in _COMMANDS.items()}
+    of_suites = {name: suite_command(name, suite, functools.partial(_declared, name)) for name, suite in SUITES.items()}
+    together = together_command({name: SUITES[name] for name in SHORT}, lambda: joined(map(_declared, SHORT)))
+    return {**own, **_recorded(), "all": together, **of_suites}
+
+
+def _declared(name: str) -> Declared:
+    return BENCHMARKS[name].declared
 
 
 def _recorded() -> Mapping[str, Callable[..., None]]:
@@ -86,6 +110,40 @@ def _recorded() -> Mapping[str, Callable[..., None]]:
     }
 
 
+def _with_own_record(name: str, declared: Declared, *, repeats: int = 7, smallest: str = "") -> Benchmark:
+    """Return a suite with a record of its own.
+
+    Args:
+        repeats: Repeats of the record.
+        smallest: Arguments of the shortest command, besides `--repeats 1`.
+    """
+    suite = SUITES[name]
+    recorded = Recorded(
+        folder=RESULTS / name,
+        command=f"{name}{f' --repeats {repeats}' if suite.repeated else ''} --out results/{name}",
+        arguments={"repeats": repeats} if suite.repeated else {},
+        declared=declared,
+    )
+    return Benchmark(
+        shows=suite.about,
+        smallest=f"{name} --repeats 1 {smallest}".strip(),
+        declared=declared,
+        recorded=(recorded,),
+        needs_data=bool(declared.data),
+    )
+
+
+def _together(name: str, repeats: int = 5) -> Benchmark:
+    """Return a suite that shares the record of `oppa bench all`."""
+    recorded = Recorded(
+        folder=RESULTS / "bench",
+        command=f"all --repeats {repeats} --out results/bench",
+        arguments={"benchmarks": list(SHORT), "repeats": repeats},
+        declared=joined((*_TIMINGS.values(), PRIOR)),
+    )
+    return Benchmark(shows=SUITES[name].about, smallest=f"{name} --repeats 1", declared=_TIMINGS[name], recorded=(recorded,))
+
+
 def _simulated(names: Collection[str], *, cost_model: bool) -> Declared:
     return Declared(jobs=tuple(map(simulated_job, names)), cost_model=cost_model)
 
@@ -95,6 +153,12 @@ def _example(name: str, *files: str, cost_model: bool = False) -> Declared:
 
 
 SUITES: Mapping[str, Suite] = {
+    "help": Suite(about="time of `oppa --help`, compared with a bare typer program", run="experiments.timings.help:help_overhead"),
+    "start-up": Suite(about="time to set up a trial: fork server and torchrun", run="experiments.timings.startup:startup"),
+    "machine": Suite(about="measurements of the facts in `priors/hardware/CPU.toml`", run="experiments.timings.machine:machine"),
+    "overhead": Suite(
+        about="seconds of a designer's step, compared with BoTorch and Optuna", run="experiments.timings.overhead:overhead", tasks=OVERHEAD
+    ),
     "prior": Suite(
         about="the prior's predictions, compared with published measurements", run="experiments.prior.run:prior", repeated=False
     ),
@@ -136,13 +200,17 @@ SUITES: Mapping[str, Suite] = {
 }
 """The experiments that run with a number of repeats."""
 BENCHMARKS: Mapping[str, Benchmark] = {
-    "prior": with_own_record("prior", SUITES["prior"], PRIOR),
-    "calibrate": with_own_record("calibrate", SUITES["calibrate"], NANOTRON),
-    "simulator": with_own_record("simulator", SUITES["simulator"], _SIMULATOR),
-    "stopping": with_own_record("stopping", SUITES["stopping"], _simulated(SIMULATED, cost_model=False)),
-    "profile": with_own_record(
-        "profile", SUITES["profile"], _simulated(PROFILED, cost_model=True), repeats=2, smallest="--tasks qwen2-1.5b"
+    **{name: _together(name) for name in _TIMINGS},
+    "overhead": _with_own_record(
+        "overhead",
+        Declared(files=("search_spaces/colossalai.toml", *COST_MODEL, "priors/hardware/A100-80GB.toml"), parts=OVERHEAD),
+        smallest="--tasks 1000",
     ),
+    "prior": _with_own_record("prior", PRIOR),
+    "calibrate": _with_own_record("calibrate", NANOTRON),
+    "simulator": _with_own_record("simulator", _SIMULATOR),
+    "stopping": _with_own_record("stopping", _simulated(SIMULATED, cost_model=False)),
+    "profile": _with_own_record("profile", _simulated(PROFILED, cost_model=True), repeats=2, smallest="--tasks qwen2-1.5b"),
     "control": with_own_command(
         "gradient statistics, changes of layout and profiles, on real ranks",
         _example("profile", cost_model=True),
@@ -170,12 +238,11 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "goodput",
         seeds=10,
     ),
-    "goodput-simulated": with_own_record(
-        "goodput-simulated", SUITES["goodput-simulated"], _simulated(COPUS, cost_model=False), repeats=10, smallest="--tasks copus-3b"
+    "goodput-simulated": _with_own_record(
+        "goodput-simulated", _simulated(COPUS, cost_model=False), repeats=10, smallest="--tasks copus-3b"
     ),
-    "goodput-pollux": with_own_record(
+    "goodput-pollux": _with_own_record(
         "goodput-pollux",
-        SUITES["goodput-pollux"],
         Declared(data=("adaptdl_throughput_t4.csv", "adaptdl_gradstats.csv"), parts=POLLUX),
         repeats=5,
         smallest="--tasks ncf",
@@ -196,9 +263,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "policies",
         seeds=3,
     ),
-    "policies-simulated": with_own_record(
+    "policies-simulated": _with_own_record(
         "policies-simulated",
-        SUITES["policies-simulated"],
         Declared(files=("priors/learning_curves/digits.toml",), parts=DYNAMIX),
         repeats=10,
         smallest="--tasks 8",

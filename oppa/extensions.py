@@ -7,11 +7,13 @@ import importlib
 import inspect
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oppa.errors import EnvironmentLackingError, InputError, nearest
+
+if TYPE_CHECKING:  # the help imports this module, and must stay fast
+    from importlib.metadata import EntryPoint
 
 OptionValue = str | int | float | bool
 """Value of an option that a launcher or a scheduler takes."""
@@ -61,8 +63,10 @@ def require_methods(found: object, protocol: type, *, path: str, kind: str) -> N
             raise InputError(f"`{path}` has no attribute `{name}`", hint=f"add it to the class: every {kind} has it")
 
 
-def parts(group: str, built_in: Iterable[EntryPoint]) -> dict[str, EntryPoint]:
+def parts(group: str, built_in: "Iterable[EntryPoint]") -> "dict[str, EntryPoint]":
     """Return the entry points of a group by name; those that are built in take precedence over installed ones."""
+    from importlib.metadata import entry_points
+
     return {each.name: each for each in (*entry_points(group=group), *built_in)}
 
 

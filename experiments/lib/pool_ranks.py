@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 
 from experiments.lib.rank_pool import BEGIN, PoolRequest
-from oppa.bench.interleaved import in_turn
-from oppa.bench.stopwatch import Stopwatch
+from experiments.timings.interleaved import in_turn
+from experiments.timings.stopwatch import Stopwatch
 from oppa.pipeline.from_configuration import schedule_of
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions

@@ -1,4 +1,4 @@
-"""Find the papers' experiments: a checkout has them in `experiments`, an installed package does not."""
+"""Find the experiments and timings: a checkout has them in `experiments`, an installed package does not."""
 
 import importlib
 import sys
@@ -10,10 +10,10 @@ from oppa.errors import EnvironmentLackingError
 
 if TYPE_CHECKING:
     from oppa.bench.registry import Benchmark
-    from oppa.bench.suites import Suite
 
 NAMES = (
-    *("prior", "calibrate", "simulator", "stopping", "profile", "control", "service", "goodput", "goodput-simulated", "goodput-pollux"),
+    *("all", "help", "start-up", "machine", "overhead", "prior", "calibrate", "simulator", "stopping", "profile", "control"),
+    *("service", "goodput", "goodput-simulated", "goodput-pollux"),
     *("norm-test", "policies", "policies-simulated", "schedule", "pipelines", "cluster-sim"),
 )
 """Names of the experiments, as arguments of `oppa bench`."""
@@ -32,13 +32,7 @@ def require_checkout(name: str) -> None:
     """
     if not is_checkout():
         hint = "clone the repository, run `make setup` in it, and use its `oppa`"
-        raise EnvironmentLackingError(f"`oppa bench {name}` is an experiment of the papers and needs a checkout", hint=hint)
-
-
-def suites() -> "Mapping[str, Suite]":
-    """Return the experiments that run with a number of repeats; none without a checkout."""
-    found: Mapping[str, Suite] = _registry().SUITES if is_checkout() else {}
-    return found
+        raise EnvironmentLackingError(f"`oppa bench {name}` runs an experiment and needs a checkout", hint=hint)
 
 
 def benchmarks() -> "Mapping[str, Benchmark]":
@@ -48,7 +42,7 @@ def benchmarks() -> "Mapping[str, Benchmark]":
 
 
 def commands() -> Mapping[str, Callable[..., None]]:
-    """Return the experiments' own command lines, by name; none without a checkout."""
+    """Return the experiments' command lines, by name; none without a checkout."""
     found: Mapping[str, Callable[..., None]] = _registry().commands() if is_checkout() else {}
     return found
 

@@ -4,7 +4,6 @@ This module imports nothing heavy, because `oppa bench` compares every record wi
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import tomllib
@@ -18,8 +17,6 @@ from oppa.report.inputs import ABSENT, Inputs
 
 SIMULATED = ("bert", "llama-2-7b", "llama-3.2-1b", "moe", "qwen2-1.5b", "vit")
 """OPPA's six scenarios (Tables 2 and 3, App. I): the tasks of the suite `simulated`."""
-OVERHEAD = ("1000", "10000", "100000")
-"""Approximate numbers of candidates that a designer chooses from."""
 DESIGNERS = (
     "oppa",
     "oppa-paper",
@@ -132,6 +129,8 @@ def content_hash(path: Path) -> str:
 
     Comments and device aliases in a TOML file change no figure, so the hash leaves them out.
     """
+    import hashlib  # the help imports this module, and must stay fast
+
     try:
         content = path.read_bytes()
     except OSError:

@@ -12,12 +12,12 @@ import pytest
 from experiments.goodput import pollux
 from experiments.goodput.simulated import CASES
 from experiments.profile.simulated import JOBS
-from experiments.registry import COPUS, POLLUX, PROFILED
+from experiments.registry import COPUS, OVERHEAD, POLLUX, PROFILED, SHORT
+from experiments.timings.overhead import SIZES
 from oppa import catalog
 from oppa.bench.ci import COMPARISONS
-from oppa.bench.declared import OVERHEAD, SIMULATED, SUITES, simulated_job
-from oppa.bench.overhead import SIZES
-from oppa.bench.registry import ALL, benchmarks, inputs, short
+from oppa.bench.declared import SIMULATED, SUITES, simulated_job
+from oppa.bench.registry import benchmarks, inputs
 from oppa.bench.search import Comparison
 from oppa.bench.tasks import simulated_tasks
 from oppa.cli.commands.bench import bench
@@ -30,7 +30,7 @@ SIMULATED_RECORDS = {"results/search/simulated", "results/ci", "results/stopping
 
 
 def test_every_command_is_in_the_list_and_the_other_way_round() -> None:
-    assert {command.name for command in bench.registered_commands} == {*benchmarks(), ALL}
+    assert {command.name for command in bench.registered_commands} == {*benchmarks(), "all"}
 
 
 def test_every_record_is_a_benchmarks_or_a_studys() -> None:
@@ -72,7 +72,7 @@ def test_a_log_knows_its_tasks() -> None:
 
 
 def test_what_is_measured_without_a_name_takes_seconds() -> None:
-    assert short() == ["help", "start-up", "prior", "machine"]
+    assert SHORT == ("help", "start-up", "prior", "machine")
 
 
 class Checkout:

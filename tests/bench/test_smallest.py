@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
+from experiments.registry import SUITES
 from oppa import catalog
 from oppa.bench.declared import data_folder
-from oppa.bench.registry import benchmarks, suites
+from oppa.bench.registry import benchmarks
 from oppa.report.inputs import Inputs
 
 SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if name != "ci"]
@@ -23,10 +24,10 @@ def test_every_benchmark_starts(name, benchmark, tmp_path) -> None:
     if benchmark.needs_data and (lacking := benchmark.declared.lacking):
         pytest.skip(f"NOT TESTED: `oppa bench {name}` needs {', '.join(lacking)}, which `{data_folder()}` lacks")
     command = [sys.executable, "-m", "oppa", "bench", *benchmark.smallest.split()]
-    command += ["--out", str(tmp_path)] if name in suites() else []
+    command += ["--out", str(tmp_path)] if name in SUITES else []
     done = subprocess.run(command, cwd=catalog.root(), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0 and "Traceback" not in done.stderr, f"`oppa bench {benchmark.smallest}`: {done.stderr[-3000:]}"
-    if name in suites():
+    if name in SUITES:
         known = Inputs.read(tmp_path)
         assert known and known.digest == json.loads((tmp_path / "inputs.json").read_text())["digest"]
         assert known.digest in (tmp_path / "table.md").read_text().partition("\n## ")[0]

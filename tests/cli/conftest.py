@@ -38,29 +38,6 @@ grace = "1 s"
 """
 
 
-TRAIN_JOB = """
-[model]
-preset = "tiny-1m"
-layers = 2
-seq_len = 32
-
-[batch]
-global_batch = 8
-
-[cluster]
-devices_per_host = 2
-memory_limit = "500 MiB"
-
-[limits]
-grace = "1 s"
-
-[train]
-samples = 96
-warmup = 16
-checkpoint_every = "0.1 s"
-"""
-
-
 @pytest.fixture
 def oppa(tmp_path):
     (tmp_path / "job.toml").write_text(JOB)

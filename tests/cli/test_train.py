@@ -17,7 +17,7 @@ from oppa.training.run import ledger
 from oppa.training.run.run_folder import RunSpec, checkpoints
 from oppa.trials.interruption import Interruption
 from oppa.tuning.resolve_configuration import resolve_with_table
-from tests.cli.conftest import TRAIN_JOB
+from tests.jobs import TRAIN_JOB
 
 pytestmark = pytest.mark.slow
 

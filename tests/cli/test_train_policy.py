@@ -16,7 +16,7 @@ from oppa.problem.job import load_job
 from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
 from oppa.trials.cgroups import quotas_lacking
-from tests.cli.conftest import TRAIN_JOB
+from tests.jobs import TRAIN_JOB
 
 pytestmark = pytest.mark.slow
 LACKING = "; ".join(netlab_lacking())

@@ -12,7 +12,7 @@ from oppa.control.rl.reward import Reward
 from oppa.control.rl.weights import Weights
 from oppa.training.run import ledger
 from oppa.training.run.run_folder import RunSpec
-from tests.cli.conftest import TRAIN_JOB
+from tests.jobs import TRAIN_JOB
 
 pytestmark = pytest.mark.slow
 

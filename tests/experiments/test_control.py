@@ -21,7 +21,7 @@ from experiments.control.resharding import COLD, IN_PROCESS, WARM, Once, Speedup
 from experiments.control.run import PartResult, measure, of_overheads, of_speedups, to_json
 from experiments.control.step_overhead import BATCHES, ON_CPU, STATISTICS, MeasuredLayout, Overhead, median_interval, on_cuda, overheads
 from experiments.lib.rank_pool import PoolAnswers, PoolRequest, RankPool, phases_of
-from oppa.bench.stopwatch import Stopwatch
+from experiments.timings.stopwatch import Stopwatch
 from oppa.errors import EnvironmentLackingError, MeasurementError
 from oppa.problem.configuration import Configuration
 from oppa.problem.detect import Machine

@@ -9,30 +9,10 @@ from pathlib import Path
 import pytest
 
 from oppa.training.run import ledger
+from tests.jobs import TRAIN_JOB
 from tests.launchers.emulated_hosts import needs_hosts
 
-JOB = """
-[model]
-preset = "tiny-1m"
-layers = 2
-seq_len = 32
-
-[batch]
-global_batch = 8
-
-[cluster]
-hosts = 2
-devices_per_host = 1
-memory_limit = "500 MiB"
-
-[limits]
-grace = "1 s"
-
-[train]
-samples = 96
-warmup = 16
-checkpoint_every = "0.1 s"
-"""
+JOB = TRAIN_JOB.replace("devices_per_host = 2", "hosts = 2\ndevices_per_host = 1")
 LINK = ("--bandwidth", "200mbit", "--latency", "1ms")
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from experiments.timings.interleaved import in_turn, spread
 from oppa import catalog
-from oppa.bench.interleaved import in_turn, spread
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
 from oppa.problem.presets import PRESETS

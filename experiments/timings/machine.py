@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from oppa.bench import allreduce_ranks
-from oppa.bench.interleaved import spread
+from experiments.timings import allreduce_ranks
+from experiments.timings.interleaved import spread
 from oppa.cost.collectives import CollectiveGroup, all_reduce_time
 from oppa.cost.hardware import load_hardware
 from oppa.cost.prediction import prior_beliefs

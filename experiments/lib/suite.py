@@ -1,11 +1,9 @@
-"""Define the benchmarks of `oppa bench` that run with a number of repeats, by name."""
+"""Define the benchmarks of `oppa bench` that run with a number of repeats."""
 
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from oppa.bench.declared import OVERHEAD
 
 if TYPE_CHECKING:  # the help imports this module, and must stay fast
     from oppa.report.record import Section
@@ -52,14 +50,3 @@ class Suite:
 def _function(name: str) -> Any:
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)
-
-
-SUITES: Mapping[str, Suite] = {
-    "help": Suite(about="time of `oppa --help`, compared with a bare typer program", run="oppa.bench.help:help_overhead"),
-    "start-up": Suite(about="time to set up a trial: fork server and torchrun", run="oppa.bench.startup:startup"),
-    "machine": Suite(about="measurements of the facts in `priors/hardware/CPU.toml`", run="oppa.bench.machine:machine"),
-    "overhead": Suite(
-        about="seconds of a designer's step, compared with BoTorch and Optuna", run="oppa.bench.overhead:overhead", tasks=OVERHEAD
-    ),
-}
-"""The suites of the package; those of the papers' experiments are in a checkout's `experiments.registry`."""

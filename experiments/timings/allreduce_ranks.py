@@ -1,6 +1,6 @@
 """Time all-reduces among ranks over loopback. It starts as a program, under a guard that ends all its processes.
 
-    python -m oppa.bench.allreduce_ranks RANKS FOLDER REPEATS BYTES...
+    python -m experiments.timings.allreduce_ranks RANKS FOLDER REPEATS BYTES...
 
 This process imports torch, then forks each rank. Rank 0 writes the seconds of each size to `FOLDER/seconds.json`.
 """

@@ -5,8 +5,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from experiments.timings.interleaved import Measure, in_turn, spread
 from oppa import catalog
-from oppa.bench.interleaved import Measure, in_turn, spread
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration

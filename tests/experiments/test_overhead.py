@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from oppa.bench.overhead import SIZES, Oppa, observations, problem_of, step_section, steps
+from experiments.timings.overhead import SIZES, Oppa, observations, problem_of, step_section, steps
 
 
 class Listening:

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from oppa.bench import allreduce_ranks
-from oppa.bench.machine import REDUCTIONS, SIZES, all_reduces
+from experiments.timings import allreduce_ranks
+from experiments.timings.machine import REDUCTIONS, SIZES, all_reduces
 from oppa.trials import processes
 from tests.bench.remains import assert_gone, command_of
 
@@ -25,7 +25,7 @@ def test_ranks_all_reduce_and_are_gone() -> None:
 
 @pytest.mark.slow
 def test_nothing_is_left_when_the_benchmark_is_killed() -> None:
-    bench = subprocess.Popen([sys.executable, "-c", "from oppa.bench.machine import all_reduces; all_reduces(4)"])
+    bench = subprocess.Popen([sys.executable, "-c", "from experiments.timings.machine import all_reduces; all_reduces(4)"])
     while not (ranks := [each for each in processes.descendants(bench.pid) if allreduce_ranks.__name__ in command_of(each.pid)]):
         time.sleep(0.05)
     bench.send_signal(signal.SIGKILL)

@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from oppa.bench.interleaved import Measure, in_turn, spread
+from experiments.timings.interleaved import Measure, in_turn, spread
 from oppa.report.record import Section
 
 BARE = """\
