@@ -4,8 +4,8 @@
     result = oppa.tune("job.toml", trials=20)
     print(result.best.configuration, result.best.steps_per_s)
 
-Trials run in processes of their own, so a script needs no `__main__` guard, and a notebook or standard input will do. Ctrl-C raises
-KeyboardInterrupt once the running trial has ended; the same call with `study=` goes on.
+Trials run in processes of their own, so a script needs no `__main__` guard, and may be a notebook or standard input. Ctrl-C raises
+KeyboardInterrupt once the running trial has ended; the same call with `study=` continues the search.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ def tune(
     callback: "Callback | None" = None,
     resume: Resume | None = None,
 ) -> "TuneResult":
-    """Find the fastest configuration of a job by short trials that really run, and verify it.
+    """Find the fastest configuration of a job by short real trials, and verify it by repeats.
 
     Args:
         job: A job file, a problem, or a task whose trials are simulated.
@@ -72,13 +72,13 @@ def tune(
         seed: Seed of the designer's random choices.
         launcher: Name of the launcher. None: the job's own.
         callback: Watches the session.
-        resume: Starts further tuners of the study where there are hosts for them. None: this process tunes alone.
+        resume: Returns the words after `oppa` that start further tuners on other hosts. None: this process tunes alone.
 
     Raises:
         InputError: the job, the study or an argument is wrong.
-        InfeasibleError: nothing could run; the study keeps the trials.
+        InfeasibleError: no configuration could run; the study keeps the trials.
         EnvironmentLackingError: a program, package or device is missing.
-        KeyboardInterrupt: the user stopped it; the study can be resumed.
+        KeyboardInterrupt: the user stopped the search, which the same study resumes.
     """
     from oppa.tuning.nothing_feasible import nothing_feasible
     from oppa.tuning.outcomes import TuneResult
@@ -134,7 +134,7 @@ def plan(
     seed: int = 0,
     launcher: str | None = None,
 ) -> TunePlan:
-    """Return what `tune` would do with these arguments; nothing is started, and no folder is made.
+    """Return the plan of a search with these arguments; start nothing, and make no folder.
 
     Raises:
         InputError: the job or an argument is wrong.
@@ -172,25 +172,25 @@ def profile(
     callback: "Callback | None" = None,
     resume: Resume | None = None,
 ) -> "ProfileResult":
-    """Measure throughput and memory of every configuration that matters, at every global batch.
+    """Measure throughput and memory at every global batch, for all configurations that could change a decision.
 
     Args:
         job: A job file, or a problem.
         global_batch: Global batches in sequences: `"16..1024"` doubles, `"16,24,32"` lists, as a list does.
-        table: Folder of the table and of its study: an existing one is gone on with.
+        table: Folder of the table and of its study: an existing one is resumed.
         exhaustive: Measure every configuration that may fit, instead of those that could change a decision.
         loss: Share of goodput; the profile ends when the expected loss is below it at every noise scale.
-        trials: Number of trials of the whole table at most. None: any; the job's own limit is for `tune`.
-        wall_time_s: Seconds of wall-clock time at most. None: any.
+        trials: Largest number of trials of the whole table. None: no limit; the job's own limit is for `tune`.
+        wall_time_s: Largest number of wall-clock seconds. None: no limit.
         seed: Seed of random choices.
         callback: Watches the session.
-        resume: Starts further tuners where there are hosts for them. None: this process measures alone.
+        resume: Returns the words after `oppa` that start further tuners on other hosts. None: this process measures alone.
 
     Raises:
         InputError: the job, the table or an argument is wrong.
-        InfeasibleError: nothing could run; the study keeps the trials.
+        InfeasibleError: no configuration could run; the study keeps the trials.
         EnvironmentLackingError: a program, package or device is missing.
-        KeyboardInterrupt: the user stopped it; the table is valid, and can be gone on with.
+        KeyboardInterrupt: the user stopped the profile; its table is valid, and the same call resumes it.
     """
     from oppa.problem.batches import over, parse_batches
     from oppa.tuning.nothing_feasible import nothing_feasible
@@ -207,7 +207,7 @@ def profile(
     problem, candidates, folder = setup.problem, setup.candidates, Path(table)
     facts = _facts(problem, "profile", resume, designer="complete" if exhaustive else "active", seed=seed)
     again = resume(folder) if resume else ()
-    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, argument="table")
+    options = SessionOptions(folder=folder, facts=facts, seed=seed, callback=callback, again=again, option="--table")
     profiler = make_profiler(problem, candidates, exhaustive=exhaustive, seed=seed, bound=loss)
     with open_session(setup, options, profiler) as executor:
         keeper = Keeper(executor, candidates, profiler, bound=loss, command=facts["command"].strip("`"), simulated=setup.runner.in_process)
@@ -219,7 +219,7 @@ def profile(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedConfiguration:
-    """A configuration, and the prior's prediction for it."""
+    """Holds a configuration and the prior's prediction for it."""
 
     configuration: "Configuration"
     step_time_s: float
@@ -236,7 +236,7 @@ class PredictedConfiguration:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PredictResult:
-    """The configurations of a job by the prior: those that fit first, and the fastest of them first."""
+    """Ranks the configurations of a job by the prior: first those that fit, the fastest of them first."""
 
     problem: Problem
     candidates: "Candidates"
@@ -290,26 +290,26 @@ def train(
     callback: "TrainCallback | None" = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> "TrainResult":
-    """Train a job to its end; ranks that die are started again from the newest checkpoint.
+    """Train a job to its end; restart ranks that die from the newest checkpoint.
 
     Args:
         job: A job file, the folder of a study, whose winner is trained, or a problem.
         configuration: A configuration, its id, some values such as `dp=2,micro_batch=4`, or a JSON file. Empty: the study's winner, the
             job's baseline, the table's fastest, or the default.
-        run: Folder of the run: an existing one goes on where it was saved. None: a new one below `runs/`.
+        run: Folder of the run: an existing one resumes from its newest checkpoint. None: a new one below `runs/`.
         settings: Changes of the job's keys, such as `train.samples=6400`.
         table: Folder of the table from which a policy chooses; its copy in the run's folder is refined by step times.
-        policy: Name of the policy, with its settings. Empty: nothing is changed during the run.
+        policy: Name of the policy, with its settings. Empty: batch size and layout stay fixed.
         weights: File of a learned policy.
-        eval_runs: Folders of recorded runs on which a learned policy is checked.
-        control: A control service that runs already, `JOB@127.0.0.1:PORT`. Empty: one of its own, if there is a policy.
+        eval_runs: Folders of recorded runs that evaluate a learned policy.
+        control: A running control service, `JOB@127.0.0.1:PORT`. Empty: the run starts one if it has a policy.
         callback: Watches the run.
-        tell: Called with the outcome of the check of a learned policy.
+        tell: Called with the result of a learned policy's evaluation.
 
     Raises:
         InputError: the job, the run or an argument is wrong.
         EnvironmentLackingError: a program, package or device is missing.
-        KeyboardInterrupt: the user stopped it before its first step. Later, Ctrl-C saves it and returns.
+        KeyboardInterrupt: the user stopped the run before its first step. Later, Ctrl-C saves a checkpoint and returns.
     """
     from oppa.control.policy_choice import PolicyChoice
     from oppa.control.training_session import ServiceAddress, supervised, train_options
@@ -328,7 +328,7 @@ def train(
         asked=asked,
         usual=usual,
         table=profiled,
-        orders=Path(table) if table else None,
+        schedules=Path(table) if table else None,
         control=ServiceAddress.parse(control) if control else None,
         choice=PolicyChoice(text=policy, weights=Path(weights) if weights else None, eval_runs=[*map(Path, eval_runs)]),
         tell=tell,
@@ -349,7 +349,7 @@ def _with_limits(problem: Problem, **changed: Any) -> Problem:
 
 
 def _transferred(problem: Problem) -> "Mapping[str, Belief] | None":
-    """Return the coefficients that the study under `[designer] transfer` learned; None if the job names none."""
+    """Return the coefficients that the study under `[designer] transfer` fitted; None if the job names no study."""
     if problem.search_options.transfer is None:
         return None
     from oppa.tuning.transfer import beliefs_of
@@ -358,7 +358,7 @@ def _transferred(problem: Problem) -> "Mapping[str, Belief] | None":
 
 
 def _facts(problem: Problem, name: str, resume: Resume | None, *, designer: str, seed: int) -> dict[str, str]:
-    """Return what explains the trials of a session later: command, versions, hardware, designer and seed."""
+    """Return the facts that explain a session's trials later: command, versions, hardware, designer and seed."""
     from oppa.report.record import provenance
 
     words = ["python", f"oppa.{name}"] if resume is None else [Path(sys.argv[0]).name, *sys.argv[1:]]

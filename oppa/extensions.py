@@ -1,6 +1,6 @@
-"""Load the parts that others add: classes named `module:Class`, and entry points of installed packages.
+"""Load extensions: classes named `module:Class`, and entry points of installed packages.
 
-Every part implements a protocol. Its class is checked for the protocol's methods when it is loaded, before any work begins.
+Every extension implements a protocol. Its class is checked for the protocol's methods when it is loaded, before any work begins.
 """
 
 import importlib
@@ -16,13 +16,13 @@ if TYPE_CHECKING:  # the help imports this module, and must stay fast
     from importlib.metadata import EntryPoint
 
 OptionValue = str | int | float | bool
-"""Value of an option that a launcher or a scheduler takes."""
+"""Value of an option of a launcher or a scheduler."""
 
 
 def load_class(path: str, *, kind: str, protocol: type) -> Any:
-    """Return the class, or the function that makes an instance, which `path` names as `module:Class`.
+    """Return the class, or the factory function, that `path` names as `module:Class`.
 
-    A module of the current folder is found, too.
+    Modules in the current folder can be loaded, too.
 
     Args:
         kind: What the class is, for messages, such as `designer`.
@@ -39,42 +39,42 @@ def load_class(path: str, *, kind: str, protocol: type) -> Any:
     for part in name.split("."):
         if not hasattr(found, part):
             others = [other for other in vars(found) if not other.startswith("_")]
-            raise InputError(f"`{module_name}` has no `{name}`", hint=nearest(part, others) if others else "the module is empty")
+            raise InputError(f"`{module_name}` has no `{name}`", hint=nearest(part, others) if others else "define it: the module is empty")
         found = getattr(found, part)
     if not callable(found):
-        raise InputError(f"`{path}` is of type `{type(found).__name__}`, not a class", hint=f"name a class: a {kind} is an instance of it")
+        raise InputError(f"`{path}` is of type `{type(found).__name__}`, not a class", hint=f"name the class of a {kind}")
     if isinstance(found, type):
         require_methods(found, protocol, path=path, kind=kind)
     return found
 
 
 def require_methods(found: object, protocol: type, *, path: str, kind: str) -> None:
-    """Raise InputError, which names the first lacking member, unless a class or an object has the members of a protocol.
+    """Raise InputError, which names the first missing member, unless a class or an object has the members of a protocol.
 
-    A class is checked for methods alone, as its instances may set the attributes.
+    Only the methods of a class are checked, as its instances may set the attributes.
     """
     members = {name: value for name, value in vars(protocol).items() if not name.startswith("_")}
     methods = [name for name, value in members.items() if inspect.isfunction(value)]
     for method in methods:
         if not callable(getattr(found, method, None)):
-            raise InputError(f"`{path}` has no method `{method}`", hint=f"a {kind} has the methods {', '.join(methods)}")
+            raise InputError(f"`{path}` has no method `{method}`", hint=f"define it: a {kind} has the methods {', '.join(methods)}")
     for name, value in members.items():
         if isinstance(value, property) and not isinstance(found, type) and not hasattr(found, name):
-            raise InputError(f"`{path}` has no attribute `{name}`", hint=f"add it to the class: every {kind} has it")
+            raise InputError(f"`{path}` has no attribute `{name}`", hint=f"add it to the class: every {kind} requires it")
 
 
 def parts(group: str, built_in: "Iterable[EntryPoint]") -> "dict[str, EntryPoint]":
-    """Return the entry points of a group by name; those that are built in take precedence over installed ones."""
+    """Return the entry points of a group by name; built-in ones take precedence over installed ones."""
     from importlib.metadata import entry_points
 
     return {each.name: each for each in (*entry_points(group=group), *built_in)}
 
 
 def require_options(given: Mapping[str, OptionValue], known: Collection[str], *, owner: str) -> None:
-    """Raise InputError, which names the nearest option, if one is given that its owner does not take."""
+    """Raise InputError, which names the nearest valid option, for an option that its owner does not accept."""
     for name in given:
         if name not in known:
-            hint = nearest(name, known) if known else "it takes no options: remove this one, or choose another"
+            hint = nearest(name, known) if known else "remove it: no options are accepted"
             raise InputError(f"{owner} has no option `{name}`", hint=hint)
 
 
@@ -91,4 +91,4 @@ def _import(name: str) -> Any:
         hint = f"run oppa in the folder of `{lacking}.py`, add that folder to PYTHONPATH, or install the package"
         raise InputError(f"there is no module `{lacking}`", hint=hint) from None
     except Exception as error:  # the module is the user's own, and may raise anything
-        raise InputError(f"`{name}` cannot be imported: {error!r}", hint=f"`python -c 'import {name}'` shows where") from error
+        raise InputError(f"`{name}` cannot be imported: {error!r}", hint=f"run `python -c 'import {name}'` to see where") from error

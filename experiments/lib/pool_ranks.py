@@ -1,4 +1,4 @@
-"""Run the ranks of a `TrainingGang`; started as a program.
+"""Run the ranks of a `RankPool`; started as a program.
 
     python -P -m experiments.lib.pool_ranks                 a fork server: one folder per line on stdin, answers on stdout
     python -P -m experiments.lib.pool_ranks FOLDER RANK     a rank that starts cold
@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -283,6 +284,18 @@ def executed(folder: Path, rank: int) -> int:
     return os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)])
 
 
+def ended(ranks: Sequence[int]) -> list[int]:
+    """Wait for all ranks and return their exit codes; the first failure ends the others, which may wait for that rank."""
+    codes: dict[int, int] = {}
+    while len(codes) < len(ranks):
+        pid, status = os.waitpid(-1, 0)
+        codes[pid] = os.waitstatus_to_exitcode(status)
+        if codes[pid] != 0:
+            for other in set(ranks) - codes.keys():
+                os.kill(other, signal.SIGKILL)
+    return [codes[rank] for rank in ranks]
+
+
 def main() -> None:
     """Run requests from stdin until it ends."""
     for line in sys.stdin:
@@ -291,14 +304,14 @@ def main() -> None:
         start = executed if request.cold else forked
         started_s = time.monotonic()
         ranks = [start(folder, rank) for rank in range(request.ranks)]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+        codes = ended(ranks)
         sys.stdout.write(json.dumps({"started_s": started_s, "ended_s": time.monotonic(), "codes": codes}) + "\n")
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        ended = run(Path(sys.argv[1]), int(sys.argv[2]))
+        code = run(Path(sys.argv[1]), int(sys.argv[2]))
         sys.stderr.flush()
-        os._exit(ended)  # skips torch's teardown, which takes a second
+        os._exit(code)  # skips torch's teardown, which takes a second
     main()

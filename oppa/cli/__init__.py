@@ -1,6 +1,6 @@
 """Define the command line: argv in, tables out. Only this package prints or exits; each command has a file.
 
-Exit codes: 0 found, 1 nothing feasible or training failed, 2 wrong input, 3 environment lacking, 4 a benchmark regressed, 130 interrupted
+Exit codes: 0 success, 1 nothing feasible or training failed, 2 wrong input, 3 environment lacking, 4 a benchmark regressed, 130 interrupted
 and resumable.
 
 Each command imports its work inside its function, so that `oppa --help` loads typer and nothing else.
@@ -74,7 +74,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-VERBOSE = "Log what is done to stderr; -vv logs more."
+VERBOSE = "Log to stderr; -vv logs more."
 
 
 @app.callback(epilog="Environment variables set options: OPPA_TUNE_STUDY sets --study of oppa tune.")
@@ -82,14 +82,14 @@ def _oppa(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
     verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, envvar="OPPA_VERBOSE", show_envvar=False, help=VERBOSE)] = 0,
 ) -> None:
-    """Finds the fastest way to run a distributed training job, and proves it by measurement."""
+    """Find the fastest way to run a distributed training job, and verify it by measurement."""
     from oppa.cli.logs import show_logs
 
     show_logs(verbose)
 
 
 def main() -> None:
-    """Run the command line, and turn every error of oppa's into a message and an exit code."""
+    """Run the command line, and convert every OppaError to a message and an exit code."""
     try:
         refuse_renamed(sys.argv[1:])
         app()

@@ -1,7 +1,6 @@
 """Read options from environment variables: `OPPA_<COMMAND>_<OPTION>`, such as OPPA_TUNE_STUDY and OPPA_CLUSTER_RUN_CHECK_S.
 
-Variables that processes of oppa use for themselves are never read as options, and no option's variable reaches a trial
-(`oppa.trials.environments.inherited`).
+oppa reserves the variables below for its own processes. No option's variable reaches a trial (`oppa.trials.environments.inherited`).
 """
 
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import Any
 import typer.core
 
 RESERVED = frozenset(["OPPA_STUDY", "OPPA_TUNER", "OPPA_TRIAL", "OPPA_LAUNCHER", "OPPA_RENDEZVOUS", "OPPA_SLOT", "OPPA_CONTROL_TOKEN"])
-"""Tags of processes, and the token with which a run connects to a control service."""
+"""Variables that are no options: the tags of processes, and the token of a control service."""
 
 
 class CommandGroup(typer.core.TyperGroup):

@@ -9,7 +9,7 @@ _RED, _CYAN, _PLAIN = "\033[1;31m", "\033[1;36m", "\033[0m"
 
 
 def exit_code(error: OppaError) -> int:
-    """Return the exit code: 1 if nothing is feasible, 3 if the environment is lacking, 2 for all other errors, which users can correct."""
+    """Return the exit code: 1 if nothing is feasible, 3 if the environment is lacking, 2 for any other error."""
     match error:
         case InfeasibleError():
             return 1

@@ -17,4 +17,4 @@ Command = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help=
 def refuse_command(command: Sequence[str] | None, because: str) -> None:
     """Raise InputError if a launch line is given to a command that cannot use it."""
     if command:
-        raise InputError(f"the command `{shlex.join(command)}` has no part here: {because}", hint="leave it out")
+        raise InputError(f"the command `{shlex.join(command)}` cannot be used: {because}", hint="remove it")

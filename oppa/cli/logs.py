@@ -6,7 +6,7 @@ LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 class StderrHandler(logging.Handler):
-    """Prints records through rich; rich is imported for the first of them."""
+    """Prints records through rich, which is imported with the first record."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
@@ -22,7 +22,7 @@ class StderrHandler(logging.Handler):
 
 
 def show_logs(verbosity: int) -> None:
-    """Show the records of oppa from now on; a later call replaces an earlier one.
+    """Show the log records of oppa from now on; a later call replaces an earlier one.
 
     Args:
         verbosity: Number of times that -v was given.

@@ -73,7 +73,7 @@ class SimulationOptions(ScalingOptions):
 
 
 class TimesTable(DeclaredTable):
-    """Validates `times`: which of a file's times are used, and what they leave open."""
+    """Validates `times`: the model of the file, and the memory of weight gradients."""
 
     model: str = ""
     weight_memory: float = Field(default=0.5, ge=0, le=1)
@@ -94,7 +94,7 @@ class PipelineOptions(DeclaredTable):
 
 
 class RewardTable(DeclaredTable):
-    """Validates `reward`: its form, and its constants."""
+    """Validates `reward`: the form of the reward, and its constants."""
 
     form: Form = "goodput"
     alpha: float | None = None

@@ -1,4 +1,4 @@
-"""Answer removed names of commands and options with what to use now."""
+"""Refuse removed names of commands and options, and name their replacements."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     },
     "cluster run": {**SCALING, "--sbatch": "{value}"},
 }
-"""The `--set` that does what a removed option did, by command."""
+"""The `--set` that replaces a removed option, by command."""
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "train": {
         "--recorded": "--eval-run {value}",
@@ -68,11 +68,11 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "control": {"--every": "--decision-interval {value}"},
 }
-"""The options that do what a removed option did, by command."""
+"""The options that replace a removed option, by command."""
 
 
 def refuse_renamed(words: Sequence[str]) -> None:
-    """Check the words after `oppa` for removed names; words after `--` belong to a command of the user's.
+    """Check the words after `oppa` for removed names; words after `--` are the user's own launch line.
 
     Raises:
         InputError: a command or an option was removed.

@@ -10,26 +10,26 @@ from oppa.errors import EnvironmentLackingError
 
 
 @contextlib.contextmanager
-def going_on(again: list[str]) -> Iterator[None]:
-    """Print how to continue if the work is interrupted or the environment is lacking; the error is passed on."""
+def resumable(again: list[str]) -> Iterator[None]:
+    """Print how to continue if the work is interrupted or the environment is lacking, and re-raise the error."""
     try:
         yield
     except (KeyboardInterrupt, EnvironmentLackingError):
-        say_how_to_go_on(again)
+        print_resume(again)
         raise
 
 
-def say_how_to_go_on(again: list[str]) -> None:
+def print_resume(again: list[str]) -> None:
     """Print the command line that continues the work, to stderr."""
     from oppa.cli.views import style
     from oppa.problem.allocation import read_netlab
 
     line = shlex.join([*read_netlab().get("command", []), "oppa", *again])
-    style.err().print(f"\ninterrupted; nothing is lost. Go on with\n\n  {line}\n", markup=False)
+    style.err().print(f"\ninterrupted; nothing is lost. Continue with\n\n  {line}\n", markup=False)
 
 
 def again_with(option: str, folder: Path) -> list[str]:
-    """Return the words after `oppa` that continue with this folder, which `option` names."""
+    """Return the words after `oppa` that continue in this folder, which `option` names."""
     own, dashes, command = _cut(sys.argv[1:])
     named = any(word == option or word.startswith(f"{option}=") for word in own)
     return [*own, *([] if named else [option, str(folder)]), *dashes, *command]

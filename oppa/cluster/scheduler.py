@@ -1,7 +1,7 @@
-"""Define what the cluster controller needs of a scheduler: its queue, and starting and cancelling elastic jobs on its hosts.
+"""Define what the cluster controller requires of a scheduler: its queue, and the start and cancellation of elastic jobs.
 
 `slurm` is built in. An installed package adds a scheduler by an entry point of the group `oppa.schedulers`. The entry point names a class
-that implements `Scheduler` and is called with its options: `Class({"partition": "gpu"})`. Its attribute `options` has their names.
+that implements `Scheduler` and is called with its options: `Class({"partition": "gpu"})`. The attribute `options` has their names.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class QueuedJob:
     elastic: str = ""
     """Token of the elastic job whose hosts it holds or requests; empty for other jobs."""
     array: str = ""
-    """Id of the array that it belongs to; empty for a job of its own."""
+    """Id of the job array that it belongs to; empty without one."""
 
     @property
     def submission(self) -> str:
@@ -63,7 +63,7 @@ class QueueSnapshot:
         return next((job for job in self.jobs if job.elastic == token and job.pending), None)
 
     def others(self, known: Collection[str]) -> list[QueuedJob]:
-        """Return one job of each submission that is not in `known` and holds no elastic job's hosts."""
+        """Return one job of each submission that is not in `known`, without those that hold hosts of elastic jobs."""
         found = {job.submission: job for job in self.jobs if not job.elastic and job.submission not in known}
         return list(found.values())
 
@@ -84,11 +84,11 @@ class Scheduler(Protocol):
         ...
 
     def start(self, job: ElasticJob, hosts: int) -> Supervisor:
-        """Start the process that requests this number of hosts, and trains the job on them; `start_supervisor` does most of it."""
+        """Start the process that requests this number of hosts, and trains the job on them; `start_supervisor` helps with it."""
         ...
 
     def cancel(self, request: QueuedJob) -> None:
-        """Withdraw a pending request for hosts; do nothing if it is gone."""
+        """Withdraw a pending request for hosts; do nothing if it no longer exists."""
         ...
 
 
@@ -96,7 +96,7 @@ def make_scheduler(name: str, options: Mapping[str, OptionValue]) -> Scheduler:
     """Return the scheduler of that name.
 
     Raises:
-        InputError: no scheduler has that name, its entry point does not name a scheduler, or it does not take one of the options.
+        InputError: no scheduler has that name, its entry point does not name a scheduler, or it does not accept one of the options.
         EnvironmentLackingError: it imports a package that is not installed.
     """
     found = extensions.parts(GROUP, BUILT_IN)

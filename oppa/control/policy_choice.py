@@ -1,6 +1,6 @@
-"""Chooses the policy of a run by name; a learned one is checked on recorded runs before it may act.
+"""Chooses the policy of a run by name, and evaluates a learned policy on recorded runs before it may act.
 
-The policy that a learned one is compared with follows its name: `rl,baseline=proportional`. The default is `static`.
+A learned policy's name states its baseline policy: `rl,baseline=proportional`. The default is `static`.
 """
 
 import dataclasses
@@ -28,18 +28,18 @@ class PolicyChoice:
     """The user's choice of a policy."""
 
     text: str = ""
-    """Name of the policy with its settings, and of the policy that a learned one is compared with; empty: none."""
+    """Name of the policy with its settings, and with the baseline of a learned policy; empty: no policy."""
     weights: Path | None = None
     """File of the weights of a learned policy."""
     eval_runs: Sequence[Path] = ()
-    """Folders of the recorded runs on which a learned policy is checked."""
+    """Folders of the recorded runs that evaluate a learned policy."""
 
     def resolve(self, problem: Problem, tell: Callable[[str], None]) -> tuple[str, MakePolicy | None]:
         """Return the policy's name, with its settings, and the function that makes the policy; None without a policy.
 
         Args:
             problem: The job of the run.
-            tell: Called with the outcome of the check of a learned policy.
+            tell: Called with the result of a learned policy's evaluation.
 
         Raises:
             InputError: the policy is unknown, the weights cannot be read, or recorded runs show that a learned policy may be worse.
@@ -53,14 +53,14 @@ class PolicyChoice:
         make = policy_of(text, loaded)
         learned = text.partition(",")[0] == RL
         if self.eval_runs and not learned:
-            raise InputError(f"`--policy {text}` is not checked on recorded runs", hint="leave out --eval-run")
+            raise InputError(f"`--policy {text}` is not evaluated on recorded runs", hint="remove --eval-run")
         if learned and loaded is not None:
             tell(_require_not_worse(loaded, self.eval_runs, baseline, problem))
         return text, make
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return a learned policy's name with its settings, and the name of the policy that it is compared with."""
+    """Return a learned policy's name with its settings, and the name of its baseline policy."""
     name, *settings = text.split(",")
     if name != RL:
         return text, "static"
@@ -69,21 +69,21 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _require_not_worse(weights: Weights, eval_runs: Sequence[Path], baseline: str, problem: Problem) -> str:
-    """Return the numbers that show that a policy is not worse than the policy `baseline`; raise InputError if it may be worse."""
+    """Return the evaluation of a policy that is not worse than the policy `baseline`; raise InputError if it may be worse."""
     if not eval_runs:
-        hint = "record a run, `oppa train JOB --policy explore --weights FILE --run RUN`, and give it: `--eval-run RUN`"
+        hint = "record a run with `oppa train JOB --policy explore --weights FILE --run RUN`, then add `--eval-run RUN`"
         raise InputError("`--policy rl` needs recorded runs that show that it is not worse than the baseline policy", hint=hint)
     if needs_table(baseline) and baseline != "static":
         raise InputError(
-            f"`--policy rl,baseline={baseline}`: that policy chooses from a table, which has no local batches",
+            f"`--policy rl,baseline={baseline}`: `{baseline}` chooses from a table, which has no local batches",
             hint="use `static`",
         )
     if len({folder.resolve() for folder in eval_runs}) < len(eval_runs):
-        raise InputError("a run is named twice with `--eval-run`", hint="name each run once: a copy adds no information")
+        raise InputError("a run is named twice with `--eval-run`", hint="name each run once")
     found = verdict([_recorded(folder, weights, problem) for folder in eval_runs], weights, policy_of(baseline)(None))
     if not found.passed:
         raise InputError(
-            f"the learned policy may be worse than `{baseline}`: {found.words}", hint="train the policy longer, or use another one"
+            f"the learned policy may be worse than `{baseline}`: {found.words}", hint="train the policy longer, or use another policy"
         )
     return f"not worse than {baseline}: {found.words}"
 
@@ -94,7 +94,7 @@ def _recorded(folder: Path, weights: Weights, problem: Problem) -> list[Recorded
         who = f"`--policy {run.policy}`" if run.policy else "no policy"
         raise InputError(
             f"`{folder}` was recorded under {who}",
-            hint="record it with `--policy explore`: only random steps show the effect of other steps",
+            hint="record a run with `--policy explore`: only its random actions show the effect of other actions",
         )
     if decisive(run.problem)["model"] != decisive(problem)["model"]:
         raise InputError(f"`{folder}` is a run of another model", hint="record a run of this job")

@@ -1,4 +1,4 @@
-"""Trains a job in the folder of a run, under a policy if one is chosen, until it ends; it starts, controls and supervises the ranks."""
+"""Trains a job to its end in the folder of a run: starts, controls and supervises the ranks, under a policy if one is chosen."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ from oppa.trials.runner import Runner, load_runner
 from oppa.trials.trial_folder import Measurement
 
 TOKEN = "OPPA_CONTROL_TOKEN"
-"""Environment variable with the token of a control service that runs already."""
+"""Environment variable with the token of a running control service."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class RunCallback(RunListener):
     """Receives the events of a run; the methods of this base class do nothing."""
 
     def waiting(self) -> None:
-        """Handle the passing of time while hosts are waited for; an exception propagates."""
+        """Handle a tick during the wait for hosts; an exception propagates."""
 
     def controlled(self, url: str) -> None:
         """Handle the start of the run's own control service; `url` is its live page."""
@@ -101,9 +101,9 @@ class TrainOptions:
     make: MakePolicy | None = None
     """Function that makes the policy; None without one."""
     control: ServiceAddress | None = None
-    """A control service that already runs, if the user named one."""
-    orders: Path | None = None
-    """Folder of the table, which may also contain pipeline orders."""
+    """A running control service, if the user named one."""
+    schedules: Path | None = None
+    """Folder of the table, which may also contain pipeline schedules."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +111,13 @@ class TrainResult:
     """How the training of a run ended."""
 
     folder: Path
-    """Folder of the run, with which training continues."""
+    """Folder of the run; a further call resumes it."""
     outcome: Outcome
     lines: Sequence[Line]
     """The valid lines of the run's ledger."""
     seconds: float
     worth: Mapping[str, Any]
-    """Gain and regret of a policy's decisions; empty without a policy."""
+    """Goodput gain and regret of a policy's decisions; empty without a policy."""
     reached: bool
     """False if the ranks took steps and never reached their control service."""
     table: Table | None
@@ -158,9 +158,9 @@ def train_options(
 
     Args:
         choice: The user's choice of a policy.
-        control: A control service that already runs, if the user named one.
+        control: A running control service, if the user named one.
         table: The table from which a policy chooses.
-        tell: Called with the outcome of the check of a learned policy.
+        tell: Called with the result of a learned policy's evaluation.
         rest: Further fields of the options.
 
     Raises:
@@ -182,7 +182,7 @@ def train_options(
 
 
 def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: Callback | None) -> TrainResult:
-    """Train until the run ends or is stopped, and return how it ended.
+    """Train until the run ends or is stopped, and return the result.
 
     Raises:
         RunError: the folder holds a run of another model, or another process trains it.
@@ -194,8 +194,8 @@ def supervised(problem: Problem, options: TrainOptions, folder: Path, callback: 
         run = _run(folder, problem, options)
         if options.table:
             options.table.write(folder / PROFILED)
-        if options.orders:
-            stored_schedules.copy(options.orders, folder)
+        if options.schedules:
+            stored_schedules.copy(options.schedules, folder)
         end_orphans(run.uuid)
         with (
             _watched(RunSession(run=run, folder=folder), callback) as watcher,
@@ -251,7 +251,7 @@ def measured_for(problem: Problem, policy: Policy) -> Problem:
 
 
 class _Stoppable(RunCallback):
-    """Passes events on to a callback; Ctrl-C requests a stop at the next step boundary, or is raised before the first step."""
+    """Passes events on to a callback. Ctrl-C requests a stop at the next step boundary, and raises before the first step."""
 
     def __init__(self, callback: RunCallback, folder: Path, interruption: Interruption) -> None:
         self._callback, self._file, self._interruption, self._steps = callback, folder / STOP, interruption, 0
@@ -289,7 +289,7 @@ def _watched(session: RunSession, callback: Callback | None) -> Iterator[RunCall
 
 @dataclasses.dataclass
 class _Account:
-    """Collects the final report of a control service of the run's own."""
+    """Collects the final report of the control service that a run starts."""
 
     worth: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     reached: bool = True
@@ -299,7 +299,7 @@ class _Account:
 def _controlled(
     run: RunSpec, options: TrainOptions, backend: Backend, session: tuple[Path, RunCallback], account: _Account
 ) -> Iterator[None]:
-    """Run a control service if a policy is chosen, or use the one that is named."""
+    """Run a control service if a policy is chosen, or use the service that the user named."""
     folder, callback = session
     (folder / discovery.FILE).unlink(missing_ok=True)  # left by a supervisor that was killed
     if options.control:
@@ -328,7 +328,7 @@ def _controlled(
 
 @contextlib.contextmanager
 def _advertised(service: ServiceAddress, run: RunSpec, folder: Path, backend: Backend) -> Iterator[None]:
-    """Let the ranks find and reach a service on this machine from their hosts, inside the context."""
+    """Advertise a service on this machine to the ranks, and make it reachable from their hosts, inside the context."""
     with (
         backend.reached(service.port, grace_s=run.problem.limits.grace_s, log=folder / "tunnel.log") as port,
         discovery.advertise(
@@ -341,10 +341,10 @@ def _advertised(service: ServiceAddress, run: RunSpec, folder: Path, backend: Ba
 def _run(folder: Path, problem: Problem, options: TrainOptions) -> RunSpec:
     """Return the run in a folder, new or continued.
 
-    Run options, limits and cluster are the present ones; model and data must be the run's own.
+    Run options, limits and cluster may change between attempts; model and data may not.
 
     Raises:
-        RunError: the folder holds a run of another model, or of other data.
+        RunError: the folder holds a run of another model or other data.
     """
     if not (folder / SPEC).exists():
         begin = options.asked or options.usual or _fastest(problem, options.table)

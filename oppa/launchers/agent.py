@@ -1,14 +1,14 @@
-"""The agent: a program on each host of a multi-host job, which runs that host's part of every trial with a local launcher.
+"""Run one host's part of every trial of a multi-host job, with a local launcher. This program is called the agent.
 
-It reads commands from stdin and writes events to stdout, one short JSON object per line; srun would mix longer lines of several hosts.
-Longer data goes through the trial folder. All hosts receive the same lines, and each answers with its own number:
+It reads commands from stdin and writes events to stdout, as one short JSON object per line. Longer data goes through the trial folder,
+because srun would interleave long lines of several hosts. All hosts receive the same lines, and each answers with its own number:
 
     <- {"do": "port"}                                                            host 0: find a free port for the rendezvous
     <- {"do": "start", "launch_id": 1, "folder": ..., "master": ..., "port": ...}  start the trial in `folder`; `launch_id` counts launches
     <- {"do": "end", "launch_id": 1, "grace_s": 5}  end its remaining processes
     -> {"event": "ready", "host": 0, "name": ...}
     -> {"event": "port", "host": 0, "port": ...}
-    -> {"event": "exit", "host": 0, "launch_id": 1}  its processes on this host have ended: see `exit0.json`
+    -> {"event": "exit", "host": 0, "launch_id": 1}  its processes on this host have ended; `exit0.json` has the facts
     -> {"event": "ended", "host": 0, "launch_id": 1}  no process is left on this host
     -> {"event": "alive", "host": 0, "launch_id": 1}  at its start, then every few seconds while it runs
 
@@ -51,7 +51,7 @@ class AgentTask:
     runner: str
     """Folder of the runner."""
     runs: bool
-    """True if the runner trains runs instead of trials."""
+    """True if the runner executes training runs instead of trials."""
     study: str
     """Id of the study, which tags all processes."""
     hosts: int
@@ -72,7 +72,7 @@ class Agent:
         self._launch_id = 0
         self._folder = Path()
         self._trial: LocalTrial | None = None
-        """The present trial, until the tuner asks to end it."""
+        """The present trial, until the tuner ends it."""
         self._exited = False
         self._oom_kills = 0
         self._alive_at = 0.0
@@ -110,7 +110,7 @@ class Agent:
             self._tell_exit(Exit(failure=str(error)))
 
     def _look(self) -> None:
-        """Send `alive` events, and report the end of the trial once. The tuner then asks to end its remaining processes."""
+        """Send `alive` events, and report the end of the trial once. The tuner then sends `end` for its remaining processes."""
         if time.monotonic() > self._alive_at + ALIVE_S:
             self._alive_at = time.monotonic()
             self._tell("alive", launch_id=self._launch_id)
@@ -156,10 +156,10 @@ def main() -> None:
     runner = load_runner(Path(task.runner))
     with LocalLauncher(runner.for_runs() if task.runs else runner, study=task.study, grace_s=task.grace_s) as launcher:
         Agent(task, launcher, host).serve()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # everything that was started here is ending already
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all processes of this agent are ending already
 
 
 def _leave(*_: object) -> None:
-    """Handle the first SIGTERM: exit, which ends everything that was started here."""
+    """Handle the first SIGTERM: exit, which ends all processes of this agent."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(1)

@@ -1,4 +1,4 @@
-"""The tuner's side of `agent.py`: start the agents of all hosts under guards, send commands and receive events."""
+"""Connect the tuner to the agents (`agent.py`): start them under guards, send commands and receive events."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ class AgentClient:
         return next((how for stream in self._streams if (how := stream.ended())), "")
 
     def wait_for(self, kind: str, count: int, within_s: float, on_tick: Callable[[], None] = lambda: None, **wanted: Any) -> list[Event]:
-        """Wait for an event of this kind, with the fields `wanted`, from `count` hosts; other events stay for `events`.
+        """Wait for an event of this kind, with the fields `wanted`, from `count` hosts; `events` returns all other events.
 
         Raises:
             OSError: a command has ended, or the events do not arrive within `within_s` seconds.
@@ -71,10 +71,10 @@ class AgentClient:
             if len(found) >= count:
                 return found
             if how := self.ended():
-                raise OSError(f"{how}: {self.last_words() or 'without a word'}")
+                raise OSError(f"{how}: {self.last_words() or 'no output'}")
             if time.monotonic() > deadline:
                 missing = sorted(set(range(self._hosts)) - {event["host"] for event in found})
-                raise OSError(f"no answer from host {missing[0]} within {within_s:g} s: {self.last_words() or 'without a word'}")
+                raise OSError(f"no answer from host {missing[0]} within {within_s:g} s: {self.last_words() or 'no output'}")
             on_tick()
             time.sleep(POLL_S)
 
@@ -87,7 +87,7 @@ class AgentClient:
         return True
 
     def last_words(self) -> str:
-        """Return the end of what the agents have printed apart from events."""
+        """Return the end of the agents' output, without events."""
         return logs.last_words(self._log)
 
     def close(self) -> None:

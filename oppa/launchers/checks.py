@@ -1,4 +1,4 @@
-"""Checks for `oppa doctor`: test whether trials can run on Slurm, and on emulated hosts."""
+"""Check for `oppa doctor` whether trials can run on Slurm, and on emulated hosts."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ def checks() -> Iterator[Check]:
     """Yield a check of Slurm and one of emulated hosts."""
     yield _slurm()
     lacking = "; ".join(netlab_lacking())
-    hint = "`oppa emulate` cannot play several hosts, or not faithfully"
+    hint = "`oppa emulate` cannot emulate several hosts here, or not accurately"
     yield Check(
-        name="emulated hosts", works=not lacking, found=lacking or "this machine can play several, joined by a slow link", hint=hint
+        name="emulated hosts", works=not lacking, found=lacking or "this machine can emulate several, joined by a slow link", hint=hint
     )
 
 

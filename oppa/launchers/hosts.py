@@ -1,6 +1,6 @@
-"""Run trials on several hosts, one after the other: an agent on each host runs its part.
+"""Run one trial at a time on several hosts: an agent on each host runs its part.
 
-The hosts come from a `HostPool`: a Slurm allocation, or the emulated hosts of this machine.
+A `HostPool` provides the hosts: a Slurm allocation, or the emulated hosts of this machine.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ class HostPool(Protocol):
         ...
 
     def on_first(self, argv: list[str]) -> list[str]:
-        """Return a command that runs a small program on the first host, with our stdin and stdout, while trials run there."""
+        """Return a command that runs a small program on the first host, with our stdin and stdout, in parallel with trials."""
         ...
 
     def revoked(self) -> str:
@@ -88,7 +88,7 @@ class HostsLauncher:
         self.close()
 
     def prepare(self) -> None:
-        """Start the agents, so that their imports overlap with the next work of the tuner."""
+        """Start the agents, so that their imports overlap with the tuner's next computation."""
         self._living_agents()
 
     @contextlib.contextmanager
@@ -104,7 +104,7 @@ class HostsLauncher:
             except OSError as error:
                 self.drop_agents()
                 hosts = ", ".join(self._place.names)
-                hint = "once they can, go on with the study"
+                hint = "repair them, and run the same command again: the study keeps its trials"
                 raise EnvironmentLackingError(f"the hosts {hosts} cannot run trials: {error}", hint=hint) from None
             yield
 
@@ -123,7 +123,7 @@ class HostsLauncher:
         return trial
 
     def drop_agents(self) -> None:
-        """End the agents and all processes below them; the next trial starts new ones."""
+        """End the agents and all their descendants; the next trial starts new ones."""
         if self._agents is not None:
             agents, self._agents = self._agents, None
             agents.close()
@@ -167,7 +167,7 @@ class HostsTrial:
     def poll(self) -> Exit | None:
         """Return how its processes ended, or None while they run.
 
-        After a failure, the result has the processes that ended until the reason was known.
+        After a failure, the result has the processes that ended before the reason was found.
         """
         how = self._agents.ended()  # checked before the events, so that all events sent before the end are read
         for event in self._agents.events():
@@ -175,7 +175,7 @@ class HostsTrial:
         if how:
             return self._lost(how)
         if silent := self._silent():
-            return Exit(revoked=f"host {self._place.names[silent[0]]} says nothing any more")
+            return Exit(revoked=f"host {self._place.names[silent[0]]} no longer responds")
         over = len(self._exits) == len(self._place.addresses) or time.monotonic() > self._linger_until
         return _merged(self._exits.values()) if over else None
 

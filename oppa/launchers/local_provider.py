@@ -1,4 +1,4 @@
-"""This host as a launcher: trials run as processes of this machine."""
+"""Implement the launcher `local`: trials run as processes of this host."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ class LocalProvider:
     options = ()
 
     def require(self, request: HostRequest) -> None:
-        """Refuse several hosts, more devices than this one has, and parallel trials."""
+        """Refuse several hosts, more devices than this host has, and parallel trials."""
         require_one_trial(request)
         require_devices(request.cluster)
 
     @contextlib.contextmanager
     def open(self, request: HostRequest, tuner: WaitingTuner) -> Iterator[Backend]:
-        """Yield this host, which is never waited for."""
+        """Yield this host at once."""
         yield Backend()

@@ -35,6 +35,6 @@ def _address_of(interface: str) -> str:
 
 
 def infiniband_bytes_per_s(root: Path = Path("/")) -> float:
-    """Return the total bandwidth of this host's active InfiniBand ports (rates such as `400 Gb/sec (4X NDR)`); 0 without any."""
+    """Return the total bandwidth of this host's active InfiniBand ports (rates such as `400 Gb/sec (4X NDR)`); 0 if there are none."""
     ports = [port for port in root.glob("sys/class/infiniband/*/ports/*") if "ACTIVE" in (port / "state").read_text()]
     return sum(float((port / "rate").read_text().split()[0]) for port in ports) * 1e9 / 8

@@ -1,4 +1,4 @@
-"""Run several tuners of the same study in parallel, each with hosts of its own. The study's leases keep their trials apart."""
+"""Run several tuners of the same study in parallel, each with hosts of its own. The study's leases give each trial to one tuner."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from oppa.trials.guarded_process import GuardedProcess
 
 @contextlib.contextmanager
 def parallel_tuners(engine: Backend, command: Sequence[str], folder: Path, *, grace_s: float) -> Iterator[None]:
-    """Run as many tuners as the engine has hosts for, this one included, until the context ends.
+    """Run as many tuners as the hosts of the backend allow, this one included, until the context ends.
 
     Args:
         command: The arguments of `oppa` that resume the study.

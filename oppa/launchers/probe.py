@@ -1,4 +1,4 @@
-"""Measure the hosts of an allocation: the resources of each, and the link between the first two. A program on each host measures."""
+"""Measure the resources of each host of an allocation, and the link between the first two, by a program on each host."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ CHUNK = bytes(1 << 20)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Hosts of equal resources: the minimum over all hosts counts."""
+    """Resources of the hosts of an allocation: the minimum over all hosts, and the link between two."""
 
     hosts: int
     machine: Machine
@@ -41,7 +41,7 @@ def probe(job: str) -> Probe:
     """Measure all hosts of the Slurm job that this process runs in.
 
     Raises:
-        EnvironmentLackingError: Slurm does not answer, or a host does not.
+        EnvironmentLackingError: Slurm or a host does not answer.
     """
     allocated = slurm.nodes(job)
     hosts = len(allocated)
@@ -57,8 +57,8 @@ def probe(job: str) -> Probe:
                 agents.tell(address=allocated[0].address, port=port)
                 link = agents.wait_for("link", 1, PATIENCE_S)[0] if hosts > 1 else None
             except OSError as error:
-                hint = "write the job file by hand, or look at the hosts with `srun hostname`"
-                raise EnvironmentLackingError(f"the hosts of Slurm's job {job} cannot be surveyed: {error}", hint=hint) from None
+                hint = "write the job file by hand, or test the hosts with `srun hostname`"
+                raise EnvironmentLackingError(f"the hosts of Slurm's job {job} cannot be measured: {error}", hint=hint) from None
     cpus = min(node.cpus for node in allocated)
     return Probe(
         hosts=hosts,
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def measure(address: str, port: int) -> Link:
-    """Measure the link to a host: the one-way latency is half the median round trip, the bandwidth that of a stream of two seconds."""
+    """Measure the link to a host: one-way latency as half the median round trip, and bandwidth of a stream of two seconds."""
     with socket.create_connection((address, port)) as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         round_trip_s = statistics.median(_pings(line))

@@ -1,7 +1,7 @@
-"""Define what a launcher provides: hosts on which this tuner and others beside it run trials.
+"""Define what a launcher provides: hosts on which this tuner and parallel ones run trials.
 
-`local`, `slurm` and `netlab` are built in. An installed package adds a launcher by an entry point of the group `oppa.launchers`, which
-names a class without arguments that implements `HostProvider`.
+`local`, `slurm` and `netlab` are built in. An installed package adds a launcher by an entry point of the group `oppa.launchers`. The entry
+point names a class that implements `HostProvider` and is called without arguments.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ class HostRequest:
 
     cluster: Cluster
     options: Mapping[str, OptionValue] = dataclasses.field(default_factory=dict)
-    """Options of the launcher, all of which it takes."""
+    """Options of the launcher, which have been checked."""
     parallel: int | None = None
-    """Number of parallel trials; None for as many as there are hosts for."""
+    """Number of parallel trials; None for as many as the hosts allow."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class WaitingTuner:
     grace_s: float
     """Seconds between the request to end a process and its kill."""
     on_tick: Callable[[], None]
-    """Called while hosts are waited for; its exceptions are passed on."""
+    """Called while the tuner waits for hosts; its exceptions propagate."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Backend:
         """Forward a port of the first host's loopback to `port` of this machine, and yield its number.
 
         Args:
-            log: File for errors of the far end.
+            log: File for errors of the remote end.
 
         Raises:
             EnvironmentLackingError: the host does not answer.
@@ -93,7 +93,7 @@ class Backend:
                 there = stack.enter_context(dug)
             except OSError as error:
                 message = f"host {place.names[0]} cannot reach this one: {error}"
-                raise EnvironmentLackingError(message, hint=f"`{log}` may say why") from None
+                raise EnvironmentLackingError(message, hint=f"read `{log}` for the reason") from None
             yield there
 
 
@@ -102,7 +102,7 @@ class HostProvider(Protocol):
 
     @property
     def options(self) -> Collection[str]:
-        """Return the names of the options that it takes, as [launcher.options] spells them."""
+        """Return the names of the options that it accepts, as [launcher.options] spells them."""
         ...
 
     def require(self, request: HostRequest) -> None:
@@ -115,16 +115,16 @@ class HostProvider(Protocol):
         ...
 
     def open(self, request: HostRequest, tuner: WaitingTuner) -> AbstractContextManager[Backend]:
-        """Hold the hosts, and release them when the context ends; wait until they are granted.
+        """Wait until the hosts are granted, hold them, and release them when the context ends.
 
         Raises:
-            EnvironmentLackingError: the hosts are gone, or can never be granted.
+            EnvironmentLackingError: the hosts were lost, or can never be granted.
         """
         ...
 
 
 def launcher_names() -> list[str]:
-    """Return the names of all launchers, built in and installed."""
+    """Return the names of all launchers, built-in and installed."""
     return sorted(extensions.parts(GROUP, BUILT_IN))
 
 
@@ -149,5 +149,5 @@ def make_provider(name: str) -> HostProvider:
 def require_one_trial(request: HostRequest) -> None:
     """Raise InputError if parallel trials are requested from a launcher whose trials share a machine."""
     if (request.parallel or 1) > 1:
-        hint = "leave it out: trials that share a machine measure each other"
+        hint = "remove it: trials that share a machine disturb each other's measurements"
         raise InputError(f"`parallel = {request.parallel}` in [launcher] needs hosts of Slurm", hint=hint)

@@ -1,4 +1,4 @@
-"""Resolve where trials run: on this host, in a Slurm allocation, in one that oppa requests, or on the hosts of another launcher."""
+"""Resolve where trials run: on this host, in a Slurm allocation, in a Slurm job that oppa requests, or on another launcher's hosts."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -21,18 +21,18 @@ class LaunchRequest:
 
     launcher: str = AUTO
     parallel: int | None = None
-    """Number of parallel trials; None for as many as there are hosts for."""
+    """Number of parallel trials; None for as many as the hosts allow."""
     options: Mapping[str, OptionValue] = dataclasses.field(default_factory=dict)
     """Options of the launcher."""
 
     @classmethod
     def of(cls, choice: LauncherChoice, *, launcher: str = AUTO, parallel: int | None = None) -> Self:
-        """Return the request of a job file.
+        """Return the request that a job file makes.
 
         Args:
             choice: The job file's [launcher].
-            launcher: Launcher that replaces the job file's, whose options then do not apply; `auto` keeps it.
-            parallel: Number of parallel trials that replaces the job file's.
+            launcher: Replaces the job file's launcher, whose options then do not apply; `auto` keeps it.
+            parallel: Replaces the job file's number of parallel trials.
         """
         other = launcher != AUTO and choice.name not in (AUTO, launcher)
         options = {} if other else choice.options
@@ -43,7 +43,7 @@ class LaunchRequest:
         """Return the request with a definite launcher. A request that can never be granted is refused at once.
 
         Raises:
-            InputError: the launcher is unknown, or does not take one of the options.
+            InputError: the launcher is unknown, or does not accept one of the options.
             EnvironmentLackingError: the environment lacks something that the job needs.
         """
         settled = dataclasses.replace(self, launcher=_usual(cluster) if self.launcher == AUTO else self.launcher)
@@ -53,7 +53,7 @@ class LaunchRequest:
         return settled
 
     def hosts(self, cluster: Cluster) -> HostRequest:
-        """Return the request as the launcher gets it."""
+        """Return the request in the form that launchers receive."""
         return HostRequest(cluster=cluster, options=self.options, parallel=self.parallel)
 
 
@@ -65,22 +65,22 @@ def open_backend(
     Args:
         folder: Folder of the study, on a file system that all hosts share.
         name: Name of the job, for messages.
-        on_tick: Called while hosts are waited for; its exceptions are passed on.
+        on_tick: Called while the tuner waits for hosts; its exceptions propagate.
 
     Raises:
-        EnvironmentLackingError: the hosts are gone, or can never be granted.
+        EnvironmentLackingError: the hosts were lost, or can never be granted.
     """
     tuner = WaitingTuner(folder=folder, name=name, grace_s=grace_s, on_tick=on_tick)
     return make_provider(request.launcher).open(request.hosts(cluster), tuner)
 
 
 def _usual(cluster: Cluster) -> str:
-    """Return the launcher for `auto`: emulated hosts, a Slurm allocation, or this host, whichever this process was started with."""
+    """Return the launcher for `auto`: the emulated hosts or the Slurm allocation that this process runs in, else this host."""
     if read_netlab():
         return NETLAB
     if slurm.own_job():
         return SLURM
     if cluster.hosts > 1:
-        hint = f"start it inside an allocation (`salloc --nodes={cluster.hosts}`), or let oppa ask for one: `--launcher slurm`"
-        raise EnvironmentLackingError(f"this job has {cluster.hosts} hosts, and only this one is at hand", hint=hint)
+        hint = f"start it inside an allocation (`salloc --nodes={cluster.hosts}`), or let oppa request one: `--launcher slurm`"
+        raise EnvironmentLackingError(f"this job needs {cluster.hosts} hosts, and only this one is available", hint=hint)
     return LOCAL

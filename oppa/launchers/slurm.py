@@ -1,4 +1,4 @@
-"""Slurm allocations as host pools. State comes from `scontrol`, which needs no accounting."""
+"""Use Slurm allocations as host pools. State comes from `scontrol`, which needs no accounting."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ from oppa.trials.trial_folder import TrialSpec
 STEP_PATIENCE_S = 30
 """Seconds that a step waits for resources of another step before Slurm refuses it."""
 POLL_S = 2.0
-"""Seconds between two queries of a job that is waited for."""
+"""Seconds between two queries of a job while the tuner waits for it."""
 ANSWER_S = 120
 """Seconds in which a Slurm command must answer."""
 GONE_S = 1.5
@@ -65,7 +65,7 @@ ENDED = {
 }
 """Final states of a job."""
 FORGOTTEN, SILENT = "FORGOTTEN", "SILENT"
-"""States that oppa adds: Slurm does not know the job any more, and Slurm does not answer."""
+"""States that oppa adds: Slurm has removed the record of the job, and Slurm does not answer."""
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def nodes(job: str) -> tuple[SlurmNode, ...]:
     """Return the hosts of a running job's allocation, in Slurm's order.
 
     Raises:
-        EnvironmentLackingError: Slurm does not answer, or does not know the job.
+        EnvironmentLackingError: Slurm does not answer, or has no such job.
     """
     detailed = ask("scontrol", "show", "job", "--details", "--oneliner", job)
     shares = {
@@ -139,16 +139,16 @@ def require_fitting(cluster: Cluster, allocated: tuple[SlurmNode, ...], job: str
     if cluster.hosts > len(allocated):
         message = f"this job needs {cluster.hosts} hosts; Slurm's job {job} has {len(allocated)}"
         raise EnvironmentLackingError(
-            message, hint=f"ask for more (`--nodes={cluster.hosts}`), or set `hosts = {len(allocated)}` in [cluster]"
+            message, hint=f"request more (`--nodes={cluster.hosts}`), or set `hosts = {len(allocated)}` in [cluster]"
         )
     if room(cluster, allocated) == 0:
         kind, has = "CUDA devices" if cluster.on_cuda else "CPUs", min(_has(node, cluster) for node in allocated)
         message = f"this job needs {_needs(cluster)} {kind} on each host; Slurm's job {job} has {has}"
-        raise EnvironmentLackingError(message, hint="ask for more (`--gpus-per-node`, `--cpus-per-task`), or change [cluster]")
+        raise EnvironmentLackingError(message, hint="request more (`--gpus-per-node`, `--cpus-per-task`), or change [cluster]")
 
 
 def room(cluster: Cluster, allocated: tuple[SlurmNode, ...]) -> int:
-    """Return how many trials fit side by side on the smallest host, by its GPUs or its CPUs."""
+    """Return the number of parallel trials that fit on the smallest host, by its GPUs or its CPUs."""
     return min(_has(node, cluster) // _needs(cluster) for node in allocated)
 
 
@@ -162,7 +162,7 @@ def _has(node: SlurmNode, cluster: Cluster) -> int:
 
 
 class SlurmHosts:
-    """Hosts of an allocation as a host pool: those of one of `slots` parallel tuners. If there are too few hosts, tuners share them."""
+    """A host pool: the hosts of an allocation for one of `slots` parallel tuners. Tuners share hosts if there are too few."""
 
     def __init__(self, job: str, cluster: Cluster, allocated: tuple[SlurmNode, ...], *, slot: int = 0, slots: int = 1) -> None:
         self._job, self._cluster, self._slot, self._slots = job, cluster, slot, slots
@@ -193,7 +193,7 @@ class SlurmHosts:
         yield
 
     def commands(self, task: AgentTask) -> list[list[str]]:
-        """Return an srun command that starts an agent on each host, with the hosts that the job has now; a requeue may change them."""
+        """Return an srun command that starts an agent on each present host of the job; a requeue may change the hosts."""
         self._take(nodes(self._job))
         count, first = len(self.nodes), self.nodes[0]
         cuda = self._cluster.on_cuda
@@ -209,7 +209,7 @@ class SlurmHosts:
         return [[*_SRUN, *words, *task.argv]]
 
     def on_first(self, argv: list[str]) -> list[str]:
-        """Return a command for a separate step on the first host, which takes no resources from other steps."""
+        """Return a command for a separate step on the first host that takes no resources from other steps."""
         self._take(nodes(self._job))
         words = [
             *(f"--jobid={self._job}", f"--job-name={self._step}", f"--nodelist={self.nodes[0].name}", "--nodes=1", "--ntasks=1"),
@@ -218,14 +218,14 @@ class SlurmHosts:
         return [*_SRUN, *words, *argv]
 
     def revoked(self) -> str:
-        """Return why the hosts were withdrawn: the job was preempted, requeued, cancelled, or ran out of time; empty while it runs."""
+        """Return why the hosts were withdrawn: the job was preempted, requeued, cancelled, or timed out; empty while it runs."""
         deadline = time.monotonic() + GONE_S
         while (now := state(self._job)).name == "COMPLETING" and time.monotonic() < deadline:  # the final state follows soon
             time.sleep(0.2)
         return "" if now.name in ("RUNNING", SILENT) else f"Slurm's job {self._job} is {now}"
 
     def kill(self) -> None:
-        """Cancel our step, in case it has outlived its srun. Do not wait long for a step that Slurm cannot end, such as on a dead node."""
+        """Cancel our step, in case it has outlived its srun. Waiting is short, as Slurm cannot end a step on a dead node."""
         for step in self._steps():
             ask("scancel", step, lenient=True)
         deadline = time.monotonic() + GONE_S
@@ -255,9 +255,11 @@ def wait_until_running(job: str, on_tick: Callable[[], None]) -> None:
     told, since = SlurmState(name=""), time.monotonic()
     while (now := state(job)).name != "RUNNING":
         if now.has_ended:
-            raise EnvironmentLackingError(f"Slurm's job {job} is over: {now}", hint="what is known so far is kept in the study")
+            raise EnvironmentLackingError(
+                f"Slurm's job {job} has ended: {now}", hint="run the same command again: the study keeps its trials"
+            )
         if now.name == "PENDING" and now.reason in HOPELESS and now == told and time.monotonic() > since + HOPELESS_S:
-            raise EnvironmentLackingError(f"Slurm's job {job} waits for ever: {now.reason}", hint="ask for what the partition has")
+            raise EnvironmentLackingError(f"Slurm's job {job} can never start: {now.reason}", hint="request what the partition has")
         if now != told:
             _log.warning("waiting for Slurm's job %s: %s", job, now)
             told, since = now, time.monotonic()
@@ -272,22 +274,24 @@ def ask(*argv: str, lenient: bool = False) -> str:
     """
     if shutil.which(argv[0]) is None:
         raise EnvironmentLackingError(
-            f"`{argv[0]}` is not installed", hint="run this where Slurm's commands are, or with `--launcher local`"
+            f"`{argv[0]}` is not installed", hint="run oppa on a host with Slurm's commands, or with `--launcher local`"
         )
     try:  # names and comments of other users may be in any encoding
         answer = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False)
     except subprocess.TimeoutExpired:
         if lenient:
             return ""
-        raise EnvironmentLackingError(f"`{argv[0]}` has not answered in {ANSWER_S} s", hint=f"try `{shlex.join(argv)}`") from None
+        raise EnvironmentLackingError(
+            f"`{argv[0]}` has not answered in {ANSWER_S} s", hint=f"run `{shlex.join(argv)}` to see the error"
+        ) from None
     if answer.returncode and not lenient:
         words = reason(answer)
-        raise EnvironmentLackingError(f"`{argv[0]}` failed: {words}", hint=f"try `{shlex.join(argv)}`")
+        raise EnvironmentLackingError(f"`{argv[0]}` failed: {words}", hint=f"run `{shlex.join(argv)}` to see the error")
     return answer.stdout if not answer.returncode else ""
 
 
 def reason(answer: subprocess.CompletedProcess[str]) -> str:
-    """Return why a command failed: its first line that reads like an error, else its last line."""
+    """Return why a command failed: its first line that contains a word such as `error`, else its last line."""
     lines = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
     return next((line for line in lines if re.search("error|fatal|fail|unrecognized|invalid", line, re.IGNORECASE)), lines[-1])
 

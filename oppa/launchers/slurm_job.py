@@ -1,4 +1,4 @@
-"""Request hosts from Slurm: a batch job that only holds them, for as long as this tuner is alive."""
+"""Request hosts from Slurm with a batch job that only holds them while this tuner is alive."""
 
 import contextlib
 import math
@@ -13,20 +13,20 @@ from oppa.problem.cluster import Cluster
 from oppa.trials.guarded_process import GuardedProcess
 
 ALIVE_S = 10
-"""Seconds between two touches of the sign-of-life file."""
+"""Seconds between two touches of the heartbeat file."""
 GONE_S = 90
-"""Age of the sign-of-life file, in seconds, after which the job ends; a network file system may show a touch a minute late."""
+"""Age of the heartbeat file, in seconds, after which the job ends; a network file system may show a touch a minute late."""
 
 _HOLD = """\
 #!/bin/sh
-# Holds hosts for `oppa tune` while that shows signs of life; its trials are steps of this job.
+# Holds hosts while `oppa tune` touches its heartbeat file; the trials are steps of this job.
 while [ $(($(date +%s) - $(stat -c %Y {sign}))) -lt {gone} ]; do sleep 5; done
 """
 _SHOW = "import sys, time, pathlib\nwhile True:\n    pathlib.Path(sys.argv[1]).touch()\n    time.sleep({alive})"
 
 
 def require_feasible(cluster: Cluster, options: Sequence[str], *, slots: int) -> None:
-    """Refuse a request that Slurm would never grant, before anything waits for it; raises EnvironmentLackingError with Slurm's reason."""
+    """Refuse a request that Slurm would never grant, before the tuner waits for it; raises EnvironmentLackingError with Slurm's reason."""
     slurm.ask("sbatch", "--test-only", *_words(cluster, options, slots=slots), "--wrap=true")
 
 
@@ -46,7 +46,7 @@ def slurm_job(
     sign, log = folder / "slurm.alive", folder / "slurm.log"
     sign.touch()
     show = [sys.executable, "-I", "-S", "-c", _SHOW.format(alive=ALIVE_S), str(sign)]
-    guard = GuardedProcess("the sign of life", show, environment={}, grace_s=grace_s, log=log)
+    guard = GuardedProcess("the heartbeat", show, environment={}, grace_s=grace_s, log=log)
     job = ""
     try:
         words = [*_words(cluster, options, slots=slots), f"--job-name=oppa-{name}", f"--output={log}", "--open-mode=append", "--requeue"]
@@ -70,5 +70,7 @@ def _words(cluster: Cluster, options: Sequence[str], *, slots: int) -> list[str]
 def _submit(words: Sequence[str], script: str) -> str:
     answer = subprocess.run(["sbatch", "--parsable", *words], input=script, capture_output=True, text=True, check=False)
     if answer.returncode:
-        raise EnvironmentLackingError(f"Slurm refuses the job: {slurm.reason(answer)}", hint=f"`sbatch {' '.join(words)}` was asked for")
+        raise EnvironmentLackingError(
+            f"Slurm refuses the job: {slurm.reason(answer)}", hint=f"oppa ran `sbatch {' '.join(words)}`; change [launcher.options]"
+        )
     return answer.stdout.strip().partition(";")[0]

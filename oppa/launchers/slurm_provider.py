@@ -1,4 +1,4 @@
-"""Slurm as a launcher: the hosts of the allocation that oppa runs in, or of a job that oppa requests with sbatch."""
+"""Implement the launcher `slurm`: the hosts of the allocation that oppa runs in, or of a job that oppa requests with sbatch."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ class SlurmProvider:
     options = OPTIONS
 
     def require(self, request: HostRequest) -> None:
-        """Refuse what the allocation lacks, or what Slurm would never grant."""
+        """Refuse a request that exceeds the allocation, or that Slurm would never grant."""
         if job := slurm.own_job():
             slurm.require_fitting(request.cluster, slurm.nodes(job), job)
         else:
@@ -52,7 +52,7 @@ class SlurmProvider:
 
 
 def sbatch_words(options: Mapping[str, OptionValue]) -> list[str]:
-    """Return options as sbatch takes them: `--partition=gpu`; a bare `--exclusive` for true, and nothing for false."""
+    """Return options in the form of sbatch: `--partition=gpu`; a bare `--exclusive` for true, and nothing for false."""
     return [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value is not False]
 
 
@@ -64,7 +64,7 @@ def _within(job: str, cluster: Cluster, parallel: int | None) -> Backend:
     room = groups * slurm.room(cluster, allocated)
     if tuners > room:
         raise EnvironmentLackingError(
-            f"`parallel = {tuners}`: Slurm's job {job} has room for {room}", hint=f"set {room} or less in [launcher]"
+            f"`parallel = {tuners}`: Slurm's job {job} has hosts for {room}", hint=f"set {room} or less in [launcher]"
         )
     place = slurm.SlurmHosts(job, cluster, allocated, slot=int(os.environ.get(SLOT, "0")), slots=tuners)
     return Backend(place=place, tuners=tuners, environment={"SLURM_JOB_ID": job})

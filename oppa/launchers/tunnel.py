@@ -1,8 +1,8 @@
-"""Forward a port on the loopback of a job's first host to one on the loopback of this host, through the pipes of `srun` or `nsenter`.
+"""Forward a loopback port of a job's first host to a loopback port of this host, through the pipes of `srun` or `nsenter`.
 
-A program on that host, the far end, listens on its loopback. It sends what it receives there to its stdout, and answers come from its
-stdin; so no port is open to a network. Both ends exchange frames: number of a connection, length, and that many bytes. Length 0 means
-that the connection has ended. The first frame has the far end's port.
+A program on that host, the remote end, listens on its loopback. It writes received data to its stdout, and reads answers from its stdin.
+So no port is open to a network. Both ends exchange frames: number of a connection, length, and data of that length. Length 0 means that
+the connection has ended. The first frame has the remote end's port.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from oppa.trials import processes
 from oppa.trials.guarded_process import GuardedProcess
 
 READY_S = 60.0
-"""Seconds in which the far end must answer; a Slurm step may have to wait."""
+"""Seconds in which the remote end must answer; a Slurm step may have to wait."""
 AGAIN_S = 2.0
-"""Seconds between the end of a far end and the start of the next."""
+"""Seconds between the end of a remote end and the start of the next."""
 _FRAME = struct.Struct("!II")
 _PORT = 0
 """Connection number of the frame that contains the port; connections are numbered from 1."""
@@ -35,12 +35,12 @@ _log = logging.getLogger(__name__)
 
 
 def argv(port: int) -> list[str]:
-    """Return the command line of the far end, which listens on `port` if that is free there."""
+    """Return the command line of the remote end, which listens on `port` if that is free there."""
     return [sys.executable, "-P", "-c", processes.program("oppa.launchers.tunnel"), str(port)]
 
 
 class _End:
-    """One end of the tunnel. A thread per connection reads from it, so that reads do not wait for one another.
+    """One end of the tunnel. A thread per connection reads from it, so that one read does not delay another.
 
     Args:
         opened: Opens the local side of a connection that begins on the other side; None if none begins there.
@@ -128,14 +128,14 @@ class _End:
 
 @contextlib.contextmanager
 def tunnel(command: Callable[[int], list[str]], port: int, *, environment: Mapping[str, str], grace_s: float, log: Path) -> Iterator[int]:
-    """Forward a port on the far host's loopback to `port` on this host, and yield its number. A far end that ends is replaced.
+    """Forward a port on the remote host's loopback to `port` on this host, and yield its number. A remote end that ends is replaced.
 
     Args:
-        command: Returns the command that starts the far end, given the port on which it should listen if that is free.
-        log: File for what the far end prints.
+        command: Returns the command that starts the remote end, given the port on which it should listen if that is free.
+        log: File for the output of the remote end.
 
     Raises:
-        OSError: the far end does not answer.
+        OSError: the remote end does not answer.
     """
     near = _Near(command, port, environment=environment, grace_s=grace_s, log=log)
     thread = threading.Thread(target=near.run, name="tunnel", daemon=True)
@@ -150,7 +150,7 @@ def tunnel(command: Callable[[int], list[str]], port: int, *, environment: Mappi
 
 
 class _Near:
-    """This host's end of the tunnel, in a thread of its own."""
+    """The local end of the tunnel, in a thread of its own."""
 
     def __init__(
         self, command: Callable[[int], list[str]], target: int, *, environment: Mapping[str, str], grace_s: float, log: Path
@@ -163,30 +163,30 @@ class _Near:
         self.failure = ""
 
     def run(self) -> None:
-        """Start the far end again whenever it ends, until `stop`."""
+        """Start the remote end again whenever it ends, until `stop`."""
         while not self._stopped.is_set():
             try:
                 self.failure = self._carry_once(self._command(self.port or self._target)) or self.failure
             except (EnvironmentLackingError, OSError) as error:  # for example if Slurm does not answer
                 self.failure = str(error)
             self.ready.set()
-            _log.info("the far end of a tunnel has gone: %s", self.failure)
+            _log.info("the remote end of a tunnel has ended: %s", self.failure)
             self._stopped.wait(AGAIN_S)
 
     def stop(self) -> None:
-        """End the far end, which also ends the thread that reads from it."""
+        """End the remote end, which also ends the thread that reads from it."""
         with self._lock:
             self._stopped.set()
             if self._guard is not None:
                 self._guard.close()
 
     def _carry_once(self, command: list[str]) -> str:
-        """Run the far end once; return how it ended."""
+        """Run the remote end once; return how it ended."""
         with self._lock:
             if self._stopped.is_set():
                 return ""
             self._guard, ours_in, ours_out = GuardedProcess.with_pipes(
-                "the far end of a tunnel", command, environment=self._environment, grace_s=self._grace_s, log=self._log_file
+                "the remote end of a tunnel", command, environment=self._environment, grace_s=self._grace_s, log=self._log_file
             )
         try:
             with os.fdopen(ours_out, "rb") as hearing, os.fdopen(ours_in, "wb", buffering=0) as speaking:
@@ -202,7 +202,7 @@ class _Near:
 
 
 def main() -> None:
-    """Run the far end: listen, and carry data until stdin closes."""
+    """Run the remote end: listen, and carry data until stdin closes."""
     with _listener(int(sys.argv[1])) as listener, os.fdopen(1, "wb", buffering=0) as out:
         end = _End(sys.stdin.buffer, out)
         end.listen(listener)

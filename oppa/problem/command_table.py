@@ -37,14 +37,14 @@ class StepsTable(DeclaredTable):
             named: Placeholders of the command.
 
         Raises:
-            JobError: `format` and `pattern` are both given or both missing, the format is unknown, or nothing states the batches per step.
+            JobError: not exactly one of `format` and `pattern` is given, the format is unknown, or the batches per step are missing.
         """
         if (self.format is None) == (self.pattern is None):
             raise JobError(
                 "`[command.steps]` needs either `format` or `pattern`", hint=f"use one of the known formats: {', '.join(formats())}"
             )
         if self.format is not None and self.format not in formats():
-            raise JobError(f'`[command.steps]`: `format = "{self.format}"` is not known', hint=nearest(self.format, formats()))
+            raise JobError(f'`[command.steps]`: `format = "{self.format}"` is unknown', hint=nearest(self.format, formats()))
         known = formats().get(self.format or "", {})
         given = {"out_of_memory": self.out_of_memory} if self.out_of_memory else {}
         batches = str(self.batches_per_step or "1")
@@ -107,7 +107,7 @@ def _argument(parameter: str, words: list[str] | dict[str, list[str]]) -> Argume
 
 
 _WRITERS = {".json": None, ".yaml": None, ".yml": None, ".toml": "tomlkit"}
-"""Suffixes of configuration files, with the extra package that is needed to rewrite one (runners/command/rewriting.py)."""
+"""Suffixes of configuration files, and the extra package that rewrites them (runners/command/rewriting.py)."""
 
 
 def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:

@@ -1,4 +1,4 @@
-"""Changes keys of a file of tables before it is validated: `section.key=value`, as `--set` takes them."""
+"""Changes the keys of a TOML file before validation: `section.key=value`, as `--set` takes them."""
 
 import copy
 import tomllib
@@ -10,13 +10,13 @@ from oppa.problem.declaration import DeclaredTable, validate
 
 T = TypeVar("T", bound=DeclaredTable)
 KINDS = (str, int, float, list, dict)
-"""Types of values that keys of oppa's files have; TOML's dates are read as texts."""
+"""Types of the values in oppa's files; a date of TOML is read as text."""
 
 
 def parse_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Return the tables that settings make up, such as `limits.trials=20`; a later one wins.
+    """Return the tables that settings such as `limits.trials=20` define; a later setting wins.
 
-    A value is read as TOML if it is TOML, else as a text: `name=job`, `space.parameters.dp=[1, 2]`, `limits.wall_time=10 min`.
+    A value is read as TOML if it is valid TOML, else as text: `name=job`, `space.parameters.dp=[1, 2]`, `limits.wall_time=10 min`.
 
     Raises:
         InputError: a setting is not of the form `section.key=value`.
@@ -25,7 +25,7 @@ def parse_settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def with_settings(tables: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Return the tables with keys changed or added; the given ones stay as they are.
+    """Return a copy of the tables with keys changed or added.
 
     Raises:
         InputError: a setting is not of the form `section.key=value`, or leads through a key that is not a table.
@@ -44,11 +44,11 @@ def with_settings(tables: Mapping[str, Any], words: Sequence[str]) -> dict[str, 
 
 
 def validate_with(kind: type[T], tables: Mapping[str, Any], words: Sequence[str], *, error: type[InputError]) -> T:
-    """Return the tables with these settings as a validated record.
+    """Validate the tables with these settings, and return the record.
 
     Raises:
         InputError: a setting is not of the form `section.key=value`.
-        error: the record is wrong; if a setting made it so, the message names it.
+        error: the record is wrong; the message names the setting that is wrong, if any.
     """
     try:
         return validate(kind, with_settings(tables, words), error=error)
@@ -63,7 +63,7 @@ def validate_with(kind: type[T], tables: Mapping[str, Any], words: Sequence[str]
 
 
 def _message(kind: type[T], tables: Mapping[str, Any], words: Sequence[str], error: type[InputError]) -> str:
-    """Return the error's message of a record with these settings; empty if it is valid."""
+    """Return the error message of a record with these settings; empty if the record is valid."""
     try:
         validate(kind, with_settings(tables, words), error=error)
     except error as found:

@@ -1,4 +1,4 @@
-"""Changes a stored problem: the keys of a job file that do not decide the results of its study."""
+"""Changes the keys of a stored problem that do not affect the results of its study."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from oppa.problem.problem import Problem
 from oppa.problem.settings import parse_settings, validate_with
 
 SPELLED = {"warmup": "warmup_samples", "checkpoint_every": "checkpoint_s"}
-"""Fields of records whose names differ from their keys by more than a unit."""
+"""Fields of records, by their key, if the names differ by more than a unit."""
 
 
 class _SeedTable(DeclaredTable):
@@ -36,19 +36,19 @@ def with_changes(problem: Problem, words: Sequence[str]) -> Problem:
     """Return the problem with changed keys, such as `train.samples=6400`.
 
     Raises:
-        InputError: a key decides the results, is unknown, or its value is wrong.
+        InputError: a key affects the results, is unknown, or has a wrong value.
     """
     given = parse_settings(words)
     for name in given:
         if name not in ChangesTable.model_fields:
-            hint = f"change the job file and begin a new study, or change one of {', '.join(ChangesTable.model_fields)}"
+            hint = f"change the job file and begin a new study; a study may change {', '.join(ChangesTable.model_fields)}"
             raise InputError(f"`[{name}]` of a study cannot change", hint=hint)
     tables = validate_with(ChangesTable, {}, words, error=InputError)
     new = tables.train.record(problem.training.optimizer)
     run_options = _changed(problem.run_options, new, given.get("train", {}))
     if run_options.samples is not None and run_options.samples < run_options.warmup_samples:
         message = f"`samples = {run_options.samples}` is less than the warm-up of {run_options.warmup_samples} samples"
-        raise InputError(message, hint="train longer, or set a shorter `train.warmup`")
+        raise InputError(message, hint="train on more samples, or set a shorter `train.warmup`")
     return dataclasses.replace(
         problem,
         limits=_changed(problem.limits, tables.limits.record(), given.get("limits", {})),
@@ -65,7 +65,7 @@ def _implied(designer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _changed(present: Any, new: Any, given: Mapping[str, Any]) -> Any:
-    """Return the present record with the fields of the given keys as the new one has them."""
+    """Return the present record with the given keys' fields from the new record."""
     fields = {field.name for field in dataclasses.fields(present)}
     names = [next(name for name in (key, f"{key}_s", SPELLED.get(key, "")) if name in fields) for key in given]
     return dataclasses.replace(present, **{name: getattr(new, name) for name in names})

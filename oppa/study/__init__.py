@@ -1,4 +1,4 @@
-"""Stores a problem and its trials in one folder. Nothing that was acknowledged is ever lost."""
+"""Store a problem and its trials in one folder. Each result is on disk before the study acknowledges it."""
 
 from oppa.study.folder import Study
 from oppa.study.records import Lease, Prediction, Trial

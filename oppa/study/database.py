@@ -1,7 +1,7 @@
-"""Manages the SQLite file of a study: its creation at once or not at all, and how it is opened and migrated.
+"""Create the SQLite file of a study atomically, open it, and migrate it.
 
 Every commit is on disk before it returns (WAL, synchronous=FULL). A network file system breaks WAL's shared memory. There the file is
-opened without WAL, and by one host alone. This is the host that made it, until another host finds that no tuner works on it any more.
+opened without WAL, and by one host only. This is the host that created it, until another host finds that no tuner uses it.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs
 
 
 def create(folder: Path, meta: dict[str, str]) -> None:
-    """Create the study's file, whole or not at all. If another process was faster, its file stays."""
+    """Create the study's file atomically. If another process was faster, its file stays."""
     if (folder / FILE).exists():
         return
     with disk_errors(folder):
@@ -42,12 +42,12 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
     """Open the study's file, check it, and migrate it if an earlier version of oppa made it.
 
     Raises:
-        StudyError: the file is missing, truncated, no study, of a later version, or in use: by an older oppa, or by another host on a
-            network file system.
+        StudyError: the file is missing, damaged, not a study, or of a later version.
+        StudyError: an older oppa uses the study, or another host on a network file system.
     """
     path = folder / FILE
     if not path.is_file():
-        raise StudyError(f"`{folder}` holds no study", hint="`oppa tune JOB --study FOLDER` makes one")
+        raise StudyError(f"`{folder}` is not a study folder", hint="create one with `oppa tune JOB --study FOLDER`")
     kind = file_system(folder, mounts)
     network = kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
     with disk_errors(folder):
@@ -69,12 +69,12 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
 
 
 def _take_over(connection: sqlite3.Connection, folder: Path, *, owner: str, host: str) -> None:
-    """Make this host the owner of the study, as after a requeue; raises StudyError if a tuner of its owner still holds a trial."""
+    """Make this host the owner of the study, for example after a requeue; raises StudyError if a tuner of its owner holds a trial."""
     with transaction(connection):
         if connection.execute("SELECT 1 FROM trials WHERE outcome IS NULL AND lease_until > ?", (time.time(),)).fetchone():
             raise StudyError(
-                f"`{folder}` lies on a network file system, and the host `{owner}` is at work on it, not `{host}`",
-                hint=f"run this command on `{owner}`, or a minute after its tuner has ended",
+                f"`{folder}` is on a network file system, and the host `{owner}` uses it, not `{host}`",
+                hint=f"run this command on `{owner}`, or here a minute after its tuner has ended",
             )
         connection.execute("UPDATE meta SET value = ? WHERE key = 'host'", (json.dumps(host),))
 
@@ -104,19 +104,19 @@ def disk_errors(folder: Path) -> Iterator[None]:
 def _hint(error: Exception, folder: Path) -> str:
     text = str(error)
     if "full" in text or "No space" in text:
-        return "free some disk space and run the same command again: what the study acknowledged is safe"
+        return "free some disk space and run the same command again: all recorded trials are safe"
     if "malformed" in text or "not a database" in text:
-        return f"the file was damaged from outside; its trials can still be read in `{folder / 'trials'}`; start a new study"
+        return f"start a new study; the files of the trials are still in `{folder / 'trials'}`"
     if "readonly" in text or "Permission" in text or "unable to open" in text:
-        return "give `--study` a folder that you may write to"
-    return "run the same command again: what the study acknowledged is safe"
+        return "choose a writable folder"
+    return "run the same command again: all recorded trials are safe"
 
 
 def _check(connection: sqlite3.Connection, folder: Path) -> None:
     if (fault := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         raise sqlite3.DatabaseError(f"malformed: {fault}")
     if (version := version_of(connection)) == 0:
-        raise StudyError(f"`{folder / FILE}` is empty or no study of oppa", hint="move the folder away, or name another with `--study`")
+        raise StudyError(f"`{folder / FILE}` is empty or not a study of oppa", hint="move the folder away, or choose another one")
     require_known(version, folder)
 
 

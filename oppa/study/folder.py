@@ -1,4 +1,4 @@
-"""Implements a study: a folder with `study.db`, `trials/<id>/` and `best/`, shared by any number of tuners through leases."""
+"""Implement a study: a folder with `study.db`, `trials/<id>/` and `best/`, which any number of tuners share through leases."""
 
 import contextlib
 import dataclasses
@@ -20,12 +20,12 @@ from oppa.trials.processes import Process, is_living, this_process
 from oppa.trials.trial import TrialResult
 
 LEASE_S = 60.0
-"""Seconds without a sign of life after which a tuner loses its trial."""
+"""Seconds after the last renewal of a lease at which its tuner loses the trial."""
 
 Clock = Callable[[], float]
 
 _OPENED = itertools.count()
-"""Numbers the studies that this process opens: one process may tune several times, and each time is a tuner of its own."""
+"""Counter of the studies that this process opens, as each of its tuners has a name of its own."""
 
 
 class Study:
@@ -40,8 +40,11 @@ class Study:
         self.meta = database.meta_of(self._connection)
 
     @classmethod
-    def create(cls, folder: Path, problem: dict[str, Any], fingerprint: str, *, clock: Clock = time.time) -> Self:
+    def create(cls, folder: Path, problem: dict[str, Any], fingerprint: str, *, option: str = "--study", clock: Clock = time.time) -> Self:
         """Create a study for a problem (as JSON values), or open an existing one with the same fingerprint.
+
+        Args:
+            option: Option that names the folder, for messages.
 
         Raises:
             StudyError: the folder is the study of another problem, or cannot be used.
@@ -57,7 +60,7 @@ class Study:
         study = cls(folder, clock=clock)
         if study.meta["fingerprint"] != fingerprint:
             study.close()
-            raise StudyError(f"`{folder}` is the study of another problem", hint="name another folder with `--study`, or leave it out")
+            raise StudyError(f"`{folder}` is the study of another problem", hint=f"name another folder with `{option}`")
         return study
 
     def __enter__(self) -> Self:
@@ -72,11 +75,11 @@ class Study:
 
     @property
     def uuid(self) -> str:
-        """Return the id that every process of this study carries in its environment."""
+        """Return the id that every process of this study has in its environment."""
         return str(self.meta["uuid"])
 
     def open_session(self, facts: Mapping[str, str]) -> None:
-        """Begin a session of this tuner, and store its facts: command, versions, hardware, and all else that explains the trials later."""
+        """Begin a session of this tuner, and store facts that explain its trials: command, versions, hardware."""
         now = self._clock()
         with self._transaction() as connection:
             connection.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (self._tuner, now, now, json.dumps(dict(facts))))
@@ -97,9 +100,9 @@ class Study:
         prediction: Prediction | None = None,
         limit: int | None = None,
     ) -> Lease | None:
-        """Return a lease to run a trial; None if another tuner was faster, or `limit` search trials are taken.
+        """Return a lease to run a trial; None if another tuner has claimed it, or `limit` search trials were claimed.
 
-        A search trial follows `tried` others of its configuration. If there are more by now, another tuner has claimed it. A trial with a
+        A search trial follows `tried` others of its configuration. If there are more, another tuner has claimed it. A trial with a
         `pairing` is a verification trial: one of the repeats that compare configurations.
         """
         purpose = purpose if pairing is None else VERIFICATION
@@ -134,7 +137,7 @@ class Study:
         self._update(lease, {"lease_until": now + LEASE_S})
 
     def finish(self, lease: Lease, result: TrialResult) -> None:
-        """Record the outcome of a trial, which is on disk when this returns. Raises LeaseLostError as `renew` does."""
+        """Record the outcome of a trial on disk; raises LeaseLostError if another tuner has taken the trial over."""
         estimate = result.estimate if result.outcome in MEASURED else None
         self._update(
             lease,
@@ -153,7 +156,7 @@ class Study:
         )
 
     def interrupt(self, lease: Lease, cause: str) -> None:
-        """Record that a trial was interrupted: it may be run again."""
+        """Record that a trial was interrupted; it may run again."""
         self._update(lease, {"outcome": "interrupted", "cause": cause, "seconds": self._clock() - self._started(lease)})
 
     def recover(self) -> list[int]:
@@ -164,7 +167,7 @@ class Study:
             gone = [row for row in rows if row["lease_until"] < now or self._is_dead(row["tuner"])]
             for row in gone:
                 connection.execute(
-                    "UPDATE trials SET outcome = 'interrupted', cause = 'its tuner is gone', token = token + 1, seconds = ? WHERE id = ?",
+                    "UPDATE trials SET outcome = 'interrupted', cause = 'its tuner has ended', token = token + 1, seconds = ? WHERE id = ?",
                     (max(0.0, min(now, row["lease_until"]) - row["started_at"]), row["id"]),
                 )
         return [row["id"] for row in gone]
@@ -223,10 +226,10 @@ class Study:
             )
             self._seen(lease)
             if cursor.rowcount != 1:
-                raise LeaseLostError(f"trial {lease.trial} was taken over by another tuner", hint="the study goes on without this trial")
+                raise LeaseLostError(f"trial {lease.trial} was taken over by another tuner", hint="the study continues without this trial")
 
     def _seen(self, lease: Lease) -> None:
-        """Record that this tuner works on the search now; verification does not count as search time."""
+        """Record that this tuner searches now; verification does not count as search time."""
         if lease.purpose == SEARCH:
             self._connection.execute("UPDATE sessions SET seen_at = ? WHERE tuner = ?", (self._clock(), self._tuner))
 

@@ -1,4 +1,4 @@
-"""Create the tables of a study's file, and migrate a file of an earlier version to the present one, in a single transaction.
+"""Create the tables of a study's file, and migrate a file of an earlier version to the current one in a single transaction.
 
 The version is the file's `PRAGMA user_version`. A change of the tables appends a migration, and adapts `TABLES`.
 
@@ -28,13 +28,13 @@ TABLES = (
     "CREATE INDEX trials_of_a_configuration ON trials (configuration_id)",
     "CREATE TABLE sessions (tuner TEXT PRIMARY KEY, started_at REAL NOT NULL, seen_at REAL NOT NULL, facts TEXT NOT NULL) WITHOUT ROWID",
 )
-"""Statements that create the tables of the present version."""
+"""Statements that create the tables of the current version."""
 
 Migration = Callable[[sqlite3.Connection], None]
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables of the present version in an empty file; the caller holds a transaction."""
+    """Create the tables of the current version in an empty file; the caller holds a transaction."""
     for statement in TABLES:
         connection.execute(statement)
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
@@ -50,7 +50,7 @@ def require_known(version: int, folder: Path) -> None:
 
 
 def migrate(connection: sqlite3.Connection, folder: Path) -> None:
-    """Apply the migrations that a file lacks; the caller holds a transaction, so all of them take place or none.
+    """Apply the missing migrations to a file; the caller holds a transaction, so all of them take place or none.
 
     Raises:
         StudyError: a tuner of an older oppa still holds a trial, or another process has migrated to a later version.
@@ -61,7 +61,7 @@ def migrate(connection: sqlite3.Connection, folder: Path) -> None:
         return
     if connection.execute("SELECT 1 FROM trials WHERE outcome IS NULL AND lease_until > ?", (time.time(),)).fetchone():
         raise StudyError(
-            f"`{folder}` has schema version {version}, and a tuner of an older oppa is at work on it",
+            f"`{folder}` has schema version {version}, and a tuner of an older oppa uses it",
             hint="run this command again a minute after that tuner has ended",
         )
     for apply in _MIGRATIONS[version - 1 :]:

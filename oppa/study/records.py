@@ -1,4 +1,4 @@
-"""Defines the records of a study: a trial that runs is a Lease, one that ended is a Trial."""
+"""Define the records of a study: a trial that runs is a Lease, one that ended is a Trial."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from oppa.problem.configuration import Configuration
 from oppa.trials.trial_folder import Outcome
 
 SEARCH, BASELINE, VERIFICATION = "search", "baseline", "verification"
-"""The purposes of a trial: to find the fastest configuration, to find a default that fits, to compare a few in turn."""
+"""Purposes of a trial: find the fastest configuration, find a default that fits in memory, or compare a few configurations."""
 MEASURED: tuple[Outcome, ...] = ("completed", "terminated_early")
 """Outcomes whose throughput is valid."""
 QUANTILE = 1.645
@@ -96,7 +96,7 @@ class Trial:
 
     @property
     def counts(self) -> bool:
-        """Return whether the trial counts as evidence on its configuration: it was not interrupted from outside."""
+        """Return whether the trial counts for its configuration: it was not interrupted."""
         return self.outcome != "interrupted"
 
     @property

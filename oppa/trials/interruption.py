@@ -1,4 +1,4 @@
-"""Turn the signals that request a process to stop into one KeyboardInterrupt, raised where trials can be ended in order."""
+"""Convert the signals that request a stop into one KeyboardInterrupt, raised where running trials can be ended properly."""
 
 import contextlib
 import signal
@@ -9,14 +9,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """Records the first SIGINT, SIGTERM or SIGHUP, which is raised at the next tick; a second one is raised at once."""
+    """Records the first SIGINT, SIGTERM or SIGHUP, for which `check` raises KeyboardInterrupt. A second one raises it at once."""
 
     def __init__(self) -> None:
         self.asked = False
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
-        """Handle these signals inside the context; a terminal that closes sends one of them."""
+        """Handle these signals inside the context. A terminal that closes sends SIGHUP."""
         with self._handling(SIGNALS):
             yield
 

@@ -19,7 +19,7 @@ def nothing_feasible(study: Study, problem: Problem) -> InfeasibleError:
     outcomes = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.most_common())
     message = f"none of the {len(trials)} trials could run: {outcomes}"
     if len(failed) < len(trials):
-        message = f"no configuration could be run again: of {len(trials)} trials and repeats, {outcomes}"
+        message = f"no repeat of a configuration could run: of {len(trials)} trials and repeats, {outcomes}"
     if last := next((trial.cause for trial in reversed(failed) if trial.outcome == "failed"), ""):
         message += f"\n\nthe last failure: {last}"
     return InfeasibleError(message, hint="\n      ".join(_remedy(outcome, study, problem) for outcome in counts))

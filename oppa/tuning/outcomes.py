@@ -17,12 +17,12 @@ from oppa.tuning.verification import SpeedUp
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TuneResult:
-    """The winner of a search, verified by fresh repeats in turn with what it is compared with."""
+    """The winner of a search, verified by repeats that alternate with those of its reference."""
 
     study: Path
-    """Folder of the study, with which a further search goes on."""
+    """Folder of the study; a further search resumes it."""
     ended: str
-    """Reason for which the search ended, in a few words."""
+    """Why the search ended, in a few words."""
     search: SearchResult
     equivalence: Equivalence | None
     """Comparison of the winner's losses with those of its reference; None if they cannot be compared."""
@@ -31,7 +31,7 @@ class TuneResult:
     trials: tuple[Trial, ...]
     """Trials of the search, oldest first."""
     values: Mapping[str, Any]
-    """All of it as JSON values, as `oppa tune --json` prints them."""
+    """The result as JSON values, as `oppa tune --json` prints it."""
 
     @classmethod
     def of(cls, executor: TrialExecutor, found: SearchResult, ended: str) -> "TuneResult":
@@ -54,22 +54,22 @@ class TuneResult:
 
     @property
     def default(self) -> Contender | None:
-        """Return the default configuration, if it is the winner's reference; None if none fits, or the user's baseline is."""
+        """Return the default configuration if it is the winner's reference; None if none fits, or the baseline is the reference."""
         return self._reference("default")
 
     @property
     def baseline(self) -> Contender | None:
-        """Return the user's baseline, if it is the winner's reference; None if the job has none, or it does not run."""
+        """Return the user's baseline if it is the winner's reference; None if the job has none, or it cannot run."""
         return self._reference("baseline")
 
     @property
     def runner_up(self) -> Contender | None:
-        """Return the second; None if only one configuration ran."""
+        """Return the second-fastest configuration; None if only one ran."""
         return self.search.contender(self.search.runner_up) if self.search.runner_up else None
 
     @property
     def speed_up(self) -> SpeedUp | None:
-        """Return the winner's speed-up over its reference, with an interval; None if they are the same, or there is none."""
+        """Return the winner's speed-up over its reference, with an interval; None without a reference, or if the winner is it."""
         return self.search.speed_up
 
     @property
@@ -83,27 +83,27 @@ class TuneResult:
 
 
 def unfinished(folder: Path, why_ended: str) -> dict[str, Any]:
-    """Return the JSON values of a study in which nothing could run."""
+    """Return the JSON values of a study in which no configuration could run."""
     with Study(folder) as study:
         return to_json(study, None, why_ended)
 
 
 def no_table(folder: Path, why_ended: str) -> dict[str, Any]:
-    """Return the JSON values of a profile in which nothing could run."""
+    """Return the JSON values of a profile in which no configuration could run."""
     return {"table": str(folder), "ended": why_ended, "rows": []}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileResult:
-    """The table of a profile, which is also in its folder."""
+    """The table of a profile, as it was written to its folder."""
 
     folder: Path
-    """Folder of the table and of its study, with which a further profile goes on."""
+    """Folder of the table and of its study; a further profile resumes it."""
     ended: str
-    """Reason for which the profile ended, in a few words."""
+    """Why the profile ended, in a few words."""
     table: Table
     exhaustive_s: float | None
-    """Estimated seconds that trials of all configurations would take; None if they were all due."""
+    """Estimated seconds of trials of all configurations; None if the profile was exhaustive."""
 
     @property
     def fastest(self) -> list[TableRow]:

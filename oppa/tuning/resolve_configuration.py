@@ -20,7 +20,7 @@ def resolve_configuration(
     Args:
         source: A job file, a study's folder, the JSON file of a study's configuration, or a problem.
         batches: Global batches that a setting may name, in addition to the job's own.
-        changes: Changes of the job file's keys, or of those of a study's problem that do not decide its results.
+        changes: Changes of the job file's keys, or of the keys that a study may change.
 
     Raises:
         InputError: the setting or a change is illegal, or the study has no winner.
@@ -47,7 +47,7 @@ def resolve_configuration(
 def resolve_with_table(
     source: "Path | Problem", setting: str, table: "Table | None", *, changes: Sequence[str] = ()
 ) -> "tuple[Problem, Configuration | None]":
-    """Return as `resolve_configuration` does; a setting with a global batch means the table's fastest row with these values, if any.
+    """Resolve as `resolve_configuration` does; a setting with a global batch selects the table's fastest row with these values, if any.
 
     Raises:
         InputError: as `resolve_configuration` does.
@@ -113,7 +113,7 @@ def _study_around(file: Path) -> Path:
 
 
 def _meant(setting: str, problem: "Problem", batches: Sequence[int]) -> "Configuration":
-    """Return the configuration of a setting, or of a JSON file; raises InputError, which names the violated rule."""
+    """Return the configuration of a setting or a JSON file; raises InputError, which names the violated constraint."""
     from oppa.pipeline.from_configuration import stages_of
 
     configuration = _legal(setting, problem, batches)

@@ -1,4 +1,4 @@
-"""Opens a study for a session of trials: finds the software, ends what a dead tuner left, and gives the trials a place to run."""
+"""Opens a study for a session: finds the software, ends the processes of dead tuners, and starts the launcher of trials."""
 
 import contextlib
 import dataclasses
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oppa.errors import InputError, StudyError
+from oppa.errors import InputError
 from oppa.launchers.parallel_tuners import parallel_tuners
 from oppa.launchers.provider import AUTO
 from oppa.launchers.resolve import LaunchRequest, open_backend
@@ -54,7 +54,7 @@ def with_software(problem: Problem, runner: Runner) -> Problem:
 
     Raises:
         EnvironmentLackingError: PATH does not find the program, or its interpreter does not start.
-        JobError: the launch line has no words for a value.
+        JobError: the launch line has no arguments for a value.
     """
     if problem.command:
         require_program(problem.command, problem.space)
@@ -63,14 +63,14 @@ def with_software(problem: Problem, runner: Runner) -> Problem:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """All that a session needs before its study is opened."""
+    """Holds what a session needs before its study is opened."""
 
     problem: Problem
     runner: Runner
     candidates: Candidates
     request: LaunchRequest
     simulator: TrialSimulator | None
-    """The simulator that answers trials if they are replayed; None: the problem's own."""
+    """The simulator of replayed trials; None: the problem's own."""
 
     @classmethod
     def of(cls, problem: Problem, launcher: str | None, *, alone: bool, simulator: TrialSimulator | None = None) -> "Setup":
@@ -83,7 +83,7 @@ class Setup:
         Raises:
             InputError: the launcher is not known, or a replay has no table.
             EnvironmentLackingError: something that the trials need is missing.
-            JobError: the launch line has no words for a value.
+            JobError: the launch line has no arguments for a value.
         """
         runner = load_runner(problem.runner)
         if runner.name == "replay" and simulator is None:
@@ -96,7 +96,7 @@ class Setup:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """The folder and the facts of a session, and how it is watched."""
+    """Options of a session: its folder, its facts, and the callback that watches it."""
 
     folder: Path
     facts: Mapping[str, str]
@@ -105,9 +105,9 @@ class SessionOptions:
     """Seed of the noise of simulated trials."""
     callback: "Callback | None"
     again: Sequence[str] = ()
-    """The words after `oppa` that continue the study, for other tuners of it; empty if none is started."""
-    argument: str = "study"
-    """Name of the argument that named the folder, for messages."""
+    """The words after `oppa` that start further tuners of the study; empty if this process tunes alone."""
+    option: str = "--study"
+    """Option that names the folder, for messages."""
 
 
 @contextlib.contextmanager
@@ -128,18 +128,13 @@ def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | No
 
 
 def _opened(problem: Problem, options: SessionOptions) -> Study:
-    """Return the open study, with a new session of this tuner; what dead tuners left is ended."""
-    folder, argument = options.folder, options.argument
+    """Open the study, end the processes of dead tuners, and begin a session of this tuner."""
+    study = Study.create(options.folder, problem.to_dict(), problem.fingerprint, option=options.option)
     try:
-        study = Study.create(folder, problem.to_dict(), problem.fingerprint)
-    except StudyError as error:
-        hint = error.hint if argument == "study" else error.hint.replace("--study", f"--{argument}").replace(", or leave it out", "")
-        raise type(error)(error.message, hint=hint) from None
-    try:
-        require_same(folder, Problem.from_dict(study.meta["problem"]), problem.software)
+        require_same(study.folder, Problem.from_dict(study.meta["problem"]), problem.software)
         end_orphans(study.uuid)
         study.open_session(options.facts)
-        _log.info("study %s of %s", folder, problem.name)
+        _log.info("study %s of %s", study.folder, problem.name)
         _log.debug("facts of the session: %s", dict(options.facts))
     except BaseException:
         study.close()
@@ -167,7 +162,7 @@ def _running_trials(setup: Setup, study: Study, options: SessionOptions, on_tick
 
 
 class _Silent:
-    """Shows nothing."""
+    """Ignores every event."""
 
     def started(self, lease: Lease) -> None:
         pass
@@ -204,7 +199,7 @@ class _Interruptible:
 
 @contextlib.contextmanager
 def _watched(session: Session, callback: Callback | None) -> Iterator[SearchCallback]:
-    """Yield the callback that watches a session. Ctrl-C reaches it as a KeyboardInterrupt at a tick, so that trials end in order."""
+    """Yield the callback that watches a session. Ctrl-C raises KeyboardInterrupt at a tick, so that trials end cleanly."""
     interruption = Interruption()
     made = _Silent() if callback is None else callback
     own = made(session) if callable(made) else contextlib.nullcontext(made)

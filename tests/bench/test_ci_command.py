@@ -34,7 +34,7 @@ def checkout(tmp_path) -> Path:
 def test_the_search_is_as_good_as_the_reference(tmp_path) -> None:
     done = ci("--tasks", "cpu", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "oppa" in done.stdout and "regressed" not in done.stdout and "8 plays in" in done.stderr
+    assert "oppa" in done.stdout and "regressed" not in done.stdout and "8 searches in" in done.stderr
     assert json.loads((tmp_path / "inputs.json").read_text())["tasks"] == ["cpu"]
 
 
@@ -61,7 +61,7 @@ def test_a_mistake_in_the_designers_code_is_a_regression(checkout) -> None:
     [
         (("--tasks", "copus-3b"), "`copus-3b` is not a task"),
         (("--designer", "opa"), "`opa` is no designer"),
-        (("--record", "--tasks", "cpu"), "`--record` is for all tasks"),
+        (("--record", "--tasks", "cpu"), "`--record` needs all tasks"),
     ],
 )
 def test_a_wrong_word_is_named(words, message) -> None:

@@ -248,7 +248,7 @@ def test_nothing_is_left_of_a_comparison_that_is_broken_off(number, tmp_path) ->
     os.kill(bench.pid, number)
     said = bench.communicate()[1]
     assert_gone(workers)
-    assert number == signal.SIGKILL or (bench.returncode == 130 and "interrupted; the same command goes on" in said)
+    assert number == signal.SIGKILL or (bench.returncode == 130 and "interrupted; the same command continues" in said)
 
 
 def _hear_interrupts() -> None:

@@ -49,7 +49,7 @@ def test_elastic_jobs_grow_and_give_back(oppa: Oppa, trace: Path, table: Path, t
     assert [(each["time_s"], each["after"]) for each in decisions[:2]] == [(60, 4), (600, 2)]
     assert "waiting job" in decisions[1]["reason"]
     shown = oppa("cluster", "simulate", trace, *words)
-    assert "greedy" in shown.stdout and "elastic done after" in shown.stdout
+    assert "greedy" in shown.stdout and "elastic completion" in shown.stdout
 
 
 @pytest.mark.parametrize(

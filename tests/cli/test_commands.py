@@ -58,7 +58,7 @@ def test_doctor_finds_this_machine_fit(oppa) -> None:
 
 
 def test_show_of_nothing_is_an_error(oppa) -> None:
-    assert "holds no study" in oppa("show", "nowhere", code=2).stderr
+    assert "is not a study folder" in oppa("show", "nowhere", code=2).stderr
 
 
 @pytest.mark.slow

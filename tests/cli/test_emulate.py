@@ -42,7 +42,7 @@ def test_every_rank_is_told_where_it_is_and_is_there(netlab):
     told = sorted(line for line in said.stdout.splitlines() if not line.endswith("] oppa0"))
     assert said.stdout.count("] oppa0") == 4
     assert told == [f"[rank {n}] {n} 4 {n % 2} 2 {n // 2} 10.77.0.1 29500 oppa0 {os.environ.get('OMP_NUM_THREADS', 1)}" for n in range(4)]
-    assert said.stderr == "emulated hosts: 2 (from 10.77.0.1 on), ranks per host: 2, link: 100 Mbit/s, 1 ms one way\n"
+    assert said.stderr == "emulated hosts: 2 (from 10.77.0.1), ranks per host: 2, link: 100 Mbit/s, 1 ms one way\n"
 
 
 @needs_hosts
@@ -187,13 +187,13 @@ def test_every_rank_has_a_quota_of_its_own(netlab):
         (("--bandwidth", "fast"), "`fast` is not a bandwidth"),
         (("--bandwidth", "0mbit"), "nothing passes a link of `--bandwidth 0mbit`"),
         (("--latency", "1 mile"), "`1 mile` is not a duration"),
-        (("--cpus-per-rank", "0"), "`--cpus-per-rank 0` is no share of the cores"),
+        (("--cpus-per-rank", "0"), "`--cpus-per-rank 0` is no number of cores"),
         (("--hosts", "0"), "'--hosts'"),
         (("--hosts", "255"), "'--hosts'"),
         (("--ranks-per-host", "0"), "'--ranks-per-host'"),
         (("--hosts", "3", "--racks", "2", "--uplink", "1mbit"), "3 hosts do not fill 2 racks"),
-        (("--racks", "2"), "`--racks 2` need a line between them"),
-        (("--uplink", "1mbit"), "`--uplink` joins racks"),
+        (("--racks", "2"), "`--racks 2` needs an uplink"),
+        (("--uplink", "1mbit"), "`--uplink` needs several racks"),
         (("--racks", "2", "--uplink", "0mbit"), "nothing passes a link of `--uplink 0mbit`"),
     ],
 )

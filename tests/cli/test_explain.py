@@ -9,7 +9,7 @@ def test_what_is_not_valid_names_its_constraint_and_what_would_be(oppa) -> None:
 
 def test_without_a_study_the_prior_speaks(oppa) -> None:
     said = oppa("explain", "job.toml", "tp=2,micro_batch=4").stdout
-    assert said.startswith("dp1_tp2_pp1_z0_mbs4   the only one with tp=2,micro_batch=4\n")
+    assert said.startswith("dp1_tp2_pp1_z0_mbs4   the only configuration with tp=2,micro_batch=4\n")
     assert "it is expected to have 0." in said and "steps/s predicted\n" in said
     assert "likely" in said and "tried" not in said and "measured" not in said
 
@@ -18,7 +18,7 @@ def test_what_was_tried_is_compared_with_the_best_repeats_with_repeats(oppa, mea
     said = oppa("explain", measured, "dp2_tp1_pp1_z0_mbs2").stdout
     assert "it has 0.70 times the throughput of the best" in said
     assert "trial 2, completed: 70.0 ± 0.7 steps/s, peak 64 MiB; 70.0 steps/s in 3 repeats" in said
-    assert "70.0 steps/s [50.4 - 97.3] predicted: what was measured lies within" in said
+    assert "70.0 steps/s [50.4 - 97.3] predicted: the measurement lies within" in said
     assert "best       dp2_tp1_pp1_z0_mbs4, 100 steps/s measured" in said
 
 
@@ -31,11 +31,11 @@ def test_what_failed_says_how_and_where_its_logs_are(oppa, measured) -> None:
 def test_what_was_never_tried_is_predicted_from_what_was(oppa, measured) -> None:
     said = oppa("explain", measured, "dp=1,pp=2").stdout
     assert "the best predicted of 4 with dp=1,pp=2" in said and "tried      never" in said
-    assert "faster than the best: " in said and "can be used; fits: " in said
+    assert "faster than the best: " in said and "usable; fits: " in said
 
 
 def test_the_best_is_told_so(oppa, measured) -> None:
-    assert "it is the best that was measured" in oppa("explain", measured, "dp=2,micro_batch=4,zero_stage=0").stdout
+    assert "it is the best measured configuration" in oppa("explain", measured, "dp=2,micro_batch=4,zero_stage=0").stdout
 
 
 def test_bad_input_is_an_error_with_a_hint(oppa, measured) -> None:

@@ -112,7 +112,7 @@ def test_a_file_is_imported_into_a_job_with_a_launch_line_and_names_what_that_le
     (present.folder / "own.toml").write_text(job)
     (present.folder / "large.json").write_text(json.dumps({**PRESENT, "zero_optimization": {"stage": 2, "reduce_bucket_size": 1e9}}))
     said = present("import", "large.json", "--from", "deepspeed", "--job", "own.toml", "--out", "tuned.toml").stderr
-    named = "which the job's launch line does not name; here it stands at"
+    named = "which the job's launch line does not name; the baseline has"
     assert f"left out: zero_bucket_mb = 1907, {named} 954" in said and f"left out: zero_stage = 2, {named} 0" in said
     assert ("chosen for deepspeed: the search space `deepspeed`" in said) is (not space)
     shown = present("space", "tuned.toml").stdout

@@ -163,7 +163,7 @@ def test_a_study_of_such_a_command_is_asked_with_it_or_alone(own) -> None:
     own("tune", "own.toml", "--study", "s", "--trials", 1, *COMMAND)
     assert "steps/s" in own("explain", "own.toml", "micro_batch=4", "--study", "s", *COMMAND).stdout
     assert "another problem" in own("explain", "own.toml", "micro_batch=4", "--study", "s", *COMMAND[:-1], "7", code=2).stderr
-    assert "is a study, which has its own" in own("explain", "s", "micro_batch=4", *COMMAND, code=2).stderr
+    assert "the study `s` has its own launch line" in own("explain", "s", "micro_batch=4", *COMMAND, code=2).stderr
 
 
 def test_a_command_that_is_not_installed_is_said_before_any_trial(own) -> None:

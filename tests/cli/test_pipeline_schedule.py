@@ -46,8 +46,8 @@ def test_a_schedule_by_name_is_shown_as_it_is(oppa, times):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--schedule", "1f2b"), "`--schedule 1f2b` is not known"),
-        (("--schedule", "gpipe", "--memory-limit", 3), "gpipe holds 4, over the limit of 3"),
+        (("--schedule", "1f2b"), "`--schedule 1f2b` is unknown"),
+        (("--schedule", "gpipe", "--memory-limit", 3), "`gpipe` needs memory for 4 forward passes, over the limit of 3"),
         (("--memory-limit", 0.5), "no schedule keeps rank 0 within a memory limit of 0.5"),
         (("--set", "search.chunks=one"), '`chunks = "one"` is not a list'),
         (("--set", "times.model=large"), "no times of the model `large`"),

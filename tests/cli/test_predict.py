@@ -42,7 +42,7 @@ def test_an_unknown_device_is_told(oppa) -> None:
 def test_nothing_fits(oppa) -> None:
     (oppa.folder / "job.toml").write_text((oppa.folder / "job.toml").read_text().replace("100 MiB", "5 MiB"))
     said = oppa("predict", "job.toml", code=1).stderr
-    assert "is predicted to fit" in said and "MiB, and 5 MiB can be used" in said and "hint: raise `memory_limit`" in said
+    assert "is predicted to fit" in said and "MiB, and 5 MiB are usable" in said and "hint: raise `memory_limit`" in said
 
 
 def test_rows_come_back_with_their_predictions(oppa) -> None:
@@ -106,10 +106,10 @@ def test_what_cannot_be_read_or_written_is_answered(write, tmp_path) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"job": "j", "rows": "r"}, {"job": "j", "out": "o"}, {"rows": "r", "as_json": True}, {"out": "o"}])
 def test_a_job_or_rows(given) -> None:
-    with pytest.raises(InputError, match="give either a JOB"):
+    with pytest.raises(InputError, match="needs either JOB"):
         predict(**{name: Path(value) if isinstance(value, str) else value for name, value in given.items()})
 
 
 def test_wrong_input_is_exit_code_2(oppa) -> None:
-    assert oppa("predict", code=2).stderr.startswith("error: give either a JOB")
+    assert oppa("predict", code=2).stderr.startswith("error: `oppa predict` needs either JOB")
     assert "hint: name a CSV file" in oppa("predict", "--rows", "none.csv", code=2).stderr

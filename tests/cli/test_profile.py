@@ -83,7 +83,7 @@ def test_a_profile_goes_on_where_its_budget_ended(oppa) -> None:
 def test_the_fastest_at_each_batch_is_told(oppa) -> None:
     said = oppa(*PROFILE, "--trials", "2").stderr
     assert "batch 64 to 256 × 256 tokens" in said and "B64 dp" in said and "fastest at this batch" in said
-    assert "the budget of 2 trials is spent" in said and "all of them would take about" in said
+    assert "the budget of 2 trials is spent" in said and "trials of all configurations would take about" in said
     assert "\x1b" not in said
     assert "dp8" in oppa("show", "T").stdout
 
@@ -97,7 +97,7 @@ def test_an_interrupted_profile_leaves_a_table_and_says_how_to_go_on(oppa) -> No
             break
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Go on with" in rest and "oppa profile job.toml --global-batch 64..256 --table T --exhaustive" in rest
+    assert "Continue with" in rest and "oppa profile job.toml --global-batch 64..256 --table T --exhaustive" in rest
     assert found(oppa, "--exhaustive")["complete"]
     trials = {id for row in Table.read(oppa.folder / "T").rows for id in row.trials}
     assert len(trials) == len(Table.read(oppa.folder / "T").rows)

@@ -55,8 +55,8 @@ def test_for_people(oppa: Oppa, folder: Path) -> None:
         (["--devices", "9..2"], "`--devices 9..2` is no range"),
         (["--devices", "0..2"], "is no range"),
         (["--devices", "two"], "is no range"),
-        (["--devices", "2..4", "--schedules", "1f1b,fast"], "`--schedules fast` is not known"),
-        (["--devices", "2..4", "--schedules", ","], "names none"),
+        (["--devices", "2..4", "--schedules", "1f1b,fast"], "`--schedules fast` is unknown"),
+        (["--devices", "2..4", "--schedules", ","], "names no schedule"),
     ],
 )
 def test_bad_input(words: list[str], message: str, oppa: Oppa, folder: Path) -> None:

@@ -41,4 +41,4 @@ def test_the_surrogate_tells_coefficients_and_lengthscales_the_shortest_first(op
 def test_a_surrogate_of_nothing_is_an_error(oppa) -> None:
     problem = load_job(oppa.folder / "job.toml")
     Study.create(oppa.folder / "s", problem.to_dict(), problem.fingerprint).close()
-    assert "has measured nothing yet" in oppa("show", "s", "--surrogate", code=2).stderr
+    assert "has no measurement yet" in oppa("show", "s", "--surrogate", code=2).stderr

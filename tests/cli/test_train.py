@@ -70,7 +70,7 @@ def test_a_signal_saves_the_state_and_the_same_command_goes_on(number, oppa, tra
     until(lambda: len(steps(run)) >= 2)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130 and "Go on with\n\n  oppa train job.toml --run r" in said
+    assert process.returncode == 130 and "Continue with\n\n  oppa train job.toml --run r" in said
     done = steps(run)
     assert 2 <= len(done) < 12 and checkpoints(run)[0].name == f"step-{len(done)}"
     result, _ = train("--run", "r")
@@ -92,7 +92,7 @@ def test_a_supervisor_that_is_killed_leaves_nothing_running_and_the_same_command
 
     until(gone, timeout_s=15)
     result, said = train("--run", "r", "--set", f"train.samples={len(steps(run)) * 8 + 40}")
-    assert result["ending"] == "finished" and "goes on from step-" in said
+    assert result["ending"] == "finished" and "resumes from step-" in said
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(oppa, train) -> None:

@@ -46,7 +46,7 @@ def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
     )
     result = json.loads(done.stdout)
     assert result["ending"] == "finished" and "/#token=" in done.stderr
-    assert "over staying as it began" in done.stderr and result["worth"]["regret"] is not None
+    assert "over the first configuration" in done.stderr and result["worth"]["regret"] is not None
     lines = ledger.standing(ledger.read(oppa.folder / "run"))
     changes = [line for line in lines if line["event"] == ledger.CHANGED]
     assert changes and Configuration.from_dict(changes[0]["after"]) == PROMISED
@@ -66,7 +66,7 @@ def test_a_run_that_never_changed_claims_no_gain(oppa, table) -> None:
     )
     account = json.loads(done.stdout)["worth"]
     assert account["gain"] == pytest.approx(0, abs=1e-9) and account["changed"] is False
-    assert "worth   nothing was changed; " in done.stderr and "over staying" not in done.stderr
+    assert "goodput no change was made; " in done.stderr and "over the first" not in done.stderr
 
 
 @pytest.mark.parametrize("policy", ["norm-test,eta=0.01,interval=2", "norm-test-paper,eta=0.001,interval=2"])

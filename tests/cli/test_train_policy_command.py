@@ -88,7 +88,7 @@ def test_real_runs_teach_it_more(oppa, learned) -> None:
     lines = ledger.standing(ledger.read(runs[1]))
     assert len({tuple(line["local_batches"]) for line in lines if line["event"] == ledger.CHANGED and "local_batches" in line}) > 2
     assert "is too short to learn from" in oppa(*more, "--episodes", 1, "--set", "train.samples=320", code=2).stderr
-    assert "beside `--weights`" in oppa(*more, "--set", "learning.window=5", code=2).stderr
+    assert "cannot be given with `--weights`" in oppa(*more, "--set", "learning.window=5", code=2).stderr
     assert "without `--weights`" in oppa("train-policy", "job.toml", "dp=2,micro_batch=4", code=2).stderr
 
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_learned_is_said(oppa, words, said) -> None:
 
 def test_one_worker_has_nothing_to_share_out(oppa) -> None:
     (oppa.folder / "job.toml").write_text(TRAIN_JOB.replace("devices_per_host = 2", "devices_per_host = 1"))
-    assert "nothing to share out" in oppa("train-policy", "job.toml", code=2).stderr
+    assert "no batch to split" in oppa("train-policy", "job.toml", code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_one_worker_has_nothing_to_share_out(oppa) -> None:
         (("--policy", "rl"), "needs weights"),
         (("--weights", "p.safetensors"), "without a policy"),
         (("--policy", "static", "--weights", "job.toml"), "cannot be read"),
-        (("--policy", "proportional", "--eval-run", "x"), "not checked on recorded runs"),
+        (("--policy", "proportional", "--eval-run", "x"), "not evaluated on recorded runs"),
     ],
 )
 def test_words_that_do_not_go_together(oppa, words, said) -> None:

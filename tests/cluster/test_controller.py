@@ -61,7 +61,7 @@ def test_a_scheduler_that_does_not_answer_for_a_while_ends_nobody(scales: Path) 
     scheduler.answers = True
     control.step()
     scheduler.answers = False
-    assert len(control.step()) == 1 and "nothing is decided" in said[-1]
+    assert len(control.step()) == 1 and "no decision: " in said[-1]
 
 
 def test_a_dry_run_only_speaks(held: Held) -> None:
@@ -126,7 +126,7 @@ def test_hosts_beyond_a_limit_are_tried_three_times(held: Held) -> None:
         started(taken, 4, size=ledger.size(taken.run))
         scheduler.idle, scheduler.jobs = 4, [slurm_job("9", "PENDING", 4, "QOSMaxNodePerUserLimit", elastic=taken.token)]
         control.step()
-        assert "the scheduler says `QOSMaxNodePerUserLimit`" in said[-1] and taken.desired().hosts == 1
+        assert "the scheduler reports `QOSMaxNodePerUserLimit`" in said[-1] and taken.desired().hosts == 1
         held.end()
         scheduler.idle, scheduler.jobs = 0, []
         control.step()
@@ -144,7 +144,7 @@ def test_one_that_never_starts_larger_goes_back_and_is_not_given_up(scales: Path
     control = ClusterController(taken.folder.parent, InMemoryScheduler(), Settings(), tell=(said := list[str]()).append)
     control.step()
     assert taken.desired().hosts == 1 and taken.desired().failed_starts == {4: 1}
-    assert said == ["job: back to 1 hosts, as a start on 4 has come to nothing", "job: started on 1 hosts"]
+    assert said == ["job: back to 1 hosts, as a start on 4 took no step", "job: started on 1 hosts"]
 
 
 def test_hosts_that_slurm_took_away_are_no_start_in_vain(scales: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_job_that_is_cancelled_stops_and_may_be_taken_up_again(held: Held, opp
     spool = taken.folder.parent
     refused = oppa("cluster", "retry", spool, "job", code=2)
     assert "is being trained" in refused.stderr
-    assert "stops behind its present step" in oppa("cluster", "cancel", spool, "job").stderr and (taken.run / "stop").exists()
+    assert "stops after its present step" in oppa("cluster", "cancel", spool, "job").stderr and (taken.run / "stop").exists()
     scheduler = InMemoryScheduler(idle=9)
     control = ClusterController(spool, scheduler, Settings())
     assert not control.step()[0].ending and taken.desired().hosts == 1, "it does not grow any more"
@@ -203,7 +203,7 @@ def test_a_job_that_is_cancelled_stops_and_may_be_taken_up_again(held: Held, opp
     assert control.step()[0].ending == "cancelled" and not scheduler.starts
     (taken.folder / ENDING).write_text('{"ending": "failed"}')
     taken.set_desired(failed_starts={1: 3})
-    assert "to be trained" in oppa("cluster", "retry", spool, "job").stderr
+    assert "queued: " in oppa("cluster", "retry", spool, "job").stderr
     assert not control.step()[0].ending and len(scheduler.starts) == 1
     assert "did you mean `job`" in oppa("cluster", "cancel", spool, "jobb", code=2).stderr
     (taken.folder / ENDING).write_text('{"ending": "finished"}')
@@ -214,7 +214,7 @@ def test_a_spool_has_one_controller(scales: Path, oppa: Oppa) -> None:
     spool = put(scales).folder.parent
     with hold(spool):
         refused = oppa("cluster", "run", spool, "--once", code=2)
-    assert "is being looked after by another process" in refused.stderr
+    assert "is being managed by another process" in refused.stderr
 
 
 def test_a_controller_that_takes_over_goes_on_counting(scales: Path) -> None:

@@ -35,8 +35,8 @@ def test_searched_orders_of_its_sizes_come_with_a_job(scales: Path) -> None:
 def test_what_cannot_be_kept_is_refused(scales: Path) -> None:
     put(scales, name="mine")
     for values, said in (
-        ({"name": "mine"}, "there is a job called"),
-        ({"name": "../up"}, "is no name"),
+        ({"name": "mine"}, "a job named `mine` exists"),
+        ({"name": "../up"}, "is not a valid name"),
         ({"hosts": 3}, "not in the scale table"),
     ):
         with pytest.raises(InputError, match=said) as refusal:
@@ -49,7 +49,7 @@ def test_what_cannot_be_kept_is_refused(scales: Path) -> None:
     (scales.parent / "job.toml").write_text(JOB_FILE.replace("tiny-1m", "tiny-4m"))
     with pytest.raises(TableError, match="for another model"):
         put(scales, name="other")
-    with pytest.raises(InputError, match="no spool"):
+    with pytest.raises(InputError, match="is not a spool"):
         folders(scales.parent / "nothing")
 
 
@@ -57,7 +57,7 @@ def test_a_table_that_was_altered_is_noticed(scales: Path) -> None:
     taken = put(scales)
     taken.require_unchanged_table()
     (scales / META).write_text((scales / META).read_text().replace('"csv_sha256": "', '"csv_sha256": "0'))
-    with pytest.raises(TableError, match="is another now"):
+    with pytest.raises(TableError, match="has changed"):
         taken.require_unchanged_table()
     (taken.folder / "elastic.json").write_text("{}")
     with pytest.raises(RunError, match="damaged"):

@@ -184,7 +184,7 @@ def test_every_row_has_every_cell(found: list[PartResult]) -> None:
 
 @pytest.mark.slow
 def test_ranks_that_fail_are_told() -> None:
-    with RankPool() as pool, pytest.raises(EnvironmentLackingError, match=r"4 ranks cannot run `change`.*codes \[1, 1, 1, 1\]"):
+    with RankPool() as pool, pytest.raises(EnvironmentLackingError, match=r"4 ranks cannot run `change`.*codes \[.*\b1\b"):
         resharding.once(pool, resharding.CHANGES[0], dataclasses.replace(TINY, heads=5), cold_first=True)
 
 

@@ -246,7 +246,7 @@ def test_who_is_not_root_is_told_so():
     try:
         with pytest.raises(EnvironmentLackingError) as caught:
             Netlab(2, Link(bandwidth_bytes_per_s=1e6, latency_s=0))
-        assert netlab_lacking() == [caught.value.message] == ["hosts are emulated by root alone; this is user 65534"]
+        assert netlab_lacking() == [caught.value.message] == ["only root can emulate hosts; this is user 65534"]
     finally:
         os.seteuid(0)
     assert "sudo" in caught.value.hint
@@ -256,9 +256,9 @@ def test_who_is_not_root_is_told_so():
 @pytest.mark.parametrize(
     ("capability", "lacking"),
     [
-        (21, "network namespaces cannot be had here: Operation not permitted"),
-        (12, "TUN devices (`/dev/net/tun`) cannot be had here: Operation not permitted"),
-        (23, "the link is slower than asked for while the cores are busy: no real-time priority (Operation not permitted)"),
+        (21, "network namespaces are not available here: Operation not permitted"),
+        (12, "TUN devices (`/dev/net/tun`) are not available here: Operation not permitted"),
+        (23, "the link is slower than requested while the cores are busy: no real-time priority (Operation not permitted)"),
     ],
 )
 def test_a_container_that_refuses_something_is_told_what(capability, lacking):

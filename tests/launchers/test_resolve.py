@@ -48,7 +48,7 @@ def test_one_host_is_this_one(tmp_path):
 
 
 def test_several_hosts_are_an_error_where_there_is_one():
-    with pytest.raises(EnvironmentLackingError, match="this job has 2 hosts") as raised:
+    with pytest.raises(EnvironmentLackingError, match="this job needs 2 hosts") as raised:
         LaunchRequest().resolve(TWO)
     assert "salloc --nodes=2" in raised.value.hint
     with pytest.raises(EnvironmentLackingError, match="runs on one host"):

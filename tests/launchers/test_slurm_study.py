@@ -144,7 +144,7 @@ def test_what_an_allocation_does_not_have_is_an_error_at_once(tuner, cluster, wo
     [
         (("--set=launcher.options.nodes=9",), "Requested node configuration is not available"),
         (("--set=launcher.options.partition=nowhere",), "nvalid partition"),
-        (("--set=launcher.options.partition=high", "--set=launcher.options.time=20"), "waits for ever: PartitionTimeLimit"),
+        (("--set=launcher.options.partition=high", "--set=launcher.options.time=20"), "can never start: PartitionTimeLimit"),
     ],
     ids=["nodes", "partition", "time"],
 )

@@ -162,7 +162,7 @@ def test_the_logs_of_both_nodes_are_the_trials(act, slurm, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_host_whose_agent_is_silent_interrupts_the_trial(act, trials, number):
     result = act(LONG, steps=5000, on_step=amid(lambda: os.kill(trials.agent(1), number)))
-    assert (result.outcome, result.cause) == ("interrupted", f"host {trials.slurm.nodes[1]} says nothing any more")
+    assert (result.outcome, result.cause) == ("interrupted", f"host {trials.slurm.nodes[1]} no longer responds")
     assert result.seconds < SILENCE_S + PATIENCE_S
     trials.wait_until_nothing_is_left()
 
@@ -181,7 +181,7 @@ def test_a_node_that_dies_interrupts_the_trial(doomed, tmp_path):
             os.kill(pid, signal.SIGKILL)
 
     result = doomed.run(tmp_path, LONG, steps=5000, on_step=amid(die))
-    assert (result.outcome, result.cause) == ("interrupted", f"host {doomed.slurm.nodes[1]} says nothing any more")
+    assert (result.outcome, result.cause) == ("interrupted", f"host {doomed.slurm.nodes[1]} no longer responds")
     assert result.seconds < SILENCE_S + PATIENCE_S
     doomed.wait_until_nothing_is_left()
     assert doomed.run(tmp_path / "next", "steps 4 0.01").outcome == "completed"  # though Slurm takes the step for running
@@ -192,5 +192,5 @@ def test_an_allocation_that_is_cancelled_interrupts_the_trial_and_has_no_next(do
     assert result.outcome == "interrupted"
     assert re.fullmatch(rf"Slurm's job {doomed.job} is (COMPLETING|CANCELLED)( .*)?", result.cause)
     doomed.wait_until_nothing_is_left()
-    with pytest.raises(EnvironmentLackingError, match=f"Slurm's job {doomed.job} is over: CANCELLED"):
+    with pytest.raises(EnvironmentLackingError, match=f"Slurm's job {doomed.job} has ended: CANCELLED"):
         doomed.run(tmp_path / "next", "steps 4 0.01")

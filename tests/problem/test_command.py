@@ -107,7 +107,7 @@ def test_another_command_is_another_study(load):
         ('[runner]\nname = "torch"\n', ["train"], "the runner `torch` cannot start a command", "remove either"),
         ("[command.arguments]\nmicro_bach = []\n", ["train"], "unknown parameter `micro_bach`", "did you mean `micro_batch`?"),
         ("[command.steps]\n", ["train"], "needs either `format` or `pattern`", "torchtitan"),
-        ('[command.steps]\nformat = "megatrn"\n', ["train"], '`format = "megatrn"` is not known', "did you mean `megatron`?"),
+        ('[command.steps]\nformat = "megatrn"\n', ["train"], '`format = "megatrn"` is unknown', "did you mean `megatron`?"),
         ('[command.steps]\npattern = "("\n', ["train"], "is not a regular expression", ""),
         ('[command.steps]\nformat = "lightning"\n', ["train"], '`format = "lightning"` counts batches', "`{num_microbatches}`"),
         ('[command.steps]\npattern = "a"\nbatches_per_step = "2{tp}"\n', ["train"], "is neither a positive number nor one", "number"),

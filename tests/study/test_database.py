@@ -13,7 +13,7 @@ A = Configuration(dp=2, global_batch=8, micro_batch=1)
 
 
 def test_a_folder_without_a_study_says_so(tmp_path) -> None:
-    with pytest.raises(StudyError, match="holds no study"):
+    with pytest.raises(StudyError, match="is not a study folder"):
         Study(tmp_path)
 
 
@@ -32,7 +32,7 @@ def test_a_file_of_another_program_is_refused(tmp_path) -> None:
     with sqlite3.connect(tmp_path / database.FILE) as connection:
         connection.execute("CREATE TABLE other (x)")
     connection.close()
-    with pytest.raises(StudyError, match="no study of oppa"):
+    with pytest.raises(StudyError, match="not a study of oppa"):
         Study(tmp_path)
 
 
@@ -68,7 +68,7 @@ def test_on_a_network_file_system_one_host_works_on_the_file(tmp_path) -> None:
         lease = study.claim(A)
     with contextlib.closing(database.connect(study.folder, host=study.meta["host"], mounts=mounts)) as owner:
         assert owner.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
-    with pytest.raises(StudyError, match=f"the host `{study.meta['host']}` is at work on it, not `another`"):
+    with pytest.raises(StudyError, match=f"the host `{study.meta['host']}` uses it, not `another`"):
         database.connect(study.folder, host="another", mounts=mounts)
     with Study(study.folder) as study:
         study.interrupt(lease, "enough")

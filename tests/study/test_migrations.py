@@ -112,7 +112,7 @@ def test_a_study_is_not_migrated_under_a_tuner_at_work(earlier) -> None:
     with contextlib.closing(sqlite3.connect(earlier / database.FILE)) as connection, connection:
         connection.execute("UPDATE trials SET outcome = NULL, lease_until = ? WHERE id = 2", (time.time() + 60,))
     before = schema(earlier)
-    with pytest.raises(StudyError, match=f"schema version {before['version'][0]}, and a tuner of an older oppa is at work") as caught:
+    with pytest.raises(StudyError, match=f"schema version {before['version'][0]}, and a tuner of an older oppa uses it") as caught:
         Study(earlier)
     assert "a minute after" in caught.value.hint and schema(earlier) == before
 

@@ -115,7 +115,7 @@ def test_a_study_that_has_measured_nothing_is_refused(seen, study_of, problem, l
 
 
 def test_where_there_is_no_study_it_says_so(tmp_path, problem) -> None:
-    with pytest.raises(StudyError, match="holds no study"):
+    with pytest.raises(StudyError, match="is not a study folder"):
         beliefs_of(tmp_path, problem)
 
 

@@ -1,4 +1,4 @@
-"""`oppa bench`: list the state of every record, and measure any figure again by the command of its benchmark."""
+"""`oppa bench`: list every benchmark and the state of its record, and run benchmarks."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -23,9 +23,9 @@ def _bench(
 ) -> None:
     """List every benchmark: what it shows, where its record is, and whether the record still matches its command.
 
-    A record matches if its arguments, tasks and input files are those that it was made from. `oppa bench all` measures.
+    A record matches if arguments, tasks and input files have not changed since. `oppa bench all` runs the short benchmarks.
 
-    Exit codes: 0, or with --stale 4 where a record does not match.
+    Exit codes: 0 listed, 4 with --stale if a record does not match.
     """
     if context.invoked_subcommand is None:
         bench_list.show(stale=stale, as_json=as_json)

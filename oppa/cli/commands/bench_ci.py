@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 
 REGRESSED = 4
-DESIGNER = "Play this designer in place of `oppa`, against what `oppa` scored."
+DESIGNER = "Run this designer instead of `oppa`, and compare it with the reference of `oppa`."
 
 
 def ci(
-    record: Annotated[bool, typer.Option("--record", help="Make what is measured now the reference.")] = False,
-    tasks: Annotated[str | None, typer.Option(metavar="A,B,C", help="Play these tasks alone.")] = None,
+    record: Annotated[bool, typer.Option("--record", help="Record the scores of this run as the reference.")] = False,
+    tasks: Annotated[str | None, typer.Option(metavar="A,B,C", help="Run only these tasks.")] = None,
     designer: Annotated[str, typer.Option(metavar="NAME", help=DESIGNER)] = "oppa",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md there.")] = None,
 ) -> None:
-    """Has the search become worse? A short, fixed comparison with the reference in results/ci.
+    """Check that the search has not become worse than the reference in results/ci, by a short, fixed benchmark.
 
     Exit codes: 0 as good as the reference, 2 the reference is of other tasks, 4 worse beyond noise.
     """
@@ -31,13 +31,13 @@ def ci(
 
     names = words(tasks)
     if record and (names or designer != DEFAULT):
-        raise InputError("`--record` is for all tasks, and for `oppa` itself", hint="leave out --tasks and --designer")
+        raise InputError("`--record` needs all tasks, and the designer `oppa`", hint="remove --tasks and --designer")
     played = benchmark.ci_inputs(names, designer)
     reference = None if record else benchmark.read_reference(inputs=benchmark.ci_inputs())
     begin_s = time.monotonic()
     with PlayProgress() as progress:
         scores = benchmark.measure(progress.tell, names=names, designer=designer)
-    style.err().print(f"{len(scores)} plays in {format_seconds(time.monotonic() - begin_s)}", markup=False)
+    style.err().print(f"{len(scores)} searches in {format_seconds(time.monotonic() - begin_s)}", markup=False)
     if reference is None:
         style.err().print(f"written: {benchmark.record(scores)}", markup=False)
         return

@@ -49,22 +49,22 @@ def _print(listed: "Sequence[Standing]", *, stale: bool) -> None:
     out, rows = style.out(), [_cells(each) for each in listed]
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
     room = out.width - sum(widths) - 2 * len(widths)
-    beside = room >= ROOM
+    same_row = room >= ROOM
     if listed:
-        out.print(_line(COLUMNS, widths, Text(SHOWS if beside else "", style="bold"), "bold"))
+        out.print(_line(COLUMNS, widths, Text(SHOWS if same_row else "", style="bold"), "bold"))
     before = ""
     for each, cells in zip(listed, rows, strict=True):
-        shows = textwrap.wrap(each.shows, room if beside else out.width - 2) if each.name != before else []
-        out.print(_line(cells, widths, Text(shows[0] if shows and beside else ""), COLOURS[each.state]))
-        for more in shows[1:] if beside else shows:
-            out.print(Text(" " * (out.width - room if beside else 2) + more, style="" if beside else "dim"))
+        shows = textwrap.wrap(each.shows, room if same_row else out.width - 2) if each.name != before else []
+        out.print(_line(cells, widths, Text(shows[0] if shows and same_row else ""), COLOURS[each.state]))
+        for more in shows[1:] if same_row else shows:
+            out.print(Text(" " * (out.width - room if same_row else 2) + more, style="" if same_row else "dim"))
         before = each.name
     for state in ("stale", "no record", "not checked"):
         _explain(state, [each for each in listed if each.state == state])
     counts = ", ".join(f"{state}: {count}" for state in COLOURS if (count := sum(each.state == state for each in listed)))
     style.err().print(f"\n{counts or 'every record matches its command'}", markup=False)
     if any(each.is_stale for each in listed):
-        style.err().print("Measure a record again by its command; `oppa bench --json` lists the commands.", markup=False)
+        style.err().print("Run a record's command to measure it again; `oppa bench --json` lists the commands.", markup=False)
 
 
 def _cells(each: "Standing") -> tuple[str, ...]:

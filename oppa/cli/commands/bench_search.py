@@ -1,4 +1,4 @@
-"""`oppa bench search`: measure how soon each designer finds the fastest configuration, on work whose answers are known."""
+"""`oppa bench search`: measure how fast each designer finds the fastest configuration, on tasks with known answers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from oppa.simulator.benchmark_task import BenchmarkTask
 
 SUITE = "replay (published runs of nanotron), simulated, cpu, or a search space file with `\\[replay]`."
-TABLE = "The measurements, instead of those that the suite names below OPPA_DATA."
-DESIGNERS = "Comma-separated; all unless given."
-VARIATIONS = "Play `oppa` under changed noise, limits and priors, too: all variations, or some by name."
-OUT = "Keep the raw log there and go on with it; write the page from it."
+TABLE = "CSV file of the measurements, instead of the suite's own below OPPA_DATA."
+DESIGNERS = "Designers to compare, separated by commas; all by default."
+VARIATIONS = "Also run `oppa` under changed noise, limits and priors: all variations, or some by name."
+OUT = "Folder of the raw log and of the page; an existing log is continued."
 
 
 def search(
     suite: Annotated[str, typer.Option(metavar="NAME|FILE.toml", help=SUITE)] = "replay",
     table: Annotated[Path | None, typer.Option(metavar="CSV", help=TABLE)] = None,
     designers: Annotated[str | None, typer.Option(metavar="A,B,C", help=DESIGNERS)] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Plays of each designer on each task.")] = 10,
-    trials: Annotated[int, typer.Option(min=1, help="Of each play.")] = 30,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of searches of each designer on each task.")] = 10,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials of each search.")] = 30,
     variations: Annotated[str | None, typer.Option(metavar="all|A,B,C", help=VARIATIONS)] = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON on stdout.")] = False,
 ) -> None:
-    """Compare designers on recorded or simulated work, under one protocol.
+    """Compare designers on recorded or simulated tasks, under one protocol.
 
-    Trials are answered in process: throughput with the noise of a trial and of its steps, a start of a minute for each.
+    No trial really runs: each returns a throughput with the noise of a trial and of its steps, and costs a start of a minute.
     """
     from oppa.bench.declared import DESIGNERS as ALL
     from oppa.bench.search import Comparison, compare
@@ -58,7 +58,9 @@ def search(
         with PlayProgress() as progress:
             runs = compare(comparison, tasks, log, progress.tell)
     except KeyboardInterrupt:
-        style.err().print("interrupted" + ("; the same command goes on" if out else ": with `--out` it could go on"), markup=False)
+        style.err().print(
+            "interrupted" + ("; the same command continues" if out else "; only a comparison with `--out` can be continued"), markup=False
+        )
         raise
     _print(runs, tasks, comparison, environment, as_json)
     if log and out:
@@ -68,7 +70,7 @@ def search(
 
 
 def _log(comparison: "Comparison", tasks: "Sequence[BenchmarkTask]", out: Path | None, environment: dict[str, str]) -> "Log | None":
-    """Return the raw log below `out`, ready for further plays; None without `out`."""
+    """Return the raw log below `out`, ready for further searches; None without `out`."""
     from oppa.bench.runs import Log
 
     if out is None:

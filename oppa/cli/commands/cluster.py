@@ -19,4 +19,4 @@ for command in (
 
 @cluster.callback()
 def _cluster() -> None:
-    """Idle devices of a shared cluster speed elastic jobs up, and go back when somebody waits."""
+    """Scale elastic jobs up on the idle devices of a shared cluster, and return the devices when other jobs wait."""

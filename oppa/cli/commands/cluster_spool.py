@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 
 SPOOL = "Folder of elastic jobs, on a file system that all hosts share."
-JOB = "Job file, with as many hosts as the job requests."
+JOB = "Job file, whose number of hosts is the number that the job requests."
 SIZES = "Folder of the scale table that `oppa scale-table` wrote."
-HOSTS = "Number of hosts that the job requests; the fewest of the table by default."
+HOSTS = "Number of hosts that the job requests; the smallest of the table by default."
 NAME = "Name of the elastic job; the job's own name by default."
 CHECK = "Seconds between two checks of the queue."
-DRY = "Print what would be done; start and cancel nothing."
-ONCE = "Check the queue once, and end."
+DRY = "Print the decisions; start and cancel nothing."
+ONCE = "Check the queue once, and exit."
 SCHEDULER = "Scheduler that shares the nodes: `slurm`, or an installed one."
 PARTITION = "Partition whose nodes are shared; all partitions by default."
 OPTION = "Change an option of the scheduler, such as sbatch's `account=mine`, or of scaling, as listed above. Repeat it for more."
@@ -32,16 +32,16 @@ def submit(
     hosts: Annotated[int | None, typer.Option(min=1, help=HOSTS)] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help=NAME)] = "",
 ) -> None:
-    """Give an elastic job to `oppa cluster run`.
+    """Submit an elastic job to `oppa cluster run`.
 
-    Exit codes: 0 taken, 2 wrong input.
+    Exit codes: 0 submitted, 2 wrong input.
     """
     from oppa.cli.views import style
     from oppa.cluster.elastic_jobs.spool import submit as put
 
     taken = put(spool, job, table, hosts=hosts, name=name)
     sizes = ", ".join(f"{size.gpus} ({size.speedup:.2f})" for size in taken.table.sizes)
-    style.err().print(f"taken: {taken.folder}, on {taken.hosts} hosts; sizes, and how much faster: {sizes}", markup=False)
+    style.err().print(f"submitted: {taken.folder}, on {taken.hosts} hosts; sizes, with their speed-ups: {sizes}", markup=False)
 
 
 def run(
@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Train the elastic jobs of a spool on the idle nodes of a cluster, and return nodes for which other jobs wait.
 
-    The command ends when all jobs have ended. Ctrl-C ends only the command; jobs train on, and the same command takes them up again.
+    The command ends when all jobs have ended. Ctrl-C ends only the command: jobs continue, and the same command manages them again.
 
     Options of scaling for --set, with their defaults:
 
@@ -65,7 +65,7 @@ def run(
     `scaling.max_scale=4`: largest size of a job, as a multiple of its request
     `scaling.growth_order=smallest`: job that grows first; or `largest`, or `oldest`
 
-    Exit codes: 0 all trained, 1 one has failed or is damaged, 2 wrong input, 3 environment lacking, 130 stopped.
+    Exit codes: 0 all trained, 1 a job has failed or is damaged, 2 wrong input, 3 environment lacking, 130 stopped.
     """
     import contextlib
     import time
@@ -90,7 +90,7 @@ def run(
         act=not dry_run,
     )
     interruption = Interruption()
-    with contextlib.nullcontext() if dry_run else held(spool, done="looked after"), interruption.caught():
+    with contextlib.nullcontext() if dry_run else held(spool, done="managed"), interruption.caught():
         while True:
             found = controller.step()
             if once or all(status.ending for status in found):
@@ -104,11 +104,11 @@ def run(
 
 def status(
     spool: Spool,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the jobs as JSON on stdout.")] = False,
 ) -> None:
-    """The elastic jobs of a spool: on how many hosts each is, and how far.
+    """List the elastic jobs of a spool: their hosts, steps and losses.
 
-    Exit codes: 0, 2 wrong input.
+    Exit codes: 0 listed, 2 wrong input.
     """
     from oppa.cluster.elastic_jobs.spool import ElasticJob, folders
     from oppa.cluster.elastic_jobs.status import status_of
@@ -132,7 +132,7 @@ def status(
     names = ("name", "state", "hosts", "wanted", "asks_for", "steps")
     cells = [(*(row.get(name, "") for name in names), "" if row.get("loss") is None else f"{row['loss']:.3f}") for row in rows]
     why = "".join(f" {row['why']}." for row in rows if "why" in row)
-    columns = ("job", "state", ">hosts", ">shall have", ">asks for", ">steps", ">loss")
+    columns = ("job", "state", ">hosts", ">desired", ">requested", ">steps", ">loss")
     style.print_section(Section(title="Elastic jobs", text=f"In {spool}.{why}", columns=columns, rows=cells))
 
 
@@ -140,30 +140,30 @@ def cancel(
     spool: Spool,
     name: Name,
 ) -> None:
-    """Train an elastic job no more: it stops behind its present step, and its state is kept.
+    """Cancel an elastic job: it stops after its present step, and keeps a checkpoint.
 
-    Exit codes: 0, 2 wrong input.
+    Exit codes: 0 cancelled, 2 wrong input.
     """
     from oppa.cli.views import style
     from oppa.cluster.elastic_jobs.spool import job_of
 
     job = job_of(spool, name)
     job.cancel()
-    told = "it stops behind its present step" if job.supervised() else "nobody trains it"
-    style.err().print(f"cancelled: {job.folder}; {told}; `oppa cluster retry {spool} {name}` trains it on", markup=False, soft_wrap=True)
+    when = "it stops after its present step" if job.supervised() else "it was not running"
+    style.err().print(f"cancelled: {job.folder}; {when}; `oppa cluster retry {spool} {name}` resumes it", markup=False, soft_wrap=True)
 
 
 def retry(
     spool: Spool,
     name: Name,
 ) -> None:
-    """Train an elastic job on, from where it was, that was cancelled, has failed or was given up; `oppa cluster run` does it.
+    """Let `oppa cluster run` resume an elastic job that was cancelled or has failed, from its newest checkpoint.
 
-    Exit codes: 0, 2 wrong input.
+    Exit codes: 0 queued, 2 wrong input.
     """
     from oppa.cli.views import style
     from oppa.cluster.elastic_jobs.spool import job_of
 
     job = job_of(spool, name)
     job.retry()
-    style.err().print(f"to be trained: {job.folder}, on {job.hosts} hosts", markup=False, soft_wrap=True)
+    style.err().print(f"queued: {job.folder}, on {job.hosts} hosts", markup=False, soft_wrap=True)

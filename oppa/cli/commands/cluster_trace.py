@@ -1,4 +1,4 @@
-"""`oppa cluster simulate` and `generate`: simulate elastic jobs on a shared cluster on a trace, and make such traces."""
+"""`oppa cluster simulate` and `generate`: simulate elastic jobs on a shared cluster from a trace, and make such traces."""
 
 import json
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 TRACE = "Trace of jobs: oppa's CSV, AcmeTrace's CSV, or Philly's JSON."
 GPUS = "Number of GPUs of the cluster."
-ELASTIC = "Share of pretraining jobs that is elastic: of those on 32, 64 or 256 GPUs, or with --table on as many as its job."
+ELASTIC = "Share of elastic jobs among pretraining jobs on 32, 64 or 256 GPUs; with --table, on the size of the table's job."
 POLICY = "Policies, separated by commas: `flextrain`, `greedy`, `elasticflow` or `none`."
-TABLE = "Folder of a scale table by `oppa scale-table`, instead of predictions for FlexTrain's three models. Repeat it for more."
+TABLE = "Folder of a scale table of `oppa scale-table`, instead of predictions for FlexTrain's three models. Repeat it for more."
 SET = "Change an option, as listed above: `scaling.max_scale=2`. Repeat it for more."
 COUNTED = 32
 """Default of the smallest job, in GPUs, that counts as an arrival."""
-DECISIONS = "Write every change of a size to this file, with its reason, as one line of JSON each."
+DECISIONS = "Write every change of a job's size, with its reason, to this file: one line of JSON each."
 LIKE = "Profile of the trace: `seren`."
 OUT = "File of the trace."
 
@@ -73,7 +73,7 @@ def simulate(
     failures = Failures(every_s=cluster.failure_interval, seed=seed) if cluster.failure_interval else None
     shared = SharedCluster(gpus=gpus, each=cluster.gpus_per_node, settings=settings, backfill=cluster.backfill, failures=failures)
     jobs = made_elastic(read_trace(trace), elastic, _kinds(table or [], scaled.start, replicas=scaled.replicas), seed=seed)
-    found = _told(jobs, shared, names)
+    found = _simulated(jobs, shared, names)
     if decisions:
         _write_decisions(decisions, found)
     rows = [row for row, _ in found]
@@ -92,7 +92,7 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the trace.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the queueing times as JSON on stdout.")] = False,
 ) -> None:
-    """Make a trace from published distributions, and compare the queueing times of its jobs with the published ones.
+    """Generate a trace from published distributions, and compare its queueing times with the published ones.
 
     Exit codes: 0 written, 2 wrong input.
     """
@@ -105,7 +105,7 @@ def generate(
     known = known_by(like)
     jobs = made(known, days=days, seed=seed)
     write_text(out, write_trace(jobs))
-    result = _told(jobs, SharedCluster(gpus=known.gpus, each=known.gpus_per_node), [NONE])[0][1]
+    result = _simulated(jobs, SharedCluster(gpus=known.gpus, each=known.gpus_per_node), [NONE])[0][1]
     found = queues(result, known)
     if as_json:
         import dataclasses
@@ -121,7 +121,7 @@ def generate(
     style.err().print(f"written: {out}, {len(jobs)} jobs", markup=False)
 
 
-def _told(jobs: "Sequence[TraceJob]", shared: "SharedCluster", policies: Sequence[str]) -> "list[tuple[PolicyRow, Result]]":
+def _simulated(jobs: "Sequence[TraceJob]", shared: "SharedCluster", policies: Sequence[str]) -> "list[tuple[PolicyRow, Result]]":
     """Simulate the jobs under each policy in turn, and show the progress."""
     from oppa.cli.views import style
     from oppa.cluster.comparison import compared
@@ -139,7 +139,7 @@ def _kinds(tables: Sequence[Path], start_s: float, *, replicas: bool) -> "dict[i
         found = [of_table(folder, start_s=start_s) for folder in tables]
         sizes = [gpus for gpus, _ in found]
         if twice := next((gpus for gpus in sizes if sizes.count(gpus) > 1), None):
-            raise InputError(f"two scale tables are of jobs on {twice} GPUs", hint="give one of them")
+            raise InputError(f"two scale tables are of jobs on {twice} GPUs", hint="name one table of each size")
         return dict(found)
     with style.err().status("predicting how FlexTrain's three models scale"):
         return elasticity(replicas=replicas)
@@ -185,9 +185,9 @@ def _section(rows: "Sequence[PolicyRow]", jobs: "Sequence[TraceJob]", shared: "S
     none = rows[0]
     return Section(
         title="Elastic jobs on a shared cluster",
-        text=f"{len(jobs)} jobs on {shared.gpus} GPUs, {none.elastic} of them elastic. Means; as shares of what they are if nobody grows. "
-        "Extra: GPU time that elastic jobs hold beyond what they ask for, of all.",
-        columns=("policy", ">elastic done after", ">share", ">others wait", ">share", ">changes", ">utilisation", ">extra"),
+        text=f"{len(jobs)} jobs on {shared.gpus} GPUs, {none.elastic} of them elastic. Times are means; shares are of those "
+        "without scaling. Extra: share of all GPU time that elastic jobs hold beyond their requests.",
+        columns=("policy", ">elastic completion", ">share", ">others' queueing", ">share", ">changes", ">utilisation", ">extra"),
         rows=[
             (
                 row.policy,
@@ -211,9 +211,9 @@ def _queue_section(found: "Sequence[QueueingTimes]", result: "Result", known: "T
     utilisation = result.usage.share(days * 86_400)
     return Section(
         title=f"A trace like {known.name}",
-        text=f"Utilisation of {known.gpus} GPUs over {days:g} days: {utilisation:.1%}. Where nobody overtakes, jobs wait "
-        f"{format_seconds(result.queue_s(()))} on average, published {format_seconds(known.queue_s)}. Shares of jobs that wait no longer, "
-        "simulated and published; only the mean was made to match.",
+        text=f"Utilisation of {known.gpus} GPUs over {days:g} days: {utilisation:.1%}. In order of arrival, jobs wait "
+        f"{format_seconds(result.queue_s(()))} on average, published {format_seconds(known.queue_s)}. Columns: share of jobs "
+        "that wait at most 1 s, 1 min and 1 h, simulated and published. The generator matches only the mean.",
         columns=("type", ">jobs", ">mean wait", ">1 s", ">published", ">1 min", ">published", ">1 h", ">published"),
         rows=[
             (

@@ -16,8 +16,8 @@ EVERY = "Number of a job's steps between two decisions."
 TOKEN = "Print the token of the job of this name for `oppa train --control`, and exit; `watch`: that of the live page."
 
 COLLECTED = 50_000, 20, 50
-"""Thresholds of the garbage collector. They are high, because all jobs wait during a collection.
-The many objects that hold jobs' messages are not garbage."""
+"""Thresholds of the garbage collector. They are high, because all jobs wait during a collection,
+and the many objects that hold jobs' messages are not garbage."""
 
 
 def control(
@@ -28,9 +28,11 @@ def control(
     decision_interval: Annotated[int, typer.Option(min=1, help=EVERY)] = 10,
     token: Annotated[str, typer.Option(metavar="JOB", help=TOKEN)] = "",
 ) -> None:
-    """Tell training jobs which batch size and layout to train in, until Ctrl-C; jobs train on without it, as they are.
+    """Choose batch size and layout for training jobs, until Ctrl-C. Without the service, jobs keep both and continue.
 
-    One live page shows them all. Exit codes: 0 stopped, 2 wrong input, 3 the port or the folder cannot be used.
+    A live page shows all jobs.
+
+    Exit codes: 0 stopped, 2 wrong input, 3 the port or the folder cannot be used.
     """
     from oppa.cli.views import style
     from oppa.control.registry import policy_of
@@ -53,7 +55,7 @@ def control(
         signal.signal(number, lambda *_: stop.set())
     try:
         with serve_in_thread(service, port) as own:
-            style.err().print(f"{policy} over {len(profiled.rows):,} rows, {len(service.jobs)} jobs known", markup=False)
+            style.err().print(f"policy    {policy}, {len(profiled.rows):,} rows in the table, {len(service.jobs)} jobs", markup=False)
             style.err().print(f"jobs      127.0.0.1:{own}, with the token of `oppa control --table T --token JOB`", markup=False)
             style.err().print(f"live page http://127.0.0.1:{own}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)
             stop.wait()

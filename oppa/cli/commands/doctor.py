@@ -6,7 +6,7 @@ import typer
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False) -> None:
-    """Look at this machine: what can run here, and what is missing."""
+    """Check what can run on this machine, and what is missing."""
     from oppa.cli.views import style
     from oppa.errors import EnvironmentLackingError
     from oppa.launchers import checks as places
@@ -19,10 +19,10 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the check
 
         typer.echo(json.dumps([dataclasses.asdict(check) for check in found], indent=1))
     else:
-        table = style.table(("", "what", "found", "what it means"))
+        table = style.table(("", "check", "found", "what it means"))
         for check in found:
             mark = "[green]✓[/]" if check.works else "[red]✗[/]" if check.needed else "[yellow]-[/]"
             table.add_row(mark, check.name, check.found, "" if check.works else check.hint)
         style.out().print(table)
     if broken := [check.name for check in found if check.needed and not check.works]:
-        raise EnvironmentLackingError(f"oppa cannot run trials here: {', '.join(broken)}", hint="see the lines marked ✗")
+        raise EnvironmentLackingError(f"oppa cannot run trials here: {', '.join(broken)}", hint="follow the advice in the lines marked ✗")

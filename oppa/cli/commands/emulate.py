@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from oppa.problem.cluster import Link
     from oppa.trials.cgroups import CpuGroups
 
-COMMAND = "Command that every rank runs; or `oppa ...`, which places ranks itself."
+COMMAND = "Command that every rank runs; or `oppa ...`, which places its ranks itself."
 BANDWIDTH = "Bandwidth of each host's link, in each direction: `200mbit`, `25 MB/s`."
 LATENCY = "One-way latency of the link: `1ms` gives a round trip of 2 ms."
 RACKS = "Number of racks, with equally many hosts each; `--uplink` joins them."
 UPLINK = "Bandwidth of each rack's link to the others, in each direction: `100mbit`."
-CPUS = "CPU quota of each rank, in cores, so that a rank is a device; no quota by default."
+CPUS = "CPU quota of each rank, in cores, so that each rank is a device; no quota by default."
 GRACE_S = 5.0
-"""Seconds between asking ranks to end and killing them."""
+"""Seconds between the request to end and the kill of a rank."""
 
 
 def emulate(
@@ -41,14 +41,15 @@ def emulate(
     uplink: Annotated[str, typer.Option(metavar="RATE", help=UPLINK)] = "",
     cpus_per_rank: Annotated[float | None, typer.Option(metavar="CORES", help=CPUS)] = None,
 ) -> None:
-    """Run a command on several hosts that this machine plays, joined by a real slow link.
+    """Run a command on several emulated hosts of this machine, joined by a link of limited bandwidth and real latency.
 
-    COMMAND is started once per rank, with torchrun's variables, on the rank's host: a network namespace, in which packets to other hosts
-    really wait. Lines of several ranks are told apart by `\\[rank 0]`. A rank that fails ends the others. oppa itself (`-- oppa tune ...`)
-    is started once and outside the hosts, which OPPA_NETLAB tells it: it places its ranks itself.
+    COMMAND starts once per rank, with torchrun's variables, on the rank's host: a network namespace, which delays packets to other hosts.
+    Each line of output begins with its rank, such as `\\[rank 0]`. A rank that fails ends the others.
+    oppa itself (`-- oppa tune ...`) starts once, outside the hosts, finds them in OPPA_NETLAB, and places its ranks itself.
 
-    Linux only, as root; nothing is left behind. Carrying 200 Mbit/s takes about 0.15 cores, 1 Gbit/s 0.25. Exit codes: that of the first
-    rank that fails (128 + signal where it was killed), 2 wrong input, 3 environment lacking, 130 interrupted.
+    The command needs Linux and root, and removes the hosts at its end. Carrying 200 Mbit/s takes about 0.15 cores, 1 Gbit/s 0.25.
+
+    Exit codes: that of the first rank that fails (128 + signal if it was killed), 2 wrong input, 3 environment lacking, 130 interrupted.
     """
     from oppa.launchers.emulation.netlab import Netlab
     from oppa.problem.cluster import Link
@@ -73,26 +74,26 @@ def _bandwidth(option: str, text: str) -> float:
 
     bytes_per_s = parse_bandwidth(text)
     if bytes_per_s == 0:
-        raise InputError(f"nothing passes a link of `{option} {text}`", hint="more than 0, such as `200mbit`")
+        raise InputError(f"nothing passes a link of `{option} {text}`", hint="use more than 0, such as `200mbit`")
     return bytes_per_s
 
 
 def _uplink(uplink: str, racks: int, hosts: int) -> float:
-    """Return the bytes per second between racks; raises InputError if hosts do not fill the racks, or nothing joins them."""
+    """Return the bytes per second between racks; raises InputError if hosts do not fill the racks, or no link joins them."""
     if hosts % racks:
-        raise InputError(f"{hosts} hosts do not fill {racks} racks", hint=f"`--racks` divides `--hosts {hosts}`")
+        raise InputError(f"{hosts} hosts do not fill {racks} racks", hint=f"use a number of racks that divides `--hosts {hosts}`")
     if bool(uplink) != (racks > 1):
-        lacking = "`--uplink` joins racks" if uplink else f"`--racks {racks}` need a line between them"
-        raise InputError(lacking, hint="say both, such as `--racks 2 --uplink 100mbit`")
+        lacking = "`--uplink` needs several racks" if uplink else f"`--racks {racks}` needs an uplink"
+        raise InputError(lacking, hint="give both, such as `--racks 2 --uplink 100mbit`")
     return _bandwidth("--uplink", uplink) if uplink else math.inf
 
 
 def _check(command: list[str], cpus_per_rank: float | None) -> None:
-    """Raise InputError if the program does not exist, or the CPU quota is no positive number."""
+    """Raise InputError if the program does not exist, or the CPU quota is not positive."""
     if shutil.which(command[0]) is None:
-        raise InputError(f"there is no program `{command[0]}`", hint="is it on PATH, and executable?")
+        raise InputError(f"there is no program `{command[0]}`", hint="check that it is on PATH, and executable")
     if cpus_per_rank is not None and not 0 < cpus_per_rank < float("inf"):
-        raise InputError(f"`--cpus-per-rank {cpus_per_rank:g}` is no share of the cores", hint="more than 0, such as `0.5`")
+        raise InputError(f"`--cpus-per-rank {cpus_per_rank:g}` is no number of cores", hint="use more than 0, such as `0.5`")
 
 
 def _announce(lab: "Netlab", link: "Link", ranks_per_host: int, cpus_per_rank: float | None) -> None:
@@ -100,7 +101,7 @@ def _announce(lab: "Netlab", link: "Link", ranks_per_host: int, cpus_per_rank: f
     from oppa.units import format_bandwidth, format_seconds
 
     what = f"{format_bandwidth(link.bandwidth_bytes_per_s)}, {format_seconds(link.latency_s)} one way"
-    _say(f"emulated hosts: {len(lab.hosts)} (from {lab.hosts[0].address} on), ranks per host: {ranks_per_host}, link: {what}")
+    _say(f"emulated hosts: {len(lab.hosts)} (from {lab.hosts[0].address}), ranks per host: {ranks_per_host}, link: {what}")
     for lacking in netlab_lacking(cpus_per_rank=cpus_per_rank):
         _say(f"warning: {lacking}")
 
@@ -114,7 +115,7 @@ def _become(command: list[str], lab: "Netlab", link: "Link", *, ranks_per_host: 
     """Execute oppa in place of this process. It then has the terminal, signals and exit code, and the emulated hosts end with it."""
     from oppa.launchers.emulation.host import INTERFACE
 
-    told = {
+    lab_facts = {
         "hosts": [{"address": host.address, "namespace": str(host.namespace)} for host in lab.hosts],
         "interface": INTERFACE,
         "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
@@ -123,7 +124,7 @@ def _become(command: list[str], lab: "Netlab", link: "Link", *, ranks_per_host: 
         "cpus_per_rank": cpus_per_rank,
         "command": ["oppa", *sys.argv[1 : sys.argv.index("--") + 1]] if "--" in sys.argv else [],
     }
-    os.execvpe(command[0], command, {**os.environ, "OPPA_NETLAB": json.dumps(told)})
+    os.execvpe(command[0], command, {**os.environ, "OPPA_NETLAB": json.dumps(lab_facts)})
 
 
 def _run(command: list[str], lab: "Netlab", ranks_per_host: int, cpus_per_rank: float | None) -> int:

@@ -14,7 +14,7 @@ env = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Make, lis
 
 @env.command()
 def create(runner: Named) -> None:
-    """Make a runner's environment: an interpreter of its own, with what the runner's folder pins."""
+    """Make a runner's environment: an interpreter of its own, with the packages that the runner pins."""
     import time
 
     from oppa.cli.views import style
@@ -34,8 +34,8 @@ def create(runner: Named) -> None:
 
 
 @env.command("list")
-def list_(as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False) -> None:
-    """The environments that runners of the catalog declare, and whether they are made."""
+def list_(as_json: Annotated[bool, typer.Option("--json", help="Print the environments as JSON.")] = False) -> None:
+    """List the environments that runners of the catalog declare, and their state."""
     from oppa.cli.views import style
     from oppa.trials import environments
 
@@ -45,7 +45,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print them as JS
 
         typer.echo(json.dumps([_plain(each) for each in found], indent=1))
         return
-    table = style.table(("", "runner", "state", "what is in it", "where"))
+    table = style.table(("", "runner", "state", "packages", "folder"))
     for each in found:
         ready = each.state == "ready"
         hint = f"`oppa env create {each.name}` makes it"
@@ -56,7 +56,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="Print them as JS
 
 @env.command()
 def remove(runner: Named) -> None:
-    """Remove a runner's environment, with those made for earlier declarations of it."""
+    """Remove a runner's environment, and those of its earlier declarations."""
     from oppa.cli.views import style
     from oppa.trials import environments
 
@@ -75,7 +75,9 @@ def _environment(runner: str) -> "Environment":
     found = environments.environment(catalog.find("runners", runner, base=Path()))
     if found is None:
         having = ", ".join(each.name for each in environments.known()) or "none"
-        raise InputError(f"the runner `{runner}` runs beside oppa: it declares no environment", hint=f"those that do: {having}")
+        raise InputError(
+            f"the runner `{runner}` declares no environment: it runs in oppa's own", hint=f"runners with an environment: {having}"
+        )
     return found
 
 

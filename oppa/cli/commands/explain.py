@@ -1,4 +1,4 @@
-"""`oppa explain JOB dp=2,tp=1`: explain why a configuration is not the best, or not even legal."""
+"""`oppa explain JOB dp=2,tp=1`: explain why a configuration is not the best, or not valid."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from oppa.tuning.explanation import Explanation
 
 JOB = "Job file, or a study's folder."
-SETTING = "Values such as `dp=2,tp=1`, the rest free; or a configuration's id."
-STUDY = "Folder of a study of the job; without one, the answer rests on the prior."
+SETTING = "Values such as `dp=2,tp=1`, with the other parameters free; or a configuration's id."
+STUDY = "Folder of a study of the job; without one, the prior predicts."
 UNLIKELY = 0.05
 """Probability of fitting in memory below which a configuration is not expected to fit."""
 SMALL = 0.05
@@ -32,9 +32,9 @@ def explain(
     study: Annotated[Path | None, typer.Option(metavar="FOLDER", help=STUDY)] = None,
     changes: Changes = None,
 ) -> None:
-    """Explain a configuration: the constraint that forbids it, the failure that was measured, or how far it is from the best.
+    """Explain a configuration: the constraint that forbids it, how its trial failed, or how far it is from the best.
 
-    Of several configurations that match, it is the best predicted one.
+    If several configurations match, the best predicted one is explained.
     """
     from oppa.cli.views.summary import warn_of_unknown_device
     from oppa.problem.selector import find
@@ -71,16 +71,16 @@ def _question(job: Path, named: Path | None, command: Sequence[str], changes: Se
     if folder is None:
         return load_job(job, settings=changes, argv=command), None, []
     if job.is_dir():
-        refuse_command(command, f"`{job}` is a study, which has its own")
+        refuse_command(command, f"the study `{job}` has its own launch line")
     if job.is_dir() and changes:
-        raise InputError(f"`--set {changes[0]}` of the study `{job}`", hint="name the job file: a study is of one problem")
+        raise InputError(f"`--set {changes[0]}` cannot change the study `{job}`", hint="name the job file: a study has one problem")
     if job.is_dir() and named is not None:
-        raise InputError(f"`{job}` and `{named}` are both studies", hint="give a job file with --study, or one study alone")
+        raise InputError(f"`{job}` and `{named}` are both studies", hint="give a job file with --study, or only one study")
     with Study(folder) as study:
         problem, trials = Problem.from_dict(study.meta["problem"]), study.trials()
     if not job.is_dir() and load_job(job, settings=changes, argv=command).fingerprint != problem.fingerprint:
         raise InputError(
-            f"`{folder}` is the study of another problem than `{job}`", hint=f"give the study alone: `oppa explain {folder} ...`"
+            f"`{folder}` is the study of another problem than `{job}`", hint=f"give only the study: `oppa explain {folder} ...`"
         )
     return problem, folder, trials
 
@@ -95,7 +95,11 @@ def _print_obstacles(text: str, asked: "Setting", problem: "Problem", candidates
     for each in violations(problem.space, asked):
         lines += ["", f"  {escape(each.why)}", f"  [cyan]{escape(each.rule)}[/]   here {escape(each.here)}"]
     others = alternatives(candidates, asked)
-    lines += ["", "[bold]valid instead[/]"] if others else ["", "no change of one parameter makes it valid: `oppa space` lists what is"]
+    lines += (
+        ["", "[bold]valid instead[/]"]
+        if others
+        else ["", "no change of one parameter makes it valid: `oppa space` lists valid configurations"]
+    )
     lines += [f"  {name} = {escape(' or '.join(map(str, values)))}" for name, values in others.items()]
     style.out().print("\n".join(lines))
 
@@ -106,7 +110,7 @@ def _print(known: "Explanation", text: str, matches: int, folder: Path | None) -
     from oppa.cli.views import style
 
     name = known.configuration.id
-    among = "the only one" if matches == 1 else f"the best predicted of {matches}"
+    among = "the only configuration" if matches == 1 else f"the best predicted of {matches}"
     rows = {
         "tried": _tried(known, folder),
         "logs": _logs(known, folder),
@@ -117,14 +121,14 @@ def _print(known: "Explanation", text: str, matches: int, folder: Path | None) -
         "time": _time(known),
     }
     lines = [f"[bold cyan]{name}[/]" + ("" if text == name else f"   {among} with {escape(text)}"), _verdict(known), ""]
-    style.out().print("\n".join([*lines, *(f"[bold]{title:<9}[/]  {said}" for title, said in rows.items() if said)]))
+    style.out().print("\n".join([*lines, *(f"[bold]{title:<9}[/]  {text}" for title, text in rows.items() if text)]))
 
 
 def _verdict(known: "Explanation") -> str:
     """Return the answer, in one line."""
     tried = known.tried
     if known.configuration == known.best:
-        return f"it is the best that {'was measured' if known.best_measured else 'is predicted'}"
+        return f"it is the best {'measured' if known.best_measured else 'predicted'} configuration"
     if tried is not None and known.steps_per_s is None:
         return f"it was tried, and ended: [red]{tried.outcome.replace('_', ' ')}[/]"
     if tried is None and known.chance_of_fitting < UNLIKELY:
@@ -160,14 +164,14 @@ def _logs(known: "Explanation", folder: Path | None) -> str:
 
 
 def _before(known: "Explanation") -> str:
-    """Return the prediction that was made before the trial, and whether the measurement lies within it."""
+    """Return the prediction before the trial, and whether its interval contains the measurement."""
     tried = known.tried
     if tried is None or tried.prediction is None:
         return ""
-    said = f"{_rate(tried.prediction)} predicted"
+    predicted = f"{_rate(tried.prediction)} predicted"
     if tried.steps_per_s is None:
-        return said
-    return f"{said}: what was measured lies {'within' if tried.prediction.covers(tried.steps_per_s) else '[yellow]outside[/]'}"
+        return predicted
+    return f"{predicted}: the measurement lies {'within' if tried.prediction.covers(tried.steps_per_s) else '[yellow]outside[/]'}"
 
 
 def _predicted(known: "Explanation") -> str:
@@ -180,16 +184,16 @@ def _predicted(known: "Explanation") -> str:
 
 
 def _memory(known: "Explanation") -> str:
-    """Return the predicted memory of a configuration without a measured throughput, and the memory that can be used."""
+    """Return the predicted memory of a configuration without a measured throughput, and the usable memory."""
     from oppa.units import format_bytes
 
     if known.steps_per_s is not None or (interval := known.prediction.memory_interval) is None:
         return ""
     low, high = map(format_bytes, interval)
-    said = (
-        f"{format_bytes(known.prediction.memory_bytes or 0)} \\[{low} - {high}] predicted, {format_bytes(known.usable_bytes)} can be used"
+    predicted = (
+        f"{format_bytes(known.prediction.memory_bytes or 0)} \\[{low} - {high}] predicted, {format_bytes(known.usable_bytes)} usable"
     )
-    return said if known.tried is not None else f"{said}; fits: {_likely(known.chance_of_fitting)}"
+    return predicted if known.tried is not None else f"{predicted}; fits: {_likely(known.chance_of_fitting)}"
 
 
 def _best(known: "Explanation") -> str:
@@ -204,7 +208,7 @@ def _best(known: "Explanation") -> str:
 def _time(known: "Explanation") -> str:
     """Return the largest shares of a step's time, by the cost model."""
     shares = [f"{share:.0%} {name}" for name, share in known.shares.items() if share >= SMALL]
-    return f"of a step, by the cost model: {', '.join(shares)}"
+    return f"shares of a step, by the cost model: {', '.join(shares)}"
 
 
 def _rate(prediction: "Prediction") -> str:

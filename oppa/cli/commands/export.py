@@ -1,4 +1,4 @@
-"""`oppa export STUDY --to deepspeed`: write a configuration as a framework's own files, which run as they are."""
+"""`oppa export STUDY --to deepspeed`: write a configuration as a framework's own files, ready to run."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-SOURCE = "Folder of a study, whose winner is exported; its best/configuration.json; or a job file."
+SOURCE = "Folder of a study, to export its winner; its best/configuration.json; or a job file."
 SETTING = "Another configuration: an id, `dp=2,micro_batch=4` with the rest at its defaults, or a JSON file."
-FORMAT = "torchrun, deepspeed, colossalai, megatron, megatron-bridge, torchtitan or accelerate."
-OUT = "Folder of the files; by default FORMAT in STUDY/best or next to the JSON file, or JOB-FORMAT here for a job."
+FORMAT = "Format of the files: torchrun, deepspeed, colossalai, megatron, megatron-bridge, torchtitan or accelerate."
+OUT = "Folder of the files. The default is STUDY/best/FORMAT, FORMAT next to a JSON file, or JOB-FORMAT here."
 
 
 def export(
@@ -20,7 +20,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that differ.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON, by name, and write none.")] = False,
 ) -> None:
-    """Write a configuration as files of a framework; what the format cannot express is an error that names the parameter."""
+    """Write a configuration as files of a framework. An error names any parameter that the format cannot express."""
     from oppa.cli.views import style
     from oppa.errors import InputError
     from oppa.tuning.export_best import write_files
@@ -30,7 +30,7 @@ def export(
 
     problem, configuration = resolve_configuration(source, setting)
     if configuration is None:
-        hint = f"say which: `oppa export {source} dp=2,micro_batch=4`, or a study whose winner it is"
+        hint = f"name one: `oppa export {source} dp=2,micro_batch=4`; or export the winner of a study"
         raise InputError(f"the job `{source}` has many configurations, and no `[baseline]`", hint=hint)
     files = exported(to, problem, configuration)
     if as_json:
@@ -55,7 +55,7 @@ def _folder(source: Path, setting: str, name: str, to: str) -> Path:
 
 
 def _require_free(folder: Path, files: dict[str, str]) -> None:
-    """Raise InputError if one of the files exists with another text."""
+    """Raise InputError if one of the files exists with different text."""
     from oppa.errors import InputError
 
     for name, text in files.items():

@@ -1,4 +1,4 @@
-"""`oppa import FILE --from deepspeed`: make the configuration that the user runs at present the baseline of a job."""
+"""`oppa import FILE --from deepspeed`: make the user's present configuration the baseline of a job."""
 
 import dataclasses
 import json
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from oppa.tuning.formats.format import Reading
 
 SOURCE = "The framework's file, or a folder with its files."
-FORMAT = "deepspeed, megatron or accelerate; or any that `oppa export` writes."
+FORMAT = "deepspeed, megatron or accelerate; or any format that `oppa export` writes."
 JOB = "Job that the file configures; without one, a new job is made from the file."
-SETTING = "Values that the file leaves open: `pp=2,micro_batch=4`."
+SETTING = "Values that the file does not state: `pp=2,micro_batch=4`."
 TAKE = "`file` or `job`: the source of truth where they differ in model, batch, devices, precision or search space."
 OUT = "Write the job with the table to this file, instead of printing the table."
 
@@ -33,10 +33,11 @@ def import_(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the configuration and what was ignored as JSON.")] = False,
 ) -> None:
-    """Read a framework's configuration as `\\[baseline]` of a job: its first trial, and what the winner is compared with.
+    """Read a framework's configuration as `\\[baseline]` of a job: its first trial, and the winner's reference.
 
-    A job that chooses no runner gets the framework's, with its search space. Where file and job differ, both values are named and --take
-    decides. With a job, the tables to append to it are printed; without one, a whole job.
+    A job without a runner gets the framework's runner and search space.
+    If file and job differ, an error names both values, and --take chooses one.
+    With --job, the command prints the tables to append to it; without, a whole job.
     """
     from oppa.cli.views import style
     from oppa.errors import InputError
@@ -61,7 +62,7 @@ def import_(
         style.err().print(f"written: {out}\n\n  oppa tune {out}", markup=False)
     elif not as_json:
         if job is not None and draft.rewritten:
-            raise InputError(f"lines of `{job}` itself have to change", hint="write the changed job to a file of its own: `--out FILE`")
+            raise InputError(f"lines of `{job}` itself must change", hint="write the changed job to another file: `--out FILE`")
         tables = draft.text if job is None else draft.added
         typer.echo(f"{tables.rstrip()}\n\n{block}" if tables else block, nl=False)
 
@@ -83,7 +84,7 @@ def _adopted(job: Path | None, files: "Mapping[str, str]", origin: str, source: 
 
 
 def _files(source: Path, origin: str) -> dict[str, str]:
-    """Return texts by file name: of one file, or of a folder's files that the format writes; raises InputError for unreadable ones."""
+    """Return the texts of a file, or of a folder's files that the format writes, by name; raises InputError for an unreadable file."""
     from oppa.errors import InputError
     from oppa.tuning.formats import format_named
 
@@ -96,10 +97,10 @@ def _files(source: Path, origin: str) -> dict[str, str]:
 
 
 def _configuration(problem: "Problem", reading: "Reading", setting: str, origin: str) -> "tuple[Configuration, list[str]]":
-    """Return the legal configuration that the file means, and notes on the changes that made it legal.
+    """Return the file's configuration, made legal, and notes on the changes.
 
     Raises:
-        InputError: the file leaves a value open, or states one that is not in the search space.
+        InputError: the file lacks a value, or states one that is not in the search space.
     """
     from oppa.errors import InputError
     from oppa.problem.baseline import at_rest, complete, require_legal
@@ -111,18 +112,18 @@ def _configuration(problem: "Problem", reading: "Reading", setting: str, origin:
     usual = {name: problem.space[name].default for name in unnamed}
     settings = {**reading.settings, **usual, "global_batch": problem.global_batch, **chosen}
     if "micro_batch" not in settings:
-        raise InputError(f"the {origin} file does not say the micro-batch", hint="say it: `--set micro_batch=...`, sequences per rank")
+        raise InputError(f"the {origin} file does not state the micro-batch", hint="add `--set micro_batch=...`, in sequences per rank")
     said = complete(problem.space, settings)
     configuration = require_legal(problem.space, at_rest(problem.space, said))
     left_out = [
-        f"left out: {name} = {_spelled(value)}, which the job's launch line does not name; here it stands at {_spelled(usual[name])}"
+        f"left out: {name} = {_spelled(value)}, which the job's launch line does not name; the baseline has {_spelled(usual[name])}"
         for name, value in unnamed.items()
     ]
     return configuration, [*left_out, *_notes(problem, settings, said, configuration)]
 
 
 def _notes(problem: "Problem", settings: "Mapping[str, Value]", said: "Configuration", meant: "Configuration") -> list[str]:
-    """Return a note for each setting of the file that the configuration does not take exactly."""
+    """Return a note for each setting of the file that the configuration changes or ignores."""
     from oppa.problem.baseline import ROUNDED, alike
 
     notes = []
@@ -135,12 +136,12 @@ def _notes(problem: "Problem", settings: "Mapping[str, Value]", said: "Configura
         if name in ROUNDED and taken != problem.space[name].default and not alike(name, asked, taken):
             notes.append(f"rounded: {name} = {asked:.4g} is {taken} in the search space")
         elif name not in ROUNDED and asked != taken:
-            notes.append(f"ignored: {name} = {asked}, which does not matter here")
+            notes.append(f"ignored: {name} = {asked}, which has no effect here")
     return notes
 
 
 def _spelled(value: "Value") -> str:
-    """Return a value as a job file spells it; sizes of buckets have four digits."""
+    """Return a value as a job file spells it; a bucket size has four digits."""
     from oppa.problem.declaration import spell
 
     return f"{value:.4g}" if isinstance(value, float) else spell(value)
@@ -155,10 +156,14 @@ def _write(out: Path, problem: "Problem", draft: "Draft", block: str, *, force: 
     from oppa.errors import InputError
 
     if problem.baseline is not None:
-        raise InputError(f"`{draft.path}` has a `[baseline]` already", hint="remove it there, or leave out --out and edit it yourself")
+        raise InputError(
+            f"`{draft.path}` already has a `[baseline]`", hint="remove it there, or run without --out and edit the job yourself"
+        )
     if out.exists() and not force:
         raise InputError(f"`{out}` exists", hint="name another file, or overwrite it with --force")
     try:
         out.write_text(f"{draft.text.rstrip()}\n\n{block}")
     except OSError as error:
-        raise InputError(f"`{out}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and is yours") from None
+        raise InputError(
+            f"`{out}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and that you may write to"
+        ) from None

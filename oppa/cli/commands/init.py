@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-MODEL = "Known model, such as `tiny-1m` or `llama-2-7b`; by default the largest of a few that fit."
+MODEL = "Preset of the model, such as `tiny-1m` or `llama-2-7b`; by default the largest of a few presets that fit."
 
 
 def init(
@@ -13,7 +13,7 @@ def init(
     model: Annotated[str, typer.Option(metavar="PRESET", help=MODEL)] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
-    """Write a job.toml for this machine, or for all hosts of the allocation that oppa is started in, ready for `oppa tune`."""
+    """Write a job.toml for `oppa tune` on this machine, or on all hosts of the allocation in which oppa runs."""
     import tomllib
 
     from oppa.cli.views import style
@@ -27,10 +27,12 @@ def init(
     try:
         path.write_text(text)
     except OSError as error:
-        raise InputError(f"`{path}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and is yours") from None
+        raise InputError(
+            f"`{path}` cannot be written: {error.strerror}", hint="name a file in a folder that exists and that you may write to"
+        ) from None
     cluster = tomllib.loads(text)["cluster"]
     warn_of_unknown_device(cluster["device"], parse_bytes(cluster["memory_limit"]))
-    style.err().print(f"written: {path}\n\nedit it, then\n  oppa space {path}\n  oppa tune {path}")
+    style.err().print(f"written: {path}\n\nedit it, then run\n  oppa space {path}\n  oppa tune {path}")
 
 
 def _suggested(preset: str) -> str:
@@ -48,7 +50,7 @@ def _suggested(preset: str) -> str:
     if job := slurm.own_job():
         from oppa.launchers.probe import probe
 
-        with style.err().status(f"looking at the hosts of Slurm's job {job}"):
+        with style.err().status(f"probing the hosts of Slurm's job {job}"):
             found = probe(job)
         return suggest_job(found.machine, hosts=found.hosts, link=found.link, preset=preset)
     return suggest_job(preset=preset)

@@ -1,4 +1,4 @@
-"""`oppa pipeline-schedule`: find an order of a pipeline's passes for its times and its memory limit."""
+"""`oppa pipeline-schedule`: find a pipeline schedule for measured times and a memory limit."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 SEARCH = "search"
 PIPE_COLUMNS = 120
-TIMES = "CSV file with the times of stages: T_F_ms, T_B_ms, T_W_ms, T_comm_ms, and pp, microbatches, model or stage."
-LIMIT = "Activations that a rank may hold, in forward passes of one micro-batch. 1F1B needs one for each stage, the default."
+TIMES = "CSV file of stage times, with the columns T_F_ms, T_B_ms, T_W_ms, T_comm_ms, and pp, microbatches, model or stage."
+LIMIT = "Activations that a rank may hold, in forward passes of one micro-batch. The default is the number of stages, as 1F1B needs."
 SCHEDULE = "`search`, or the name of a schedule."
 SET = "Change an option, as listed above: `search.chunks=[1,2]`. Repeat it for more."
 OUT = "Write the schedule to this file as the CSV of torch's pipeline runtime, with a chart as SVG."
@@ -35,11 +35,11 @@ def pipeline_schedule(
     Options for --set, with their defaults:
 
     `search.chunks=[1]`: numbers of model chunks to choose from
-    `search.recompute=true`: ranks may recompute activations where that is faster
-    `times.model=NAME`: one of the models of the file
+    `search.recompute=true`: ranks may recompute activations if that is faster
+    `times.model=NAME`: model of the file whose times are used
     `times.weight_memory=0.5`: share of the activations that weight gradients need
 
-    Exit codes: 0 found, 2 wrong input, such as a limit that no schedule keeps.
+    Exit codes: 0 found, 2 wrong input, such as a memory limit that no schedule meets.
     """
     from oppa.cli.option_tables import PipelineOptions, read_options
     from oppa.cli.views import style
@@ -49,7 +49,7 @@ def pipeline_schedule(
     sizes, found_times = options.search.chunks, read_profiled(times, weight_memory=options.times.weight_memory)
     profiled = choose(found_times, stages=stages, micro_batches=microbatches, model=options.times.model)
     if profiled.micro_batches not in (0, microbatches):
-        style.err().print(f"times are those of {profiled.micro_batches} micro-batches, the nearest that the file has")
+        style.err().print(f"using the times of {profiled.micro_batches} micro-batches, the nearest number in the file")
     limit = float(stages) if memory_limit is None else memory_limit
     if schedule == SEARCH:
         from oppa.pipeline.search.joint import search, shapes
@@ -78,11 +78,14 @@ def _named(schedule: str, costs: "Costs", micro_batches: int, sizes: list[int], 
     from oppa.pipeline.search.task import TOLERANCE
 
     if schedule not in SCHEDULES:
-        raise InputError(f"`--schedule {schedule}` is not known", hint=nearest(schedule, [SEARCH, *SCHEDULES]))
+        raise InputError(f"`--schedule {schedule}` is unknown", hint=nearest(schedule, [SEARCH, *SCHEDULES]))
     made = build_schedule(schedule, ranks=costs.ranks, micro_batches=micro_batches, chunks=2 if schedule in FOLDED else max(sizes))
     executed, peak = costs.executed(made)
     if limit is not None and max(peak) > limit + TOLERANCE:
-        raise InputError(f"{schedule} holds {max(peak):g}, over the limit of {limit:g}", hint="allow that much, or use --schedule search")
+        raise InputError(
+            f"`{schedule}` needs memory for {max(peak):g} forward passes, over the limit of {limit:g}",
+            hint="raise --memory-limit, or use --schedule search",
+        )
     return SearchedSchedule(
         variant=PipelineVariant(made.shape), schedule=made, execution=executed, peak_memory=peak, least_s=executed.longest_span_s
     )
@@ -141,7 +144,7 @@ def _print(found: "SearchedSchedule", figures: dict[str, Any]) -> None:
     made.show_header = False
     made.add_row("bubble rate", f"{figures['bubble_rate']:.2%}")
     made.add_row("longest span", f"{format_seconds(found.execution.longest_span_s)}{_known(found, figures)}")
-    made.add_row("it waits for", ", ".join(f"{name} {share:.0%}" for name, share in figures["critical_path"].items()))
+    made.add_row("critical path", ", ".join(f"{name} {share:.0%}" for name, share in figures["critical_path"].items()))
     made.add_row("peak memory", " ".join(f"{each:g}" for each in figures["peak_memory"]) + f", of {figures['memory_limit']:g}")
     if shape.chunks > 1:
         made.add_row("model chunks", f"{shape.chunks}{', as a V' if shape.folded else ''}")
@@ -153,4 +156,4 @@ def _print(found: "SearchedSchedule", figures: dict[str, Any]) -> None:
 def _known(found: "SearchedSchedule", figures: dict[str, Any]) -> str:
     if figures["least_span_ms"] is None:
         return ""
-    return ", and none is shorter" if found.gap < 1e-4 else f", at most {found.gap:.1%} over the shortest possible"
+    return ", the shortest possible" if found.gap < 1e-4 else f", at most {found.gap:.1%} over the shortest possible"

@@ -31,9 +31,11 @@ def plan(
     to: Annotated[str, typer.Option(metavar="FRAMEWORK", help=TO)] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the stages as JSON on stdout.")] = False,
 ) -> None:
-    """Write down beforehand which batch size and layout to train in from which token on.
+    """Plan the batch size and layout of each stage of a training run, by number of tokens.
 
-    It is what the policy would have done along the noise scale of a run that is over. Exit codes: 0 written, 2 wrong input.
+    The plan contains the policy's decisions for the noise scale of an earlier run.
+
+    Exit codes: 0 written, 2 wrong input.
     """
     from oppa.control.plan import fastest_at
     from oppa.control.plan import plan as planned
@@ -44,7 +46,7 @@ def plan(
     from oppa.training.run.run_folder import RunSpec
 
     if to not in ("", "megatron"):
-        raise InputError(f"`--to {to}` is unknown", hint="use megatron, or leave it out")
+        raise InputError(f"`--to {to}` is unknown", hint="use `megatron`, or remove --to")
     run, profiled = RunSpec.read(noise), Table.read(table)
     profiled.origin.require_model_of(run.problem)
     lines = [line for line in ledger.standing(ledger.read(noise)) if line["event"] == ledger.STEP]
@@ -82,7 +84,7 @@ def _print(stages: "Sequence[PlanStage]", seq_len: int) -> None:
     from oppa.cli.views import style
     from oppa.units import format_count
 
-    table = style.table(["tokens", "batch", "configuration", "why"])
+    table = style.table(["tokens", "batch", "configuration", "reason"])
     for stage in stages:
         configuration = stage.configuration
         table.add_row(format_count(stage.samples * seq_len), str(configuration.global_batch), configuration.id, escape(stage.reason))
@@ -90,7 +92,7 @@ def _print(stages: "Sequence[PlanStage]", seq_len: int) -> None:
 
 
 def _megatron(problem: "Problem", stages: "Sequence[PlanStage]") -> str:
-    """Return a paragraph of arguments for each launch, in which layout and micro-batch are fixed.
+    """Return a paragraph of arguments for each launch; layout and micro-batch are fixed within a launch.
 
     Raises:
         InputError: Megatron-LM cannot express a configuration.
@@ -104,6 +106,6 @@ def _megatron(problem: "Problem", stages: "Sequence[PlanStage]") -> str:
         megatron.check(problem, configuration)
         options = [option for option in megatron.parallel_options(problem, configuration) if not option.startswith("--global-batch-size")]
         options.append(f'--step-batch-size-schedule "{megatron_schedule(launch, seq_len)}"')
-        head = f"# from {launch[0].samples * seq_len} tokens on; data parallel size {configuration.dp}"
+        head = f"# from token {launch[0].samples * seq_len}; data parallel size {configuration.dp}"
         texts.append("\n".join([head, *(f"{option} \\" for option in options)]).removesuffix(" \\"))
     return "\n\n".join(texts)

@@ -1,4 +1,4 @@
-"""`oppa predict`: predict a job's configurations, or the rows of a file, by the prior, before anything is measured."""
+"""`oppa predict`: predict a job's configurations, or the rows of a file, by the prior, without a measurement."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from oppa.problem.candidates import Candidates
     from oppa.problem.problem import Problem
 
-JOB = "Job file, whose whole space is ranked."
-ROWS = "CSV file whose rows are predicted instead."
+JOB = "Job file, whose whole search space is ranked."
+ROWS = "Predict the rows of this CSV file instead of a job."
 OUT = "Write the rows with their predictions to this file, instead of printing them."
 
 
@@ -24,7 +24,7 @@ def predict(
     job: Annotated[Path | None, typer.Argument(metavar="JOB", help=JOB, show_default=False)] = None,
     command: Command = None,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="Configurations listed.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, help="Number of configurations to list.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line, best first.")] = False,
     changes: Changes = None,
     rows: Annotated[Path | None, typer.Option(metavar="CSV", help=ROWS)] = None,
@@ -32,11 +32,11 @@ def predict(
 ) -> None:
     """Rank configurations by the prior alone, without a trial.
 
-    --rows has the columns layers, hidden, heads, kv_heads, ffn, vocab, seq_len,
-    device (an id or alias in priors/hardware), gpus, gpus_per_node, gbs, mbs, dp, tp, pp,
-    model_chunks, zero (0 to 3) and recompute (none, selective, full); it may have
-    precision, gated (true unless given) and tied (false). Rows, order and other
-    columns stay as they are.
+    --rows has the columns layers, hidden, heads, kv_heads, ffn, vocab, seq_len, device,
+    gpus, gpus_per_node, gbs, mbs, dp, tp, pp, model_chunks, zero and recompute. device is
+    an id or alias in priors/hardware; zero is 0 to 3; recompute is none, selective or
+    full. Optional columns are precision, gated (true by default) and tied (false). The
+    output keeps all rows, their order, and all other columns.
     """
     if job and not rows and not out:
         _predict_job(job, command or (), changes or (), limit=limit, as_json=as_json)
@@ -44,8 +44,8 @@ def predict(
         _predict_rows(rows, out)
     else:
         raise InputError(
-            "give either a JOB (with --limit or --json) or --rows (with --out)",
-            hint="`oppa predict job.toml`, or `oppa predict --rows in.csv --out out.csv`",
+            "`oppa predict` needs either JOB (with --limit or --json) or --rows (with --out)",
+            hint="use `oppa predict job.toml`, or `oppa predict --rows in.csv --out out.csv`",
         )
 
 
@@ -79,8 +79,8 @@ def _predict_rows(path: Path, out: Path | None) -> None:
     if len(cannot := predicted.index[predicted["fits"].isna()]):
         style.err().print(
             f"[yellow]warning[/]: no prediction for {len(cannot)} of the {len(predicted)} rows, the first in line {cannot[0] + 2}: "
-            "no framework can run that\n\n"
-            "[cyan]hint[/]: dp * tp * pp is gpus, gbs a multiple of dp * mbs, pp * model_chunks at most layers\n"
+            "no framework can run them\n\n"
+            "[cyan]hint[/]: use dp * tp * pp = gpus, gbs a multiple of dp * mbs, and pp * model_chunks <= layers\n"
         )
     if out:
         style.err().print(f"written: {out}, {len(predicted)} rows, {predicted['fits'].sum()} predicted to fit", markup=False)
@@ -103,7 +103,7 @@ def _print_table(ranked: "pd.DataFrame", candidates: "Candidates", problem: "Pro
     style.out().print(
         f"{job_line(problem)}\n"
         f"[bold]space[/]  {len(ranked)} valid configurations, {len(fitting)} of them predicted to fit\n"
-        f"[bold]prior[/]  nothing was measured; how far it can be trusted: results/prior/table.md\n"
+        f"[bold]prior[/]  without a measurement; results/prior/table.md lists its errors\n"
     )
     table = style.table((">rank", "configuration", ">steps/s", ">step time", ">memory", "fits"))
     for rank, index in enumerate(fitting.index[:limit], start=1):
@@ -121,6 +121,6 @@ def _nothing_fits(ranked: "pd.DataFrame", candidates: "Candidates", usable_bytes
     needed = ranked["predicted_memory_bytes"][least]
     return InfeasibleError(
         f"none of the {len(ranked)} valid configurations is predicted to fit: `{candidates.configuration(least).id}` needs the least, "
-        f"{format_bytes(needed)}, and {format_bytes(usable_bytes)} can be used",
+        f"{format_bytes(needed)}, and {format_bytes(usable_bytes)} are usable",
         hint="raise `memory_limit`, or lower `seq_len` or the batch, or use more devices",
     )

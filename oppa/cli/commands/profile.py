@@ -1,4 +1,4 @@
-"""`oppa profile JOB --global-batch 16..1024 --table FOLDER`: measure every batch size by trials that really run."""
+"""`oppa profile JOB --global-batch 16..1024 --table FOLDER`: measure throughput at every batch size by short real trials."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,10 +8,10 @@ import typer
 from oppa.cli.job_options import Changes, Command
 
 BATCH = "Global batch sizes in sequences: `16..1024` doubles from the first to the last, `16,24,32` lists."
-TABLE = "Folder of the table and of its study: an existing one is gone on with."
+TABLE = "Folder of the table and of its study: an existing one is resumed."
 EXHAUSTIVE = "Measure every configuration that may fit, instead of those that could change a decision."
-LOSS = "Share of goodput: stop when the expected loss from what is not known is below it at every noise scale."
-TRIALS = "Number of trials of the whole table at most."
+LOSS = "Stop when the expected loss of goodput is below this share at every noise scale."
+TRIALS = "Largest number of trials of the whole table."
 
 
 def profile(
@@ -27,10 +27,12 @@ def profile(
     changes: Changes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
-    """Measure throughput and memory of every strategy that matters, at every global batch size.
+    """Measure throughput and memory of the parallel strategies that could be the fastest, at every global batch size.
 
-    The job's own limits are for `oppa tune`; `--set limits.wall_time="10 min"` limits a profile. Ctrl-C stops it; the same command goes
-    on, and the table is valid meanwhile. Exit codes: 0 done, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
+    The job's own limits are for `oppa tune`; `--set limits.wall_time="10 min"` limits a profile.
+    Ctrl-C stops it, and leaves a valid table; the same command resumes it.
+
+    Exit codes: 0 done, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
     """
     from oppa import api
     from oppa.cli.views.profile_view import print_table

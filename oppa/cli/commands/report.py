@@ -12,8 +12,11 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="STUDY|RUN", help="The study's folder, or the run's.", show_default=False)],
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
 ) -> None:
-    """Write one HTML page that works offline. Of a study: the winner, how it was found, every trial. Of a run: its course, what changed
-    and why, and its step times beside the table's."""
+    """Write one HTML page that works offline.
+
+    A study's page shows the winner, the search and every trial.
+    A run's page shows loss and speed, each change with its reason, and step times next to those of the table.
+    """
     from oppa.training.run.run_folder import SPEC
 
     page = out or folder / "report.html"

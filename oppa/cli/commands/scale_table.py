@@ -1,4 +1,4 @@
-"""`oppa scale-table`: predict how a job would run on other numbers of devices, from the first steps of one run."""
+"""`oppa scale-table`: predict a job's throughput on other numbers of devices, from the first steps of one run."""
 
 import json
 import re
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 RUN = "Folder of a run of `oppa train` whose first steps were profiled."
 DEVICES = "Numbers of devices to predict."
-REPLICAS = "Change only the number of stages, so that training stays bitwise the same."
+REPLICAS = "Change only the number of stages, so that results stay bitwise identical."
 SCHEDULES = "Names of schedules, separated by commas; `search` searches for one. The default is {}, or `search` if the run uses it."
-SEARCH_S = "Seconds that all searches for schedules may take together."
+SEARCH_S = "Time limit of all searches for schedules together, in seconds."
 OUT = "Folder of the table; `scale-table` in the run's folder by default."
 FIRST = "1f1b,interleaved,zb-h1,zb-v"
 SPREAD = 0.1
@@ -37,11 +37,12 @@ def scale_table(
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help=OUT)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON on stdout.")] = False,
 ) -> None:
-    """Predict for each number of devices the fastest pipeline that fits, and write those that are worth it as a table.
+    """Predict the fastest pipeline that fits on each number of devices, and write a table of those that are worth a change.
 
-    Speed-ups are over the fastest pipeline on the present number of devices, which stays if it is in the range. Orders that were searched
-    for are written beside the table, so that a job goes on in them. Exit codes: 0 written, 1 nothing fits or no number of devices is
-    worth a change, 2 wrong input.
+    Speed-ups are over the fastest pipeline on the present number of devices, which stays if it is in the range.
+    Searched schedules are stored with the table, and jobs use them.
+
+    Exit codes: 0 written, 1 nothing fits or no number of devices is worth a change, 2 wrong input.
     """
     from oppa.cli.views import style
     from oppa.pipeline.registry import SEARCH
@@ -63,7 +64,7 @@ def scale_table(
     kept = sum(not entry.left_out for entry in entries)
     style.err().print(f"written: {folder}, {kept} of {len(entries)} numbers of devices", markup=False)
     if predicting.cut_short:
-        hint = f"after {search_s:g} s the search for orders was ended early on {predicting.cut_short} numbers of devices; raise --search-s"
+        hint = f"the search for schedules ended early on {predicting.cut_short} numbers of devices, after {search_s:g} s; raise --search-s"
         style.err().print(hint, markup=False)
 
 
@@ -85,7 +86,7 @@ class _Predicting:
         self._job, self._replicas, self._left_s, self._tell = job, replicas, search_s, tell
         self._named, self._searches = [name for name in names if name != SEARCH], SEARCH in names
         self.cut_short = 0
-        """How many numbers of devices had their search ended early."""
+        """Number of device counts whose search ended early."""
 
     def entries(self, devices: range, present: int, as_run: "ScaleCandidate") -> "list[Entry]":
         """Return the scale table; raises InfeasibleError if nothing fits, or nothing is worth a change."""
@@ -126,7 +127,7 @@ def _job(spec: "RunSpec", run: Path) -> "ScaledJob":
         profile = PipelineProfile.from_dict(json.loads((run / PROFILE).read_text()))
     except FileNotFoundError:
         raise RunError(
-            f"`{run}` has no profile of its first steps", hint="train a few steps more, with `profile_steps` in [train]"
+            f"`{run}` has no profile of its first steps", hint="train a few more steps, with `profile_steps` in [train]"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"`{run / PROFILE}` is damaged: {error}", hint="train the job again for a few steps") from None
@@ -142,7 +143,7 @@ def _job(spec: "RunSpec", run: Path) -> "ScaledJob":
 
 
 def _as_run(job: "ScaledJob", spec: "RunSpec", run: Path) -> "ScaleCandidate":
-    """Return the profiled configuration with its own prediction, in the order that the run found, if it found one."""
+    """Return the profiled configuration with its own prediction, in the schedule that the run found, if it found one."""
     from oppa.pipeline.from_configuration import schedule_of, searches, stages_of
     from oppa.pipeline.scaling import candidate
     from oppa.pipeline.stored_schedules import stored
@@ -152,7 +153,7 @@ def _as_run(job: "ScaledJob", spec: "RunSpec", run: Path) -> "ScaleCandidate":
     text = stored(run, present) if searches(present) else ""
     return candidate(
         job,
-        written(text, "the run's order") if text else schedule_of(present),
+        written(text, "the run's schedule") if text else schedule_of(present),
         dp=present.dp,
         schedule=present.schedule,
         stage_layout=present.stage_layout,
@@ -165,7 +166,7 @@ def _range(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= first <= last:
-        raise InputError(f"`--devices {text}` is no range", hint="two numbers from 1 on, the smaller first: `--devices 2..64`")
+        raise InputError(f"`--devices {text}` is no range", hint="use two positive numbers, the smaller first: `--devices 2..64`")
     return first, last
 
 
@@ -176,14 +177,14 @@ def _schedules(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in SCHEDULES:
-            raise InputError(f"`--schedules {name}` is not known", hint=nearest(name, SCHEDULES))
+            raise InputError(f"`--schedules {name}` is unknown", hint=nearest(name, SCHEDULES))
     if not names:
-        raise InputError("`--schedules` names none", hint=f"e.g. {FIRST}")
+        raise InputError("`--schedules` names no schedule", hint=f"use some of {FIRST}")
     return names
 
 
 def _write(folder: Path, entries: "Sequence[Entry]", spec: "RunSpec") -> None:
-    """Write the entries that are worth a change as rows of a table, and the orders that were searched for."""
+    """Write the entries that are worth a change as rows of a table, and the searched schedules."""
     from oppa.pipeline import stored_schedules
     from oppa.table import Origin, Table, TableRow
 
@@ -257,8 +258,8 @@ def _section(entries: "Sequence[Entry]", job: "ScaledJob", spec: "RunSpec") -> "
     ]
     return Section(
         title="Scale table",
-        text=f"Predicted from the first steps of `{spec.configuration.id}`, batch {job.global_batch}. Speed-ups are over the fastest way "
-        "on as many devices, by the profile, and by FlexTrain's equation 5.",
+        text=f"Predicted from the first steps of `{spec.configuration.id}`, batch {job.global_batch}. Speed-ups are over the fastest "
+        "pipeline on the present number of devices: by the profile, and by FlexTrain's equation 5.",
         columns=(">devices", ">dp", ">pp", ">chunks", "schedule", "stages", ">step", ">speed-up", ">eq. 5", ">memory", "left out"),
         rows=rows,
     )

@@ -14,17 +14,19 @@ if TYPE_CHECKING:
 
     Learned = Mapping[str, SurrogateSummary]
 
-SURROGATE = "Show instead what the trials taught the model: coefficients, and which parameters they do not explain."
+SURROGATE = "Show the fitted surrogate instead: its coefficients, and the parameters that they do not explain."
 
 
 def show(
     study: Annotated[Path, typer.Argument(metavar="PATH", help="The study's folder, or the table's.", show_default=False)],
-    limit: Annotated[int, typer.Option(min=1, help="Trials shown, fastest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Number of trials to show, fastest first.")] = 20,
     surrogate: Annotated[bool, typer.Option("--surrogate", help=SURROGATE)] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the record there: table.md, and trials.csv or a plot.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write a record to this folder: table.md, and trials.csv or a plot.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, as `oppa tune --json` does.")] = False,
 ) -> None:
-    """Show a study: its trials, the winner, the default and the gain between them. Or a table: throughput against batch size."""
+    """Show a study: its trials, the winner, and its speed-up over the reference. Or show a table: throughput by batch size."""
     from oppa.cli.views.table_view import holds_table, show_table
 
     if holds_table(study) and not surrogate:
@@ -48,7 +50,7 @@ def show(
 
 
 def _learned(study: "Study", problem: "Problem") -> "Learned":
-    """Return what the designer `oppa` learns from the study's trials, whichever designer suggested them.
+    """Return summaries of the surrogate that the designer `oppa` fits to the study's trials.
 
     Raises:
         InputError: nothing was measured.
@@ -59,7 +61,7 @@ def _learned(study: "Study", problem: "Problem") -> "Learned":
 
     candidates, trials = problem.candidates(), study.trials()
     if not any(trial.steps_per_s for trial in trials):
-        raise InputError(f"the study `{study.folder}` has measured nothing yet", hint="`oppa tune` with this study runs trials")
+        raise InputError(f"the study `{study.folder}` has no measurement yet", hint="run trials: `oppa tune` with this study")
     return surrogate_summaries(fitted(problem, candidates, trials), candidates)
 
 

@@ -13,7 +13,7 @@ def space(
     command: Command = None,
     *,
     changes: Changes = None,
-    limit: Annotated[int, typer.Option(min=0, help="Configurations listed.")] = 10,
+    limit: Annotated[int, typer.Option(min=0, help="Number of configurations to list.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print every configuration as JSON, one a line.")] = False,
 ) -> None:
     """Count and list the valid configurations of a job, the default configurations first."""

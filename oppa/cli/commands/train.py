@@ -7,23 +7,21 @@ import typer
 
 from oppa.cli.job_options import Changes
 
-SOURCE = "The job file; or the folder of a study, whose winner is trained."
+SOURCE = "The job file; or the folder of a study, to train its winner."
 SETTING = (
     "The configuration: an id, `dp=2,micro_batch=4` with the rest at its defaults, or a JSON file. With --table, `global_batch=16` selects"
-    " the fastest row of that batch. A run that goes on changes to it."
+    " the fastest row of that batch. A resumed run changes to it."
 )
-RUN = "Folder of the run: an existing one goes on where it was saved. The default is a new one below runs/."
+RUN = "Folder of the run: an existing one resumes from its newest checkpoint. The default is a new one below runs/."
 TABLE = "Folder of a table: a new run begins with its fastest configuration, and step times refine a copy in the run's folder."
 POLICY = (
     "Policy that chooses batch sizes and layout during the run, from --table: `goodput`, `critical-batch`, `norm-test`, `stagewise`,"
     " `static`; without a table `proportional`, and with --weights `rl` and `explore`. Its settings follow the name:"
     " `norm-test,eta=0.3`, `rl,baseline=proportional`."
 )
-CONTROL = (
-    "Control service that runs already, `JOB@127.0.0.1:PORT`, with its own policy and table. OPPA_CONTROL_TOKEN holds the token of the job."
-)
-WEIGHTS = "Weights that `oppa train-policy` has written, for `--policy rl` and `--policy explore`; the latter draws its steps by lot."
-EVAL_RUN = "Folder of a run of this job under `--policy explore`, on which `rl` is checked before it may act. Repeat it for more."
+CONTROL = "Running control service, `JOB@127.0.0.1:PORT`, with its own policy and table. OPPA_CONTROL_TOKEN holds the token of the job."
+WEIGHTS = "Weights from `oppa train-policy`, for `--policy rl` or for `--policy explore`, which samples its actions at random."
+EVAL_RUN = "Folder of a run of this job under `--policy explore`, to evaluate `rl` before it may act. Repeat it for more."
 
 
 def train(
@@ -36,12 +34,13 @@ def train(
     eval_run: Annotated[list[Path] | None, typer.Option(metavar="RUN", help=EVAL_RUN, show_default=False)] = None,
     control: Annotated[str, typer.Option(metavar="JOB@ADDRESS", help=CONTROL, show_default=False)] = "",
     changes: Changes = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print how it ended as JSON on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
-    """Train a job, and keep training it: ranks that die are started again from the newest checkpoint.
+    """Train a job to its end; restart ranks that die from the newest checkpoint.
 
-    Ctrl-C saves it and stops, a second one stops at once; the same command with --run goes on. Exit codes: 0 trained to its end,
-    1 training failed, 2 wrong input, 3 environment lacking, 130 stopped.
+    Ctrl-C saves a checkpoint and stops; a second Ctrl-C stops at once. The same command with --run resumes.
+
+    Exit codes: 0 trained to its end, 1 training failed, 2 wrong input, 3 environment lacking, 130 stopped.
     """
     from oppa import api
     from oppa.cli.views import style

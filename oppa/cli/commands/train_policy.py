@@ -1,4 +1,4 @@
-"""`oppa train-policy JOB`: learn a policy that gives each worker a batch of its own, on simulated runs of a job."""
+"""`oppa train-policy JOB`: learn a policy that sets each worker's batch, on simulated runs of a job."""
 
 import dataclasses
 import json
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from oppa.cli.option_tables import LearningOptions
     from oppa.control.rl.episode import EpisodeTask
     from oppa.control.rl.evaluation import PolicyScore
     from oppa.control.rl.reward import Reward
     from oppa.problem.problem import Problem
     from oppa.simulator.learning_curve import LearningCurve
 
-JOB = "Job file, which gives the data-parallel workers, their first batch, and the size of the gradients."
-EPISODES = "Number of training runs to learn from."
-ALGORITHM = "`ppo`, with clipping and advantages (needs the extra `learn`); or `paper`, with the cumulative reward alone."
-RUN = "Run of `oppa train` with `train.validation`, which gives the learning curve. Repeat it for other batch sizes."
+JOB = "Job file, which states the data-parallel workers, the first batch, and the size of the gradients."
+EPISODES = "Number of training runs to learn on."
+ALGORITHM = "`ppo`, with clipping and advantages (needs the extra `learn`); or `paper`, with only the cumulative reward."
+RUN = "Run of `oppa train` with `train.validation`, to take the learning curve from. Repeat it for other batch sizes."
 SET = "Change a key of the job file, or an option of simulated runs, as listed above. Repeat it for more."
 OWN = ("learning.", "reward.")
-"""Beginnings of the keys that are options of simulated runs."""
+"""Prefixes of the keys that are options of simulated runs."""
 SETTING = "With --weights: the configuration of the real runs, such as `dp=4,micro_batch=16`."
-WEIGHTS = "Continue to learn from these weights on real runs of the job, one per episode, below runs/."
+WEIGHTS = "Start from these weights, and continue to learn on real runs of the job, one per episode, below runs/."
 OUT = "File of the policy; policies/JOB.safetensors by default, with --weights policies/JOB-runs.safetensors."
 
 
@@ -42,29 +43,25 @@ def train_policy(
     algorithm: Annotated[str, typer.Option(metavar="NAME", help=ALGORITHM)] = "ppo",
     run: Annotated[list[Path] | None, typer.Option(metavar="FOLDER", help=RUN)] = None,
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help=WEIGHTS)] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help=OUT)] = None,
     changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET, show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON on stdout.")] = False,
 ) -> None:
-    """Learn a policy that gives each data-parallel worker a batch of its own (DYNAMIX), and score it on workers that it never saw.
+    """Learn a policy that sets the batch of each data-parallel worker (DYNAMIX), and score it on unseen workers.
 
     Options of simulated runs for --set, with their defaults:
 
     `learning.curve=digits`: name of the measured learning curve
     `learning.window=20`: steps between two decisions
-    `reward.form=goodput`: form of the reward; `paper` as DYNAMIX writes it, or `per-sample`
+    `reward.form=goodput`: form of the reward; or `paper`, as in DYNAMIX, or `per-sample`
     `reward.alpha`, `reward.beta`, `reward.delta`, `reward.eta`: constants of the form
 
     Exit codes: 0 learned, 2 wrong input, 3 environment lacking; with --weights also those of `oppa train`.
     """
-    from oppa import __version__
     from oppa.cli.commands.train_policy_on_runs import require_alone
     from oppa.cli.option_tables import LearningOptions, read_options
-    from oppa.cli.views.progress import Counted
-    from oppa.control.rl.algorithms import ALGORITHMS, learned
-    from oppa.control.rl.evaluation import scores
-    from oppa.control.rl.weights import require_writable
+    from oppa.control.rl.algorithms import ALGORITHMS
     from oppa.problem.job import load_job
 
     if algorithm not in ALGORITHMS:
@@ -75,32 +72,45 @@ def train_policy(
     path = out or Path("policies", f"{problem.name}{'-runs' if weights else ''}.safetensors")
     if weights or setting:
         require_alone([*_given(context), *(f"--set {word}" for word in own)] if weights else ())
-        found_on = _real(job, setting, weights, of_job, episodes=episodes, seed=seed, out=path)
-        if as_json:
-            typer.echo(json.dumps({"policy": str(path), "episodes": found_on}, indent=1))
-        return
+        result = {"episodes": _learn_on_runs(job, setting, weights, of_job, episodes=episodes, seed=seed, out=path)}
+    else:
+        found = _learn(problem, options, run or [], algorithm, episodes=episodes, seed=seed, out=path)
+        _print(path, found)
+        result = {"scores": [dataclasses.asdict(each) for each in found]}
+    if as_json:
+        typer.echo(json.dumps({"policy": str(path), **result}, indent=1))
+
+
+def _learn(
+    problem: "Problem", options: "LearningOptions", runs: Sequence[Path], algorithm: str, *, episodes: int, seed: int, out: Path
+) -> "list[PolicyScore]":
+    """Learn a policy on simulated runs of a job, write it, and return its scores."""
+    from oppa import __version__
+    from oppa.cli.views.progress import Counted
+    from oppa.control.rl.algorithms import learned
+    from oppa.control.rl.evaluation import scores
+    from oppa.control.rl.weights import require_writable
+
     reward, learning = options.reward.record(adaptive=problem.training.optimizer == "adamw"), options.learning
-    task = _task(problem, _curve(learning.curve, run or [], problem), reward, learning.window)
-    told = {
+    task = _task(problem, _curve(learning.curve, runs, problem), reward, learning.window)
+    provenance = {
         "oppa": __version__,
         "command": shlex.join(["oppa", *sys.argv[1:]]),
         "job": problem.name,
-        "curve": [*map(str, run or [])] or learning.curve,
+        "curve": [*map(str, runs)] or learning.curve,
     }
-    require_writable(path)
+    require_writable(out)
     with Counted("episodes", episodes) as progress:
 
         def ended(number: int, rewards: "NDArray[np.float64]") -> None:
-            reward = float(rewards.mean())
-            line = f"episode {number + 1} of {episodes}: a window is worth {reward:+.3f}"
-            progress.count(number + 1, episodes, f"reward {reward:+.3f}", line)
+            mean = float(rewards.mean())
+            line = f"episode {number + 1} of {episodes}: mean reward {mean:+.3f} a window"
+            progress.count(number + 1, episodes, f"reward {mean:+.3f}", line)
 
-        new = learned(task, algorithm, episodes=episodes, seed=seed, provenance=told, on_episode=ended)
-        found = scores(task, new, seed=seed)
-    new.save(path)
-    _print(path, found)
-    if as_json:
-        typer.echo(json.dumps({"policy": str(path), "scores": [dataclasses.asdict(each) for each in found]}, indent=1))
+        policy = learned(task, algorithm, episodes=episodes, seed=seed, provenance=provenance, on_episode=ended)
+        found = scores(task, policy, seed=seed)
+    policy.save(out)
+    return found
 
 
 def _given(context: typer.Context) -> list[str]:
@@ -109,16 +119,16 @@ def _given(context: typer.Context) -> list[str]:
     return [f"--{name}" for name, source in asked.items() if source is not None and source.name == "COMMANDLINE"]
 
 
-def _real(job: Path, setting: str, weights: Path | None, changes: Sequence[str], **how: Any) -> list[dict[str, object]]:
-    """Continue to learn from real runs, and return one entry per episode."""
+def _learn_on_runs(job: Path, setting: str, weights: Path | None, changes: Sequence[str], **how: Any) -> list[dict[str, object]]:
+    """Continue to learn on real runs, and return one entry per episode."""
     from oppa.cli.commands.train_policy_on_runs import learn_on
     from oppa.tuning.resolve_configuration import resolve_configuration
 
     if weights is None:
-        raise InputError("a setting without `--weights`", hint="learn on simulated runs first, then on real ones from there")
+        raise InputError("a setting without `--weights`", hint="learn on simulated runs first, then add `--weights FILE`")
     problem, configuration = resolve_configuration(job, setting, changes=changes)
     if configuration is None:
-        raise InputError("it is not said which configuration the job runs in", hint="give a setting: `dp=4,micro_batch=16`")
+        raise InputError("the job has no configuration to run in", hint="give a setting: `dp=4,micro_batch=16`")
     return learn_on(problem, configuration, weights, **how)
 
 
@@ -129,8 +139,8 @@ def _task(problem: "Problem", curve: "LearningCurve", reward: "Reward", window: 
 
     workers, batch = problem.cluster.devices, problem.global_batch
     if workers < 2 or batch < workers:
-        hint = "give the job two devices or more, and a sample for each"
-        raise InputError(f"{workers} workers with a batch of {batch} have nothing to share out", hint=hint)
+        hint = "give the job at least two devices, and a sample for each"
+        raise InputError(f"{workers} workers with a batch of {batch} have no batch to split", hint=hint)
     return EpisodeTask(
         curve=curve,
         actions=Actions.scaled(batch // workers),
@@ -150,7 +160,7 @@ def _curve(name: str, runs: Sequence[Path], problem: "Problem") -> "LearningCurv
     if not runs:
         return LearningCurve.load(name)
     for each in runs:
-        RunSpec.read(each)  # raises an error if the folder is no run
+        RunSpec.read(each)  # raises RunError if the folder holds no run
     return LearningCurve.of([ledger.standing(ledger.read(each)) for each in runs], problem.run_options.scaling)
 
 
@@ -158,7 +168,7 @@ def _print(path: Path, found: "Sequence[PolicyScore]") -> None:
     from oppa.cli.views import style
     from oppa.units import format_seconds
 
-    table = style.table(["policy", ">seconds to the accuracy", ">of the best static", ">not reached"])
+    table = style.table(["policy", ">time to accuracy", ">of the best static", ">not reached"])
     for each in found:
         seconds = format_seconds(each.seconds) if each.seconds is not None else "never"
         share = f"{each.of_static:.0%}" if each.of_static is not None else ""

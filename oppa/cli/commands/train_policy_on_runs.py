@@ -1,4 +1,4 @@
-"""`oppa train-policy JOB --weights FILE`: continue to learn from real runs of the job, one episode each."""
+"""`oppa train-policy JOB --weights FILE`: continue to learn on real runs of the job, one run per episode."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ LEARNING = "learn"
 def learn_on(
     problem: "Problem", configuration: "Configuration", weights: Path, *, episodes: int, seed: int, out: Path
 ) -> list[dict[str, object]]:
-    """Train the job `episodes` times, each time from its beginning and with its own seed; save the weights after each episode.
+    """Train the job `episodes` times, each time from the start with its own seed; save the weights after each episode.
 
     Returns:
         One entry per episode: the folder of its run, the mean reward of a worker's window, seconds, and accuracy on held-out samples.
@@ -55,8 +55,8 @@ def learn_on(
         lines = ledger.standing(ledger.read(folder))
         worth = learner.update(lines, drawing(None).drawn)
         learner.weights.save(out)
-        found.append({"run": str(folder), "worth": worth, **_course(lines)})
-        style.err().print(f"episode {number + 1} of {episodes}: a window is worth {worth:+.3f}; written: {out}", markup=False)
+        found.append({"run": str(folder), "worth": worth, **_last_values(lines)})
+        style.err().print(f"episode {number + 1} of {episodes}: mean reward {worth:+.3f} a window; written: {out}", markup=False)
     return found
 
 
@@ -70,18 +70,18 @@ def _require_teaching(problem: "Problem", configuration: "Configuration", window
     samples, least = problem.run_options.samples, (LEAST_WINDOWS + 1) * window * configuration.global_batch
     if configuration.dp == 1 or (samples is not None and samples < least):
         short = f"an episode of `samples = {samples}` is too short to learn from"
-        alone = "one worker, `dp = 1`, has no batches to learn"
-        hint = f"use several workers, and at least {least} samples in each episode"
+        alone = "one worker, `dp = 1`, has no batch split to learn"
+        hint = f"use several workers, and at least {least} samples an episode"
         raise InputError(short if configuration.dp > 1 else alone, hint=hint)
 
 
 def require_alone(given: Sequence[str]) -> None:
     """Raise InputError for options that the weights already determine."""
     if given:
-        raise InputError(f"`{given[0]}` beside `--weights`", hint="leave it out: it is as it was when they were first learned")
+        raise InputError(f"`{given[0]}` cannot be given with `--weights`", hint="remove it: the weights keep their first value")
 
 
-def _course(lines: "Sequence[Line]") -> dict[str, float | None]:
+def _last_values(lines: "Sequence[Line]") -> dict[str, float | None]:
     from oppa.training.run import ledger
 
     steps = [line for line in lines if line["event"] == ledger.STEP]

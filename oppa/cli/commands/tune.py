@@ -1,4 +1,4 @@
-"""`oppa tune JOB`: find the fastest configuration by trials that really run, and prove it."""
+"""`oppa tune JOB`: find the fastest configuration by short real trials, and verify it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 STUDY = "Folder of the study: an existing one is resumed. The default is a new one below studies/."
 TRIALS = "Number of search trials of the whole study, instead of the job file's."
-DESIGNER = f"One of {', '.join(designers.DESIGNERS)}; or `module:Class`."
-LAUNCHER = "Where trials run, instead of the job file's: `local`, `slurm`, `auto`, or an installed launcher."
-DRY_RUN = "Print what would be searched, where, and which trial would be first; start nothing."
+DESIGNER = f"Designer of trials: one of {', '.join(designers.DESIGNERS)}; or `module:Class`."
+LAUNCHER = "Launcher of trials, instead of the job file's: `local`, `slurm`, `auto`, or an installed one."
+DRY_RUN = "Print the search space, the launcher and the first trial; start nothing."
 
 
 def tune(
@@ -34,8 +34,9 @@ def tune(
 ) -> None:
     """Find the fastest configuration of a job by short real trials.
 
-    Ctrl-C stops it; the same command with --study goes on. Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment
-    lacking, 130 interrupted.
+    Ctrl-C stops the search; the same command with --study resumes it.
+
+    Exit codes: 0 found, 1 nothing feasible, 2 wrong input, 3 environment lacking, 130 interrupted.
     """
     from oppa import api
     from oppa.cli.views.session_view import SessionView, print_json

@@ -1,4 +1,4 @@
-"""Draw with characters: lines of braille dots, two across and four up in each cell, and letters on top of them."""
+"""Draw with characters: lines of braille dots, two by four in each cell, and letters on top of them."""
 
 import dataclasses
 import itertools
@@ -27,7 +27,7 @@ class _Cell:
 class Canvas:
     """A drawing of `columns` x `rows` cells. Points are in the unit square, with (0, 0) at the lower left.
 
-    Letters are on top of dots. A letter that is drawn first stays, and so does the style of what is drawn first.
+    Letters are on top of dots. The first letter and the first style of a cell stay.
     """
 
     def __init__(self, columns: int, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""Draw throughput against batch size in the terminal: a letter for each strategy that matters, a dot for any other."""
+"""Draw throughput against batch size in the terminal: a letter for each featured strategy, a dot for any other."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ def _meaning(known: "Curves", standing: "Sequence[StrategyRanking]", named: "Seq
     text = Text()
     for letter, colour, strategy in zip(LETTERS, COLOURS, named, strict=False):
         text.append(f"\n  {letter} ", f"bold {colour}").append(strategy.id)
-    said = ["a capital: the fastest at this batch size"]
-    said += ["┊ the fastest changes"] if switches(standing) else []
-    said += [f"· {len(known) - len(named)} other strategies"] if len(known) > len(named) else []
-    return text.append(f"\n\n  {'; '.join(said)}", "dim")
+    notes = ["a capital: the fastest at this batch size"]
+    notes += ["┊ the fastest changes"] if switches(standing) else []
+    notes += [f"· {len(known) - len(named)} other strategies"] if len(known) > len(named) else []
+    return text.append(f"\n\n  {'; '.join(notes)}", "dim")

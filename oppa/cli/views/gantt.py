@@ -1,4 +1,4 @@
-"""Draw an order in time as lines of letters: F forward, B backward, W weights' gradients, a dot where a rank waits."""
+"""Draw an executed schedule as lines of letters: F forward, B backward, W weight gradients, a dot for an idle rank."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ STYLES = {"F": "blue", "B": "yellow", "W": "green", WAITS: "dim"}
 
 
 def gantt(executed: "Execution", columns: int) -> list["Text"]:
-    """Return a line of `columns` characters for each rank. A column shows what takes most of its time.
+    """Return a line of `columns` characters for each rank. A column shows the pass that takes most of its time.
 
     Later model chunks have small letters.
     """

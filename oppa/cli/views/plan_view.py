@@ -1,4 +1,4 @@
-"""Print what `oppa tune` would do."""
+"""Print the plan of `oppa tune --dry-run`."""
 
 from rich.markup import escape
 
@@ -9,11 +9,11 @@ from oppa.units import format_seconds
 
 
 def print_plan(plan: TunePlan) -> None:
-    """Print the subject of a search, where its trials would run, its budget, and its first trial, to stdout."""
+    """Print the problem of a search, the launcher, the budget and the first trial, to stdout."""
     problem, limits = plan.problem, plan.problem.limits
     budget = [f"{limits.trials} trials"] if limits.trials is not None else []
     budget += [format_seconds(limits.wall_time_s)] if limits.wall_time_s is not None else []
-    rows = {"runs": plan.launcher, "budget": ", ".join(budget) or "none: until every configuration was tried"}
+    rows = {"runs": plan.launcher, "budget": ", ".join(budget) or "none: the search ends when every configuration was tried"}
     if plan.first is not None:
         rows["first"] = plan.first.id + (", the baseline" if plan.first == problem.baseline else "")
     lines = [problem_lines(problem, plan.candidates), *(f"[bold]{name:<6}[/] {escape(value)}" for name, value in rows.items())]

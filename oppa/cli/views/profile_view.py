@@ -1,4 +1,4 @@
-"""Show the progress of a profile like that of a search: the fastest configuration at each batch, and the loss that is still expected."""
+"""Show the progress of a profile like that of a search: the fastest configuration at each batch, and the expected loss."""
 
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ class PlainProfileView(PlainSearchView):
 
 
 class LiveProfileView(PlainProfileView, LiveSearchView):
-    """Shows the trials' lines above a live view of the fastest configuration at each batch, and of the expected loss and its bound."""
+    """Shows the trials' lines above a live view of the fastest configuration at each batch and the expected loss."""
 
     def __init__(self, study: Study, interruption: Interruption, problem: Problem, profiler: Profiler, bound: float) -> None:
         self._bound = bound
@@ -65,7 +65,7 @@ class LiveProfileView(PlainProfileView, LiveSearchView):
             [
                 (
                     "loss",
-                    f"{loss.worst:.1%} of goodput expected at the worst noise scale, {loss.mean:.1%} over all; until {self._bound:.1%}",
+                    f"{loss.worst:.1%} of goodput expected at the worst noise scale, {loss.mean:.1%} over all; ends at {self._bound:.1%}",
                 )
             ]
             if loss
@@ -103,8 +103,8 @@ def _facts(found: "ProfileResult") -> list[str]:
     loss = f", expected loss of goodput {origin.expected_loss:.2%}" if origin.expected_loss is not None else ""
     lines = [
         f"[bold]trials[/]  {origin.trials} of {origin.candidates} configurations, {format_seconds(origin.spent_s)}{loss}",
-        f"[bold]pruned[/]  {origin.pruned} need at least as much memory as one that ran out of it",
+        f"[bold]pruned[/]  {origin.pruned} configurations need at least as much memory as one that ran out of memory",
     ]
     if found.exhaustive_s is not None:
-        lines.append(f"[bold]saved[/]   all of them would take about {format_seconds(found.exhaustive_s)}")
+        lines.append(f"[bold]saved[/]   trials of all configurations would take about {format_seconds(found.exhaustive_s)}")
     return lines

@@ -14,7 +14,7 @@ LINES = 20
 
 
 class Counted:
-    """The progress of work that consists of pieces; it is a context manager.
+    """Shows the progress of work that consists of pieces; it is a context manager.
 
     Args:
         name: Name of the work.
@@ -42,11 +42,11 @@ class Counted:
 
 
 class PlayProgress(Counted):
-    """The progress of a comparison of designers, whose pieces are plays."""
+    """Shows the progress of a comparison of designers, search by search."""
 
     def __init__(self) -> None:
-        super().__init__("plays")
+        super().__init__("searches")
 
     def tell(self, run: "Run", done: int, of: int) -> None:
-        """Show that a play has ended."""
-        self.count(done, of, f"{run.task} {run.designer}", f"{done} of {of} plays")
+        """Show that a search has ended."""
+        self.count(done, of, f"{run.task} {run.designer}", f"{done} of {of} searches")

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from oppa.cli.trial_session import again_with, going_on, say_how_to_go_on
+from oppa.cli.trial_session import again_with, print_resume, resumable
 from oppa.cli.views import style
 from oppa.cli.views.search_view import REFRESH_S
 from oppa.cli.views.summary import job_line
@@ -39,12 +39,12 @@ RECENT = 20
 
 
 def print_run(run: RunSpec, folder: Path) -> None:
-    """Print the job, the layout, the recipe, and the checkpoint from which the run continues, to stderr."""
-    saved = next((f", goes on from {path.name}" for path in checkpoints(folder)), "")
+    """Print the job, the layout, the training options, and the checkpoint from which the run resumes, to stderr."""
+    saved = next((f", resumes from {path.name}" for path in checkpoints(folder)), "")
     style.err().print(
         f"{job_line(run.problem)}\n"
         f"[bold]layout[/] {escape(_layout(run.configuration))}\n"
-        f"[bold]recipe[/] {_recipe(run.problem.run_options, run.problem.training.learning_rate)}\n"
+        f"[bold]train[/]  {_options_line(run.problem.run_options, run.problem.training.learning_rate)}\n"
         f"[bold]run[/]    {escape(str(folder))}{saved}\n"
     )
 
@@ -55,7 +55,7 @@ def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None
     endings = {Ending.FINISHED: "[green]trained to its end[/]", Ending.FAILED: "[red]failed[/]"}
     rows = [("run", endings.get(outcome.ending, outcome.ending.value))]
     if outcome.ending is Ending.FAILED:
-        rows += [("cause", escape(outcome.last.cause)), ("words", escape(str(outcome.folder / logs.STDERR)))]
+        rows += [("cause", escape(outcome.last.cause)), ("stderr", escape(str(outcome.folder / logs.STDERR)))]
     if steps:
         rows += [
             ("steps", f"{len(steps):,}, loss {style.number(steps[-1]['loss'])}"),
@@ -66,21 +66,21 @@ def print_outcome(folder: Path, outcome: Outcome, lines: Sequence[Line]) -> None
 
 
 def print_refined(table: "Table", better: "Table", seen: Sequence["StepTimeObservation"], folder: Path) -> None:
-    """Print what a run's step times have changed in a table, to stderr."""
+    """Print the rows of a table that a run's step times have changed, to stderr."""
     before, after = ({row.configuration: row for row in each.rows} for each in (table, better))
     style.err().print(f"[bold]table[/]   refined by {sum(each.steps for each in seen):,} steps: {escape(str(folder))}")
     for configuration in dict.fromkeys(each.configuration for each in seen):
         was, now = before.get(configuration), after[configuration]
-        told = f"{style.rate(was.steps_per_s, was.stddev)} steps/s in the table" if was else "not in the table"
-        style.err().print(f"        {escape(_layout(configuration))}: {style.rate(now.steps_per_s, now.stddev)} steps/s, {told}")
+        earlier = f"{style.rate(was.steps_per_s, was.stddev)} steps/s in the table" if was else "not in the table"
+        style.err().print(f"        {escape(_layout(configuration))}: {style.rate(now.steps_per_s, now.stddev)} steps/s, {earlier}")
 
 
 def print_worth(account: Mapping[str, float | None]) -> None:
-    """Print what the decisions of a run have gained, to stderr; print nothing if that is not known."""
+    """Print the goodput gain and regret of a run's decisions to stderr; print nothing if they are unknown."""
     gain, regret = account["gain"], account["regret"]
     if gain is not None and regret is not None:
-        brought = f"{gain:+.1%} over staying as it began" if account["changed"] else "nothing was changed"
-        style.err().print(f"[bold]worth[/]   {brought}; {regret:.1%} short of the best of the table at every moment")
+        gained = f"{gain:+.1%} over the first configuration" if account["changed"] else "no change was made"
+        style.err().print(f"[bold]goodput[/] {gained}; {regret:.1%} below the table's best at every moment")
 
 
 ENDED = {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOKED: 3}
@@ -88,16 +88,16 @@ ENDED = {Ending.FINISHED: 0, Ending.FAILED: 1, Ending.STOPPED: 130, Ending.REVOK
 
 
 def print_ended(result: TrainResult) -> int:
-    """Print how a run ended, what its decisions gained, and how to go on, to stderr; return the exit code."""
+    """Print how a run ended, what its decisions gained, and how to resume, to stderr; return the exit code."""
     if not result.reached:
-        style.err().print("warning: the ranks never reached the control service; nothing was decided", markup=False, soft_wrap=True)
+        style.err().print("warning: the ranks never reached the control service, which made no decision", markup=False, soft_wrap=True)
     print_outcome(result.folder, result.outcome, result.lines)
     if result.worth:
         print_worth(result.worth)
     if result.table and result.refined:
         print_refined(result.table, result.refined, result.observations, result.folder / "table")
     if result.outcome.ending in (Ending.STOPPED, Ending.REVOKED):
-        say_how_to_go_on(again_with("--run", result.folder))
+        print_resume(again_with("--run", result.folder))
     return ENDED[result.outcome.ending]
 
 
@@ -113,9 +113,9 @@ class RunSessionView:
 
     @contextlib.contextmanager
     def __call__(self, session: RunSession) -> Iterator[RunCallback]:
-        """Print the subject of a run, and yield the view of its progress."""
+        """Print the job of a run, and yield the view of its progress."""
         print_run(session.run, session.folder)
-        with going_on(again_with("--run", session.folder)), make_run_view(session.run, session.folder, self._interruption) as view:
+        with resumable(again_with("--run", session.folder)), make_run_view(session.run, session.folder, self._interruption) as view:
             yield view
 
 
@@ -126,7 +126,7 @@ def make_run_view(run: RunSpec, folder: Path, interruption: Interruption) -> "Pl
 
 
 class PlainRunView(RunCallback):
-    """Prints a line for each event, and one every LINE_S seconds for the progress."""
+    """Prints a line for each event, and a progress line every LINE_S seconds."""
 
     def __init__(self, run: RunSpec, folder: Path, interruption: Interruption) -> None:
         self._run, self._folder, self._interruption = run, folder, interruption
@@ -151,22 +151,22 @@ class PlainRunView(RunCallback):
         style.err().print(f"live    {url}", markup=False, soft_wrap=True)
 
     def began(self, attempt: Path) -> None:
-        """Reset the state, because a new attempt has nothing to save yet."""
+        """Reset the counters: a new attempt has no step to save."""
         self._steps_of_attempt = 0
         self._last = None
 
     def stepped(self, measurement: Measurement) -> None:
-        """Count a step, which there is to save from now on."""
+        """Count a step of this attempt, which Ctrl-C saves."""
         self._steps_of_attempt += 1
 
     def failed(self, attempt: Path, result: TrialResult) -> None:
-        """Print why an attempt failed, and the state from which the run continues."""
+        """Print why an attempt failed, and the checkpoint from which the run resumes."""
         self._look()
         saved = next((path.name for path in checkpoints(self._folder)), "the beginning")
-        style.err().print(f"[red]attempt {int(attempt.name)} {result.outcome}[/]: {escape(result.cause)}; the newest state is {saved}")
+        style.err().print(f"[red]attempt {int(attempt.name)} {result.outcome}[/]: {escape(result.cause)}; the run resumes from {saved}")
 
     def tick(self) -> None:
-        """Show new events; raise KeyboardInterrupt if the user asked to stop and there is nothing to save."""
+        """Show new events; raise KeyboardInterrupt if the user asked to stop and no step needs saving."""
         if not self._steps_of_attempt:
             self._interruption.check()
         self._look()
@@ -232,12 +232,12 @@ class LiveRunView(PlainRunView):
     def _view(self) -> RenderableType:
         rows = self._facts(self._last) if self._last else [("steps", "the ranks are starting")]
         if self._interruption.asked:
-            rows += [("stop", "behind this step, once the state is saved; Ctrl-C again stops at once")]
+            rows += [("stop", "after this step and its checkpoint; Ctrl-C again stops at once")]
         return Group(Text(), *(Text.from_markup(f"  [bold]{name:<8}[/]{escape(value)}") for name, value in rows))
 
 
 def _event(line: Line) -> str:
-    """Return the words for a line of the ledger that is no step; empty if it need not be shown."""
+    """Return the text for a line of the ledger that is no step; empty if it is not shown."""
     seconds = format_seconds(sum(line["seconds"].values())) if isinstance(line.get("seconds"), dict) else ""
     where = f"step {line['step']}:"
     match line["event"]:
@@ -246,9 +246,9 @@ def _event(line: Line) -> str:
             return f"{where} [cyan]{escape(_after(line))}[/] after {seconds}{moved}"
         case "rolled_back":
             layout = escape(_after(line))
-            return f"{where} [yellow]the loss stays up: back to the weights of {line['checkpoint']}[/], [cyan]{layout}[/] after {seconds}"
+            return f"{where} [yellow]the loss spike persists: rolled back to {line['checkpoint']}[/], [cyan]{layout}[/] after {seconds}"
         case "not_rolled_back":
-            return f"{where} [yellow]the loss stays up, and weights cannot go back: {escape(line['failure'])}[/]"
+            return f"{where} [yellow]the loss spike persists, and the rollback failed: {escape(line['failure'])}[/]"
         case "undone" | "refused":
             return f"{where} [yellow]change {line['event']}[/]: {escape(line['failure'])}"
         case ledger.VALIDATED:
@@ -256,9 +256,9 @@ def _event(line: Line) -> str:
             return f"{where} held-out loss {style.number(line['loss'])}{right}, after {format_seconds(line['seconds'])}"
         case "reordered":
             times = f"{format_seconds(line['from_step_s'])} to {format_seconds(line['step_s'])} a step, predicted"
-            return f"{where} [cyan]the pipeline goes in another order, {escape(line['name'])}[/]: {times}"
+            return f"{where} [cyan]the pipeline changes its schedule to {escape(line['name'])}[/]: {times}"
         case "order_taken_up":
-            return f"{where} [cyan]the pipeline goes in an order that was stored for its configuration[/]"
+            return f"{where} [cyan]the pipeline uses the schedule that is stored for its configuration[/]"
         case "saved":
             return f"{where} saved in {format_seconds(line['seconds'])}"
         case _:
@@ -273,9 +273,9 @@ def _layout(configuration: Configuration, local_batches: Sequence[int] = ()) -> 
     return f"{configuration.id}, {format_batch(configuration.global_batch, local_batches)}"
 
 
-def _recipe(run_options: "RunOptions", learning_rate: float) -> str:
+def _options_line(run_options: "RunOptions", learning_rate: float) -> str:
     length = f"{run_options.samples:,} samples" if run_options.samples else "one epoch"
-    warmup = f", risen after {run_options.warmup_samples:,}" if run_options.warmup_samples else ""
+    warmup = f", warm-up over {run_options.warmup_samples:,}" if run_options.warmup_samples else ""
     decay = f", {run_options.decay} decay to {run_options.final_share:.0%}" if run_options.decay != "none" else ""
     scaling = f" ({run_options.scaling} scaling)" if run_options.scaling != "none" else ""
     return f"{length}, learning rate {learning_rate:g} at batch {run_options.reference_batch}{scaling}{warmup}{decay}"

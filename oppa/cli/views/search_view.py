@@ -23,10 +23,9 @@ REFRESH_S = 0.2
 LOOK_S = 1.0
 CAUSE_WIDTH = 70
 NEW, AGAIN, PRESENT, DEFAULT, REPEAT = " ", "↻", "●", "○", "✓"
-"""Marks of trials, in this order: a configuration's first search trial, a further one, the user's baseline, a search for the default, and a
-verification repeat."""
+"""Marks of trials: a configuration's first search trial, a further one, the user's baseline, the default, and a verification repeat."""
 MARKS = {SEARCH: NEW, BASELINE: DEFAULT, VERIFICATION: REPEAT}
-WORDS = {NEW: "", AGAIN: "again ", PRESENT: "the baseline, ", DEFAULT: "looking for the default, ", REPEAT: "verifying "}
+WORDS = {NEW: "", AGAIN: "again ", PRESENT: "the baseline, ", DEFAULT: "finding the default, ", REPEAT: "verifying "}
 
 
 class PlainSearchView:

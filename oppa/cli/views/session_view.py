@@ -1,4 +1,4 @@
-"""Show a session of trials on stderr: its subject, its trials, and how to resume it after an interruption."""
+"""Show a session on stderr: its problem, its trials, and how to resume it after an interruption."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from oppa.cli.trial_session import again_with, going_on
+from oppa.cli.trial_session import again_with, resumable
 from oppa.cli.views.search_view import make_search_view
 from oppa.cli.views.summary import print_problem
 from oppa.errors import InfeasibleError
@@ -37,7 +37,7 @@ class SessionView:
         """Handle the signals that ask the command to stop, inside the context.
 
         Args:
-            unfinished: Returns the JSON values to print for a folder and a reason if nothing is feasible; None if JSON is not requested.
+            unfinished: Returns the JSON values to print if nothing is feasible, by folder and reason; None if JSON is not requested.
         """
         try:
             with self._interruption.caught():
@@ -53,7 +53,7 @@ class SessionView:
 
     @contextlib.contextmanager
     def __call__(self, session: Session) -> Iterator[SearchCallback]:
-        """Print the subject of a session, and yield the view of its trials."""
+        """Print the problem of a session, and yield the view of its trials."""
         study, problem = session.study, session.problem
         self.folder = study.folder
         print_problem(problem, session.candidates, study)
@@ -63,7 +63,7 @@ class SessionView:
             from oppa.cli.views.profile_view import make_profile_view
 
             view = make_profile_view(study, self._interruption, problem, session.profiler, bound=self._loss)
-        with going_on(self.resume(study.folder)), view as watcher:
+        with resumable(self.resume(study.folder)), view as watcher:
             yield watcher
 
 

@@ -38,7 +38,7 @@ def err() -> "Console":
 
 
 def _console(*, stderr: bool) -> "Console":
-    """Return a console as wide as the terminal; in a pipe, it is so wide that nothing is cut or wrapped."""
+    """Return a console as wide as the terminal; a pipe is wide enough to cut and wrap nothing."""
     from rich.console import Console
 
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
@@ -72,7 +72,7 @@ def number(value: float | None) -> str:
 
 
 def rate(steps_per_s: float | None, stddev: float | None = None) -> str:
-    """Return `12.3 ± 0.2` (steps per second), or the part of it that is known; a dash if none is."""
+    """Return `12.3 ± 0.2` (steps per second), or the known part of it; a dash if nothing is known."""
     return number(steps_per_s) if steps_per_s is None or stddev is None else format_uncertain(steps_per_s, stddev)
 
 

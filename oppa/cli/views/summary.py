@@ -1,4 +1,4 @@
-"""Print the subject of a study, and its result, for people."""
+"""Print the problem and the result of a study as text."""
 
 import statistics
 from typing import TYPE_CHECKING
@@ -40,8 +40,8 @@ def warn_of_unknown_device(device: str, memory_bytes: int) -> None:
     """Print a warning to stderr if the device catalogue lacks a job's device."""
     from oppa.problem.devices import unknown_device
 
-    if said := unknown_device(device, memory_bytes):
-        style.err().print(f"[yellow]warning[/]: {escape(said)}\n")
+    if warning := unknown_device(device, memory_bytes):
+        style.err().print(f"[yellow]warning[/]: {escape(warning)}\n")
 
 
 def job_line(problem: "Problem") -> str:
@@ -59,7 +59,7 @@ def print_result(
     exported: "ExportedBest | None" = None,
     console: "Console | None" = None,
 ) -> None:
-    """Print the winner, its comparisons, whether it learns the same, and the script that runs it; to stderr unless `console` is given."""
+    """Print the winner, its comparisons, its equivalence with the reference, and its script; to stderr unless `console` is given."""
     from oppa.report.words import equivalent
 
     lines = [f"\n{why_ended}" if why_ended else "", *_contenders(result), *_comparisons(result)]
@@ -72,7 +72,7 @@ def _exported(exported: "ExportedBest") -> list[str]:
     """Return lines with the script that runs the winner, and with the formats that it was exported to."""
     run = [f"[bold]run it[/]   {escape(str(exported.script))}"] if exported.script else []
     readme = escape(str(exported.folder / "README.md"))
-    others = f"; not {', '.join(exported.refused)}: {readme} says why" if exported.refused else f": {readme}"
+    others = f"; not {', '.join(exported.refused)}, for the reasons in {readme}" if exported.refused else f": {readme}"
     return [*run, f"[bold]export[/]   {', '.join(exported.exported) or 'nothing'}{others}"]
 
 
@@ -97,32 +97,32 @@ def _contenders(result: "SearchResult") -> list[str]:
 def _comparisons(result: "SearchResult") -> list[str]:
     """Return the winner's margin over the second, and its speed-up over the default or the baseline."""
     margin = [_compared("margin", result, result.margin)] if result.margin and _second(result) else []
-    said = [*_failure(result), *margin]
+    before = [*_failure(result), *margin]
     if result.default is None:
-        return [*said, "[bold]speed-up[/] unknown: no default configuration fits"]
+        return [*before, "[bold]speed-up[/] unknown: no default configuration fits"]
     if result.default.configuration == result.best.configuration:
-        return [*said, f"[bold]speed-up[/] none: nothing that was tried is faster than {result.usual_in_words}"]
-    return [*said, _compared("speed-up", result, result.speed_up)]
+        return [*before, f"[bold]speed-up[/] none: no trial is faster than {result.usual_in_words}"]
+    return [*before, _compared("speed-up", result, result.speed_up)]
 
 
 def _failure(result: "SearchResult") -> list[str]:
-    """Return how the baseline failed, and that the default replaces it; empty if it did not fail."""
+    """Return how the baseline failed, and what replaces it; empty if it did not fail."""
     failed = result.failure
     if failed is None:
         return []
     ended = f"{style.outcome(failed.outcome)} in trial {failed.id}"
-    return [f"[bold]baseline[/] [cyan]{failed.configuration.id}[/]   {ended}; the default stands in for it"]
+    return [f"[bold]baseline[/] [cyan]{failed.configuration.id}[/]   {ended}; the default is the reference instead"]
 
 
 def _second(result: "SearchResult") -> "Trial | None":
-    """Return the runner-up; None if it is the default, or there is none."""
+    """Return the runner-up; None if there is none, or it is the default."""
     second, default = result.runner_up, result.default
     return None if second and default and second.configuration == default.configuration else second
 
 
 def _compared(name: str, result: "SearchResult", speed_up: "SpeedUp | None") -> str:
     if speed_up is None:
-        return f"[bold]{name:<8}[/] not verified yet: `oppa tune` with this study runs the repeats"
+        return f"[bold]{name:<8}[/] not verified yet; `oppa tune` with this study runs the repeats"
     verdict = "[yellow]tied[/]: the 95% intervals overlap" if speed_up.tied else "the 95% intervals do not overlap"
     ratio = f"[green]{speed_up.ratio.value:.2f}x[/] [{speed_up.ratio.low:.2f} - {speed_up.ratio.high:.2f}]"
     return f"[bold]{name:<8}[/] {ratio}, {len(result.repeats_of(result.best))} repeats each, in turn; {verdict}"

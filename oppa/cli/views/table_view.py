@@ -1,4 +1,4 @@
-"""`oppa show TABLE`: show which strategy is fastest at which batch size, and how much another one would lose there."""
+"""`oppa show TABLE`: show the fastest strategy at each batch size, and how much the others lose there."""
 
 import json
 import time
@@ -18,7 +18,7 @@ def holds_table(folder: Path) -> bool:
 
 
 def show_table(folder: Path, *, out: Path | None, as_json: bool) -> None:
-    """Print a table, and write its record to `out` if that is given; raises TableError if the table is damaged."""
+    """Print a table, and write its record to `out` if given; raises TableError if the table is damaged."""
     from oppa.report.table import to_json
     from oppa.table import Table
     from oppa.table.frontier import curves

@@ -1,8 +1,10 @@
-"""Scaling controller of a cluster: a loop that reads the state, decides, and acts (FlexTrain, section 5).
+"""Control the scale of elastic jobs: a loop reads the state, decides, and acts (FlexTrain, section 5).
 
-All its state is on disk: it writes the desired hosts of each job before it acts, stops a run through a file, and detects by a lock
-which process trains a job. It may therefore be killed at any time, and another controller continues. A change of size is a checkpoint and
-a restart: the run stops after a step, its hosts return to the scheduler, and it starts again on the desired number of hosts.
+All state is on disk. The controller writes the desired hosts of each job before it acts. It stops a run through a file, and detects
+the process that trains a job by a lock. It may therefore be killed at any time, and another controller continues.
+
+A change of size is a checkpoint and a restart. The run stops after a step, and its hosts return to the scheduler. It then starts again
+on the desired number of hosts.
 """
 
 import contextlib
@@ -65,7 +67,7 @@ class ClusterController:
         except EnvironmentLackingError as error:
             if not self._answered:  # the scheduler has never answered
                 raise
-            self._say(f"nothing is decided: {error.message}")
+            self._say(f"no decision: {error.message}")
             return found
         self._answered = True
         with self._going_on("the spool"):
@@ -126,7 +128,7 @@ class ClusterController:
         desired = job.desired()
         hosts = desired.hosts
         if desired.keeps_failing(hosts):
-            self._say(f"{job.name}: given up, as {FRUITLESS} starts have come to nothing; `{job.folder / LOG}` says why", job.name)
+            self._say(f"{job.name}: given up, as {FRUITLESS} starts took no step; `{job.folder / LOG}` has the reason", job.name)
             return
         self._say(f"{job.name}: started on {hosts} hosts", job.name)
         job.set_desired(launches=desired.launches + 1, launched_at=time.time())
@@ -135,7 +137,7 @@ class ClusterController:
     def _learn(self, job: ElasticJob) -> None:
         """Record the result of the last launch, which has ended.
 
-        A launch that came to a step resets the failed starts on its number of hosts, and updates the cost of a start. A launch without a
+        A launch that took a step resets the failed starts on its number of hosts, and updates the cost of a start. A launch without a
         step counts as a failed start, unless its hosts were revoked or it was excused. After a failed scale-up the job returns to its
         requested hosts.
         """
@@ -150,7 +152,7 @@ class ClusterController:
         elif not begun or not (begun.excused or job.ending() == "revoked"):
             job.set_desired(failed_starts={**desired.failed_starts, hosts: desired.failed_starts.get(hosts, 0) + 1})
             if desired.hosts == hosts != job.hosts:
-                self._say(f"{job.name}: back to {job.hosts} hosts, as a start on {hosts} has come to nothing", job.name)
+                self._say(f"{job.name}: back to {job.hosts} hosts, as a start on {hosts} took no step", job.name)
                 job.set_desired(hosts=job.hosts)
 
     def _make_do(self, status: Status, view: QueueSnapshot) -> None:
@@ -170,7 +172,7 @@ class ClusterController:
             return
         left = job.table.fastest(min(view.idle, start.hosts - 1)) if not held.limited else None
         hosts = max(job.hosts, left.gpus if left else 0)
-        why = f"the scheduler says `{held.reason}`" if held.limited else "they are not to be had any more"
+        why = f"the scheduler reports `{held.reason}`" if held.limited else "they are no longer available"
         self._say(f"{job.name}: back from {start.hosts} to {hosts} hosts, as {why}", job.name)
         if self._act:
             if not held.limited:

@@ -1,8 +1,8 @@
-"""Elastic jobs as folders of a spool on a shared file system.
+"""Store elastic jobs as folders of a spool on a shared file system.
 
     NAME/job.toml            the job file as submitted
     NAME/elastic.json        its sizes: configuration and speed-up on each number of hosts, and the SHA-256 of the source scale table
-    NAME/orders/             searched schedules for these sizes, if the table had any; a start copies them into the run
+    NAME/orders/             searched schedules for these sizes, if the table has any; a start copies them into the run
     NAME/wanted.json         the desired number of hosts, written before any action, and the failed starts
     NAME/started.json        the process that trains it or did so last, on how many hosts, and from which byte of the ledger on
     NAME/run/                the run (`oppa train`)
@@ -76,7 +76,7 @@ class JobStart:
     launch: int
     """Number of the launch that led to this start."""
     excused: bool = False
-    """True if the start does not count as failed, whatever its result."""
+    """True if the start never counts as failed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +136,8 @@ class ElasticJob:
         """Refuse a source scale table that has changed since submission; raises TableError."""
         if (now := _digest(self.source)) != self.digest:
             raise TableError(
-                f"the scale table `{self.source}` of `{self.name}` is another now: SHA-256 {now[:12] or 'none'}, not {self.digest[:12]}",
-                hint="put it back, or submit the job again",
+                f"the scale table `{self.source}` of `{self.name}` has changed: SHA-256 {now[:12] or 'none'}, not {self.digest[:12]}",
+                hint="restore it, or submit the job again",
             )
 
     def desired(self) -> DesiredState:
@@ -205,7 +205,7 @@ class ElasticJob:
         self.ask_to_stop()
 
     def ask_to_stop(self) -> None:
-        """Ask the process that trains the job to save a checkpoint and stop."""
+        """Request the process that trains the job to save a checkpoint and stop."""
         if self.run.is_dir():
             (self.run / STOP).touch()
 
@@ -216,7 +216,7 @@ class ElasticJob:
             RunError: the job is being trained, or has been trained on all of its samples.
         """
         if self.supervised():
-            raise RunError(f"`{self.name}` is being trained", hint="`oppa cluster status` says how far it is")
+            raise RunError(f"`{self.name}` is being trained", hint="check its progress with `oppa cluster status`")
         if self.ending() == "finished":
             raise RunError(f"`{self.name}` has been trained on all of its samples", hint="submit another job")
         for name in (ENDING, CANCELLED):
@@ -233,7 +233,7 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
 
     Raises:
         InputError: the name is invalid or taken, or the table has no size of whole hosts.
-        TableError: there is no such table, or it was altered, or belongs to another model.
+        TableError: the table does not exist, was altered, or belongs to another model.
     """
     problem = load_job(job)
     each, known = problem.cluster.devices_per_host, Table.read(table)
@@ -243,14 +243,14 @@ def submit(spool: Path, job: Path, table: Path, *, hosts: int | None = None, nam
     )
     best = {row.configuration.devices // each: row for row in sorted(rows, key=lambda row: row.steps_per_s)}
     if not best:
-        hint = f"`oppa scale-table RUN --devices {each}..{8 * each}` of a run at this batch"
+        hint = f"run `oppa scale-table RUN --devices {each}..{8 * each}` with a run at this batch"
         raise InputError(f"`{table}` has no sizes of whole hosts of {each} devices at a batch of {problem.global_batch}", hint=hint)
     asked = hosts or min(best)
     if asked not in best:
-        raise InputError(f"`--hosts {asked}` is not in the scale table", hint=f"it has {', '.join(map(str, sorted(best)))}")
+        raise InputError(f"`--hosts {asked}` is not in the scale table", hint=f"use one of {', '.join(map(str, sorted(best)))}")
     name = name or problem.name
     if not re.fullmatch(NAME, name):
-        raise InputError(f"`--name {name}` is no name", hint="letters, digits, `-`, `_` and `.`")
+        raise InputError(f"`--name {name}` is not a valid name", hint="use letters, digits, `-`, `_` and `.`")
     speedups = [(size, row.steps_per_s / best[asked].steps_per_s) for size, row in best.items()]
     found = ElasticJob(
         folder=spool / name,
@@ -276,14 +276,14 @@ def _write(found: ElasticJob, job: Path) -> None:
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         taken = found.folder.exists()
-        message = f"there is a job called `{found.name}`" if taken else f"`{found.folder}` cannot be written: {error.strerror}"
-        raise InputError(message, hint="give another --name" if taken else "name a folder that is yours") from None
+        message = f"a job named `{found.name}` exists" if taken else f"`{found.folder}` cannot be written: {error.strerror}"
+        raise InputError(message, hint="choose another `--name`" if taken else "choose a writable folder") from None
 
 
 def folders(spool: Path) -> list[Path]:
     """Return the folders of all jobs of a spool, sorted by name; raises InputError if the spool does not exist."""
     if not spool.is_dir():
-        raise InputError(f"`{spool}` is no spool", hint="`oppa cluster submit SPOOL JOB --table FOLDER` makes one")
+        raise InputError(f"`{spool}` is not a spool", hint="create one with `oppa cluster submit SPOOL JOB --table FOLDER`")
     return sorted(path for path in spool.iterdir() if (path / ELASTIC).is_file() and not path.name.startswith("."))
 
 
@@ -291,7 +291,7 @@ def job_of(spool: Path, name: str) -> ElasticJob:
     """Read one job of a spool; raises InputError if it does not exist, RunError if it is damaged."""
     names = [folder.name for folder in folders(spool)]
     if name not in names:
-        raise InputError(f"`{spool}` has no job called `{name}`", hint=nearest(name, names) if names else "it has none")
+        raise InputError(f"`{spool}` has no job named `{name}`", hint=nearest(name, names) if names else "submit one: the spool is empty")
     return ElasticJob.read(spool / name)
 
 

@@ -1,4 +1,4 @@
-"""Status of an elastic job: whether it is trained, on how many hosts, its progress, and the cost of a start."""
+"""Read the status of an elastic job: its number of hosts, its progress, and the cost of a start."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ class Status:
     training: bool
     """True if it has taken a step since its last start."""
     stopping: bool
-    """True if it was asked to stop."""
+    """True if a stop was requested."""
     ending: str
     """`finished`, `failed`, `cancelled` or `given up`; empty if it should be trained."""
     steps: int
@@ -86,7 +86,7 @@ def came_to_a_step(job: ElasticJob) -> bool:
 def cost_of_start(job: ElasticJob) -> float | None:
     """Return the smallest observed cost of a start in seconds, without waiting for hosts; None if none was observed.
 
-    The last start adds two values: the time to its first step, from its beginning and from the last step before it. Values that are not
+    The last start adds two values: the time to its first step, from its beginning and from the previous step. Values that are not
     positive are ignored, as the clocks of two hosts may differ.
     """
     costs, start = [cost for cost in (job.desired().start_s,) if cost is not None], job.start()

@@ -1,1 +1,1 @@
-"""Slurm as the scheduler of elastic jobs."""
+"""Use Slurm as the scheduler of elastic jobs."""

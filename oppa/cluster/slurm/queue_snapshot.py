@@ -31,7 +31,7 @@ def _job(line: str, tokens: Mapping[str, str]) -> QueuedJob:
         number, state, nodes, reason = line.strip().split("|", 3)
         return slurm_job(number, state, int(nodes), reason.strip("()"), elastic=tokens.get(number, ""))
     except ValueError:
-        raise EnvironmentLackingError(f"`squeue` says `{line}`", hint="a Slurm from 20.11 on is needed") from None
+        raise EnvironmentLackingError(f"`squeue` prints `{line}`, which oppa cannot read", hint="use Slurm 20.11 or later") from None
 
 
 def slurm_job(number: str, state: str, nodes: int, reason: str = "", *, elastic: str = "") -> QueuedJob:

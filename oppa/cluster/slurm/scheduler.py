@@ -1,4 +1,4 @@
-"""Slurm as a scheduler: its queue from `squeue` and `sinfo`, and hosts from the jobs that the launcher `slurm` requests."""
+"""Implement the scheduler `slurm`: its queue from `squeue` and `sinfo`, and hosts from jobs that the launcher `slurm` requests."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
 """Connect a job to the control service: rank 0 reports its steps and receives decisions, and never waits for either.
 
 A background thread connects, sends and listens. It resends unacknowledged messages after a connection has broken. While the service is
-unreachable, training continues unchanged. A decision counts only while the job is in the configuration it was made for.
+unreachable, training continues unchanged. A decision counts only while the job has the configuration it was made for.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from oppa.protocol.messages import (
 from oppa.training.run.run_controller import ControllerDecision
 
 KEPT = 10_000
-"""Maximum number of queued messages; when more are queued, the oldest are dropped."""
+"""Maximum number of queued messages; beyond it, the oldest are dropped."""
 FIRST_S, LONGEST_S = 0.2, 10.0
 """Initial and maximum seconds between attempts to connect."""
 ANSWER_S, CLOSING_S = 10.0, 1.0
@@ -67,7 +67,7 @@ class ControlClient:
         address: `127.0.0.1:PORT`, the address the service listens on, on its own host.
         token: Token of this job.
         hello: First message of each connection, which describes the job.
-        through: Address of the near end of a tunnel, if the service is on another machine.
+        through: Address of the local end of a tunnel, if the service is on another machine.
     """
 
     def __init__(self, address: str, token: str, hello: Hello, *, through: str = "") -> None:
@@ -132,7 +132,7 @@ class ControlClient:
         begin_s = time.perf_counter()
         try:
             message = kind(number=_UNNUMBERED, **dict(facts))
-        except ValidationError as error:  # training continues, whatever its numbers are
+        except ValidationError as error:  # training continues without this report
             _log.warning("a step cannot be reported: %s", error)
             return
         with self._lock:
@@ -163,7 +163,7 @@ class ControlClient:
             try:
                 await self._converse()
             except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, WebSocketException, ProtocolError) as error:
-                _log.info("the control service is away: %s", error)
+                _log.info("the control service is not reachable: %s", error)
             wait_s = FIRST_S if time.monotonic() - begin_s > LONGEST_S else min(2 * wait_s, LONGEST_S)
             await asyncio.sleep(wait_s)
 
@@ -195,7 +195,7 @@ class ControlClient:
         async with asyncio.timeout(ANSWER_S):
             welcome = from_service(await line.recv())
         if not isinstance(welcome, Welcome):
-            raise ProtocolError(f"the service does not welcome the job: {welcome}")
+            raise ProtocolError(f"the service refused the connection: {welcome}")
         self.connections += 1
         self._acknowledged(welcome.number)
         self._next = max(self._next or 0, welcome.number + 1)
@@ -221,9 +221,9 @@ class ControlClient:
                     with self._lock:
                         self._decided, self._newest = said, said.number
                 elif isinstance(said, Refused):
-                    _log.warning("the control service refuses: %s", said.reason)
+                    _log.warning("the control service refused a message: %s", said.reason)
         except (ConnectionClosed, ProtocolError, OSError) as error:
-            _log.info("the line to the control service: %s", error)
+            _log.info("the connection to the control service was lost: %s", error)
         finally:
             self._news.set()
 

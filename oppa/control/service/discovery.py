@@ -25,7 +25,7 @@ STATE_BYTES, MOVED_BYTES_PER_S, AGREED_S = 12, 1e9, 0.5
 def expected_change_s(parameters: int, devices: int) -> float:
     """Return a conservative estimate of the seconds of the first change of layout.
 
-    It is used until a change was measured, and prevents a change shortly before the end.
+    It applies until a change has been measured, and prevents a change shortly before the end.
     """
     return AGREED_S + STATE_BYTES * parameters / devices / MOVED_BYTES_PER_S
 
@@ -37,7 +37,7 @@ def advertise(folder: Path, *, address: str, through: str, job: str, token: str)
     Args:
         folder: The run's folder.
         address: Address of the service.
-        through: Address from which rank 0 reaches it, such as the near end of a tunnel.
+        through: Address from which rank 0 reaches it, such as the local end of a tunnel.
         job: Name of the job.
         token: Token of the job.
     """
@@ -72,4 +72,4 @@ def connect(folder: Path, configuration: Configuration, problem: Problem) -> "Co
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"`{folder / FILE}` is damaged: {error}", hint="remove it: `oppa train --policy` writes it anew") from None
+        raise RunError(f"`{folder / FILE}` is damaged: {error}", hint="remove it: `oppa train --policy` writes a new one") from None

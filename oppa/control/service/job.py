@@ -119,7 +119,7 @@ def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 class History:
-    """Points of a curve. It is thinned evenly above the limit `most`, and always includes the last point."""
+    """Points of a curve. Above the limit `most`, every second one is dropped; the last point always stays."""
 
     def __init__(self, most: int = POINTS) -> None:
         self._most, self._stride, self._count = most, 1, 0

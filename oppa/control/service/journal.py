@@ -42,18 +42,21 @@ class Journal:
             if found is None:
                 self._db.execute("insert into meta values (?)", (VERSION,))
         except sqlite3.OperationalError as error:
-            raise EnvironmentLackingError(f"`{folder / FILE}` cannot be used: {error}", hint="name another folder") from None
+            raise EnvironmentLackingError(f"`{folder / FILE}` cannot be used: {error}", hint="choose another folder") from None
         except sqlite3.DatabaseError as error:
-            raise InputError(f"`{folder / FILE}` is damaged: {error}", hint="move it away: jobs that connect are known again") from None
+            raise InputError(
+                f"`{folder / FILE}` is damaged: {error}", hint="move it away: the service creates a new one, and jobs connect again"
+            ) from None
         if found is not None and found[0] != VERSION:
-            raise InputError(f"`{folder / FILE}` has format {found[0]}", hint=f"this version of oppa reads format {VERSION}")
+            message = f"`{folder / FILE}` has format {found[0]}, but this version of oppa reads {VERSION}"
+            raise InputError(message, hint="use the version of oppa that wrote it")
 
     def begin(self, job: str, hello: str) -> None:
         """Store the hello of a job, or replace it."""
         self._db.execute("insert into jobs values (?, ?) on conflict (name) do update set hello = excluded.hello", (job, hello))
 
     def add(self, messages: Iterable[tuple[str, int, str]]) -> None:
-        """Store messages, given as job, number and text; they are on disk when this returns. Known numbers are ignored."""
+        """Store messages, given as job, number and text; they are on disk when this returns. Stored numbers are ignored."""
         with self._transaction():
             self._db.executemany("insert or ignore into messages values (?, ?, ?)", messages)
 

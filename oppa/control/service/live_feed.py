@@ -1,4 +1,4 @@
-"""Feed the live page: send all jobs at first, then once a second those that have changed."""
+"""Send data to the live page: all jobs at first, then the changed ones once a second."""
 
 import asyncio
 import contextlib

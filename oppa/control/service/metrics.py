@@ -42,7 +42,7 @@ class _Service(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric that has a value."""
-        yield GaugeMetricFamily("oppa_jobs", "Number of jobs that are connected or were before.", len(self._jobs))
+        yield GaugeMetricFamily("oppa_jobs", "Number of jobs that have connected so far.", len(self._jobs))
         yield CounterMetricFamily("oppa_messages", "Number of messages accepted since the service started.", self._taken)
         yield CounterMetricFamily("oppa_refused", "Number of messages and connections refused since the service started.", self._refused)
         for name, kind, about, of_job in _OF_JOB:

@@ -1,6 +1,6 @@
 """Run the control service: jobs report their steps over WebSocket and receive decisions.
 
-    GET /             the live page; it holds no data
+    GET /             the live page, without data
     GET /healthz      health check
     GET /metrics      metrics for Prometheus; requires the watcher's token
     WS  /job/NAME     connection of a job; requires its own token
@@ -9,8 +9,8 @@
 Tokens are sent in the header `Authorization: Bearer TOKEN`, never in a URL. The service listens only on loopback; other hosts reach it
 through an SSH tunnel. A foreign page may direct a browser on the same machine to the service, so Host and Origin are checked, too.
 
-The service decides on a message at once, and acknowledges it when it is on disk. Connections do not wait for each other. A job that sends
-too fast is read more slowly, and damaged messages are refused and dropped.
+The service decides on a message at once, and acknowledges it when it is on disk. No connection waits for another. The service
+reads more slowly from a job that sends too fast, and refuses damaged messages.
 """
 
 import asyncio
@@ -136,7 +136,7 @@ class Service:
         own = f"{LOOPBACK}:{connection.local_address[1]}", f"localhost:{connection.local_address[1]}"
         hosts, origins = request.headers.get_all("Host"), request.headers.get_all("Origin")
         if len(hosts) != 1 or hosts[0] not in own or any(origin not in [f"http://{host}" for host in own] for origin in origins):
-            return self._refusal(http.HTTPStatus.FORBIDDEN, "this is a service for this machine alone")
+            return self._refusal(http.HTTPStatus.FORBIDDEN, "this service accepts connections from this machine only")
         if len(connection.server.connections) > CONNECTIONS:
             return _answer(http.HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
         if request.path == "/":
@@ -145,14 +145,14 @@ class Service:
             return _answer(http.HTTPStatus.OK, "ok\n")
         if request.path == "/metrics":
             if not self.tokens.is_of_watcher(_bearer(request)):
-                return self._refusal(http.HTTPStatus.UNAUTHORIZED, "the watcher's token is wanted")
+                return self._refusal(http.HTTPStatus.UNAUTHORIZED, "the watcher's token is required")
             metrics = exposition(self.jobs.values(), taken=self.taken, refused=self.refused)
             return _answer(http.HTTPStatus.OK, metrics, kind=CONTENT_TYPE)
         if match := _JOB.fullmatch(request.path):
             if origins or not self.tokens.is_of_job(_bearer(request), match[1]):
-                return self._refusal(http.HTTPStatus.UNAUTHORIZED, f"the token of `{match[1]}` is wanted")
+                return self._refusal(http.HTTPStatus.UNAUTHORIZED, f"the token of `{match[1]}` is required")
             return None
-        return None if request.path == "/watch" else _answer(http.HTTPStatus.NOT_FOUND, "there is no such page")
+        return None if request.path == "/watch" else _answer(http.HTTPStatus.NOT_FOUND, "this page does not exist")
 
     def _refusal(self, status: http.HTTPStatus, text: str) -> Response:
         self.refused += 1
@@ -170,14 +170,14 @@ class Service:
                     token = await connection.recv()
                 if not isinstance(token, str) or not self.tokens.is_of_watcher(token):
                     self.refused += 1
-                    await connection.close(1008, "the watcher's token is wanted")
+                    await connection.close(1008, "the watcher's token is required")
                     return
                 await answer_watcher(connection, self.jobs)
 
     async def _listen(self, connection: ServerConnection, name: str) -> None:
         """Serve one job until its connection ends; a newer connection of the job replaces an older one."""
         if (older := self._speaking.get(name)) is not None:
-            await older.close(1008, "the job has connected again")
+            await older.close(1008, "a newer connection of the job replaces this one")
         self._speaking[name] = connection
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -189,7 +189,7 @@ class Service:
             await self._take_in(connection, job)
         except (ProtocolError, TimeoutError) as error:
             self.refused += 1
-            reason = error.message if isinstance(error, ProtocolError) else "nothing was said"
+            reason = error.message if isinstance(error, ProtocolError) else f"no message within {PATIENCE_S:g} s"
             await connection.send(Refused(reason=reason[:2000]).to_json())
             await connection.close(1008)
         finally:
@@ -273,7 +273,7 @@ def _taken(job: ControlledJob, message: StepTaken | Changed) -> None:
     try:
         job.take(message)
     except Exception:  # noqa: BLE001 - any error concerns one job only
-        _log.exception("job `%s`: message %d could not be weighed", job.name, message.number)
+        _log.exception("job `%s`: message %d could not be processed", job.name, message.number)
 
 
 async def _read(connection: ServerConnection, read: "asyncio.Queue[str | bytes | None]") -> None:

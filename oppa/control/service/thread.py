@@ -17,7 +17,7 @@ def serve_in_thread(service: Service, port: int = 0) -> Iterator[int]:
         port: Port to listen on; 0 picks a free one.
 
     Raises:
-        EnvironmentLackingError: if the port cannot be listened on, for example because it is taken.
+        EnvironmentLackingError: if the service cannot listen on the port, for example because it is taken.
     """
     loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
     ports, failures = list[int](), list[OSError]()
@@ -38,7 +38,7 @@ def serve_in_thread(service: Service, port: int = 0) -> Iterator[int]:
     try:
         if failures:
             raise EnvironmentLackingError(
-                f"port {port} cannot be listened on: {failures[0].strerror}", hint="name another one, or 0 for a free one"
+                f"the service cannot listen on port {port}: {failures[0].strerror}", hint="choose another port, or 0 for a free one"
             )
         yield ports[0]
     finally:

@@ -29,7 +29,7 @@ class Tokens:
 
         Raises:
             EnvironmentLackingError: if the folder cannot be written.
-            InputError: if others may read the secret, or it is cut short.
+            InputError: if others may read the secret, or it is truncated.
         """
         path = folder / SECRET
         try:
@@ -38,11 +38,11 @@ class Tokens:
                 write_atomically(path, secrets.token_bytes(_BYTES), private=True, exclusive=True)
             mode, secret = path.stat().st_mode & 0o777, path.read_bytes()
         except OSError as error:
-            raise EnvironmentLackingError(f"`{path}` cannot be used: {error.strerror}", hint="name another folder") from None
+            raise EnvironmentLackingError(f"`{path}` cannot be used: {error.strerror}", hint="choose another folder") from None
         if mode & 0o077:
-            raise InputError(f"`{path}` has mode {mode:04o}: others may read it", hint=f"chmod 600 {path}, or remove it for a new one")
+            raise InputError(f"`{path}` has mode {mode:04o}: others may read it", hint=f"run `chmod 600 {path}`, or remove it")
         if len(secret) != _BYTES:
-            raise InputError(f"`{path}` has {len(secret)} bytes instead of {_BYTES}", hint="remove it: a new one is made")
+            raise InputError(f"`{path}` has {len(secret)} bytes instead of {_BYTES}", hint="remove it: the service creates a new one")
         return cls(secret)
 
     def of_job(self, job: str) -> str:

@@ -1,1 +1,1 @@
-"""Emulates hosts and slow links on one machine: network namespaces, shaped links, and ranks of several hosts."""
+"""Emulate hosts and slow links on one machine: network namespaces, shaped links, and ranks of several hosts."""

@@ -1,7 +1,7 @@
-"""An emulated host: an unnamed network namespace with a TUN device, whose packets `emulated_link` carries.
+"""Create emulated hosts: unnamed network namespaces, each with a TUN device, whose packets the relay in `switch` carries.
 
-It needs Linux and root. A namespace lasts while a process is in it or holds it open, and a device while a process holds it open. So
-nothing is left, however these processes end.
+Linux and root are required. A namespace exists while a process is in it or holds it open, and a device while a process holds it open.
+So nothing is left, however these processes end.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _TUN_F_CSUM, _TUN_F_TSO4 = 0x1, 0x2
 _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFTXQLEN = 0x8914, 0x8916, 0x891C, 0x8943
 _IFF_UP = 0x1
 _QUEUE_PACKETS = 10_000
-"""Queue length of the device; more than TCP has in flight, so that it drops no packet before it is read."""
+"""Queue length of the device; more than TCP has in flight, so that the device drops no unread packet."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class EmulatedHost:
 
     address: str
     namespace: Path
-    """Path of the network namespace, as `nsenter --net=` takes it."""
+    """Path of the network namespace, for `nsenter --net=`."""
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -88,9 +88,9 @@ def make_host(number: int) -> Plug:
 
 def _require_root() -> None:
     if sys.platform != "linux":
-        raise EnvironmentLackingError(f"hosts cannot be emulated on `{sys.platform}`", hint="use Linux; a virtual machine will do")
+        raise EnvironmentLackingError(f"hosts cannot be emulated on `{sys.platform}`", hint="use Linux, for example in a virtual machine")
     if os.geteuid() != 0:
-        raise EnvironmentLackingError(f"hosts are emulated by root alone; this is user {os.geteuid()}", hint="start it with `sudo`")
+        raise EnvironmentLackingError(f"only root can emulate hosts; this is user {os.geteuid()}", hint="start it with `sudo`")
 
 
 @contextlib.contextmanager
@@ -99,12 +99,12 @@ def _needed(what: str, hint: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise EnvironmentLackingError(f"{what} cannot be had here: {error.strerror}", hint=hint) from error
+        raise EnvironmentLackingError(f"{what} are not available here: {error.strerror}", hint=hint) from error
 
 
 @contextlib.contextmanager
 def _away(call: str, *arguments: int) -> Iterator[None]:
-    """Move this thread into the network namespace that a system call selects, and back at the end; other threads stay in theirs."""
+    """Move this thread into the network namespace that a system call selects, and back at the end; other threads do not move."""
     home = os.open(_OWN_NAMESPACE, os.O_RDONLY)
     try:
         _call(call, *arguments)
@@ -123,7 +123,7 @@ def _call(name: str, *arguments: int) -> None:
 
 
 def _open_device() -> int:
-    """Open a TUN device in this thread's namespace. Packets keep the size that TCP gives them, as segmentation would cost too much time."""
+    """Open a TUN device in this thread's namespace. It does not segment TCP's packets, as segmentation would take too long."""
     if not _TUN.exists():
         _TUN.parent.mkdir(exist_ok=True)
         os.mknod(_TUN, stat.S_IFCHR | 0o666, os.makedev(10, 200))

@@ -1,6 +1,6 @@
 """Emulate several hosts on one machine, joined by a slow link that delays the packets of real connections.
 
-What is not emulated: hosts share cores, memory and files, and carrying a packet costs the machine some processor time.
+The emulation has limits: hosts share cores, memory and files, and each packet costs some processor time.
 """
 
 import contextlib
@@ -18,18 +18,18 @@ from oppa.trials.cgroups import quotas_lacking
 
 
 class Netlab:
-    """Emulated hosts and the link between them. They last until `close`, or until the thread that created them ends for any reason.
+    """Emulated hosts and the link between them. They exist until `close`, or until the thread that created them ends for any reason.
 
     One process, the relay, holds the devices and carries all packets. Processes on a host may outlive it, but are then disconnected.
 
     Args:
         hosts: Number of hosts, up to 254.
-        link: Bandwidth of everything that a host sends, and of everything that it receives; and one-way delay between two hosts.
-        racks: Number of racks, each with equally many hosts.
-        uplink_bytes_per_s: Bandwidth of everything that a rack sends to others, and of everything that it receives from them.
+        link: Bandwidth of each host, separate for sent and received data; and one-way delay between two hosts.
+        racks: Number of racks of equal size.
+        uplink_bytes_per_s: Bandwidth between a rack and all others, separate for sent and received data.
 
     Raises:
-        EnvironmentLackingError: this machine cannot emulate hosts; nothing of the attempt is left.
+        EnvironmentLackingError: this machine cannot emulate hosts. All hosts of the attempt are released.
     """
 
     def __init__(self, hosts: int, link: Link, *, racks: int = 1, uplink_bytes_per_s: float = math.inf) -> None:
@@ -90,12 +90,12 @@ def _hosts_lacking() -> str:
 def _punctuality_lacking() -> str:
     """Return why the relay cannot have real-time priority; empty if it can.
 
-    It is tried with this thread, which then gets its former priority back.
+    The check raises the priority of this thread, and restores it.
     """
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         switch.be_punctual()
     except OSError as error:
-        return f"the link is slower than asked for while the cores are busy: no real-time priority ({error.strerror})"
+        return f"the link is slower than requested while the cores are busy: no real-time priority ({error.strerror})"
     os.sched_setscheduler(0, policy, parameters)
     return ""

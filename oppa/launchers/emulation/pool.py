@@ -1,4 +1,4 @@
-"""Emulated hosts as a launcher and as a host pool; `oppa emulate` lists them in the variable OPPA_NETLAB."""
+"""Implement the launcher `netlab` and its host pool. `oppa emulate` lists the emulated hosts in the variable OPPA_NETLAB."""
 
 import contextlib
 import dataclasses
@@ -27,13 +27,13 @@ class EmulatedProvider:
 
     @contextlib.contextmanager
     def open(self, request: HostRequest, tuner: WaitingTuner) -> Iterator[Backend]:
-        """Yield the emulated hosts, which are never waited for."""
+        """Yield the emulated hosts at once."""
         yield Backend(place=EmulatedHostPool.of(request.cluster))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatedHostPool:
-    """The hosts of a netlab, or as many of them as a job needs."""
+    """Hosts of a netlab: as many as a job needs."""
 
     addresses: tuple[str, ...]
     namespaces: tuple[str, ...]
@@ -66,7 +66,7 @@ class EmulatedHostPool:
         return ""
 
     def kill(self) -> None:
-        """Do nothing: all processes there are descendants of this one, and have been ended."""
+        """Do nothing: all processes on the hosts are descendants of this one, which has ended them."""
 
 
 def require_hosts(cluster: Cluster) -> None:

@@ -1,6 +1,6 @@
-"""Run one command per rank on emulated hosts: pass on its output line by line, and end all ranks once one has failed.
+"""Run one command per rank on emulated hosts: forward its output line by line, and end all ranks once one has failed.
 
-Each rank runs under a shim, which ends it and all its descendants when this process asks or dies.
+Each rank runs under a shim. The shim ends the rank and all its descendants when this process requests it or dies.
 """
 
 import functools
@@ -22,7 +22,7 @@ from oppa.trials.cgroups import CpuGroups
 from oppa.trials.guarded_process import PATIENCE_S
 
 MASTER_PORT = 29500
-"""Port of the rendezvous. It is free, because the hosts are new, and outside the range of ephemeral ports."""
+"""Port of the rendezvous. It is free, as the hosts are new and it is outside the range of ephemeral ports."""
 
 _LOOK_S = 0.5
 _LINE_BYTES = 1 << 16
@@ -79,11 +79,13 @@ class EmulatedRanks:
                         until_s = time.monotonic() + self._grace_s + PATIENCE_S
                         self._ask_to_end()
                 if self._netlab.ended():
-                    raise EnvironmentLackingError("the relay of the link was ended", hint="is the machine out of memory? `dmesg` tells")
+                    raise EnvironmentLackingError(
+                        "the relay of the link was ended", hint="check with `dmesg` whether the machine is out of memory"
+                    )
         return failed
 
     def close(self) -> None:
-        """End all ranks. The shims do it; this process ends what is left if a shim was killed or is stopped."""
+        """End all ranks through their shims. If a shim was killed or is stopped, this process ends its remaining processes."""
         self._ask_to_end()
         deadline_s = time.monotonic() + self._grace_s + PATIENCE_S
         for rank in self._ranks:
@@ -146,7 +148,7 @@ class _Rank:
             selector.register(pipe, selectors.EVENT_READ, _Lines(pipe, functools.partial(hear, number)).read)
 
     def ask_to_end(self) -> None:
-        """Ask the shim to end the rank and all its descendants."""
+        """Request the shim to end the rank and all its descendants."""
         self._line.shutdown(socket.SHUT_WR)
 
     def close(self, deadline_s: float) -> None:
@@ -165,7 +167,7 @@ class _Rank:
         told = self._line.recv(16)
         if told:
             self.code = int(told)
-        elif self.code is None:  # the shim ended without a report: this process asked it to, or it was killed
+        elif self.code is None:  # the shim ended without a report: on request, or because it was killed
             self.code = self._shim.wait()
         return bool(told)
 
@@ -179,7 +181,7 @@ class _Lines:
         self._rest = b""
 
     def read(self) -> bool:
-        """Read once and pass on the complete lines; return False at the end of the pipe."""
+        """Read once and forward the complete lines; return False at the end of the pipe."""
         read = os.read(self._pipe.fileno(), _LINE_BYTES)
         *lines, self._rest = (self._rest + read).split(b"\n")
         if self._rest and (not read or len(self._rest) > _LINE_BYTES):

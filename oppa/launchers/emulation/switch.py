@@ -1,8 +1,8 @@
-"""The link between emulated hosts: a relay that carries their packets with a given bandwidth and latency.
+"""Emulate the link between hosts: a relay carries their packets with a given bandwidth and latency.
 
-It is started as a program and uses the standard library alone. Each host has a full-duplex line to the switch of its rack, which carries
-one packet at a time each way, in order. All packets that a host sends share its line, and so do all that it receives. Packets between
-racks also share the uplinks of both racks. All lines on the way carry a packet at the same time; then the latency passes until it arrives.
+The relay is a separate program that uses only the standard library. Each host has a full-duplex line to the switch of its rack. A line
+carries one packet at a time in each direction, in order. All packets from a host share its line, and so do all packets to it. Packets
+between racks also share the uplinks of both racks. All lines on the path carry a packet at the same time. It arrives after the latency.
 
 The relay stops reading from a host whose packets wait too long. Further packets stay in the queue of its device, and none is lost.
 """
@@ -21,10 +21,10 @@ from oppa.trials import processes
 HEADER_BYTES = 10
 """Length of the header of a TUN device that leaves segmentation and checksums to the receiver (`struct virtio_net_hdr`)."""
 BACKLOG_S = 2e-3
-"""Seconds by which a line may be booked in advance; longer than this process takes to wake up, so that a busy line has no gaps."""
+"""Seconds by which a line may be booked in advance. They exceed the wake-up time of this process, so that a busy line has no gaps."""
 
 _SOONER_S = 20e-6
-"""Packets that are due within this time are delivered now, because waking up again would take longer."""
+"""Seconds within which due packets are delivered at once, because waking up again would take longer."""
 _PACKET_BYTES = HEADER_BYTES + 65535
 _DESTINATION = HEADER_BYTES + 19
 """Offset of the last byte of an IPv4 packet's destination address."""
@@ -52,14 +52,14 @@ class _Line:
         self._free_s = 0.0
 
     def carry(self, size_bytes: int, begun_s: float, carried_s: float) -> tuple[float, float]:
-        """Return when this line starts and finishes carrying a packet, given the same two times of the line before it."""
+        """Return when this line starts and finishes carrying a packet, given the same two times of the previous line."""
         begun_s = max(begun_s, self._free_s)
         self._free_s = max(carried_s, begun_s + size_bytes / self._bytes_per_s)
         return begun_s, self._free_s
 
 
 class Switch:
-    """Computes when packets arrive. Times are monotonic seconds, passed as arguments."""
+    """Computes when packets arrive; times are arguments, in monotonic seconds."""
 
     def __init__(
         self, hosts: int, *, bandwidth_bytes_per_s: float, latency_s: float, racks: int = 1, uplink_bytes_per_s: float = math.inf
@@ -84,7 +84,7 @@ class Switch:
         return [self._out[source], *between, self._in[destination]]
 
     def ready_s(self, source: int) -> float:
-        """Return the time from which on the relay may read from this host."""
+        """Return the earliest time at which the relay may read from this host."""
         return self._carried_s[source] - BACKLOG_S
 
 
@@ -95,7 +95,7 @@ class _Relay:
         self._devices = devices
         self._switch = switch
         self._under_way: list[tuple[float, int, bytes]] = []
-        """Heap of packets on the way: arrival time, destination host, and packet."""
+        """Heap of packets in flight: arrival time, destination host, and packet."""
 
     def run(self) -> NoReturn:
         while True:
@@ -140,7 +140,7 @@ def main() -> NoReturn:
 
 
 def be_punctual() -> None:
-    """Run with real-time priority; raises OSError if that is refused.
+    """Run with real-time priority; raises OSError if the kernel refuses it.
 
     With all cores busy, a link of 200 Mbit/s carried 140 to 160 Mbit/s without it, and 195 with it.
     """
