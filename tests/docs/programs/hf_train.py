@@ -1,4 +1,9 @@
-"""The Trainer of Transformers on a model of five weights."""
+"""The Trainer of Transformers on a model of five weights.
+
+It trains on CPUs, where each process would train alone without `--use_cpu`.
+"""
+
+import sys
 
 import torch
 from transformers import HfArgumentParser, Trainer, TrainingArguments
@@ -13,7 +18,7 @@ class Model(torch.nn.Module):
         return {"loss": (self.linear(x)[:, 0] - labels).pow(2).mean()}
 
 
-(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses([*sys.argv[1:], "--use_cpu"])
 args.report_to = []
 data = [{"x": [float(number), 1.0, 2.0, 3.0], "labels": float(number)} for number in range(64)]
 
