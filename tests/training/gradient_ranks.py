@@ -15,9 +15,9 @@ from oppa.errors import InputError
 from oppa.training import GradientStatistics
 from oppa.training.data.sources import source_of
 from oppa.training.replica import Replica
-from oppa.training.statistics.noise_scale_selftest import self_test
 from oppa.trials.trial_folder import TrialSpec
 from tests.training.gradient_loop import OwnLoop
+from tests.training.noise_scale_selftest import self_test
 
 
 def meshed(program):

@@ -19,12 +19,12 @@ from oppa.training.model.stage import ModelStage
 from oppa.training.model.tensor_parallel import Slice, cross_entropy
 from oppa.training.parallel.tied_embeddings import COPIES
 from oppa.training.statistics.noise_scale import Health, Norms, estimate_of
-from oppa.training.statistics.noise_scale_selftest import self_test
 from oppa.trials.trial_folder import TrialSpec
 from tests.sampling import sampled
 from tests.training.families import FAMILIES, GROUPED, configured, features, name_of
 from tests.training.gang import Gang
 from tests.training.gradient_loop import SIZES, OwnLoop
+from tests.training.noise_scale_selftest import self_test
 from tests.training.norms import STEPS, mean, norms_of, spec_of, square, whole
 
 TOLERANCE = 1e-4

@@ -13,7 +13,7 @@ from oppa.errors import InputError
 from oppa.training import NormTest
 from oppa.training.statistics.noise_scale import Norms
 from oppa.training.statistics.norm_test import ETA, Form, Sizes, groups_of, required_batch, sized, sized_as_written, variance_ratio
-from oppa.training.statistics.per_sample import per_sample_norms
+from tests.training.per_sample import per_sample_norms
 
 SAMPLES, GROUPS = 12, 4
 

@@ -27,8 +27,6 @@ DESIGNERS = {
     "oppa-no-prior": "oppa.tuning.designers.without_prior:WithoutPrior",
     "oppa-no-early-stop": "oppa.tuning.designers.oppa:Oppa",  # its stopping rule is `never`
     "oppa-paper": "oppa.tuning.designers.oppa_paper:OppaPaper",
-    "vanilla-bo": "oppa.tuning.designers.vanilla_bo:VanillaBO",
-    "cost-model": "oppa.tuning.designers.cost_model:FittedCostModel",
     "grid": "oppa.tuning.designers.grid:Grid",
     "random": "oppa.tuning.designers.random_search:RandomSearch",
     "exhaustive": "oppa.tuning.designers.exhaustive:Exhaustive",

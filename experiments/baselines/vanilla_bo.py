@@ -10,6 +10,7 @@ from collections.abc import Sequence, Set
 import torch
 from botorch.exceptions.errors import ModelFittingError
 
+from experiments.baselines.constant_mean import ConstantMeanGP
 from oppa.errors import InputError
 from oppa.problem.candidates import Candidates
 from oppa.problem.encoding import encode
@@ -18,7 +19,6 @@ from oppa.study import Prediction
 from oppa.tuning.acquisition import constrained_ucb
 from oppa.tuning.designer import Observation, at_random, free
 from oppa.tuning.designers.random_search import RandomSearch
-from oppa.tuning.surrogate.constant import ConstantMeanGP
 from oppa.tuning.surrogate.distributions import Normal, column, roomy
 
 RANDOM_TRIALS = 5
