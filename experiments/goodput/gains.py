@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import bootstrap
 
 Array = NDArray[np.float64]
 DRAWS = 10_000
@@ -40,8 +41,7 @@ class Gains:
     def interval(self) -> tuple[float, float]:
         """Return the 95% bootstrap interval of the mean."""
         of_seeds = self.by_seed.mean(axis=1)
-        drawn = np.random.default_rng(0).choice(of_seeds, (DRAWS, len(of_seeds))).mean(axis=1)
-        low, high = np.quantile(drawn, [0.025, 0.975])
+        low, high = bootstrap((of_seeds,), np.mean, n_resamples=DRAWS, method="percentile", rng=0).confidence_interval
         return float(low), float(high)
 
 
