@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 DONE := .venv/.installed
+# Tests run on WORKERS processes; each test starts up to 8 of its own. `make test WORKERS=0` runs all in one process.
+WORKERS ?= auto
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile
 
 .PHONY: help setup tune loop test check test-all environments slurm browser faults bench bench-ci lint wheel clean
 
@@ -25,12 +28,12 @@ loop: setup ## Tune, profile, train and report one job on this machine, in runs/
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/loop.sh
 
 test: setup ## Run the tests that take minutes and need no extra software
-	$(BIN)/python -m pytest -m "not slow and not environment and not nightly"
+	$(PYTEST) -m "not slow and not environment and not nightly"
 
 check: setup lint environments test-all bench-ci wheel ## Run the checks of continuous integration
 
 test-all: setup
-	$(BIN)/python -m pytest -m "not nightly"
+	$(PYTEST) -m "not nightly"
 
 environments: setup ## Create the environments of the DeepSpeed and ColossalAI runners, some minutes each
 	$(BIN)/oppa env create deepspeed
