@@ -4,7 +4,7 @@ BIN := .venv/bin
 DONE := .venv/.installed
 # Tests run on WORKERS processes; each test starts up to 8 of its own. `make test WORKERS=0` runs all in one process.
 WORKERS ?= auto
-PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup tune loop test check test-all environments slurm browser faults bench bench-ci lint wheel clean
 

@@ -1,5 +1,6 @@
-"""Give each worker of pytest-xdist its own folder of temporary files, as trials of one machine take turns by a lock in it."""
+"""Prepare workers of pytest-xdist: long files of tests first, and temporary files apart, as trials take turns by a lock among them."""
 
+import collections
 import os
 import shutil
 import tempfile
@@ -17,3 +18,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if folder := config.stash.get(FOLDER, None):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that have most tests of environments, then slow ones, so that the workers end together."""
+    long = collections.Counter((item.path, mark.name) for item in items for mark in item.iter_markers())
+    items.sort(key=lambda item: (-long[item.path, "environment"], -long[item.path, "slow"]))

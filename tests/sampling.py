@@ -31,3 +31,8 @@ def covering(found: Sequence[set[Hashable]], seed: int) -> set[int]:
         kept.add(best)
         missing -= found[best]
     return kept
+
+
+def nightly(*values: Any) -> list[Any]:
+    """Mark values of one parameter as `nightly`."""
+    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]

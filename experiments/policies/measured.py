@@ -37,7 +37,7 @@ from oppa.protocol.worker import WorkerState
 from oppa.training.statistics.worker_metrics import WorkerMetrics
 
 WINDOW, WORKERS, BATCH = 20, 8, 256
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 PAIRS, DECISIONS = 120, 50
 SHARES = (13, 5, 2, 1)
 MODEL = Model(name="small", layers=2, hidden=32, heads=4, kv_heads=4, ffn=48, vocab=256, seq_len=16)

@@ -30,6 +30,7 @@ def checkout(tmp_path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # `make bench-ci` plays all tasks
 @pytest.mark.timeout(600)
 def test_the_search_is_as_good_as_the_reference(tmp_path) -> None:
     done = ci("--tasks", "cpu", "--out", str(tmp_path))

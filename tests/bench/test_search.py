@@ -30,6 +30,7 @@ from oppa.simulator.replay import Record, Replay, ReplayNoise
 from oppa.trials import processes
 from oppa.tuning.stopping import StopTest, make_rule
 from tests.bench.remains import assert_gone, command_of
+from tests.sampling import nightly
 
 SPACE = "\n".join(f"[parameters.{name}]\nvalues = {values}" for name, values in (("dp", [1, 2, 4]), ("tp", [1, 2, 4]), ("pp", [1])))
 SPACE += "\n[parameters.micro_batch]\nvalues = [1, 2]\n"
@@ -239,7 +240,7 @@ def test_a_comparison_goes_on_from_its_log(tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *nightly(signal.SIGINT)])
 def test_nothing_is_left_of_a_comparison_that_is_broken_off(number, tmp_path) -> None:
     command = [sys.executable, "-m", "oppa", "bench", "search", "--suite", "cpu", "--designers", "oppa", "--out", str(tmp_path)]
     bench = subprocess.Popen(command, cwd=catalog.root(), stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts)

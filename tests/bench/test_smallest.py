@@ -15,11 +15,15 @@ from oppa.report.inputs import Inputs
 
 SMALLEST = [(name, benchmark) for name, benchmark in benchmarks().items() if name != "ci"]
 """`oppa bench ci` is run whole, by `make bench-ci`, and in part by the tests of its command."""
+LONG = ("control", "start-up")
+"""Those that take over 20 seconds."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("name", "benchmark"), SMALLEST, ids=[name for name, _ in SMALLEST])
+@pytest.mark.parametrize(
+    ("name", "benchmark"), [pytest.param(*each, id=each[0], marks=[pytest.mark.nightly] * (each[0] in LONG)) for each in SMALLEST]
+)
 def test_every_benchmark_starts(name, benchmark, tmp_path) -> None:
     if benchmark.needs_data and (lacking := benchmark.declared.lacking):
         pytest.skip(f"NOT TESTED: `oppa bench {name}` needs {', '.join(lacking)}, which `{data_folder()}` lacks")

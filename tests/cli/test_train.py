@@ -18,6 +18,7 @@ from oppa.training.run.run_folder import RunSpec, checkpoints
 from oppa.trials.interruption import Interruption
 from oppa.tuning.resolve_configuration import resolve_with_table
 from tests.jobs import TRAIN_JOB
+from tests.sampling import nightly
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +64,7 @@ def test_a_run_that_is_over_goes_on_with_more_samples_and_in_another_layout(oppa
     assert [line["configuration"] for line in steps(oppa.folder / "r")][11:14] == ["dp2_tp1_pp1_z0_mbs1"] * 2 + ["dp1_tp2_pp1_z0_mbs4"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *nightly(signal.SIGINT)])
 def test_a_signal_saves_the_state_and_the_same_command_goes_on(number, oppa, train) -> None:
     whole, _ = train("--run", "whole")
     process, run = oppa.start("train", "job.toml", "--run", "r"), oppa.folder / "r"

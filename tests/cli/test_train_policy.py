@@ -17,6 +17,7 @@ from oppa.table import Origin, Table, TableRow
 from oppa.training.run import ledger
 from oppa.trials.cgroups import quotas_lacking
 from tests.jobs import TRAIN_JOB
+from tests.sampling import nightly
 
 pytestmark = pytest.mark.slow
 LACKING = "; ".join(netlab_lacking())
@@ -69,7 +70,7 @@ def test_a_run_that_never_changed_claims_no_gain(oppa, table) -> None:
     assert "goodput no change was made; " in done.stderr and "over the first" not in done.stderr
 
 
-@pytest.mark.parametrize("policy", ["norm-test,eta=0.01,interval=2", "norm-test-paper,eta=0.001,interval=2"])
+@pytest.mark.parametrize("policy", ["norm-test,eta=0.01,interval=2", *nightly("norm-test-paper,eta=0.001,interval=2")])
 def test_a_run_grows_its_batch_by_the_norm_test(policy, oppa, table) -> None:
     oppa("train", "job.toml", BEGIN.id, "--run", "run", "--set", "train.samples=200", "--table", table, "--policy", policy)
     lines = ledger.standing(ledger.read(oppa.folder / "run"))
@@ -145,6 +146,7 @@ def test_a_service_that_is_named_wrongly_is_told_of(there, words, token, said, o
 
 
 @pytest.mark.skipif(bool(LACKING), reason=f"hosts cannot be emulated here: {LACKING}")
+@pytest.mark.nightly
 def test_ranks_on_other_hosts_reach_the_service(oppa) -> None:
     """Whose loopback is not theirs."""
     job = TRAIN_JOB.replace("devices_per_host = 2", 'hosts = "allocation"\ndevices_per_host = "allocation"\ndevice = "CPU"')

@@ -58,7 +58,7 @@ def test_it_acts_where_recorded_runs_speak_for_it_and_nowhere_else(oppa, learned
     preferring(oppa.folder / "still", 2, known)
     preferring(oppa.folder / "greedy", 4, known)
     explore = ("--policy", "explore,seed=2", "--weights", "p.safetensors")
-    oppa("train", "job.toml", "dp=2,micro_batch=4", "--run", "explored", "--set", "train.samples=24000", *explore)
+    oppa("train", "job.toml", "dp=2,micro_batch=4", "--run", "explored", "--set", "train.samples=16000", *explore)
     assert RunSpec.read(oppa.folder / "explored").policy == "explore,seed=2"
     lines = ledger.standing(ledger.read(oppa.folder / "explored"))
     assert len({tuple(line["local_batches"]) for line in lines if line["event"] == ledger.CHANGED and "local_batches" in line}) > 10
@@ -78,7 +78,7 @@ def test_it_acts_where_recorded_runs_speak_for_it_and_nowhere_else(oppa, learned
 def test_real_runs_teach_it_more(oppa, learned) -> None:
     before = Weights.load(oppa.folder / "p.safetensors")
     more = ("train-policy", "job.toml", "dp=2,micro_batch=4", "--weights", "p.safetensors", "--out", "q.safetensors")
-    told = json.loads(oppa(*more, "--episodes", 2, "--set", "train.samples=4000", "--json").stdout)
+    told = json.loads(oppa(*more, "--episodes", 2, "--set", "train.samples=1600", "--json").stdout)
     after = Weights.load(oppa.folder / "q.safetensors")
     assert after.provenance["runs"] == len(told["episodes"]) == 2 and after.window == before.window
     assert not np.array_equal(before.layers[0][0], after.layers[0][0]) and np.array_equal(before.mean, after.mean)

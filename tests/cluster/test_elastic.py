@@ -11,6 +11,7 @@ from oppa.cluster.job import ScaleTable
 from oppa.cluster.models import LARGE, MEDIUM, MODELS, SMALL, Division, PublishedModel, entries, job_of, table_of
 from oppa.errors import InputError, TableError
 from oppa.table import Origin, Table
+from tests.sampling import nightly
 from tests.table.conftest import origin, problem, row  # noqa: F401 - fixtures
 
 KINDS = {gpus: Elasticity(table=ScaleTable.of(gpus, [(2 * gpus, 1.8)]), save_s=1.0, start_s=2.0) for gpus in (64, 256)}
@@ -34,7 +35,7 @@ def test_the_published_models_begin_with_the_published_gpus() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [SMALL, MEDIUM], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", [SMALL, *nightly(MEDIUM)], ids=lambda model: model.name)
 def test_more_gpus_are_faster_and_replicas_faster_than_stages_alone(model: PublishedModel) -> None:
     alone, both = (table_of(model, replicas=replicas) for replicas in (False, True))
     for table in (alone, both):

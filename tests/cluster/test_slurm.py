@@ -162,6 +162,7 @@ def test_arrivals_and_departures_scale_a_job_and_change_no_bit(slurm: SlurmClust
     assert [(each["before"], each["after"]) for each in decisions][:3] == [(1, 2), (2, 4), (4, 1)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(int(os.environ.get("OPPA_FAULT_REPEATS", "1"))))
 def test_a_node_that_dies_while_a_job_grows_loses_nothing(seed: int, slurm: SlurmCluster, tmp_path: Path) -> None:
     """It is gone at some moment of the change from two hosts to four, and back when the job trains on what is left."""
@@ -188,6 +189,7 @@ def test_a_node_that_dies_while_a_job_grows_loses_nothing(seed: int, slurm: Slur
     assert losses(controlled.lines()) == unscaled(tmp_path, samples)
 
 
+@pytest.mark.nightly
 def test_a_controller_that_is_killed_loses_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
     kills = int(os.environ.get("OPPA_FAULT_REPEATS", "4"))
     samples, chance = 8 * (400 + 30 * kills), random.Random(int(os.environ.get("OPPA_FAULT_SEED", "0")))

@@ -29,6 +29,7 @@ from oppa.problem.model import Model
 from oppa.training import GradientStatistics
 from oppa.trials import processes
 from tests.bench.remains import assert_gone, command_of
+from tests.sampling import nightly
 
 TINY = Model(layers=4, hidden=16, heads=2, kv_heads=2, ffn=32, vocab=256, seq_len=8)
 PLACE = MeasuredLayout(layout=Configuration(dp=4, global_batch=64, micro_batch=4), model=TINY)
@@ -189,7 +190,7 @@ def test_ranks_that_fail_are_told() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *nightly(signal.SIGINT)])
 def test_nothing_is_left_when_the_benchmark_is_ended(number: signal.Signals) -> None:
     bench = subprocess.Popen(
         [sys.executable, "-m", "oppa", "bench", "control", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

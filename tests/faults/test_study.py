@@ -12,6 +12,7 @@ import pytest
 from oppa.study import Study
 from oppa.trials import processes
 from tests.faults.conftest import GRACE_S, children, wait_for
+from tests.sampling import nightly
 
 RUNNER = Path(__file__).parents[1] / "cli" / "runners" / "landscape"
 TRIALS = 5
@@ -73,7 +74,13 @@ def assert_whole(folder):
 
 
 @pytest.mark.parametrize(
-    ("victim", "number"), [("shim", signal.SIGKILL), ("launcher", signal.SIGKILL), ("rank", signal.SIGKILL), ("rank", signal.SIGSTOP)]
+    ("victim", "number"),
+    [
+        ("shim", signal.SIGKILL),
+        ("launcher", signal.SIGKILL),
+        ("rank", signal.SIGKILL),
+        pytest.param("rank", signal.SIGSTOP, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_study_goes_on_when_something_below_it_dies(tmp_path, repeat, victim, number):
     executor = Sitting(tmp_path)
@@ -85,7 +92,7 @@ def test_a_study_goes_on_when_something_below_it_dies(tmp_path, repeat, victim, 
     assert not executor.survivors()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *nightly(signal.SIGINT, signal.SIGTERM)])
 def test_a_study_outlives_its_tuner(tmp_path, repeat, number):
     executor = Sitting(tmp_path)
     os.kill(executor.in_trial(2)["tuner"].pid, number)

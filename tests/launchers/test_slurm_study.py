@@ -14,6 +14,7 @@ from oppa.study import Study
 from oppa.trials import processes
 from tests.cli.conftest import JOB as ALONE
 from tests.launchers.slurm_cluster import until
+from tests.sampling import nightly
 
 JOB = ALONE.replace("devices_per_host = 2", "hosts = 2\ndevices_per_host = 2").replace("trials = 6", "trials = 8")
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=2")
@@ -108,7 +109,7 @@ def test_a_killed_tuner_leaves_no_process(tuner):
     "take_away",
     [
         lambda slurm, job: slurm.run("scontrol", "requeue", job),
-        lambda slurm, job: slurm.submit("sleep 1", "--partition=high", "--nodes=2", "--exclusive"),
+        *nightly(lambda slurm, job: slurm.submit("sleep 1", "--partition=high", "--nodes=2", "--exclusive")),
     ],
     ids=["requeued", "preempted"],
 )

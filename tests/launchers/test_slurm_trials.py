@@ -17,6 +17,7 @@ from oppa.trials import processes
 from oppa.trials.runner import load_runner
 from oppa.trials.trial import run_trial
 from tests.launchers.slurm_cluster import until
+from tests.sampling import nightly
 from tests.trials.conftest import SCRIPT_RUNNER, STUDY, script_spec
 
 pytestmark = pytest.mark.slow
@@ -159,7 +160,7 @@ def test_the_logs_of_both_nodes_are_the_trials(act, slurm, tmp_path):
     assert not (tmp_path / "host1").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *nightly(signal.SIGSTOP)], ids=["killed", "stopped"])
 def test_a_host_whose_agent_is_silent_interrupts_the_trial(act, trials, number):
     result = act(LONG, steps=5000, on_step=amid(lambda: os.kill(trials.agent(1), number)))
     assert (result.outcome, result.cause) == ("interrupted", f"host {trials.slurm.nodes[1]} no longer responds")

@@ -59,6 +59,7 @@ def oppa(tmp_path: Path) -> Oppa:
 
 @pytest.mark.slow
 @pytest.mark.environment
+@pytest.mark.nightly
 def test_a_hang_costs_one_trial_and_the_study_goes_on_to_a_winner(oppa: Oppa) -> None:
     ended = oppa("tune", "job.toml", "--study", "s", "--designer", "grid", "--json")
     result = json.loads(ended.stdout)

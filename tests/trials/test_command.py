@@ -18,6 +18,7 @@ from oppa.problem.training import Limits
 from oppa.trials.local import LocalLauncher
 from oppa.trials.runner import load_runner, require_program
 from oppa.trials.trial import run_trial
+from tests.sampling import nightly
 from tests.trials.conftest import STUDY, script_spec
 
 LIMITS = Limits(trial_time_s=60, grace_s=1)
@@ -220,7 +221,7 @@ def test_a_crash_after_some_steps_shows_its_exception(act):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pattern", [None, "took (?P<ms>[0-9.]+) ms"])
+@pytest.mark.parametrize("pattern", [None, *nightly("took (?P<ms>[0-9.]+) ms")])
 def test_below_torchrun_the_rank_that_failed_first_is_named(act, pattern):
     program = """
         import torch, torch.distributed as dist
@@ -273,7 +274,7 @@ GANG = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop_rule", [None, lambda times: len(times) >= 3], ids=["all its steps", "ended early"])
+@pytest.mark.parametrize("stop_rule", [*nightly(None), lambda times: len(times) >= 3], ids=["all its steps", "ended early"])
 def test_all_ranks_end_behind_the_same_step_without_a_message(act, tmp_path, stop_rule):
     result = act(GANG, ranks=3, steps=5 if stop_rule is None else 900, stop_rule=stop_rule)
     assert result.outcome == ("completed" if stop_rule is None else "terminated_early")

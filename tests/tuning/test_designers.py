@@ -16,6 +16,7 @@ from oppa.tuning.designers import DESIGNERS, STOPPING, make_designer
 from oppa.tuning.stopping import RULES
 from oppa.tuning.surrogate.distributions import column
 from oppa.tuning.surrogate.paper import PaperProcess
+from tests.sampling import nightly
 from tests.tuning.conftest import play
 
 MODELS = ("oppa", "oppa-no-prior", "oppa-paper", "vanilla-bo")
@@ -111,7 +112,7 @@ def test_exhaustive_goes_through_the_space_in_its_order(make, landscape, candida
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["oppa", "oppa-paper", "vanilla-bo"])
+@pytest.mark.parametrize("name", ["oppa", "vanilla-bo", *nightly("oppa-paper")])
 def test_a_model_makes_better_choices_than_chance(name, problem, candidates, landscape) -> None:
     certain = dataclasses.replace(problem, search_options=SearchOptions(acquisition="ucb"))  # improvement tries what may not fit
 

@@ -14,6 +14,7 @@ from oppa.problem.problem import Problem
 from oppa.tuning.designers import DESIGNERS, make_designer
 from oppa.tuning.designers.active_profiling import ActiveProfiling
 from oppa.tuning.designers.analytic_memory import memory_bytes
+from tests.sampling import nightly
 
 LIMITS = {
     "oppa": lambda designer: designer.limit_bytes,
@@ -85,7 +86,7 @@ def test_what_needs_nearly_all_of_the_limit_is_predicted_to_fit(make_problem) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*DESIGNERS, "active"])
+@pytest.mark.parametrize("name", [*(name for name in DESIGNERS if name != "oppa-paper"), "active", *nightly("oppa-paper")])
 def test_a_search_is_the_same_whether_the_limit_is_stated_or_the_device_s(name, stated, unstated, landscape) -> None:
     """Nothing but `usable_bytes` reaches a designer: the two jobs agree in that, and differ in every other number of bytes."""
     orders = []
