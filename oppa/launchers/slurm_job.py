@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +51,7 @@ def slurm_job(
     job = ""
     try:
         words = [*_words(cluster, options, slots=slots), f"--job-name=oppa-{name}", f"--output={log}", "--open-mode=append", "--requeue"]
-        job = _submit(words, _HOLD.format(sign=f"'{sign.resolve()}'", gone=GONE_S))
+        job = _submit(words, _HOLD.format(sign=shlex.quote(str(sign.resolve())), gone=GONE_S))
         slurm.wait_until_running(job, on_tick)
         yield job
     finally:

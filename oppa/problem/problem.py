@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates c
 
 NOT_DECISIVE = ("name", "limits", "strategy", "recipe", "launcher", "software")
 """Keys of a stored problem that are not part of its fingerprint."""
+NAME_LENGTH = 100
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class Problem:
     """Describes a job to tune: complete, validated, and independent of the file it came from."""
 
     name: str
+    """Name of the job: letters, digits, `_`, `.` and `-`; whatever else a file is called becomes `-`."""
     model: Model
     global_batch: int
     """Sequences per optimizer step."""
@@ -48,6 +52,10 @@ class Problem:
     """
     software: Software | None = None
     """Software that trials run on; None before it is detected, and if nothing is started."""
+
+    def __post_init__(self) -> None:
+        """Make the name one word, as scripts, sources and Slurm have it in their text."""
+        object.__setattr__(self, "name", _NOT_IN_NAMES.sub("-", self.name).strip(".-")[:NAME_LENGTH] or "job")
 
     def candidates(self) -> "Candidates":
         """Return every valid configuration."""

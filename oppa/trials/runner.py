@@ -43,7 +43,7 @@ class RunnerManifest(DeclaredTable):
     in_process: bool = False
     search_space: str = ""
     parameters: list[Annotated[str, AfterValidator(_parameter)]] = Field(default_factory=list)
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(default_factory=dict)
     grace_s: Annotated[float, Field(ge=0)] | None = None
     requires: list[str] = Field(default_factory=list)
 

@@ -1,14 +1,19 @@
 """Writes and reads Python without running it: assignments to attributes of `config`, and keyword arguments of a call."""
 
 import ast
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from oppa.errors import InputError
 
 
+class Expression(str):
+    """Python code that a source contains as it stands; all other text becomes a string literal."""
+
+
 def assignments(values: Mapping[str, object]) -> str:
-    """Return `config.model.x = 2` for each value, indented. A text in angle brackets, `<FullAC.Config()>`, is an expression."""
+    """Return `config.model.x = 2` for each value, indented."""
     return "\n".join(f"    config.{path} = {_spelled(value)}" for path, value in values.items())
 
 
@@ -51,7 +56,11 @@ def parsed(text: str) -> ast.Module:
 
 
 def _spelled(value: object) -> str:
-    return value[1:-1] if isinstance(value, str) and value.startswith("<") else repr(value).replace("'", '"')
+    if isinstance(value, Expression):
+        return value
+    if isinstance(value, list):
+        return f"[{', '.join(map(_spelled, value))}]"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def _value(node: ast.expr) -> Any:

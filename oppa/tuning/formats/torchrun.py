@@ -27,9 +27,11 @@ EXPRESSES = PARAMETERS
 STEPS = 100
 
 _BODY = """\
+steps=${{1:-{steps}}}
+case $steps in *[!0-9]*) echo "run.sh: the number of steps is not a number: $steps" >&2; exit 2;; esac
 mkdir -p "$here/runs"
 run=$(mktemp -d "$here/runs/$(date +%Y%m%d-%H%M%S)-XXXX")
-sed "s/\\"steps\\": [0-9][0-9]*/\\"steps\\": ${{1:-{steps}}}/" "$here/trial.json" > "$run/trial.json"
+sed "s/\\"steps\\": [0-9][0-9]*/\\"steps\\": $steps/" "$here/trial.json" > "$run/trial.json"
 echo "run: $run"
 export OPPA_TRIAL="$run" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" PYTHONPATH={path}"${{PYTHONPATH:+:$PYTHONPATH}}"
 {exports}exec {command}"""
@@ -87,7 +89,7 @@ def _users_own(problem: Problem, configuration: Configuration) -> str:
     assert command is not None
     values = values_of(configuration, problem.model, problem.cluster, problem.training, steps=0, folder=Path(_FOLDER))
     quoted = shlex.join(command.words({**values, "steps": _STEPS}, {}))
-    words = quoted.replace(_STEPS, f"'\"${{1:-{STEPS}}}\"'").replace(_FOLDER, "'\"$run\"'")
+    words = quoted.replace(_STEPS, "'\"$steps\"'").replace(_FOLDER, "'\"$run\"'")
     return f'sh -c \'cd "$0" && exec "$@"\' {shlex.quote(str(Path.cwd()))} {words}'
 
 

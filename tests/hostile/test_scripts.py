@@ -1,0 +1,117 @@
+"""No name that a user, a file or a folder has becomes code in what oppa generates: every script runs, and no canary is written."""
+
+import ast
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from oppa.errors import InputError
+from oppa.problem.configuration import Configuration
+from oppa.problem.job import load_job
+from oppa.problem.problem import Problem
+from oppa.trials.runner import load_runner
+from oppa.tuning.formats import exports
+from tests.command_line import Oppa
+
+STEMS = [
+    "evil\ntouch PWNED\n#",
+    "evil\r\ntouch PWNED",
+    '"""\nimport os; os.mknod("PWNED")\n"""',
+    "'''\nimport os; os.mknod('PWNED')\n'''",
+    "$(touch PWNED)",
+    "`touch PWNED`",
+    "x; touch PWNED #",
+    "' ; touch PWNED ; '",
+    '" ; touch PWNED ; "',
+    "{id} {name} %s \\",
+    "a: [b\n- !!python.os.mknod [PWNED]",
+    "\u2028touch PWNED",
+    "x" * 200,
+    "...",
+]
+JOB = """
+model = {preset = "tiny-4m"}
+batch = {global_batch = 64}
+cluster = {devices_per_host = 8, device = "H100", memory_limit = "80 GiB"}
+runner = {name = "torch"}
+training = {precision = "bf16"}
+"""
+PROGRAMS = ("torchrun", "accelerate", "deepspeed", "colossalai", "python", "python3")
+
+
+@pytest.fixture(params=STEMS, ids=range(len(STEMS)))
+def problem(request: pytest.FixtureRequest, tmp_path: Path) -> Problem:
+    path = tmp_path / f"{request.param}.toml"
+    path.write_text(JOB)
+    return load_job(path)
+
+
+def stubs(folder: Path) -> dict[str, str]:
+    """An environment whose frameworks do nothing."""
+    folder.mkdir()
+    for name in PROGRAMS:
+        (folder / name).write_text("#!/bin/sh\nexit 0\n")
+        (folder / name).chmod(0o755)
+    needed = {"MEGATRON": "megatron", "RECIPE": "recipe", "BASE": "base:one"}
+    return {"PATH": f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin", **needed}
+
+
+def test_no_generated_file_runs_what_a_job_is_called(problem: Problem, tmp_path: Path) -> None:
+    configuration = Configuration(dp=8, global_batch=64, micro_batch=2)
+    environment, written = stubs(tmp_path / "bin"), 0
+    for name, files in exports(problem, configuration).items():
+        assert not isinstance(files, InputError), files
+        folder = tmp_path / "out" / name
+        folder.mkdir(parents=True)
+        for each, text in files.items():
+            (folder / each).write_text(text)
+            if each.endswith(".py"):
+                assert not [found for found in ast.walk(ast.parse(text)) if isinstance(found, ast.Name) and found.id == "mknod"]
+                assert "PWNED" not in text.partition('"""\n')[2]
+            if each.endswith(".yaml"):
+                assert isinstance(yaml.safe_load(text), dict)
+        if name != "torchrun":  # it names its Python by path
+            done = subprocess.run(["sh", "run.sh", "train.py"], cwd=folder, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            written += 1
+        assert subprocess.run(["sh", "-n", "run.sh"], cwd=folder).returncode == 0
+    assert written >= 6 and not list(tmp_path.rglob("PWNED"))
+    assert "\n" not in problem.name and " " not in problem.name and 0 < len(problem.name) <= 100
+
+
+@pytest.mark.parametrize("steps", ["1/w PWNED", "1/;w PWNED", "$(touch PWNED)", "-1", "1e3", "1 2", "&"])
+def test_steps_of_a_run_are_a_number(steps: str, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(JOB)
+    problem = load_job(tmp_path / "job.toml")
+    files = exports(problem, Configuration(dp=8, global_batch=64, micro_batch=2))["torchrun"]
+    assert not isinstance(files, InputError)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(["sh", "run.sh", steps], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "number of steps" in done.stderr and steps in done.stderr
+    assert not (tmp_path / "PWNED").exists() and not (tmp_path / "runs").exists()
+
+
+def test_a_study_folder_with_any_name_is_no_code(tmp_path: Path) -> None:
+    """The winner's script and README of a study in such a folder."""
+    (tmp_path / "job.toml").write_text(JOB.replace('"torch"', '"simulated"'))
+    oppa = Oppa(tmp_path)
+    study = "s'$(touch PWNED)`touch PWNED`\"; touch PWNED #"
+    oppa("tune", "job.toml", "--trials", 3, "--study", study)
+    oppa("export", study, "--to", "colossalai", "--out", "x'$(touch PWNED)'")
+    script = tmp_path / "x'$(touch PWNED)'" / "run.sh"
+    done = subprocess.run(["sh", script, "train.py"], cwd=tmp_path, env=stubs(tmp_path / "bin"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.rglob("PWNED"))
+
+
+def test_the_variables_of_a_runner_are_names(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parents[2] / "runners" / "torch", tmp_path / "runner")
+    file = tmp_path / "runner" / "runner.toml"
+    file.write_text(file.read_text() + '\n[environment]\n"X; touch PWNED; Y" = "1"\n')
+    with pytest.raises(InputError, match=r"X; touch PWNED; Y|environment"):
+        load_runner(tmp_path / "runner")
