@@ -1,6 +1,10 @@
 """Keep logs from filling a disk: only the beginning and the end of a long log are kept."""
 
+import contextlib
 from pathlib import Path
+
+from oppa.errors import MeasurementError
+from oppa.trials import untrusted_file
 
 STDOUT, STDERR = "stdout.log", "stderr.log"
 CAP_BYTES = 1 << 20
@@ -16,11 +20,10 @@ def folder(trial: Path, host: int) -> Path:
 
 def trim(path: Path, *, cap_bytes: int = CAP_BYTES, over_bytes: int = 0) -> None:
     """Cut out the middle of a log that is longer than both limits."""
-    if not path.exists() or path.stat().st_size <= max(cap_bytes, over_bytes):
-        return
     head, tail = cap_bytes // 2, cap_bytes // 4
-    with path.open("a+b") as file:  # every writer appends to it, and so do we
-        size = file.seek(0, 2)
+    with contextlib.suppress(MeasurementError), untrusted_file.opened(path, writing=True) as file:  # all writers append, and so does this
+        if file is None or (size := file.seek(0, 2)) <= max(cap_bytes, over_bytes):
+            return
         file.seek(size - tail)
         kept = file.read()
         file.truncate(head)
@@ -29,8 +32,8 @@ def trim(path: Path, *, cap_bytes: int = CAP_BYTES, over_bytes: int = 0) -> None
 
 def last_words(path: Path, size_bytes: int = 4096) -> str:
     """Return the end of a log; empty if there is no log."""
-    if not path.exists():
-        return ""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - size_bytes))
-        return file.read().decode(errors="replace").strip()
+    with contextlib.suppress(MeasurementError), untrusted_file.opened(path) as file:
+        if file is not None:
+            file.seek(max(0, file.seek(0, 2) - size_bytes))
+            return file.read(size_bytes).decode(errors="replace").strip()
+    return ""

@@ -16,6 +16,8 @@ from oppa.units import format_seconds
 HANG_S = 10.0
 HANG_STEPS = 20
 """A trial hangs if it reports no step for `HANG_S` seconds, nor for `HANG_STEPS` times its median step time."""
+FLOOD = 1000
+"""Reported steps per step of the trial, beyond which a program does not report steps but fills memory."""
 
 StopRule = Callable[[Sequence[float]], bool]
 """A function of the seconds of all steps so far, the first included. It returns True if these steps are enough."""
@@ -72,7 +74,9 @@ class TrialMonitor:
         for measurement in new:
             self.measurements.append(measurement)
             self._on_step(measurement)
-        if new:
+        if len(self.measurements) > FLOOD * self._wanted:
+            self._end("failed", f"reported over {FLOOD * self._wanted} steps of a trial of {self._wanted}")
+        elif new:
             self._apply_stop_rule()
 
     def check_time(self) -> None:
@@ -93,6 +97,9 @@ class TrialMonitor:
         if self._stop_rule is None or self.stop_requested or len(self.measurements) >= self._wanted:
             return
         if self._stop_rule(self.step_times_s):
+            if not self._folder.is_dir():
+                self._end("failed", "the trial removed its folder")
+                return
             with writable(self._folder):
                 (self._folder / trial_folder.STOP).touch()
             self.stop_requested = True

@@ -1,6 +1,7 @@
 """Run one trial: start it, monitor it, end it, and return its result."""
 
 import dataclasses
+import shutil
 import time
 import traceback
 from collections.abc import Callable
@@ -143,6 +144,8 @@ def _result(monitor: TrialMonitor, ended: TrialVerdict) -> TrialResult:
 
 def _check_space(folder: Path) -> None:
     """Raise StudyError if the disk is full, because a full disk fails every trial and lets none report why."""
+    if not folder.is_dir():
+        return  # the trial has removed it
     probe = folder / ".probe"
     with writable(folder):
         try:
@@ -162,4 +165,7 @@ def _clear(folder: Path) -> None:
         logs.STDOUT,
         logs.STDERR,
     ):
-        (folder / name).unlink(missing_ok=True)
+        if (folder / name).is_dir() and not (folder / name).is_symlink():
+            shutil.rmtree(folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)

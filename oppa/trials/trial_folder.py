@@ -26,9 +26,14 @@ from oppa.problem.configuration import Configuration
 from oppa.problem.model import Model
 from oppa.problem.problem import Problem
 from oppa.problem.training import Training
+from oppa.trials import untrusted_file
 
 SPEC, MEASUREMENTS, REPORT, STOP, LAST_STEP = "trial.json", "measurements.jsonl", "outcome.json", "stop", "last_step"
 REPORTER = "reporter"
+LINE_BYTES, CALL_BYTES, REPORT_BYTES = 64 << 10, 4 << 20, 1 << 20
+"""Longest line of `measurements.jsonl`, most bytes of it that one call reads, and longest `outcome.json`."""
+CAUSE, TRACEBACK = 4_000, 64_000
+"""Most characters of a cause and of a traceback that are kept."""
 
 Outcome = Literal["completed", "terminated_early", "out_of_memory", "failed", "timed_out", "interrupted"]
 """The ways in which a trial can end. `terminated_early` is the designer's choice, `interrupted` the user's."""
@@ -112,34 +117,44 @@ class MeasurementReader:
     def __init__(self, folder: Path) -> None:
         self._path = folder / MEASUREMENTS
         self._offset = 0
+        self._step = -1
 
     def new(self) -> list[Measurement]:
         """Return the measurements appended since the last call; an unfinished last line is left for the next call.
 
         Raises:
-            MeasurementError: a line is no measurement.
+            MeasurementError: a line is no measurement, a step does not follow the one before, or the file is not a regular file.
         """
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        complete, newline, _ = data.rpartition(b"\n")
+        with untrusted_file.opened(self._path) as file:
+            if file is None:
+                return []
+            file.seek(self._offset)
+            data = file.read(CALL_BYTES)
+        complete, newline, rest = data.rpartition(b"\n")
+        if len(rest) > LINE_BYTES:
+            raise MeasurementError(f"`{MEASUREMENTS}` has a line of over {LINE_BYTES} bytes")
         self._offset += len(complete) + len(newline)
-        return [_measurement(line) for line in complete.splitlines()]
+        return [self._following(_measurement(line)) for line in complete.splitlines()]
+
+    def _following(self, measurement: Measurement) -> Measurement:
+        if measurement.step <= self._step:
+            raise MeasurementError(f"step {measurement.step} was reported after step {self._step}")
+        self._step = measurement.step
+        return measurement
 
 
 def read_report(folder: Path) -> Report | None:
     """Return the program's own `outcome.json`, or None if it wrote none; raises MeasurementError if the file is not a report."""
-    try:
-        text = (folder / REPORT).read_bytes()
-    except FileNotFoundError:
+    text = untrusted_file.read(folder / REPORT, limit_bytes=REPORT_BYTES)
+    if text is None:
         return None
     try:
-        return Report(**_known(Report, json.loads(text)))
-    except (ValueError, TypeError) as error:
-        raise MeasurementError(f"`{REPORT}` is not a report: {error}") from error
+        values = _known(Report, json.loads(text))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MeasurementError(untrusted_file.plain_text(f"`{REPORT}` is not a report: {error}", limit=CAUSE)) from error
+    for name, limit in {"outcome": CAUSE, "cause": CAUSE, "traceback": TRACEBACK}.items():
+        values[name] = untrusted_file.plain_text(values.get(name, ""), limit=limit)
+    return Report(**values)
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
@@ -151,25 +166,41 @@ _KINDS: dict[type, dict[str, Any]] = {
     Measurement: {"step": int, "step_time_s": int | float, "memory_bytes": int | None, "loss": int | float | None},
     Report: {"outcome": str, "cause": str, "rank": int | None, "traceback": str, "time": int | float | None},
 }
+_BOUNDS = {"step": (0, 1 << 53), "step_time_s": (1e-9, 1e9), "memory_bytes": (0, 1 << 60), "rank": (0, 1 << 31), "time": (0, 1e11)}
+"""Smallest and largest values that a program can mean; sums of a study's values then stay finite."""
 
 
 def _measurement(line: bytes) -> Measurement:
     try:
-        measurement = Measurement(**_known(Measurement, json.loads(line)))
-        valid = math.isfinite(measurement.step_time_s) and measurement.step_time_s > 0
-    except (ValueError, TypeError) as error:
-        raise MeasurementError(f"`{MEASUREMENTS}` has a line that is not a measurement: {error}") from error
-    if not valid:
-        raise MeasurementError(f"step {measurement.step} took {measurement.step_time_s} s")
-    return measurement
+        return Measurement(**_known(Measurement, json.loads(line)))
+    except (ValueError, TypeError, RecursionError) as error:
+        words = f"`{MEASUREMENTS}` has a line that is not a measurement: {error}"
+        raise MeasurementError(untrusted_file.plain_text(words, limit=CAUSE)) from error
 
 
 def _known(record: type[Measurement] | type[Report], values: Any) -> dict[str, Any]:
-    """Return the values that a record defines, as programs may write more; raises TypeError for a value of the wrong type."""
+    """Return the values that a record defines, as programs may write more.
+
+    Raises:
+        TypeError: a value has the wrong type.
+        ValueError: a number is outside its bounds.
+    """
     if not isinstance(values, dict):
         raise TypeError(f"{values!r} is not an object")
     known = {name: values[name] for name in _KINDS[record] if name in values}
     for name, value in known.items():
-        if not isinstance(value, _KINDS[record][name]):
+        if not isinstance(value, _KINDS[record][name]) or isinstance(value, bool):
             raise TypeError(f"`{name} = {value!r}`")
+        low, high = _BOUNDS.get(name, (-math.inf, math.inf))
+        if isinstance(value, int | float) and not low <= value <= high and not (name == "loss" and math.isnan(value)):
+            raise ValueError(f"`{name} = {value!r}` is not between {low:g} and {high:g}")
+    if isinstance(known.get("loss"), int):
+        known["loss"] = _as_float(known["loss"])
     return known
+
+
+def _as_float(number: int) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise ValueError("`loss` is larger than any float") from None
