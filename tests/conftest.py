@@ -1,4 +1,4 @@
-"""Prepare workers of pytest-xdist: long files of tests first, and temporary files apart, as trials take turns by a lock among them."""
+"""Prepare workers of pytest-xdist: long files of tests first, and temporary files and the lock on devices apart."""
 
 import collections
 import os
@@ -12,7 +12,8 @@ FOLDER = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        config.stash[FOLDER] = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"oppa-{worker}-")
+        config.stash[FOLDER] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"oppa-{worker}-")
+        os.environ.update(dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR"), tempfile.tempdir))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -1,17 +1,22 @@
 """Allow one trial at a time on a host's devices, because two trials that share devices slow each other down.
 
-All tuners of a user share a lock on a file. The kernel releases it when its holder ends, whatever the cause.
+All tuners of a user on a host share a lock on a file. The kernel releases it when its holder ends, whatever the cause. The file lies in a
+folder that only the user can enter, as anybody could hold the lock on a file that they can open.
 """
 
 import contextlib
 import fcntl
 import logging
 import os
-import tempfile
+import platform
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import platformdirs
+
+from oppa.errors import StudyError
 from oppa.problem.cluster import Cluster
 from oppa.trials.monitor import writable
 
@@ -27,7 +32,7 @@ def exclusive(cluster: Cluster, on_tick: Callable[[], None]) -> Iterator[None]:
         StudyError: the lock's file cannot be made.
     """
     kind = "cuda" if cluster.on_cuda else "cpu"
-    path = Path(tempfile.gettempdir(), f"oppa-{os.getuid()}-{kind}.lock")
+    path = private_folder() / f"{platform.node()}-{kind}.lock"
     with writable(path):
         # Programs that we execute do not inherit it (O_CLOEXEC, Python's default): a rank that outlives us must not hold the lock.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -36,6 +41,22 @@ def exclusive(cluster: Cluster, on_tick: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def private_folder() -> Path:
+    """Make and return the user's own folder for what the tuners of a host share: in XDG_RUNTIME_DIR, else in the user's state folder.
+
+    Raises:
+        StudyError: the folder cannot be made, belongs to another user, or can be entered by others.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(runtime, "oppa") if runtime and Path(runtime).is_dir() else platformdirs.user_state_path("oppa")
+    with writable(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise StudyError(f"`{folder}` is not a folder of yours alone", hint=f"remove it, or run `chmod 700 {folder}`")
+    return folder
 
 
 def _acquire(descriptor: int, on_tick: Callable[[], None]) -> None:

@@ -1,16 +1,20 @@
 """One trial at a time: others wait, with time to renew their leases, and never longer than the holder lives."""
 
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from oppa.errors import StudyError
 from oppa.problem.cluster import Cluster
 from oppa.problem.training import Limits
-from oppa.trials.device_lock import exclusive
+from oppa.trials.device_lock import exclusive, private_folder
 from oppa.trials.local import LocalLauncher
 from oppa.trials.trial import run_trial
 
@@ -18,7 +22,7 @@ CPUS = Cluster(devices_per_host=2, memory_limit_bytes=1 << 30)
 HOLDER = """
 import time
 from oppa.problem.cluster import Cluster
-from oppa.trials.device_lock import exclusive
+from oppa.trials.device_lock import exclusive, private_folder
 with exclusive(Cluster(devices_per_host=1, memory_limit_bytes=1), lambda: None):
     print(flush=True)
     time.sleep(100)
@@ -81,3 +85,31 @@ def test_two_tuners_trials_take_turns_and_waiting_does_not_count(script_runner, 
     elapsed_s = time.monotonic() - begin_s
     assert [result.outcome for result in results] == ["completed", "completed"]
     assert sum(result.seconds for result in results) <= elapsed_s
+
+
+def test_nobody_else_can_hold_it(tmp_path, monkeypatch):
+    """The folder of the lock is the user's alone, wherever it lies; one that is not is refused."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert private_folder() == tmp_path / "state" / "oppa" and private_folder().stat().st_mode & 0o077 == 0
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert private_folder() == tmp_path / "oppa"
+    (tmp_path / "oppa").chmod(0o777)
+    with pytest.raises(StudyError, match="not a folder of yours alone"), exclusive(CPUS, refuse):
+        pytest.fail("anybody could hold the devices")
+    (tmp_path / "oppa").rmdir()
+    (tmp_path / "oppa").symlink_to(tmp_path / "state")
+    with pytest.raises(StudyError, match="not a folder of yours alone"):
+        private_folder()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_another_user_cannot_open_the_lock(monkeypatch):
+    runtime = Path(tempfile.mkdtemp())
+    runtime.chmod(0o755)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    with exclusive(CPUS, refuse):
+        (lock,) = (runtime / "oppa").iterdir()
+        tried = subprocess.run(["flock", "--nonblock", lock, "true"], user=65534, capture_output=True, text=True)
+    shutil.rmtree(runtime)
+    assert tried.returncode != 0 and "Permission denied" in tried.stderr
