@@ -35,7 +35,7 @@ from oppa.cli.commands import (
     tune,
 )
 from oppa.cli.environment import CommandGroup
-from oppa.cli.failure import exit_code, print_error
+from oppa.cli.failure import INTERNAL, exit_code, print_error, print_internal_error
 from oppa.cli.renamed import refuse_renamed
 from oppa.errors import OppaError
 
@@ -98,3 +98,6 @@ def main() -> None:
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:  # noqa: BLE001 (the end of the line: every foreseen error is an OppaError)
+        print_internal_error(error)
+        sys.exit(INTERNAL)

@@ -1,10 +1,16 @@
 """Print errors: what is wrong, a blank line, and what to do."""
 
+import logging
 import os
 import sys
+import traceback
+from pathlib import Path
 
 from oppa.errors import EnvironmentLackingError, InfeasibleError, OppaError
+from oppa.plain_text import plain_text
 
+INTERNAL = 70
+"""Exit code of a mistake in oppa itself, as EX_SOFTWARE of sysexits.h."""
 _RED, _CYAN, _PLAIN = "\033[1;31m", "\033[1;36m", "\033[0m"
 
 
@@ -22,6 +28,16 @@ def exit_code(error: OppaError) -> int:
 def print_error(error: OppaError) -> None:
     """Print an error to stderr, coloured on a terminal unless NO_COLOR is set."""
     red, cyan, plain = (_RED, _CYAN, _PLAIN) if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "", "")
-    print(f"{red}error{plain}: {error.message}", file=sys.stderr)
+    print(f"{red}error{plain}: {plain_text(error.message)}", file=sys.stderr)
     if error.hint:
-        print(f"\n{cyan}hint{plain}: {error.hint}", file=sys.stderr)
+        print(f"\n{cyan}hint{plain}: {plain_text(error.hint)}", file=sys.stderr)
+
+
+def print_internal_error(error: Exception) -> None:
+    """Print an error that oppa did not foresee, and what to report; the traceback is shown with -v alone."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    if logging.getLogger("oppa").isEnabledFor(logging.INFO):
+        traceback.print_exception(error)
+    what = traceback.format_exception_only(error)[-1].strip()
+    message = f"oppa made a mistake: {what} ({Path(last.filename).name}, line {last.lineno})"
+    print_error(OppaError(message, hint="nothing that was stored is lost; run it again with -v, and report the command and its output"))

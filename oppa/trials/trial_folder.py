@@ -20,6 +20,7 @@ from typing import Any, Literal, Self
 
 from oppa.atomic_write import write_atomically
 from oppa.errors import MeasurementError
+from oppa.plain_text import plain_text
 from oppa.problem.cluster import Cluster
 from oppa.problem.command import LaunchCommand
 from oppa.problem.configuration import Configuration
@@ -151,9 +152,9 @@ def read_report(folder: Path) -> Report | None:
     try:
         values = _known(Report, json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
-        raise MeasurementError(untrusted_file.plain_text(f"`{REPORT}` is not a report: {error}", limit=CAUSE)) from error
+        raise MeasurementError(plain_text(f"`{REPORT}` is not a report: {error}", limit=CAUSE)) from error
     for name, limit in {"outcome": CAUSE, "cause": CAUSE, "traceback": TRACEBACK}.items():
-        values[name] = untrusted_file.plain_text(values.get(name, ""), limit=limit)
+        values[name] = plain_text(values.get(name, ""), limit=limit)
     return Report(**values)
 
 
@@ -175,7 +176,7 @@ def _measurement(line: bytes) -> Measurement:
         return Measurement(**_known(Measurement, json.loads(line)))
     except (ValueError, TypeError, RecursionError) as error:
         words = f"`{MEASUREMENTS}` has a line that is not a measurement: {error}"
-        raise MeasurementError(untrusted_file.plain_text(words, limit=CAUSE)) from error
+        raise MeasurementError(plain_text(words, limit=CAUSE)) from error
 
 
 def _known(record: type[Measurement] | type[Report], values: Any) -> dict[str, Any]:

@@ -55,16 +55,6 @@ def read(path: Path, *, limit_bytes: int) -> bytes | None:
     return body
 
 
-def plain_text(text: str, *, limit: int) -> str:
-    """Return text that a terminal, a page and a database can hold: without control characters and lone surrogates, and not too long.
-
-    Args:
-        limit: Most characters, beyond which the middle is left out.
-    """
-    kept = text if len(text) <= limit else f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"
-    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in kept)
-
-
 def _refusal(path: Path, error: OSError) -> str:
     if path.is_symlink():
         return f"`{path.name}` is no longer a regular file"

@@ -8,7 +8,7 @@ from typing import Any
 from oppa.errors import InputError
 
 
-class Expression(str):
+class Code(str):
     """Python code that a source contains as it stands; all other text becomes a string literal."""
 
 
@@ -56,7 +56,7 @@ def parsed(text: str) -> ast.Module:
 
 
 def _spelled(value: object) -> str:
-    if isinstance(value, Expression):
+    if isinstance(value, Code):
         return value
     if isinstance(value, list):
         return f"[{', '.join(map(_spelled, value))}]"
