@@ -39,8 +39,9 @@ class Gains:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the 95% bootstrap interval of the mean."""
-        of_seeds = self.by_seed.mean(axis=1)
+        """Return the 95% bootstrap interval of the mean; a single seed shows no spread, and its interval is its mean."""
+        if len(of_seeds := self.by_seed.mean(axis=1)) == 1:
+            return self.mean, self.mean
         low, high = bootstrap((of_seeds,), np.mean, n_resamples=DRAWS, method="percentile", rng=0).confidence_interval
         return float(low), float(high)
 

@@ -62,11 +62,11 @@ class TrialMonitor:
 
     def poll(self) -> None:
         """Read the steps reported since the last call, and apply the stop rule if there are any."""
+        new: list[Measurement] = []
         try:
-            new = self._reader.new()
+            new.extend(self._reader.new())  # with a bad line, it has those before
         except MeasurementError as error:
             self._end("failed", error.message)
-            return
         if new:
             self._last_step_at = time.monotonic()
             if self.setup_s is None:
@@ -74,7 +74,7 @@ class TrialMonitor:
         for measurement in new:
             self.measurements.append(measurement)
             self._on_step(measurement)
-        if len(self.measurements) > FLOOD * self._wanted:
+        if self._wanted and len(self.measurements) > FLOOD * self._wanted:
             self._end("failed", f"reported over {FLOOD * self._wanted} steps of a trial of {self._wanted}")
         elif new:
             self._apply_stop_rule()

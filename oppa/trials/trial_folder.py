@@ -15,6 +15,7 @@ The folder holds these files:
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -113,29 +114,30 @@ class Report:
 
 
 class MeasurementReader:
-    """Reads a growing `measurements.jsonl`; each call returns the complete lines since the last call."""
+    """Reads a growing `measurements.jsonl`; each call yields the complete lines since the last call."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / MEASUREMENTS
         self._offset = 0
         self._step = -1
 
-    def new(self) -> list[Measurement]:
-        """Return the measurements appended since the last call; an unfinished last line is left for the next call.
+    def new(self) -> Iterator[Measurement]:
+        """Yield the measurements appended since the last call; an unfinished last line is left for the next call.
 
         Raises:
             MeasurementError: a line is no measurement, a step does not follow the one before, or the file is not a regular file.
         """
         with untrusted_file.opened(self._path) as file:
             if file is None:
-                return []
+                return
             file.seek(self._offset)
             data = file.read(CALL_BYTES)
         complete, newline, rest = data.rpartition(b"\n")
         if len(rest) > LINE_BYTES:
             raise MeasurementError(f"`{MEASUREMENTS}` has a line of over {LINE_BYTES} bytes")
         self._offset += len(complete) + len(newline)
-        return [self._following(_measurement(line)) for line in complete.splitlines()]
+        for line in complete.splitlines():
+            yield self._following(_measurement(line))
 
     def _following(self, measurement: Measurement) -> Measurement:
         if measurement.step <= self._step:

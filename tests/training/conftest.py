@@ -71,7 +71,7 @@ class Trials:
 
     def run(self, folder: Path, world: int) -> Ended:
         codes = self._gang.request("trial", world, folder)
-        return Ended(codes, MeasurementReader(folder).new(), read_report(folder), (folder / "stderr.log").read_text())
+        return Ended(codes, list(MeasurementReader(folder).new()), read_report(folder), (folder / "stderr.log").read_text())
 
 
 @pytest.fixture(scope="session")

@@ -160,8 +160,8 @@ def test_a_torn_last_line_is_not_a_step(act):
 
 @pytest.mark.parametrize("line", ["nonsense", '{"step": 2, "step_time_s": NaN}'])
 def test_nonsense_for_a_measurement_fails_the_trial_alone(act, line):
-    result = act(f"steps 2 0.01\nline '{line}\n' @ 0\nsleep 100")
-    assert result.outcome == "failed"
+    result = act(f"steps 2 0.01\nline '{line}\\n' @ 0\nsleep 100")
+    assert result.outcome == "failed" and "has a line that is not a measurement" in result.cause
     assert result.steps == 2
 
 

@@ -23,12 +23,12 @@ def test_a_trial_has_the_limit_of_its_job(stated, make_spec, tmp_path):
 
 def test_an_unfinished_line_waits_for_its_end(tmp_path):
     reader = MeasurementReader(tmp_path)
-    assert reader.new() == []
+    assert list(reader.new()) == []
     with (tmp_path / "measurements.jsonl").open("a", buffering=1) as file:
         file.write('{"step": 0, "step_time_s": 0.5}\n{"step": 1, "step_')
         file.flush()
         assert [each.step for each in reader.new()] == [0]
-        assert reader.new() == []
+        assert list(reader.new()) == []
         file.write('time_s": 0.25, "more": 1}\n')
         assert [each.step_time_s for each in reader.new()] == [0.25]
 
@@ -47,7 +47,7 @@ def test_an_unfinished_line_waits_for_its_end(tmp_path):
 def test_a_line_that_is_no_measurement_is_refused(tmp_path, line):
     (tmp_path / "measurements.jsonl").write_text(line + "\n")
     with pytest.raises(MeasurementError):
-        MeasurementReader(tmp_path).new()
+        list(MeasurementReader(tmp_path).new())
 
 
 def test_a_report_is_read_and_a_torn_one_refused(tmp_path):

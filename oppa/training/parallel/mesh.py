@@ -26,6 +26,8 @@ from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import COLLECTIVE_TIMEOUT_S
 
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeshAxis:
@@ -89,17 +91,30 @@ def open_mesh(
     if world != configuration.devices:
         raise InputError(f"`dp * tp * pp = {configuration.devices}`, but {world} ranks were started", hint="start one rank per device")
     device = _device(cluster, rank)
-    if cluster.hosts == 1 and sys.platform == "linux":
-        # Otherwise gloo resolves the host's own name, which may be unknown or belong to a slow interface.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     timeout = datetime.timedelta(seconds=timeout_s)
-    store, *_ = next(meet(rendezvous, rank, world, timeout=timeout))
-    store.set_timeout(timeout)
+    with _gloo_on_loopback() if cluster.hosts == 1 and sys.platform == "linux" else contextlib.nullcontext():
+        store, *_ = next(meet(rendezvous, rank, world, timeout=timeout))
+        store.set_timeout(timeout)
+        try:
+            yield _joined(configuration, store, 0, device=device, rank=rank, world=world, timeout=timeout)
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _gloo_on_loopback() -> Iterator[None]:
+    """Name the loopback interface, unless the user has named one, for groups that are made within the context.
+
+    gloo would otherwise resolve the host's own name, which may be unknown or belong to a slow interface.
+    """
+    given = os.environ.get(_INTERFACE)
+    os.environ[_INTERFACE] = given or "lo"
     try:
-        yield _joined(configuration, store, 0, device=device, rank=rank, world=world, timeout=timeout)
+        yield
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        if given is None:
+            os.environ.pop(_INTERFACE, None)
 
 
 def regrouped(mesh: Mesh, configuration: Configuration) -> Mesh:

@@ -15,7 +15,7 @@ The script is the trial's `training.corpus`, one instruction per line. An instru
     daemon          starts a grandchild in a session of its own that ignores SIGTERM
     forget          starts a grandchild in a session of its own with an empty environment
     print BYTES     fills stdout
-    line TEXT       appends TEXT, with no newline, to the measurements
+    line TEXT       appends TEXT to the measurements, where `\\n` is a newline
     variable NAME   prints its rank and a variable of its environment
     sleep S         does nothing
 """
@@ -101,7 +101,7 @@ class Script:
 
     def do_line(self, text):
         with (self.trial.folder / "measurements.jsonl").open("a") as file:
-            file.write(text)
+            file.write(text.replace("\\n", "\n"))
 
     def do_variable(self, name):
         sys.stdout.write(f"rank {self.rank}: {os.environ.get(name)}\n")  # in one piece: ranks share the file
