@@ -1,5 +1,10 @@
 """Make text that came from outside safe to print, to draw and to store."""
 
+import unicodedata
+
+_UNSAFE, _REPLACEMENT = ("Cc", "Cs"), "\N{REPLACEMENT CHARACTER}"
+"""Unicode's categories of control characters and of surrogates, and what replaces them."""
+
 
 def plain_text(text: str, *, limit: int | None = None) -> str:
     """Return text without control characters, such as a terminal's escapes, and without lone surrogates; lines and tabs stay.
@@ -9,4 +14,4 @@ def plain_text(text: str, *, limit: int | None = None) -> str:
     """
     if limit is not None and len(text) > limit:
         text = f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"
-    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return "".join(_REPLACEMENT if unicodedata.category(each) in _UNSAFE and each not in "\n\t" else each for each in text)

@@ -1,7 +1,7 @@
 """Define the command line: argv in, tables out. Only this package prints or exits; each command has a file.
 
-Exit codes: 0 success, 1 nothing feasible or training failed, 2 wrong input, 3 environment lacking, 4 a benchmark regressed, 130 interrupted
-and resumable.
+Exit codes: 0 success, 1 nothing feasible or training failed, 2 wrong input, 3 environment lacking, 4 a benchmark regressed,
+70 a mistake in oppa, 130 interrupted and resumable.
 
 Each command imports its work inside its function, so that `oppa --help` loads typer and nothing else.
 """

@@ -40,4 +40,4 @@ def print_internal_error(error: Exception) -> None:
         traceback.print_exception(error)
     what = traceback.format_exception_only(error)[-1].strip()
     message = f"oppa made a mistake: {what} ({Path(last.filename).name}, line {last.lineno})"
-    print_error(OppaError(message, hint="nothing that was stored is lost; run it again with -v, and report the command and its output"))
+    print_error(OppaError(message, hint="run it again with -v, and report the command and its output"))

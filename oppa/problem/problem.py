@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # numpy is slow to import, and not every command enumerates c
 
 NOT_DECISIVE = ("name", "limits", "strategy", "recipe", "launcher", "software")
 """Keys of a stored problem that are not part of its fingerprint."""
-NAME_LENGTH = 100
+_NAME_LENGTH = 100
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
@@ -55,7 +55,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         """Make the name one word, as scripts, sources and Slurm have it in their text."""
-        object.__setattr__(self, "name", _NOT_IN_NAMES.sub("-", self.name).strip(".-")[:NAME_LENGTH] or "job")
+        object.__setattr__(self, "name", _NOT_IN_NAMES.sub("-", self.name).strip(".-")[:_NAME_LENGTH] or "job")
 
     def candidates(self) -> "Candidates":
         """Return every valid configuration."""

@@ -29,7 +29,7 @@ def exclusive(cluster: Cluster, on_tick: Callable[[], None]) -> Iterator[None]:
     """Hold this host's devices of the cluster's kind (CUDA or CPU); while another trial holds them, wait and call `on_tick`.
 
     Raises:
-        StudyError: the lock's file cannot be made.
+        StudyError: the lock's file cannot be made or locked.
     """
     kind = "cuda" if cluster.on_cuda else "cpu"
     path = private_folder() / f"{platform.node()}-{kind}.lock"
@@ -51,10 +51,12 @@ def private_folder() -> Path:
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(runtime, "oppa") if runtime and Path(runtime).is_dir() else platformdirs.user_state_path("oppa")
-    with writable(folder):
+    try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    except OSError as error:
+        raise StudyError(f"`{folder}` cannot be made: {error.strerror}", hint="set XDG_RUNTIME_DIR to a folder of yours") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise StudyError(f"`{folder}` is not a folder of yours alone", hint=f"remove it, or run `chmod 700 {folder}`")
     return folder
 
@@ -70,7 +72,11 @@ def _acquire(descriptor: int, on_tick: Callable[[], None]) -> None:
 
 
 def _try_acquire(descriptor: int) -> bool:
-    with contextlib.suppress(BlockingIOError):
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+    except BlockingIOError:
+        return False
+    except OSError as error:  # a network file system without locks
+        message = f"the lock on the devices cannot be taken: {error.strerror}"
+        raise StudyError(message, hint="set XDG_RUNTIME_DIR to a folder on this host") from error
+    return True

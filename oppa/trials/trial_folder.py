@@ -14,7 +14,6 @@ The folder holds these files:
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -175,8 +174,9 @@ _BOUNDS = {"step": (0, 1 << 53), "step_time_s": (1e-9, 1e9), "memory_bytes": (0,
 
 def _measurement(line: bytes) -> Measurement:
     try:
-        return Measurement(**_known(Measurement, json.loads(line)))
-    except (ValueError, TypeError, RecursionError) as error:
+        known = _known(Measurement, json.loads(line))
+        return Measurement(**known | {"loss": None if known.get("loss") is None else float(known["loss"])})
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         words = f"`{MEASUREMENTS}` has a line that is not a measurement: {error}"
         raise MeasurementError(plain_text(words, limit=CAUSE)) from error
 
@@ -194,16 +194,6 @@ def _known(record: type[Measurement] | type[Report], values: Any) -> dict[str, A
     for name, value in known.items():
         if not isinstance(value, _KINDS[record][name]) or isinstance(value, bool):
             raise TypeError(f"`{name} = {value!r}`")
-        low, high = _BOUNDS.get(name, (-math.inf, math.inf))
-        if isinstance(value, int | float) and not low <= value <= high and not (name == "loss" and math.isnan(value)):
-            raise ValueError(f"`{name} = {value!r}` is not between {low:g} and {high:g}")
-    if isinstance(known.get("loss"), int):
-        known["loss"] = _as_float(known["loss"])
+        if value is not None and name in _BOUNDS and not _BOUNDS[name][0] <= value <= _BOUNDS[name][1]:
+            raise ValueError(f"`{name} = {value!r}` is not between {_BOUNDS[name][0]:g} and {_BOUNDS[name][1]:g}")
     return known
-
-
-def _as_float(number: int) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        raise ValueError("`loss` is larger than any float") from None

@@ -5,6 +5,7 @@ directory; or more bytes than fit in memory.
 """
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ def opened(path: Path, *, writing: bool = False) -> Iterator[BinaryIO | None]:
         yield None
         return
     except OSError as error:
-        raise MeasurementError(_refusal(path, error)) from error
+        what = "has become a link" if error.errno == errno.ELOOP else f"cannot be read: {error.strerror}"
+        raise MeasurementError(f"`{path.name}` {what}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise MeasurementError(f"`{path.name}` is no longer a regular file")
@@ -53,9 +55,3 @@ def read(path: Path, *, limit_bytes: int) -> bytes | None:
     if len(body) > limit_bytes:
         raise MeasurementError(f"`{path.name}` is longer than {limit_bytes} bytes")
     return body
-
-
-def _refusal(path: Path, error: OSError) -> str:
-    if path.is_symlink():
-        return f"`{path.name}` is no longer a regular file"
-    return f"`{path.name}` cannot be read: {error.strerror}"

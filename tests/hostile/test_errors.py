@@ -22,9 +22,9 @@ def test_a_mistake_in_oppa_says_what_to_report(verbose: tuple[str, ...], tmp_pat
 
 def test_what_a_message_quotes_controls_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise InputError("`\x1b]0;evil\x07\x1b[2J\ud800` is wrong", hint="a\tb\nc\x1b[31m\x9b1m")
+        raise InputError("`\x1b]0;evil\x07\x1b[2J\ud800` is wrong", hint="a\tb\nc\u3000\x1b[31m\x9b1m")
 
     monkeypatch.setattr("oppa.problem.job.load_job", refuse)
     (tmp_path / "job.toml").write_text("")
     told = Oppa(tmp_path)("tune", "job.toml", code=2).stderr
-    assert not set(told) & {"\x1b", "\x07", "\x9b", "\ud800"} and "a\tb\nc" in told
+    assert "\u3000" in told and not set(told) & {"\x1b", "\x07", "\x9b", "\ud800"} and "a\tb\nc" in told

@@ -175,4 +175,4 @@ def _stage(shards: int, reshard: str) -> int:
 
 
 def _recompute(expression: str | None) -> str:
-    return next((ours for ours, theirs in CHECKPOINTING.items() if theirs and expression and theirs == expression), "none")
+    return next((ours for ours, theirs in CHECKPOINTING.items() if theirs and theirs == expression), "none")
