@@ -55,7 +55,7 @@ def trained(run, tmp_path):
     lines = [
         {"event": ledger.STARTED, "step": 0, "samples": 0, "configuration": BEGIN.to_dict()},
         *(step(number, 8 * number, BEGIN, 0.10 + 0.01 * (number % 2)) for number in range(20)),
-        {**change, "seconds": {"stage": 0.25, "load": 0.5}, "failure": "", "reason": "goodput +31% & more"},
+        {**change, "seconds": {"stage": 0.25, "load": 0.5}, "failure": "", "reason": "goodput +31% & more <script>alert(1)</script>"},
         {"event": ledger.VALIDATED, "step": 19, "samples": 160, "elapsed_s": 4.1, "loss": 4.75, "seconds": 0.1},
         *(step(20 + number, 160 + 16 * number, LATER, 0.30 + 0.01 * (number % 2)) for number in range(20)),
         {"event": ledger.VALIDATED, "step": 39, "samples": 480, "elapsed_s": 8.1, "loss": 4.875, "seconds": 0.1},
@@ -88,7 +88,7 @@ def test_the_loss_of_held_out_samples_stands_beside_that_of_training(trained) ->
 
 def test_what_comes_from_outside_is_escaped_and_nothing_is_fetched(trained) -> None:
     text = render(trained)
-    assert "<script" not in text and "&lt;script&gt;" in text
+    assert "<script" not in text and "&lt;script&gt;" in text and "script-alert-1-script" in text
     assert "default-src 'none'" in text and text.count("<svg") == 3
 
 
