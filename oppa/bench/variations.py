@@ -43,8 +43,8 @@ class Variation:
 
     def task(self, task: BenchmarkTask) -> BenchmarkTask:
         """Return the task with changed limits and a changed acquisition function."""
-        changed = {name: value for name, value in (("q_min", self.q_min), ("q_max", self.q_max)) if value is not None}
-        limits = dataclasses.replace(task.problem.limits, **changed)
+        usual = task.problem.limits
+        limits = dataclasses.replace(usual, q_min=self.q_min or usual.q_min, q_max=self.q_max or usual.q_max)
         options = task.problem.search_options
         options = dataclasses.replace(options, acquisition=self.acquisition or options.acquisition)
         return dataclasses.replace(task, problem=dataclasses.replace(task.problem, limits=limits, search_options=options))

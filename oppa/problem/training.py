@@ -95,6 +95,8 @@ class Limits:
     """Runs of the winner and of the default configuration at the end, interleaved."""
     grace_s: float = 5.0
     """Seconds between the request to end a process and its kill."""
+    device_lock: bool = True
+    """Run no trial while another tuner of this user runs one on this host's devices of the same kind (CUDA or CPU)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,9 +52,11 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
     network = kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
     with disk_errors(folder):
         connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
+        connection.row_factory = sqlite3.Row
+        connection.text_factory = lambda text: text.decode(errors="replace")  # damaged text costs its row, not the study
         try:
             _check(connection, folder)
-            owner = json.loads(connection.execute("SELECT value FROM meta WHERE key = 'host'").fetchone()[0])
+            owner = meta_of(connection)["host"]
             if network and owner != host:
                 _take_over(connection, folder, owner=owner, host=host)
             connection.executescript(f"PRAGMA journal_mode={'DELETE' if network else 'WAL'}; PRAGMA synchronous=FULL;")
@@ -64,7 +66,6 @@ def connect(folder: Path, *, host: str, mounts: Path = MOUNTS) -> sqlite3.Connec
         except BaseException:
             connection.close()
             raise
-    connection.row_factory = sqlite3.Row
     return connection
 
 
@@ -97,7 +98,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
     """Convert errors of SQLite or the disk to StudyError with a hint: a full disk, a damaged file, no permission."""
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
         raise StudyError(f"the study in `{folder}` cannot be used: {error}", hint=_hint(error, folder)) from error
 
 
@@ -133,5 +134,16 @@ def file_system(path: Path, mounts: Path = MOUNTS) -> str:
 
 
 def meta_of(connection: sqlite3.Connection) -> dict[str, Any]:
-    """Return the study's metadata: uuid, problem, fingerprint, host, creation time."""
-    return {row["key"]: json.loads(row["value"]) for row in connection.execute("SELECT key, value FROM meta")}
+    """Return the study's metadata: uuid, problem, fingerprint, host, creation time.
+
+    Raises:
+        StudyError: a value is missing or damaged.
+    """
+    try:
+        meta = {row["key"]: json.loads(row["value"]) for row in connection.execute("SELECT key, value FROM meta")}
+        if not isinstance(meta["problem"], dict) or not all(isinstance(meta[name], str) for name in ("uuid", "fingerprint", "host")):
+            raise ValueError("a value has another type")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        hint = "start a new study; the files of its trials are still there"
+        raise StudyError(f"the facts of the study are damaged: {error}", hint=hint) from None
+    return meta

@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import logging
+import re
 import socket
 import sqlite3
 import time
@@ -12,20 +14,26 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from oppa.errors import LeaseLostError, StudyError
+from oppa.errors import InputError, LeaseLostError, StudyError
 from oppa.problem.configuration import Configuration
-from oppa.study import database
+from oppa.problem.problem import Problem
+from oppa.study import database, open_file
 from oppa.study.records import MEASURED, SEARCH, VERIFICATION, Lease, Prediction, Trial
+from oppa.study.rows import COLUMNS, read_json, read_lease, read_trial
 from oppa.trials.processes import Process, is_living, this_process
 from oppa.trials.trial import TrialResult
 
 LEASE_S = 60.0
 """Seconds after the last renewal of a lease at which its tuner loses the trial."""
+DAMAGED = "damaged"
+"""Purpose of a trial whose row is damaged: it is set apart, and counts for nothing."""
 
 Clock = Callable[[], float]
 
 _OPENED = itertools.count()
 """Counter of the studies that this process opens, as each of its tuners has a name of its own."""
+
+_log = logging.getLogger(__name__)
 
 
 class Study:
@@ -36,8 +44,12 @@ class Study:
         self._clock = clock
         self._host = host or socket.gethostname()
         self._tuner = f"{self._host}/{this_process()}:{next(_OPENED)}"
-        self._connection = database.connect(folder, host=self._host)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._connection = database.connect(self.folder, host=self._host)
         self.meta = database.meta_of(self._connection)
+        self._files = open_file.identity(self._path)
 
     @classmethod
     def create(cls, folder: Path, problem: dict[str, Any], fingerprint: str, *, option: str = "--study", clock: Clock = time.time) -> Self:
@@ -74,6 +86,15 @@ class Study:
         self._connection.close()
 
     @property
+    def problem(self) -> Problem:
+        """Return the problem; raises StudyError if what is stored is not one."""
+        try:
+            return Problem.from_dict(self.meta["problem"])
+        except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
+            hint = "start a new study; the files of its trials are still there"
+            raise StudyError(f"the problem of the study in `{self.folder}` is damaged: {error}", hint=hint) from error
+
+    @property
     def uuid(self) -> str:
         """Return the id that every process of this study has in its environment."""
         return str(self.meta["uuid"])
@@ -85,10 +106,12 @@ class Study:
             connection.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (self._tuner, now, now, json.dumps(dict(facts))))
 
     def sessions(self) -> list[dict[str, str]]:
-        """Return the facts of every session, oldest first."""
-        with database.disk_errors(self.folder):
-            rows = self._connection.execute("SELECT facts FROM sessions ORDER BY started_at").fetchall()
-        return [json.loads(row["facts"]) for row in rows]
+        """Return the facts of every session, oldest first; those of a damaged row are left out."""
+        found = []
+        for row in self._select("SELECT facts FROM sessions ORDER BY started_at"):
+            with contextlib.suppress(StudyError):
+                found.append(read_json(row, "facts"))
+        return found
 
     def claim(
         self,
@@ -164,44 +187,58 @@ class Study:
         now = self._clock()
         with self._transaction() as connection:
             rows = connection.execute("SELECT id, tuner, lease_until, started_at FROM trials WHERE outcome IS NULL").fetchall()
-            gone = [row for row in rows if row["lease_until"] < now or self._is_dead(row["tuner"])]
+            gone = [row for row in rows if _number(row["lease_until"]) < now or self._is_dead(row["tuner"])]
             for row in gone:
+                seconds = max(0.0, min(now, _number(row["lease_until"])) - _number(row["started_at"]))
                 connection.execute(
                     "UPDATE trials SET outcome = 'interrupted', cause = 'its tuner has ended', token = token + 1, seconds = ? WHERE id = ?",
-                    (max(0.0, min(now, row["lease_until"]) - row["started_at"]), row["id"]),
+                    (seconds, row["id"]),
                 )
         return [row["id"] for row in gone]
 
     def trials(self) -> list[Trial]:
-        """Return every trial that ended, oldest first."""
-        with database.disk_errors(self.folder):
-            rows = self._connection.execute("SELECT * FROM trials WHERE outcome IS NOT NULL ORDER BY id").fetchall()
-        return [_trial(row) for row in rows]
+        """Return every trial that ended, oldest first; one whose row is damaged is set apart."""
+        found = []
+        for row in self._select(f"SELECT {COLUMNS} FROM trials WHERE outcome IS NOT NULL AND purpose IS NOT '{DAMAGED}' ORDER BY id"):
+            try:
+                found.append(read_trial(row))
+            except StudyError as error:
+                self._set_apart(row["id"], error.message)
+        return found
+
+    def damaged(self) -> dict[int, str]:
+        """Return what is wrong with each row that was set apart, by the number of its trial."""
+        found = {}
+        for row in self._select(f"SELECT {COLUMNS} FROM trials WHERE purpose = '{DAMAGED}' ORDER BY id"):
+            found[row["id"]] = "`purpose` was damaged"
+            try:
+                read_trial({**row, "purpose": SEARCH})
+            except StudyError as error:
+                found[row["id"]] = error.message
+        return found
 
     def running(self) -> list[Lease]:
-        """Return the leases of all trials that run now."""
-        with database.disk_errors(self.folder):
-            rows = self._connection.execute("SELECT * FROM trials WHERE outcome IS NULL ORDER BY id").fetchall()
-        return [
-            Lease(
-                trial=row["id"],
-                configuration=_configuration(row["configuration"]),
-                purpose=row["purpose"],
-                pairing=row["pairing"],
-                token=row["token"],
-            )
-            for row in rows
-        ]
+        """Return the leases of all trials that run now; one whose row is damaged is left to `trials`, which it reaches when it ends."""
+        found = []
+        for row in self._select("SELECT id, configuration, purpose, pairing, token FROM trials WHERE outcome IS NULL ORDER BY id"):
+            with contextlib.suppress(StudyError):
+                found.append(read_lease(row))
+        return found
 
     def spent_s(self) -> float:
         """Return the seconds of wall-clock time in which at least one tuner searched."""
-        with database.disk_errors(self.folder):
-            rows = self._connection.execute("SELECT started_at, seen_at FROM sessions ORDER BY started_at").fetchall()
         total, end = 0.0, float("-inf")
-        for start, seen in rows:
+        for row in self._select("SELECT started_at, seen_at FROM sessions ORDER BY started_at"):
+            start, seen = _number(row["started_at"]), _number(row["seen_at"])
             total += max(0.0, seen - max(start, end))
             end = max(end, seen)
         return total
+
+    def check(self) -> None:
+        """Raise StudyError unless the study is on disk as this tuner has written it, for the next command to read."""
+        self._keep_file()
+        with Study(self.folder, clock=self._clock, host=self._host) as again:
+            again.trials()
 
     def trial_folder(self, trial: Lease | Trial) -> Path:
         """Return the folder with the trial's files."""
@@ -234,35 +271,47 @@ class Study:
             self._connection.execute("UPDATE sessions SET seen_at = ? WHERE tuner = ?", (self._clock(), self._tuner))
 
     def _is_dead(self, tuner: str) -> bool:
-        host, _, process = tuner.rpartition("/")
-        return host == self._host and not is_living(Process(*map(int, process.split(":")[:2])))
+        """Return True if the tuner ran on this host and has ended; the tuner of a damaged row counts as living until its lease ends."""
+        parts = re.fullmatch(r"(.*)/(\d+):(\d+)(:\d+)?", str(tuner))
+        return parts is not None and parts[1] == self._host and not is_living(Process(int(parts[2]), int(parts[3])))
+
+    def _set_apart(self, trial: int, fault: str) -> None:
+        _log.warning("trial %d is damaged in `%s`, and is left out: %s", trial, self._path, fault)
+        with self._transaction() as connection:
+            connection.execute("UPDATE trials SET purpose = ? WHERE id = ?", (DAMAGED, trial))
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / database.FILE
+
+    def _select(self, query: str) -> list[dict[str, Any]]:
+        self._keep_file()
+        with database.disk_errors(self.folder):
+            return [dict(row) for row in self._connection.execute(query).fetchall()]
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._keep_file()
         with database.disk_errors(self.folder), database.transaction(self._connection) as connection:
             yield connection
 
+    def _keep_file(self) -> None:
+        """Write the study again if its file was removed or replaced since it was opened, and open the new file."""
+        if (found := open_file.identity(self._path)) == self._files:
+            return
+        with database.disk_errors(self.folder), contextlib.closing(self._connection):
+            if open_file.shares_any(found, self._files) or not self._was_put_back():
+                open_file.rewrite(self._connection, self._path)
+                _log.warning("`%s` was removed or changed from outside; it was written again, with all recorded trials", self._path)
+        self._connect()
 
-def _configuration(text: str) -> Configuration:
-    return Configuration.from_dict(json.loads(text))
+    def _was_put_back(self) -> bool:
+        """Return True if the folder holds this study again, as another tuner has written it."""
+        with contextlib.suppress(StudyError), Study(self.folder, clock=self._clock, host=self._host) as found:
+            return found.uuid == self.uuid
+        return False
 
 
-def _trial(row: sqlite3.Row) -> Trial:
-    return Trial(
-        id=row["id"],
-        configuration=_configuration(row["configuration"]),
-        purpose=row["purpose"],
-        pairing=row["pairing"],
-        outcome=row["outcome"],
-        cause=row["cause"] or "",
-        rank=row["rank"],
-        traceback=row["traceback"] or "",
-        step_times_s=tuple(json.loads(row["step_times_s"] or "[]")),
-        steps_per_s=row["steps_per_s"],
-        variance=row["variance"],
-        memory_bytes=row["memory_bytes"],
-        prediction=Prediction(**json.loads(row["prediction"])) if row["prediction"] else None,
-        seconds=row["seconds"] or 0.0,
-        setup_s=row["setup_s"],
-        started_at=row["started_at"],
-    )
+def _number(value: Any) -> float:
+    """Return a time that is stored in a row; minus infinity if it is no number."""
+    return float(value) if isinstance(value, int | float) else float("-inf")

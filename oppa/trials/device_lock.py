@@ -65,7 +65,7 @@ def _acquire(descriptor: int, on_tick: Callable[[], None]) -> None:
     warned = False
     while not _try_acquire(descriptor):
         if not warned:
-            _log.warning("waiting for another tuner's trial on the same devices to end")
+            _log.warning("waiting for another tuner's trial on this host's devices; `--set limits.device_lock=false` does not wait")
             warned = True
         on_tick()
         time.sleep(_POLL_S)

@@ -13,12 +13,15 @@ from oppa.trials import processes, shim
 PATIENCE_S = 2.0
 """Seconds that a shim may take in addition to the grace period."""
 
+_shims: set[processes.Process] = set()
+"""The shims of this process that have not been closed."""
+
 
 class GuardedProcess:
     """A command that runs under a shim, with a unique tag in its environment. Messages call the command `name`.
 
     The constructor makes this process a subreaper. If the shim is killed, the guarded processes become children of this process, and
-    `close` still finds them.
+    `close` still finds them, whatever they did to their environment.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class GuardedProcess:
         processes.adopt_orphans()
         self._name = name
         self._grace_s = grace_s
+        self._before = processes.adopted(known=set())
         self._tag = f"{processes.this_process()}:{os.urandom(4).hex()}"
         self._line, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
@@ -54,6 +58,8 @@ class GuardedProcess:
                 stdout=output if stdout is None else stdout,
                 stderr=output,
             )
+        self._identity = processes.child(self._shim.pid)
+        _shims.add(self._identity)
 
     @classmethod
     def with_pipes(cls, name: str, command: list[str], **how: Any) -> tuple[Self, int, int]:
@@ -97,11 +103,16 @@ class GuardedProcess:
         except subprocess.TimeoutExpired:
             self._shim.kill()
             self._shim.wait()
-        for process in processes.end(self._tagged, self._grace_s):
+        _shims.discard(self._identity)
+        for process in processes.end(self._left, self._grace_s):
             processes.reap(process)
 
-    def _tagged(self) -> set[processes.Process]:
-        return processes.tagged(lambda environment: environment.get(processes.LAUNCHER_TAG) == self._tag)
+    def _left(self) -> set[processes.Process]:
+        """Return what a killed shim has left: processes with this guard's tag, and orphans that nobody else's shim guards."""
+        tagged = processes.tagged(lambda environment: environment.get(processes.LAUNCHER_TAG) == self._tag)
+        if self._shim.returncode == 0:
+            return tagged
+        return tagged | processes.adopted(known=self._before | _shims)
 
 
 def _words(code: int) -> str:

@@ -35,6 +35,7 @@ class Process(NamedTuple):
 class _Stat(NamedTuple):
     process: Process
     parent: int
+    session: int
     living: bool
 
 
@@ -52,7 +53,12 @@ def die_with_parent(parent: int) -> None:
 
 def this_process() -> Process:
     """Return the calling process."""
-    stat = _stat(os.getpid())
+    return child(os.getpid())
+
+
+def child(pid: int) -> Process:
+    """Return the process with this number, which is the caller or one of its children that it has not reaped."""
+    stat = _stat(pid)
     assert stat is not None
     return stat.process
 
@@ -77,6 +83,19 @@ def is_living(process: Process) -> bool:
 def descendants(ancestor: int) -> set[Process]:
     """Return the living processes below the process `ancestor`."""
     return _below({ancestor}, list(_processes()))
+
+
+def adopted(known: set[Process]) -> set[Process]:
+    """Return the living processes whose parent this subreaper has become, and all below them.
+
+    They are the children in other sessions than its own, as no process below a shim can join this session.
+
+    Args:
+        known: Children in other sessions that this process has started.
+    """
+    stats, session = _processes(), os.getsid(0)
+    roots = {stat.process for stat in stats if stat.parent == os.getpid() and stat.session != session} - known
+    return {stat.process for stat in stats if stat.living and stat.process in roots} | _below({each.pid for each in roots}, stats)
 
 
 def tagged(matches: Callable[[Mapping[str, str]], bool]) -> set[Process]:
@@ -142,10 +161,10 @@ def _stat(pid: int) -> _Stat | None:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    state, parent, threads, started = fields[0], int(fields[1]), int(fields[17]), int(fields[19])
+    state, parent, session, threads, started = fields[0], int(fields[1]), int(fields[3]), int(fields[17]), int(fields[19])
     # A first thread that has ended shows as a zombie while other threads of the process run on.
     living = state not in (b"Z", b"X") or threads > 1
-    return _Stat(Process(pid, started), parent, living)
+    return _Stat(Process(pid, started), parent, session, living)
 
 
 def _environment(pid: int) -> dict[str, str]:

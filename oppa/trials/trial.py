@@ -1,5 +1,6 @@
 """Run one trial: start it, monitor it, end it, and return its result."""
 
+import contextlib
 import dataclasses
 import shutil
 import time
@@ -71,7 +72,7 @@ def run_trial(
         _clear(folder)
         spec.write(folder)
         (folder / trial_folder.MEASUREMENTS).touch()  # a network file system may hide a file for seconds that was missing once
-    with launcher.devices(spec, on_tick):
+    with launcher.devices(spec, on_tick) if limits.device_lock else contextlib.nullcontext():
         monitor = TrialMonitor(folder, spec, limit_s=limits.trial_time_s, hang_s=hang_s, stop_rule=stop_rule, on_step=on_step)
         result = _result(monitor, _run(launcher, folder, spec, monitor, limits=limits, on_tick=on_tick))
     if result.outcome == "failed":

@@ -168,7 +168,7 @@ _KINDS: dict[type, dict[str, Any]] = {
     Measurement: {"step": int, "step_time_s": int | float, "memory_bytes": int | None, "loss": int | float | None},
     Report: {"outcome": str, "cause": str, "rank": int | None, "traceback": str, "time": int | float | None},
 }
-_BOUNDS = {"step": (0, 1 << 53), "step_time_s": (1e-9, 1e9), "memory_bytes": (0, 1 << 60), "rank": (0, 1 << 31), "time": (0, 1e11)}
+BOUNDS = {"step": (0, 1 << 53), "step_time_s": (1e-9, 1e9), "memory_bytes": (0, 1 << 60), "rank": (0, 1 << 31), "time": (0, 1e11)}
 """Smallest and largest values that a program can mean; sums of a study's values then stay finite."""
 
 
@@ -194,6 +194,6 @@ def _known(record: type[Measurement] | type[Report], values: Any) -> dict[str, A
     for name, value in known.items():
         if not isinstance(value, _KINDS[record][name]) or isinstance(value, bool):
             raise TypeError(f"`{name} = {value!r}`")
-        if value is not None and name in _BOUNDS and not _BOUNDS[name][0] <= value <= _BOUNDS[name][1]:
-            raise ValueError(f"`{name} = {value!r}` is not between {_BOUNDS[name][0]:g} and {_BOUNDS[name][1]:g}")
+        if value is not None and name in BOUNDS and not BOUNDS[name][0] <= value <= BOUNDS[name][1]:
+            raise ValueError(f"`{name} = {value!r}` is not between {BOUNDS[name][0]:g} and {BOUNDS[name][1]:g}")
     return known

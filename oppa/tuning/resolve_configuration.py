@@ -79,12 +79,11 @@ def _fastest_row(setting: str, table: "Table") -> "Configuration | None":
 def _of_study(folder: Path, setting: str, batches: Sequence[int]) -> "tuple[Problem, Configuration]":
     """Return a study's problem, and its winner unless a setting names another configuration."""
     from oppa.errors import InputError
-    from oppa.problem.problem import Problem
     from oppa.study import Study
     from oppa.tuning.result import current
 
     with Study(folder) as study:
-        problem = Problem.from_dict(study.meta["problem"])
+        problem = study.problem
         if setting:
             return problem, _meant(setting, problem, batches)
         result = current(study.trials(), problem.candidates(), problem.limits.repeats, problem.baseline)

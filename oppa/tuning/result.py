@@ -243,6 +243,7 @@ def to_json(study: Study, result: SearchResult | None, why_ended: str | None, le
         "verification": listed[VERIFICATION],
         "default_trials": listed[BASELINE],
         "trials": listed[SEARCH],
+        "damaged": [{"id": trial, "fault": fault} for trial, fault in study.damaged().items()],
     }
 
 

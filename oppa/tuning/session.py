@@ -125,13 +125,14 @@ def open_session(setup: Setup, options: SessionOptions, profiler: "Profiler | No
         callback = stack.enter_context(_watched(session, options.callback))
         run_trial = stack.enter_context(_running_trials(setup, study, options, callback.tick))
         yield TrialExecutor(study, problem, run_trial, callback, simulated=runner.in_process)
+        study.check()
 
 
 def _opened(problem: Problem, options: SessionOptions) -> Study:
     """Open the study, end the processes of dead tuners, and begin a session of this tuner."""
     study = Study.create(options.folder, problem.to_dict(), problem.fingerprint, option=options.option)
     try:
-        require_same(study.folder, Problem.from_dict(study.meta["problem"]), problem.software)
+        require_same(study.folder, study.problem, problem.software)
         end_orphans(study.uuid)
         study.open_session(options.facts)
         _log.info("study %s of %s", study.folder, problem.name)

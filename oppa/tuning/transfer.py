@@ -25,7 +25,7 @@ def beliefs_of(folder: Path, problem: Problem) -> dict[str, Belief]:
         InputError: it is of another device, or has measured nothing.
     """
     with Study(folder) as study:
-        theirs, trials = Problem.from_dict(study.meta["problem"]), study.trials()
+        theirs, trials = study.problem, study.trials()
     if _device(theirs) != _device(problem):
         raise InputError(
             f"the study `{folder}` is for `{theirs.cluster.device}`, but the job is for `{problem.cluster.device}`",

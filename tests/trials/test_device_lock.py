@@ -87,6 +87,13 @@ def test_two_tuners_trials_take_turns_and_waiting_does_not_count(script_runner, 
     assert sum(result.seconds for result in results) <= elapsed_s
 
 
+def test_a_study_can_do_without_it(holder, script_runner, make_spec, tmp_path):
+    with LocalLauncher(script_runner, study="free", grace_s=1) as launcher:
+        limits = Limits(device_lock=False)
+        result = run_trial(launcher, tmp_path / "free", make_spec("steps 3 0.01", steps=3), limits=limits, on_tick=lambda: None)
+    assert result.outcome == "completed" and holder.poll() is None
+
+
 def test_nobody_else_can_hold_it(tmp_path, monkeypatch):
     """The folder of the lock is the user's alone, wherever it lies; one that is not is refused."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))

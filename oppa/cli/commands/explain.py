@@ -64,7 +64,6 @@ def _question(job: Path, named: Path | None, command: Sequence[str], changes: Se
     """
     from oppa.errors import InputError
     from oppa.problem.job import load_job
-    from oppa.problem.problem import Problem
     from oppa.study import Study
 
     folder = job if job.is_dir() else named
@@ -77,7 +76,7 @@ def _question(job: Path, named: Path | None, command: Sequence[str], changes: Se
     if job.is_dir() and named is not None:
         raise InputError(f"`{job}` and `{named}` are both studies", hint="give a job file with --study, or only one study")
     with Study(folder) as study:
-        problem, trials = Problem.from_dict(study.meta["problem"]), study.trials()
+        problem, trials = study.problem, study.trials()
     if not job.is_dir() and load_job(job, settings=changes, argv=command).fingerprint != problem.fingerprint:
         raise InputError(
             f"`{folder}` is the study of another problem than `{job}`", hint=f"give only the study: `oppa explain {folder} ...`"

@@ -26,10 +26,9 @@ def report(
 
         typer.echo(write_text(page, render(folder)))
         return
-    from oppa.problem.problem import Problem
     from oppa.study import Study
 
     with Study(folder) as opened:
         from oppa.report.page import write_page  # takes seconds: a folder without a study is refused before
 
-        typer.echo(write_page(opened, Problem.from_dict(opened.meta["problem"]), page))
+        typer.echo(write_page(opened, opened.problem, page))

@@ -32,11 +32,10 @@ def show(
     if holds_table(study) and not surrogate:
         show_table(study, out=out, as_json=as_json)
         return
-    from oppa.problem.problem import Problem
     from oppa.study import Study
 
     with Study(study) as opened:
-        problem = Problem.from_dict(opened.meta["problem"])
+        problem = opened.problem
         learned = _learned(opened, problem) if surrogate else {}
         if as_json:
             _print_json(opened, problem, learned)
@@ -95,6 +94,7 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
 
     from oppa.cli.views import style
     from oppa.cli.views.summary import print_result
+    from oppa.plain_text import plain_text
     from oppa.report.study import facts, failures, ranked
     from oppa.tuning.equivalence import equivalence
     from oppa.tuning.result import current
@@ -114,6 +114,8 @@ def _print_study(study: "Study", problem: "Problem", limit: int) -> None:
     style.out().print(summary, table)
     if failed := failures(trials):
         style.out().print("\n".join(f"[bold]failed[/]   {escape(line)}" for line in failed))
+    for number, fault in study.damaged().items():
+        style.out().print(f"[bold]damaged[/]  trial {number}, which is left out: {escape(plain_text(fault))}")
     if result := current(trials, problem.candidates(), problem.limits.repeats, problem.baseline):
         print_result(result, equivalence(study, result, problem), console=style.out())
 

@@ -1,0 +1,1 @@
+"""Attack oppa with hostile files, trials and messages, and count what breaks."""

@@ -1,0 +1,132 @@
+"""Read the rows of a study's file as records, and refuse a damaged row: a value of the wrong type, or outside its bounds.
+
+A trial is a program of the user that can write any file of the user's, and disks fail. Damage to one row must not cost the others.
+"""
+
+import json
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
+
+from oppa.errors import StudyError
+from oppa.problem.configuration import Configuration
+from oppa.study.records import BASELINE, SEARCH, VERIFICATION, Lease, Prediction, Trial
+from oppa.trials.trial_folder import BOUNDS, Outcome
+
+_LEAST_S, _MOST_S = BOUNDS["step_time_s"]
+_Time = Annotated[float, Field(ge=0, le=BOUNDS["time"][1])]
+_StepTime = Annotated[float, Field(ge=_LEAST_S, le=_MOST_S)]
+_Rate = Annotated[float, Field(ge=1 / _MOST_S, le=1 / _LEAST_S)]
+_Spread = Annotated[float, Field(ge=0, le=1 / _LEAST_S**2)]
+_Bytes = Annotated[int, Field(ge=0, le=BOUNDS["memory_bytes"][1])]
+_TYPES = typing.get_type_hints(Configuration)
+
+
+class _Prediction(BaseModel):
+    """Validates a prediction."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    steps_per_s: Annotated[float, Field(gt=0)]
+    log_stddev: Annotated[float, Field(ge=0)]
+    memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    memory_log_stddev: Annotated[float, Field(ge=0)] | None = None
+
+
+class _Row(BaseModel):
+    """Validates the row of a trial that ended; the fields are the columns."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    id: int
+    configuration: str
+    purpose: Literal["search", "baseline", "verification"]
+    pairing: str | None
+    outcome: Outcome
+    cause: str | None
+    rank: Annotated[int, Field(ge=BOUNDS["rank"][0], le=BOUNDS["rank"][1])] | None
+    traceback: str | None
+    step_times_s: Json[list[_StepTime]] | None
+    steps_per_s: _Rate | None
+    variance: _Spread | None
+    memory_bytes: _Bytes | None
+    prediction: Json[_Prediction] | None
+    seconds: _Time | None
+    setup_s: _Time | None
+    started_at: _Time
+
+
+COLUMNS = ", ".join(_Row.model_fields)
+"""The columns of a trial that ended, as SQL lists them."""
+
+
+def read_trial(row: Mapping[str, Any]) -> Trial:
+    """Return the trial in a row.
+
+    Raises:
+        StudyError: the row is damaged.
+    """
+    try:
+        checked = _Row.model_validate(dict(row))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        column = ".".join(map(str, first["loc"]))
+        raise StudyError(f"`{column} = {first['input']!r}`: {first['msg']}") from None
+    given = dict(checked) | {
+        "configuration": read_configuration(checked.configuration),
+        "cause": checked.cause or "",
+        "traceback": checked.traceback or "",
+        "step_times_s": tuple(checked.step_times_s or ()),
+        "prediction": Prediction(**dict(checked.prediction)) if checked.prediction else None,
+        "seconds": checked.seconds or 0.0,
+    }
+    return Trial(**given)
+
+
+def read_lease(row: Mapping[str, Any]) -> Lease:
+    """Return the lease in the row of a trial that runs.
+
+    Raises:
+        StudyError: the row is damaged.
+    """
+    if row["purpose"] not in (SEARCH, BASELINE, VERIFICATION) or not isinstance(row["token"], int):
+        raise StudyError(f"`purpose = {row['purpose']!r}`, `token = {row['token']!r}`")
+    return Lease(
+        trial=row["id"],
+        configuration=read_configuration(row["configuration"]),
+        purpose=row["purpose"],
+        pairing=row["pairing"],
+        token=row["token"],
+    )
+
+
+def read_configuration(text: str) -> Configuration:
+    """Return the configuration that a row holds as JSON.
+
+    Raises:
+        StudyError: it is not one: a parameter is missing, is unknown, has another type, or is not positive.
+    """
+    try:
+        configuration = Configuration.from_dict(json.loads(text))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StudyError(f"`configuration` is not a configuration: {error}") from None
+    for name, kind in _TYPES.items():
+        value = getattr(configuration, name)
+        if not (type(value) is kind or (kind is float and type(value) is int)):
+            raise StudyError(f"`{name} = {value!r}` is not of type {kind.__name__}")
+        if kind in (int, float) and (value < 0 if name == "zero_stage" else value <= 0):
+            raise StudyError(f"`{name} = {value!r}` is too small")
+    return configuration
+
+
+def read_json(row: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """Return the JSON object of a column; raises StudyError if it holds anything else."""
+    try:
+        values = json.loads(row[column])
+    except (ValueError, TypeError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise StudyError(f"`{column}` is no JSON object")
+    return values
