@@ -59,9 +59,11 @@ def test_six_lines_tune_a_job_and_print_nothing_else(by_stdin, tmp_path) -> None
 
 @pytest.mark.slow
 def test_real_trials_need_no_main_guard(tmp_path) -> None:
-    job = oppa.load_job(EXAMPLE)
-    quick = EXAMPLE.read_text().replace("devices_per_host = 4", "devices_per_host = 2").replace("52 MiB", "1 GiB")
-    (tmp_path / "job.toml").write_text(quick.replace("q_max = 12", "q_min = 2\nq_max = 3").replace('"40 s"', '"120 s"'))
+    job, quick = oppa.load_job(EXAMPLE), EXAMPLE.read_text()
+    changes = {"devices_per_host = 4": "devices_per_host = 2", "52 MiB": "1 GiB", "tiny-4m": "tiny-1m", "cpus_per_device = 0.5": ""}
+    for before, after in {**changes, "q_max = 12": "q_min = 2\nq_max = 3", '"40 s"': '"120 s"'}.items():
+        quick = quick.replace(before, after)
+    (tmp_path / "job.toml").write_text(quick)
     said = ran(NOTEBOOK.format(job="job.toml", trials=1), tmp_path, by_stdin=True)
     assert job.cluster.devices == 4 and said[2].split()[0] == "1"
 
