@@ -6,6 +6,7 @@ A parameter that a choice makes inactive has its default, so that no two configu
 import dataclasses
 import re
 import zlib
+from collections.abc import Mapping
 from typing import Any, Self
 
 
@@ -67,7 +68,27 @@ class Configuration:
         """Return the configuration that `to_dict` wrote."""
         return cls(**values)
 
+    @classmethod
+    def checked(cls, values: Mapping[str, Any]) -> Self:
+        """Return a configuration from values that others may have edited.
 
+        Raises:
+            TypeError: a parameter is unknown, missing or of another type.
+            ValueError: a number is negative, not finite or too large, or a degree is 0.
+        """
+        found = cls(**values)
+        for field in dataclasses.fields(cls):
+            value = getattr(found, field.name)
+            kind = int | float if field.type is float else field.type
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):  # type: ignore[arg-type]
+                raise TypeError(f"`{field.name} = {value!r}`")
+            if not isinstance(value, str) and not (field.name in _DEGREES) <= value < 1 << 53:
+                raise ValueError(f"`{field.name} = {value!r}`")
+        return found
+
+
+_DEGREES = ("dp", "tp", "pp", "ep", "global_batch", "micro_batch", "model_chunks")
+"""Parameters that are at least 1."""
 _HASHED = ("dp_bucket_mb", "zero_bucket_mb", "overlap_zero_comm", "overlap_zero_allgather", "overlap_p2p", "stage_layout")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Configuration)}
 PARAMETERS = tuple(_DEFAULTS)

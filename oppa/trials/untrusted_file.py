@@ -6,13 +6,12 @@ directory; or more bytes than fit in memory.
 
 import contextlib
 import errno
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from oppa.errors import MeasurementError
+from oppa.regular_file import open_regular
 
 
 @contextlib.contextmanager
@@ -26,19 +25,15 @@ def opened(path: Path, *, writing: bool = False) -> Iterator[BinaryIO | None]:
     Raises:
         MeasurementError: it is no regular file, or cannot be opened.
     """
-    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_RDWR | os.O_APPEND if writing else os.O_RDONLY)
     try:
-        descriptor = os.open(path, flags)
+        file = open_regular(path, links=False, writing=writing)
     except FileNotFoundError:
         yield None
         return
     except OSError as error:
-        what = "has become a link" if error.errno == errno.ELOOP else f"cannot be read: {error.strerror}"
-        raise MeasurementError(f"`{path.name}` {what}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise MeasurementError(f"`{path.name}` is no longer a regular file")
-    with os.fdopen(descriptor, "a+b" if writing else "rb") as file:
+        what = {errno.ELOOP: "has become a link", errno.EINVAL: "is no longer a regular file"}
+        raise MeasurementError(f"`{path.name}` {what.get(error.errno or 0, f'cannot be read: {error.strerror}')}") from error
+    with file:
         yield file
 
 

@@ -3,17 +3,24 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import operator
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from oppa.errors import CheckpointError
 from oppa.problem.model import Model
-from oppa.training.model.tensor_slices import Box
+from oppa.regular_file import read_json
+from oppa.training.model.tensor_slices import Box, common
 from oppa.training.reshard.shards import TensorKey
 
 MANIFEST, VERSION = "manifest.json", 1
 
+_FILE, _MOST = re.compile(r"rank-[0-9]{4,}\.safetensors"), 1 << 48
+"""Names of the files in a checkpoint, and a bound on the length of a tensor's dimension."""
 _ELSEWHERE = ("name", "seq_len", "entry_point")
 """Fields of a model that do not affect its weights: its name, its sequence length and the location of its code."""
 
@@ -43,9 +50,20 @@ class Saved:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build a piece from the result of `to_dict`."""
-        box = tuple(range(start, stop) for start, stop in values["box"])
-        return cls(**{**values, "key": TensorKey(*values["key"]), "shape": tuple(values["shape"]), "box": box})
+        """Build a piece from the result of `to_dict`.
+
+        Raises:
+            KeyError, TypeError: a field is missing, unknown or of another type.
+            ValueError: the box is not inside the tensor.
+        """
+        box = tuple(range(operator.index(start), operator.index(stop)) for start, stop in values["box"])
+        shape = tuple(map(operator.index, values["shape"]))
+        piece = cls(**{**values, "key": TensorKey(*map(_text, values["key"])), "shape": shape, "box": box})
+        for name in ("dtype", "file", "sha256"):
+            _text(getattr(piece, name))
+        if not all(0 <= part.start < part.stop <= length < _MOST for part, length in zip(box, shape, strict=True)):
+            raise ValueError(f"`{piece.name}` is not a part of a tensor of shape {shape}")
+        return piece
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +90,13 @@ class Manifest:
             CheckpointError: if there is no manifest, it was altered or has another version, or a file is missing or of another size.
         """
         try:
-            values = json.loads((folder / MANIFEST).read_text())
-            version, expected, body = values["version"], values["sha256"], values["checkpoint"]
+            values = read_json(folder / MANIFEST, links=False)
+            version, expected, body = values["version"], values["sha256"], dict(values["checkpoint"])
         except FileNotFoundError:
             raise CheckpointError(
                 f"`{folder}` is not a checkpoint: it has no `{MANIFEST}`", hint="name a folder that a run has saved"
             ) from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise damaged(folder / MANIFEST, str(error)) from error
         if version != VERSION:
             raise CheckpointError(
@@ -86,17 +104,39 @@ class Manifest:
             )
         if _digest(body) != expected:
             raise damaged(folder / MANIFEST, "it was changed after it was written")
-        manifest = cls(**{**body, "pieces": tuple(map(Saved.from_dict, body["pieces"]))})
+        try:
+            manifest = cls(**{**body, "pieces": tuple(map(Saved.from_dict, body["pieces"]))})
+            manifest._require_consistent()
+        except (ValueError, KeyError, TypeError) as error:
+            raise damaged(folder / MANIFEST, f"its contents are invalid: {error}") from error
         manifest._require_files(folder)
         return manifest
 
+    def _require_consistent(self) -> None:
+        """Raise ValueError or TypeError unless the files lie in the folder, and the pieces are in them and disjoint."""
+        if operator.index(self.steps) < 0:
+            raise ValueError(f"`steps = {self.steps}`")
+        for values in (self.model, self.notes, self.files):
+            if not isinstance(values, dict):
+                raise TypeError(f"`{values!r:.100}` is not an object")
+        for file in {*self.files, *(piece.file for piece in self.pieces)}:
+            if not _FILE.fullmatch(file) or file not in self.files:
+                raise ValueError(f"`{file}` is not a file of a checkpoint")
+        by_key: dict[TensorKey, list[Saved]] = {}
+        for piece in self.pieces:
+            by_key.setdefault(piece.key, []).append(piece)
+        for pieces in by_key.values():
+            _require_disjoint(pieces)
+
     def _require_files(self, folder: Path) -> None:
         for file, expected_bytes in self.files.items():
-            found_bytes = (folder / file).stat().st_size if (folder / file).is_file() else None
-            if found_bytes is None:
+            found = _status(folder / file)
+            if found is None:
                 raise damaged(folder / file, "it is missing")
-            if found_bytes != expected_bytes:
-                raise damaged(folder / file, f"it has {found_bytes} bytes instead of {expected_bytes}")
+            if not stat.S_ISREG(found.st_mode):
+                raise damaged(folder / file, "it is a link, or no regular file")
+            if found.st_size != expected_bytes:
+                raise damaged(folder / file, f"it has {found.st_size} bytes instead of {expected_bytes}")
 
     def require_model(self, model: Model) -> None:
         """Check that the checkpoint is of this model.
@@ -115,6 +155,34 @@ class Manifest:
 def damaged(path: Path, why: str) -> CheckpointError:
     """Return the error for a damaged file."""
     return CheckpointError(f"`{path}` is damaged: {why}", hint="resume from another checkpoint")
+
+
+def _require_disjoint(pieces: Iterable[Saved]) -> None:
+    """Raise ValueError if two pieces of one tensor overlap, or have different shapes of the tensor.
+
+    Pieces that overlap could hide that another one is missing.
+    """
+    earlier: list[Saved] = []
+    for piece in sorted(pieces, key=lambda each: [part.start for part in each.box]):
+        earlier = [each for each in earlier if not each.box or each.box[0].stop > piece.box[0].start]
+        for each in earlier:
+            if each.shape != piece.shape or common(each.box, piece.box) is not None:
+                raise ValueError(f"`{each.name}` and `{piece.name}` overlap")
+        earlier.append(piece)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """Return the status of a file or a link; None if there is none."""
+    try:
+        return path.lstat()
+    except OSError:
+        return None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"`{value!r:.100}` is not a text")
+    return value
 
 
 def _digest(body: Mapping[str, Any]) -> str:

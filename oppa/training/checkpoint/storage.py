@@ -115,6 +115,8 @@ def load(folder: Path, manifest: Manifest, wanted: State) -> None:
         needed = [piece for piece in manifest.pieces if piece.file == file and _touches(piece, wanted)]
         for piece, tensor in _verified(folder / file, needed):
             for box, place in wanted[piece.key]:
+                if place.dtype != tensor.dtype:
+                    raise damaged(folder / file, f"`{piece.name}` has the type {piece.dtype}, not {place.dtype}")
                 both = common(box, piece.box)
                 if both is not None:
                     place[index(both, box)].copy_(tensor[index(both, piece.box)])
@@ -135,7 +137,8 @@ def sha256_of(tensor: Tensor) -> str:
 
 
 def _touches(piece: Saved, wanted: State) -> bool:
-    return any(common(box, piece.box) is not None for box, _ in wanted.get(piece.key, ()))
+    boxes = (box for box, _ in wanted.get(piece.key, ()))
+    return any(len(box) == len(piece.box) and common(box, piece.box) is not None for box in boxes)
 
 
 def _verified(file: Path, pieces: list[Saved]) -> Iterator[tuple[Saved, Tensor]]:
@@ -145,12 +148,18 @@ def _verified(file: Path, pieces: list[Saved]) -> Iterator[tuple[Saved, Tensor]]
     try:
         with safe_open(file, "pt") as opened:
             for piece in pieces:
-                tensor = opened.get_tensor(piece.name)
-                if sha256_of(tensor) != piece.sha256 or tensor.shape != tuple(map(len, piece.box)):
-                    raise damaged(file, f"`{piece.name}` was changed after it was written")
-                yield piece, tensor
-    except SafetensorError as error:
+                yield piece, _unaltered(opened, file, piece)
+    except (OSError, SafetensorError) as error:
         raise damaged(file, str(error)) from error
+
+
+def _unaltered(opened: Any, file: Path, piece: Saved) -> Tensor:
+    """Return a piece of an open file; its shape is checked before its bytes are read."""
+    if tuple(opened.get_slice(piece.name).get_shape()) == tuple(map(len, piece.box)):
+        tensor: Tensor = opened.get_tensor(piece.name)
+        if tensor.dtype == getattr(torch, piece.dtype, None) and sha256_of(tensor) == piece.sha256:
+            return tensor
+    raise damaged(file, f"`{piece.name}` was changed after it was written")
 
 
 def _file(rank: int) -> str:

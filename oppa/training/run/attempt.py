@@ -14,10 +14,10 @@ from oppa.pipeline.profile import PipelineProfile
 from oppa.pipeline.torch_csv import parse_schedule
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import ChangeFacts, StepFacts
-from oppa.training.checkpoint.manifest import Manifest
 from oppa.training.reshard.reconfiguration import LayoutChange, Phase
 from oppa.training.run import ledger
 from oppa.training.run.ledger import Ledger
+from oppa.training.run.notes import RunNotes
 from oppa.training.run.run_controller import ControllerDecision, RunController
 from oppa.training.run.run_folder import CHECKPOINTS, RunSpec, checkpoint_of, checkpoints, steps_of
 from oppa.training.run.schedule_search_process import ORDER, PROFILE
@@ -360,7 +360,7 @@ def _present(run: TrainingRun) -> tuple[Configuration, tuple[int, ...]]:
 
 def _layout_of(checkpoint: Path, wanted: Configuration) -> Configuration:
     """Return the configuration of a checkpoint, or the wanted one if the numbers of devices differ."""
-    saved = Configuration.from_dict(Manifest.read(checkpoint).notes["configuration"])
+    saved = RunNotes.read(checkpoint).configuration
     return saved if saved.devices == wanted.devices else wanted
 
 

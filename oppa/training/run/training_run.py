@@ -16,7 +16,7 @@ import gc
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from oppa.pipeline.graph import Schedule
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import RunOptions
 from oppa.training.checkpoint import saving
-from oppa.training.checkpoint.manifest import Manifest
 from oppa.training.data.batches import Batch
 from oppa.training.data.sources import source_of
 from oppa.training.parallel.mesh import Mesh, open_mesh, regrouped
@@ -38,6 +37,7 @@ from oppa.training.profiler.memory import keep_pages
 from oppa.training.replica import Replica, same_layout
 from oppa.training.reshard.reconfiguration import LayoutChange, Phase, reconfigured
 from oppa.training.run.learning_rate import Followed, learning_rate
+from oppa.training.run.notes import RunNotes
 from oppa.training.run.step import Directive, Step
 from oppa.training.run.step_consensus import RankReport, agree
 from oppa.training.run.warmup_profiling import WarmupProfiling
@@ -230,7 +230,7 @@ class TrainingRun:
         Raises:
             CheckpointError: if the folder exists, or a rank cannot write.
         """
-        saving.save(folder, self._made(), self.spec, self.mesh, self._notes())
+        saving.save(folder, self._made(), self.spec, self.mesh, self._notes().to_dict())
 
     def resume(self, folder: Path, configuration: Configuration) -> None:
         """Resume from a checkpoint of this run, in any configuration with the same number of devices; all ranks call it.
@@ -241,10 +241,10 @@ class TrainingRun:
         """
         self.local_batches = _local_batches(folder, configuration)
         notes = self._restored(folder, configuration)
-        self.steps, self.samples, self._reference_batch = notes["step"], notes["samples"], notes["reference_batch"]
-        self._earlier_s, self._since_s = notes["elapsed_s"], time.monotonic()
-        self._followed = Followed(**notes["followed"])
-        self._followed = self._followed_by(notes["configuration"]["global_batch"], configuration.global_batch)
+        self.steps, self.samples, self._reference_batch = notes.step, notes.samples, notes.reference_batch
+        self._earlier_s, self._since_s = notes.elapsed_s, time.monotonic()
+        self._followed = notes.followed
+        self._followed = self._followed_by(notes.configuration.global_batch, configuration.global_batch)
 
     def roll_back(self, folder: Path, configuration: Configuration, local_batches: Sequence[int] = ()) -> None:
         """Restore only weights, moments and noise scale from a checkpoint; all ranks call it.
@@ -268,18 +268,18 @@ class TrainingRun:
         self._replica = self._worker = None
         gc.collect()  # a model in a reference cycle would outlive its process groups
 
-    def _restored(self, folder: Path, configuration: Configuration) -> Mapping[str, Any]:
-        """Build a replica with the weights, moments and noise scale of a checkpoint; return all notes of the checkpoint."""
+    def _restored(self, folder: Path, configuration: Configuration) -> RunNotes:
+        """Build a replica with the weights, moments and noise scale of a checkpoint; return the notes of the checkpoint."""
         if self._replica is not None or configuration != self.configuration:
             self.close()
             self.spec, self.mesh = dataclasses.replace(self.spec, configuration=configuration), regrouped(self.mesh, configuration)
         replica = self._replica = Replica(self.spec, self.mesh, weights=False, local_batches=self.local_batches)
-        notes: Mapping[str, Any] = saving.resume(folder, replica, self.spec, self.mesh).notes
-        if notes["data"] != self._data():
+        notes = RunNotes.of(saving.resume(folder, replica, self.spec, self.mesh), folder)
+        if notes.data != self._data():
             raise CheckpointError(
-                f"`{folder}` was trained on other data: {notes['data']}, not {self._data()}", hint="keep the job's seed and corpus"
+                f"`{folder}` was trained on other data: {notes.data}, not {self._data()}", hint="keep the job's seed and corpus"
             )
-        self.noise_scale = _noise_scale(notes["noise_scale"])
+        self.noise_scale = notes.noise_scale
         self._watch(replica)
         if searches(configuration):
             self._profile(replica)
@@ -353,18 +353,18 @@ class TrainingRun:
             self._profile(replica)
         return change
 
-    def _notes(self) -> dict[str, Any]:
-        return {
-            "step": self.steps,
-            "samples": self.samples,
-            "elapsed_s": self.elapsed_s,
-            "configuration": self.configuration.to_dict(),
-            "local_batches": self.local_batches,
-            "reference_batch": self._reference_batch,
-            "followed": dataclasses.asdict(self._followed),
-            "noise_scale": dataclasses.asdict(self.noise_scale),
-            "data": self._data(),
-        }
+    def _notes(self) -> RunNotes:
+        return RunNotes(
+            step=self.steps,
+            samples=self.samples,
+            elapsed_s=self.elapsed_s,
+            configuration=self.configuration,
+            local_batches=self.local_batches,
+            reference_batch=self._reference_batch,
+            followed=self._followed,
+            noise_scale=self.noise_scale,
+            data=self._data(),
+        )
 
     def _data(self) -> dict[str, Any]:
         """Return values that identify the data that the sample numbers refer to."""
@@ -374,10 +374,10 @@ class TrainingRun:
 def _local_batches(checkpoint: Path, configuration: Configuration) -> tuple[int, ...]:
     """Return the local batches of a checkpoint, if the run resumes in the same configuration; else none."""
     try:
-        notes = Manifest.read(checkpoint).notes
+        notes = RunNotes.read(checkpoint)
     except CheckpointError:  # the error is raised when the checkpoint is loaded
         return ()
-    return tuple(notes.get("local_batches", ())) if notes["configuration"] == configuration.to_dict() else ()
+    return notes.local_batches if notes.configuration == configuration else ()
 
 
 def _checksum(shown: Batch) -> int:
@@ -387,7 +387,3 @@ def _checksum(shown: Batch) -> int:
 def _smoothing(run_options: RunOptions, seq_len: int) -> Smoothing:
     """Return a smoothing whose warm-up is that of the learning rate, if there is one."""
     return Smoothing(warmup_tokens=run_options.warmup_samples * seq_len) if run_options.warmup_samples else Smoothing()
-
-
-def _noise_scale(values: dict[str, Any]) -> NoiseScale:
-    return NoiseScale(**{**values, "smoothing": Smoothing(**values["smoothing"])})

@@ -1,0 +1,67 @@
+"""Define what a run notes in a checkpoint besides weights and moments, and read it from checkpoints that may be damaged."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from oppa.problem.configuration import Configuration
+from oppa.training.checkpoint.manifest import MANIFEST, Manifest, damaged
+from oppa.training.run.learning_rate import Followed
+from oppa.training.statistics.noise_scale import NoiseScale, Smoothing
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunNotes:
+    """The progress of a run at a checkpoint."""
+
+    step: int
+    samples: int
+    elapsed_s: float
+    configuration: Configuration
+    local_batches: tuple[int, ...] = ()
+    reference_batch: int
+    followed: Followed
+    noise_scale: NoiseScale
+    data: Mapping[str, Any]
+    """Values that identify the data that the sample numbers refer to."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as a manifest holds them."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of(cls, manifest: Manifest, folder: Path) -> Self:
+        """Return the notes of the checkpoint in `folder`; raises CheckpointError if the manifest has others."""
+        try:
+            notes = cls._parsed(manifest.notes)
+            notes._require_numbers()
+            return notes
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(folder / MANIFEST, f"its notes are invalid: {error}") from error
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Return the notes of the checkpoint in `folder`; raises CheckpointError if it is damaged."""
+        return cls.of(Manifest.read(folder), folder)
+
+    @classmethod
+    def _parsed(cls, notes: Mapping[str, Any]) -> Self:
+        scale = notes["noise_scale"]
+        parts = {
+            "configuration": Configuration.checked(notes["configuration"]),
+            "local_batches": tuple(notes.get("local_batches", ())),
+            "followed": Followed(**notes["followed"]),
+            "noise_scale": NoiseScale(**{**scale, "smoothing": Smoothing(**scale["smoothing"])}),
+        }
+        return cls(**{**notes, **parts})
+
+    def _require_numbers(self) -> None:
+        """Raise TypeError or ValueError if a number is of another type, or is negative."""
+        for record in (self, self.followed, self.noise_scale, self.noise_scale.smoothing):
+            for field in dataclasses.fields(record):
+                value = getattr(record, field.name)
+                if field.type in (int, float) and not isinstance(value, int if field.type is int else int | float):
+                    raise TypeError(f"`{field.name} = {value!r:.100}`")
+        if min(self.step, self.samples, self.elapsed_s, self.reference_batch - 1, *self.local_batches, 0) < 0:
+            raise ValueError("a count is negative")
