@@ -1,0 +1,66 @@
+"""A request to stop, at any moment from the first on: a documented exit code, no traceback, no process left, and a study that goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from oppa.study import Study, database
+from oppa.trials import processes
+from tests.sampling import sampled
+
+RUNNER = Path(__file__).parents[1] / "cli" / "runners" / "landscape"
+JOB = f"""
+model = {{preset = "tiny-1m"}}
+batch = {{global_batch = 4}}
+cluster = {{devices_per_host = 2, device = "CPU", memory_limit = "200 MiB"}}
+runner = {{name = "{RUNNER}"}}
+limits = {{trials = 3, trial_time = "30 s", q_min = 2, q_max = 8, repeats = 3, grace = "1 s", device_lock = false}}
+"""
+MOMENTS, SPAN_S = 60, 6.0
+MARK = "OPPA_TEST_INTERRUPTED"
+"""Environment variable that every process of a run inherits, as trials take over the environment of their tuner."""
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+
+def stages(moment: int, number: signal.Signals) -> set[object]:
+    """The default run sends each signal in the first half, while the program loads, and in the second, in its trials."""
+    return {(number, moment // 30)}
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    sampled([(moment, number) for moment in range(MOMENTS) for number in (signal.SIGINT, signal.SIGTERM)], stages),
+)
+def test_a_request_to_stop_is_followed_at_any_moment(moment: int, number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(JOB)
+    mark = str(uuid.uuid4())
+    command = [sys.executable, "-m", "oppa", "tune", "job.toml", "--designer", "random", "--study", "s"]
+    tuner = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", MARK: mark},
+        start_new_session=True,
+    )
+    time.sleep(SPAN_S * moment / MOMENTS)
+    tuner.send_signal(number)
+    _, told = tuner.communicate(timeout=60)
+    before_it_listens = (-number,) if not (tmp_path / "s" / database.FILE).exists() else ()
+    assert tuner.returncode in (0, 130, *before_it_listens), told
+    assert "Traceback" not in told and "mistake" not in told
+    assert not processes.tagged(lambda environment: environment.get(MARK) == mark)
+    if (tmp_path / "s" / database.FILE).exists():
+        with Study(tmp_path / "s") as study:
+            assert {trial.outcome for trial in study.trials()} <= {"completed", "interrupted"} and not study.damaged()
+            assert tuner.returncode == 0 or not study.running() or study.recover()
+        again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert again.returncode == 0, again.stderr
