@@ -25,7 +25,7 @@ from oppa.control.rl.observation import NAMES
 from oppa.control.rl.reward import Reward
 from oppa.control.rl.weights import Weights
 from oppa.control.service.client import ControlClient
-from oppa.control.service.job import controllers
+from oppa.control.service.factory import ControllerFactory
 from oppa.control.service.server import Service
 from oppa.control.service.thread import serve_in_thread
 from oppa.errors import EnvironmentLackingError
@@ -110,7 +110,7 @@ def _served() -> Iterator[tuple[str, str]]:
 
 def _serve(folder: Path, line: Connection) -> None:
     """Run the service until the other end of the line is closed."""
-    service = Service(folder, controllers(None, policy_of("rl", _growing())))
+    service = Service(folder, ControllerFactory(None, policy_of("rl", _growing())))
     try:
         with serve_in_thread(service) as port, contextlib.suppress(EOFError):
             line.send((f"{LOOPBACK}:{port}", service.tokens.of_job("bench")))

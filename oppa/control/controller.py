@@ -11,11 +11,12 @@ Before the first change the two are equal except for failed attempts: a job that
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oppa.control.decision import HEALTHY, Decision, DecisionKind, JobState, Limit, Option, Policy
 from oppa.control.loss_spikes import LossSpikes
+from oppa.control.segment import RECENT, Segment
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import Changed, StepTaken
@@ -29,8 +30,6 @@ PROOF = 10
 """Steps after which the speed of a configuration, and the effect of a change, counts as measured."""
 AFTERMATH = 50
 """Steps after a growth of the batch within which a loss spike is attributed to that growth."""
-RECENT = 200
-"""Maximum number of step times and losses that are kept; a segment may last for millions of steps."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,34 +52,6 @@ class GoodputAccount:
     def regret(self) -> float | None:
         """Return the relative shortfall of `actual` from `ideal`; None before anything is known."""
         return 1 - self.actual / self.ideal if self.ideal > 0 else None
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class _Segment:
-    """A segment of the run: consecutive steps in one configuration with the same local batches."""
-
-    configuration: Configuration
-    local_batches: tuple[int, ...]
-    """Samples of each worker, if they differ; such steps do not measure a row of the table."""
-    came_from: Configuration | None
-    """Previous configuration; None if the job started in this one or returned to it."""
-    steps: int = 0
-    warming: int = WARM_UP
-    """Remaining warm-up steps, whose times are not counted."""
-    counted_s: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=RECENT))
-    """Newest step times after the warm-up, in seconds."""
-    moved: bool = False
-    """True if the segment began with a change of layout."""
-    proven: bool = False
-    """True once enough steps were counted to measure the speed."""
-
-    def took(self, seconds: float) -> None:
-        """Record one more step."""
-        self.steps += 1
-        if self.warming:
-            self.warming -= 1
-        else:
-            self.counted_s.append(seconds)
 
 
 class Controller:
@@ -118,7 +89,13 @@ class Controller:
         """Total seconds spent on changes of layout."""
         self._paid_s = 0.0
         """The part of `_reconfiguring_s` that is already included in `worth`."""
-        self._segments: list[_Segment] = []
+        self._first: Configuration | None = None
+        """Configuration in which the job started."""
+        self._present: Segment | None = None
+        self._ended: dict[Configuration, StepTimeObservation] = {}
+        """Speeds of the segments that have ended."""
+        self.has_changed = False
+        """True if the job has left the segment in which it started."""
         self._barred: set[Configuration] = set()
         self._spikes = LossSpikes()
         self._too_large: tuple[float, int] = (math.inf, 0)
@@ -145,7 +122,7 @@ class Controller:
             return self._rolled_back(segment, seen, began)
         if not segment.proven and len(segment.counted_s) >= self._proof:
             segment.proven = True
-            self._refine(self._observations())
+            self._refine(self._observations(segment))
             if undone := self._undone(segment, seen):
                 return self._onward(segment, seen) or undone
         if self._policy.window is not None:
@@ -167,13 +144,20 @@ class Controller:
         self._losses.clear()
         if seen.failure or seen.before == seen.after:
             return
-        back = bool(self._segments) and self._segments[-1].came_from == seen.after
-        came_from = None if back else seen.before
-        moved = ParallelStrategy.of(seen.before) != ParallelStrategy.of(seen.after)
-        self._segments.append(_Segment(configuration=seen.after, local_batches=tuple(seen.local_batches), came_from=came_from, moved=moved))
+        present = self._present
+        back = present is not None and present.came_from == seen.after
+        self._begin(
+            Segment(
+                configuration=seen.after,
+                local_batches=tuple(seen.local_batches),
+                came_from=None if back else seen.before,
+                earlier_batches=present.local_batches if present and present.configuration == seen.before else (),
+                moved=ParallelStrategy.of(seen.before) != ParallelStrategy.of(seen.after),
+            )
+        )
         self._until_next = max(self._every, self._proof + WARM_UP)
 
-    def _behind_window(self, seen: StepTaken, segment: _Segment) -> Decision | None:
+    def _behind_window(self, seen: StepTaken, segment: Segment) -> Decision | None:
         """Decide after a window, for a policy that works in windows; None if no window has ended."""
         decision = self._decide(seen, segment) if seen.workers else None
         if seen.workers:
@@ -183,15 +167,25 @@ class Controller:
         self._ratio = self._ratio if seen.variance_ratio is None else seen.variance_ratio
         return decision
 
-    def _segment(self, seen: StepTaken) -> _Segment:
+    def _segment(self, seen: StepTaken) -> Segment:
         """Return the current segment; begin one if the configuration or the local batches differ from the last one's."""
         configuration, local_batches = seen.configuration, tuple(seen.local_batches)
-        last = self._segments[-1] if self._segments else None
-        if last is None or (last.configuration, last.local_batches) != (configuration, local_batches):
-            self._segments.append(_Segment(configuration=configuration, local_batches=local_batches, came_from=None))
-        return self._segments[-1]
+        present = self._present
+        if present is not None and (present.configuration, present.local_batches) == (configuration, local_batches):
+            return present
+        return self._begin(Segment(configuration=configuration, local_batches=local_batches, came_from=None))
 
-    def _state(self, seen: StepTaken, segment: _Segment) -> JobState:
+    def _begin(self, segment: Segment) -> Segment:
+        """Make a segment the current one, and keep the speed of the one that ends."""
+        if self._present is None:
+            self._first = segment.configuration
+        else:
+            self.has_changed = True
+            self._ended = {each.configuration: each for each in self._observations(self._present)}
+        self._present = segment
+        return segment
+
+    def _state(self, seen: StepTaken, segment: Segment) -> JobState:
         counted = segment.counted_s
         return JobState(
             configuration=seen.configuration,
@@ -214,26 +208,30 @@ class Controller:
             too_large=self._too_large[0] if seen.samples < self._too_large[1] else math.inf,
         )
 
-    def _observations(self) -> list[StepTimeObservation]:
-        long = [segment for segment in self._segments if len(segment.counted_s) > 1 and not segment.local_batches]
-        return [StepTimeObservation.of(segment.configuration, list(segment.counted_s)) for segment in long]
+    def _observations(self, segment: Segment) -> list[StepTimeObservation]:
+        """Return the speed of each configuration, the current segment included."""
+        found, own = dict(self._ended), segment.observation
+        if own is not None:
+            found[own.configuration] = found[own.configuration] + own if own.configuration in found else own
+        return list(found.values())
 
     def _refine(self, observations: Sequence[StepTimeObservation]) -> None:
+        self._refined_by = observations
         self._throughputs = self._profiled and self._profiled.refined(observations)
         if self._policy.window is None:  # a policy with a window uses worker reports, not the table
             self._policy = self._policy_of(self._throughputs)
 
-    def _rolled_back(self, segment: _Segment, seen: StepTaken, began: int) -> Decision:
+    def _rolled_back(self, segment: Segment, seen: StepTaken, began: int) -> Decision:
         """Roll back to the weights from before a wide spike; also revert the batch if it had grown shortly before the spike."""
         present, before = segment.configuration, segment.came_from
         risen = f"the loss has risen at step {began} and stays up"
         grown = before is not None and before.global_batch < present.global_batch
-        wanted, weights = present, "restore the weights from before"
+        wanted, shares, weights = present, segment.local_batches, "restore the weights from before"
         if before is not None and grown and segment.steps - (seen.step - began) <= AFTERMATH:
-            wanted, weights = before, f"restore batch {before.global_batch} instead of {present.global_batch}, and the weights from before"
+            wanted, shares = before, segment.earlier_batches
+            weights = f"restore batch {before.global_batch} instead of {present.global_batch}, and the weights from before"
             self._too_large = present.global_batch, 2 * seen.samples
         reason = f"{risen}: {weights}"
-        shares = next((each.local_batches for each in reversed(self._segments) if each.configuration == wanted), ())
         back = Decision(
             command=DecisionKind.ROLL_BACK,
             configuration=wanted,
@@ -244,7 +242,7 @@ class Controller:
         )
         return self._weighed(back, self._state(seen, segment))
 
-    def _undone(self, segment: _Segment, seen: StepTaken) -> Decision | None:
+    def _undone(self, segment: Segment, seen: StepTaken) -> Decision | None:
         """Return a decision to revert the last change, if the policy chooses so; None if the change is kept."""
         if segment.came_from is None or seen.reliable_noise_scale is None:
             return None
@@ -252,14 +250,14 @@ class Controller:
         undone = self._policy.undo(state, segment.came_from)
         return undone and self._weighed(undone, state)
 
-    def _onward(self, segment: _Segment, seen: StepTaken) -> Decision | None:
+    def _onward(self, segment: Segment, seen: StepTaken) -> Decision | None:
         """Decide to move on from an intermediate step instead of reverting it; None if it is not one, or no further step pays off."""
         if self._on_the_way != segment.configuration:
             return None
         decision = self._decide(seen, segment)
         return None if decision.command == DecisionKind.NO_OP or decision.configuration == segment.came_from else decision
 
-    def _decide(self, seen: StepTaken, segment: _Segment) -> Decision:
+    def _decide(self, seen: StepTaken, segment: Segment) -> Decision:
         state = self._state(seen, segment)
         decision = self._policy.decide(state)
         self._on_the_way = decision.configuration if decision.onward else None
@@ -288,7 +286,8 @@ class Controller:
         self.present = present = throughputs.measured(seen.configuration, seen.reliable_noise_scale, 1 / seen.step_time_s)
         actual = present.goodput * seen.step_time_s
         in_vain_s, self._paid_s = self._reconfiguring_s - self._paid_s, self._reconfiguring_s
-        first = throughputs.current(self._segments[0].configuration, seen.reliable_noise_scale, None) or present
+        assert self._first is not None
+        first = throughputs.current(self._first, seen.reliable_noise_scale, None) or present
         known = throughputs.current(seen.configuration, seen.reliable_noise_scale, None) or present
         best = float(throughputs.goodputs(seen.reliable_noise_scale).max())
         self.worth = GoodputAccount(
@@ -297,11 +296,50 @@ class Controller:
             ideal=self.worth.ideal + max(best, known.goodput) * passed_s,
         )
 
-    @property
-    def has_changed(self) -> bool:
-        """Return True if the job has left the segment in which it started."""
-        return len(self._segments) > 1
-
     def to_dict(self) -> dict[str, Any]:
         """Return the account of the run as a JSON-serialisable dict."""
         return {**dataclasses.asdict(self.worth), "gain": self.worth.gain, "regret": self.worth.regret, "changed": self.has_changed}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all that later decisions depend on, besides the arguments of the constructor, as a JSON-serialisable dict."""
+        largest, until = self._too_large
+        return {
+            "cost_s": self._cost_s,
+            "reconfiguring_s": self._reconfiguring_s,
+            "paid_s": self._paid_s,
+            "first": self._first and self._first.to_dict(),
+            "segment": self._present and self._present.to_dict(),
+            "ended": [each.to_dict() for each in self._ended.values()],
+            "refined_by": [each.to_dict() for each in self._refined_by],
+            "has_changed": self.has_changed,
+            "unbuildable": [each.to_dict() for each in sorted(self._barred, key=repr)],
+            "spikes": self._spikes.snapshot(),
+            "too_large": None if math.isinf(largest) else [largest, until],
+            "on_the_way": self._on_the_way and self._on_the_way.to_dict(),
+            "until_next": self._until_next,
+            "elapsed_s": self._elapsed_s,
+            "variance_ratio": self._ratio,
+            "losses": list(self._losses),
+            "worth": dataclasses.asdict(self.worth),
+            "present": self.present and self.present.to_dict(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `snapshot` returned."""
+        self._cost_s, self._reconfiguring_s, self._paid_s = state["cost_s"], state["reconfiguring_s"], state["paid_s"]
+        self._first, self._on_the_way = (
+            None if values is None else Configuration.from_dict(values) for values in (state["first"], state["on_the_way"])
+        )
+        self._present = None if state["segment"] is None else Segment.from_dict(state["segment"])
+        ended = [StepTimeObservation.from_dict(values) for values in state["ended"]]
+        self._ended = {each.configuration: each for each in ended}
+        self._refine([StepTimeObservation.from_dict(values) for values in state["refined_by"]])
+        self.has_changed, self._until_next, self._elapsed_s = state["has_changed"], state["until_next"], state["elapsed_s"]
+        self._barred = {Configuration.from_dict(values) for values in state["unbuildable"]}
+        self._spikes.restore(state["spikes"])
+        if state["too_large"] is not None:
+            self._too_large = state["too_large"][0], state["too_large"][1]
+        self._ratio = state["variance_ratio"]
+        self._losses.extend(state["losses"])
+        self.worth = GoodputAccount(**state["worth"])
+        self.present = None if state["present"] is None else Option.from_dict(state["present"])

@@ -7,7 +7,8 @@ alternatives, so that a reader can follow it later.
 import dataclasses
 import enum
 import math
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol, Self
 
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Over
@@ -120,6 +121,12 @@ class Option:
             "efficiency": self.efficiency,
             "goodput": self.goodput,
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the option that `to_dict` wrote."""
+        configuration = Configuration.from_dict(values["configuration"])
+        return cls(configuration=configuration, samples_per_s=values["samples_per_s"], goodput=values["goodput"])
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

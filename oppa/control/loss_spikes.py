@@ -11,6 +11,8 @@ Notation (the last WINDOW losses that were calm, that is, not high):
 import math
 import statistics
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
 WINDOW, ENOUGH = 50, 20
 """Largest and smallest number of calm losses that define the centre."""
@@ -47,6 +49,15 @@ class LossSpikes:
         if self._high == WINDOW:
             self._calm.clear()
         return self._began if self._high == WIDE else None
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state of the detector as a JSON-serialisable dict."""
+        return {"calm": list(self._calm), "began": self._began, "high": self._high}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state that `snapshot` returned."""
+        self._calm.extend(state["calm"])
+        self._began, self._high = state["began"], state["high"]
 
     def _is_high(self, loss: float | None) -> bool:
         if len(self._calm) < ENOUGH:

@@ -13,9 +13,9 @@ from typing import Any
 
 from oppa.control.decision import Policy
 from oppa.control.policy_choice import MakePolicy, PolicyChoice
-from oppa.control.registry import needs_table
+from oppa.control.registry import LEARNED, needs_table
 from oppa.control.service import discovery
-from oppa.control.service.job import controllers
+from oppa.control.service.factory import ControllerFactory
 from oppa.control.service.server import Service
 from oppa.control.service.thread import serve_in_thread
 from oppa.control.throughput_index import ThroughputIndex
@@ -78,7 +78,7 @@ class RunCallback(RunListener):
         """Handle a tick during the wait for hosts; an exception propagates."""
 
     def controlled(self, url: str) -> None:
-        """Handle the start of the run's own control service; `url` is its live page."""
+        """Handle the start of the run's own control service; `url` is its live page, with a token that belongs on no log."""
 
 
 Callback = RunCallback | Callable[[RunSession], AbstractContextManager[RunCallback]]
@@ -310,13 +310,14 @@ def _controlled(
         yield
         return
     started = time.time()
-    service = Service(folder / "control", controllers(options.table, options.make))
+    named = "" if options.policy.partition(",")[0] in LEARNED else options.policy  # weights have no name that tells them apart
+    service = Service(folder / "control", ControllerFactory(options.table, options.make, policy=named))
     try:
         with (
             serve_in_thread(service) as port,
             _advertised(ServiceAddress(run.uuid, port, service.tokens.of_job(run.uuid)), run, folder, backend),
         ):
-            callback.controlled(f"http://{LOOPBACK}:{port}/#token={service.tokens.of_watcher()}")
+            callback.controlled(service.live_page(port))
             yield
         if (job := service.jobs.get(run.uuid)) is not None:
             account.worth = job.controller.to_dict()

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, model_validator
 from pydantic.functional_serializers import PlainSerializer
-from pydantic.functional_validators import PlainValidator
+from pydantic.functional_validators import AfterValidator, PlainValidator
 
 from oppa.errors import ProtocolError
+from oppa.plain_text import plain_text
 from oppa.problem.configuration import Configuration
 from oppa.problem.training import Scaling
 from oppa.protocol.worker import WorkerState
@@ -39,7 +40,7 @@ _fields: dict[str, Any] = {
     name: (
         Annotated[field, Field(ge=0, le=LARGEST)]
         if field in (int, float)
-        else Annotated[field, Field(max_length=LONGEST if name == "stage_layout" else 40)]
+        else Annotated[field, Field(max_length=LONGEST if name == "stage_layout" else 40, pattern=r"^\P{Cc}*$")]
         if field is str
         else field,
         ...,
@@ -101,7 +102,8 @@ LocalBatches = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Field(ma
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Number = Annotated[int, Field(ge=1, le=2**53)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-Text = Annotated[str, Field(max_length=2000)]
+Text = Annotated[str, Field(max_length=2000), AfterValidator(plain_text)]
+"""Words for people, without a terminal's escapes."""
 
 
 class _Message(BaseModel):

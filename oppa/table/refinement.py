@@ -20,8 +20,8 @@ import dataclasses
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,21 @@ class StepTimeObservation:
         mean_s = statistics.fmean(step_times_s)
         variance = statistics.variance(step_times_s, mean_s) / mean_s**2
         return cls(configuration=configuration, steps=len(step_times_s), log_steps_per_s=-math.log(mean_s), variance=variance)
+
+    def __add__(self, other: Self) -> Self:
+        """Return one observation that refines a table like these two, which are of one configuration."""
+        steps, precision = self.steps + other.steps, self.precision + other.precision
+        mean = (self.precision * self.log_steps_per_s + other.precision * other.log_steps_per_s) / precision
+        return dataclasses.replace(self, steps=steps, log_steps_per_s=mean, variance=steps / precision)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**{name: getattr(self, name) for name in self.__slots__}, "configuration": self.configuration.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the observation that `to_dict` wrote."""
+        return cls(**{**values, "configuration": Configuration.from_dict(values["configuration"])})
 
     @property
     def precision(self) -> float:

@@ -46,7 +46,7 @@ def test_a_run_does_what_its_controller_decides(oppa, table) -> None:
         "train", "job.toml", BEGIN.id, "--run", "run", "--set", "train.samples=600", "--table", table, "--policy", "goodput", "--json"
     )
     result = json.loads(done.stdout)
-    assert result["ending"] == "finished" and "/#token=" in done.stderr
+    assert result["ending"] == "finished" and "live    http://127.0.0.1:" in done.stderr and "/#token=" not in done.stderr
     assert "over the first configuration" in done.stderr and result["worth"]["regret"] is not None
     lines = ledger.standing(ledger.read(oppa.folder / "run"))
     changes = [line for line in lines if line["event"] == ledger.CHANGED]

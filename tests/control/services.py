@@ -7,7 +7,7 @@ from pathlib import Path
 
 from websockets.sync.client import connect
 
-from oppa.control.service.job import controllers
+from oppa.control.service.factory import ControllerFactory
 from oppa.control.service.server import Service
 from oppa.control.service.thread import serve_in_thread
 from oppa.problem.configuration import Configuration
@@ -18,9 +18,9 @@ PRESENT = Configuration(dp=1, pp=2, global_batch=64, micro_batch=4)
 
 
 @contextlib.contextmanager
-def serving(folder: Path, table, policy_of, port: int = 0):
+def serving(folder: Path, table, policy_of, port: int = 0, policy: str = ""):
     """A service, and its port, while this lasts."""
-    service = Service(folder, controllers(table, policy_of, every=5))
+    service = Service(folder, ControllerFactory(table, policy_of, every=5, policy=policy))
     try:
         with serve_in_thread(service, port) as own:
             yield service, own
@@ -33,15 +33,15 @@ def hello(job: str = "a-job", **changes) -> Hello:
     return Hello(**{"job": job, "configuration": PRESENT, "total_samples": None, **changes})
 
 
-def step(number: int, **changes) -> StepTaken:
+def step(count: int, **changes) -> StepTaken:
     """A step."""
     values = {
-        "number": number,
-        "step": number - 1,
-        "samples": 64 * number,
+        "number": count,
+        "step": count - 1,
+        "samples": 64 * count,
         "configuration": PRESENT,
         "step_time_s": 0.3,
-        "elapsed_s": 0.3 * number,
+        "elapsed_s": 0.3 * count,
         "noise_scale": 100.0,
         "health": "healthy",
         "loss": 3.0,

@@ -8,7 +8,9 @@ import pytest
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.policies.static import StaticPolicy
 from oppa.control.registry import POLICIES, policy_of
-from oppa.control.service.job import POINTS, ControlledJob, History, controllers
+from oppa.control.service.factory import ControllerFactory
+from oppa.control.service.history import POINTS, History
+from oppa.control.service.job import ControlledJob
 from oppa.control.service.journal import FILE, Journal
 from oppa.errors import InputError
 from oppa.protocol.messages import Changed, from_job
@@ -27,14 +29,14 @@ def test_a_curve_is_thinned_evenly_and_ends_at_its_last_point(count) -> None:
 
 
 def test_decisions_that_change_nothing_share_a_line(table) -> None:
-    job = ControlledJob(hello(), controllers(table, lambda _: StaticPolicy(), every=2))
+    job = ControlledJob(hello(), ControllerFactory(table, lambda _: StaticPolicy(), every=2))
     for number in range(1, 21):
         job.take(step(number))
     assert len(job.decisions) == 1 and job.decisions[0]["times"] == 10 and job.decisions[0]["step"] == 19
 
 
 def test_nothing_is_changed_while_the_learning_rate_rises(table) -> None:
-    job = ControlledJob(hello(warmup_samples=64 * 22), controllers(table, GoodputPolicy, every=5))
+    job = ControlledJob(hello(warmup_samples=64 * 22), ControllerFactory(table, GoodputPolicy, every=5))
     decided = {number: told for number in range(1, 31) if (told := job.take(step(number, noise_scale=500.0)))}
     assert [each.command for number, each in decided.items() if number < 22] == ["no_op"] * 4
     assert "still rises, for 128 samples more" in decided[20].reason and decided[25].command != "no_op"
@@ -43,19 +45,19 @@ def test_nothing_is_changed_while_the_learning_rate_rises(table) -> None:
 @pytest.mark.parametrize(("scaling", "larger"), [("sqrt", True), ("linear", False), ("none", False)])
 def test_a_larger_batch_is_worth_what_it_does_to_the_learning_rate(scaling, larger, table) -> None:
     """The learning rate counts where it follows the batch as its square root, else the objective is eq. 5's."""
-    job = ControlledJob(hello(scaling=scaling), controllers(table, GoodputPolicy, every=5))
+    job = ControlledJob(hello(scaling=scaling), ControllerFactory(table, GoodputPolicy, every=5))
     decided = next(filter(None, (job.take(step(number, noise_scale=60.0)) for number in range(1, 50))))
     assert (decided.configuration.global_batch > PRESENT.global_batch) == larger
 
 
 def test_a_message_is_taken_in_once(table) -> None:
-    job = ControlledJob(hello(), controllers(table, GoodputPolicy, every=5))
+    job = ControlledJob(hello(), ControllerFactory(table, GoodputPolicy, every=5))
     decided = [job.take(step(number)) for number in (1, 2, 2, 1, 3, 4, 5, 5, 3)]
     assert [each is not None for each in decided] == [False] * 6 + [True] + [False] * 2 and job.number == 5
 
 
 def test_a_decision_is_told_until_it_was_heard(table) -> None:
-    job = ControlledJob(hello(), controllers(table, GoodputPolicy, every=5))
+    job = ControlledJob(hello(), ControllerFactory(table, GoodputPolicy, every=5))
     decided = [each for number in range(1, 6) if (each := job.take(step(number)))]
     assert job.unheard() is decided[-1] is job.unheard()
     job.heard(decided[-1])
@@ -63,7 +65,7 @@ def test_a_decision_is_told_until_it_was_heard(table) -> None:
 
 
 def test_a_decision_that_was_done_is_not_told_again(table) -> None:
-    job = ControlledJob(hello(), controllers(table, GoodputPolicy, every=5))
+    job = ControlledJob(hello(), ControllerFactory(table, GoodputPolicy, every=5))
     for number in range(1, 6):
         job.take(step(number))
     wanted = job.unheard()
@@ -73,7 +75,7 @@ def test_a_decision_that_was_done_is_not_told_again(table) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_whatever_decides_it_is_told_what_there_was_to_choose_from(name, table) -> None:
-    job = ControlledJob(hello(total_samples=10**6), controllers(table, policy_of(name), every=5))
+    job = ControlledJob(hello(total_samples=10**6), ControllerFactory(table, policy_of(name), every=5))
     facts = {"variance_ratio": 50.0, "worker_variance_ratio": 0.5, "workers": [worker()]}
     decided = next(filter(None, (job.take(step(number, **facts)) for number in range(1, 6))))
     rates = [each.goodput for each in decided.best]

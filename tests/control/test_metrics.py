@@ -7,7 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from oppa.control.policies.static import StaticPolicy
-from oppa.control.service.job import ControlledJob, controllers
+from oppa.control.service.factory import ControllerFactory
+from oppa.control.service.job import ControlledJob
 from oppa.control.service.metrics import exposition
 from tests.control.services import hello, step
 
@@ -15,7 +16,7 @@ from tests.control.services import hello, step
 @pytest.fixture
 def jobs(table) -> list[ControlledJob]:
     """A job that has taken three steps, and one that only said hello."""
-    found = [ControlledJob(hello(name), controllers(table, lambda _: StaticPolicy(), every=5)) for name in ("b", "a")]
+    found = [ControlledJob(hello(name), ControllerFactory(table, lambda _: StaticPolicy(), every=5)) for name in ("b", "a")]
     for number in range(1, 4):
         found[0].take(step(number))
     return found

@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 from oppa.control.controller import Controller
 from oppa.control.policies.goodput import GoodputPolicy
 from oppa.control.service.discovery import FILE, advertise
-from oppa.control.service.server import BURST, PER_S, _Pace
+from oppa.control.service.intake import BURST, PER_S, Pace
 from oppa.control.service.tokens import SECRET, Tokens
 from oppa.errors import InputError
 from oppa.protocol.messages import Ack, Decided, Refused, Welcome
@@ -230,12 +230,12 @@ def test_what_could_not_be_written_is_written_before_the_job_is_welcome_again(tm
 
         def written() -> int:
             """Messages in the journal."""
-            return len(service._disk.submit(lambda: list(service._journal.messages("a-job"))).result())
+            return len(service._store._disk.submit(lambda: list(service._store._journal.messages("a-job"))).result())
 
         token = service.tokens.of_job("a-job")
         with line(port, token) as opened, monkeypatch.context() as full:
             _talk(opened, range(1, 5))
-            full.setattr(service._journal, "add", _no_space)
+            full.setattr(service._store._journal, "add", _no_space)
             opened.send(step(5).to_json())
             assert isinstance(heard(opened), Decided)  # nobody waits for the disk
             with pytest.raises(ConnectionClosed):
@@ -308,7 +308,7 @@ def test_whoever_talks_too_fast_is_read_more_slowly(monkeypatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
 
     async def read(count):
-        pace = _Pace()
+        pace = Pace()
         for _ in range(count):
             await pace.wait()
 

@@ -79,6 +79,15 @@ def test_nor_does_how_steps_are_cut_into_observations(small) -> None:
         assert ours == pytest.approx(theirs, rel=1e-12)
 
 
+def test_two_observations_of_a_row_are_worth_their_sum(small) -> None:
+    observations = [seen(small.rows[1], 0.7), seen(small.rows[1], 0.9, steps=20, variance=0.01)]
+    for one, other in zip(
+        beliefs(refined(small, observations)), beliefs(refined(small, [sum(observations[1:], observations[0])])), strict=True
+    ):
+        assert one == pytest.approx(other, rel=1e-12)
+    assert StepTimeObservation.from_dict(observations[0].to_dict()) == observations[0]
+
+
 def test_rows_that_were_not_seen_keep_their_ratios(small) -> None:
     after = refined(small, [seen(small.rows[0], 0.6)])
     ratios = beliefs(after)[0][1:] / beliefs(small)[0][1:]

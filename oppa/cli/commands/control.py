@@ -36,7 +36,9 @@ def control(
     """
     from oppa.cli.views import style
     from oppa.control.registry import policy_of
-    from oppa.control.service.job import controllers
+    from oppa.control.service.connections import raise_limit
+    from oppa.control.service.factory import ControllerFactory
+    from oppa.control.service.page import LIVE_PAGE
     from oppa.control.service.server import Service
     from oppa.control.service.thread import serve_in_thread
     from oppa.control.service.tokens import Tokens
@@ -47,7 +49,8 @@ def control(
         typer.echo(tokens.of_watcher() if token == "watch" else tokens.of_job(token))
         return
     profiled = Table.read(folder=table)
-    service = Service(folder, controllers(profiled, policy_of(policy), every=decision_interval))
+    raise_limit()
+    service = Service(folder, ControllerFactory(profiled, policy_of(policy), every=decision_interval, policy=policy))
     gc.freeze()
     gc.set_threshold(*COLLECTED)
     stop = threading.Event()
@@ -57,7 +60,7 @@ def control(
         with serve_in_thread(service, port) as own:
             style.err().print(f"policy    {policy}, {len(profiled.rows):,} rows in the table, {len(service.jobs)} jobs", markup=False)
             style.err().print(f"jobs      127.0.0.1:{own}, with the token of `oppa control --table T --token JOB`", markup=False)
-            style.err().print(f"live page http://127.0.0.1:{own}/#token={service.tokens.of_watcher()}", markup=False, soft_wrap=True)
+            style.err().print(f"live page {style.private_link(service.live_page(own), folder / LIVE_PAGE)}", markup=False, soft_wrap=True)
             stop.wait()
     finally:
         service.close()

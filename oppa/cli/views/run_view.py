@@ -148,7 +148,9 @@ class PlainRunView(RunCallback):
 
     def controlled(self, url: str) -> None:
         """Print the address of the live page."""
-        style.err().print(f"live    {url}", markup=False, soft_wrap=True)
+        from oppa.control.service.page import LIVE_PAGE
+
+        style.err().print(f"live    {style.private_link(url, self._folder / 'control' / LIVE_PAGE)}", markup=False, soft_wrap=True)
 
     def began(self, attempt: Path) -> None:
         """Reset the counters: a new attempt has no step to save."""

@@ -1,8 +1,10 @@
 """Format oppa's tables and lines, for a terminal and for a pipe."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oppa.units import format_bytes, format_number, format_uncertain
@@ -43,6 +45,16 @@ def _console(*, stderr: bool) -> "Console":
 
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(stderr=stderr, highlight=False, width=None if is_terminal else PIPE_WIDTH)
+
+
+def private_link(url: str, file: Path) -> str:
+    """Return an address with a token for stderr; a pipe or a log gets it without the token, and the file that holds both.
+
+    Args:
+        url: The address, with the token after `#`.
+        file: File with the address, which only its owner can read.
+    """
+    return url if err().is_terminal else f"{url.partition('#')[0]} (its address with the token: `cat {shlex.quote(str(file))}`)"
 
 
 def table(columns: Sequence[str]) -> "Table":

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oppa.control.controller import RECENT
 from oppa.control.decision import HEALTHY, JobState, Policy
 from oppa.control.rl.actions import Actions
 from oppa.control.rl.observation import observations
 from oppa.control.rl.policy import LearnedPolicy
 from oppa.control.rl.reward import Reward, sample_s
 from oppa.control.rl.weights import Weights
+from oppa.control.segment import RECENT
 from oppa.errors import InputError
 from oppa.problem.configuration import Configuration
 from oppa.protocol.worker import WorkerState

@@ -18,6 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketException
 
 from oppa.errors import ProtocolError
+from oppa.plain_text import plain_text
 from oppa.problem.configuration import Configuration
 from oppa.protocol.messages import (
     MAX_BYTES,
@@ -163,7 +164,7 @@ class ControlClient:
             try:
                 await self._converse()
             except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, WebSocketException, ProtocolError) as error:
-                _log.info("the control service is not reachable: %s", error)
+                _log.info("the control service is not reachable: %s", plain_text(str(error)))
             wait_s = FIRST_S if time.monotonic() - begin_s > LONGEST_S else min(2 * wait_s, LONGEST_S)
             await asyncio.sleep(wait_s)
 
@@ -175,6 +176,7 @@ class ControlClient:
             additional_headers={"Authorization": f"Bearer {self._token}"},
             max_size=MAX_BYTES,
             compression=None,
+            logger=_quiet(),
             open_timeout=ANSWER_S,
             close_timeout=CLOSING_S,
             proxy=None,
@@ -223,7 +225,7 @@ class ControlClient:
                 elif isinstance(said, Refused):
                     _log.warning("the control service refused a message: %s", said.reason)
         except (ConnectionClosed, ProtocolError, OSError) as error:
-            _log.info("the connection to the control service was lost: %s", error)
+            _log.info("the connection to the control service was lost: %s", plain_text(str(error)))
         finally:
             self._news.set()
 
@@ -246,3 +248,10 @@ class ControlClient:
             for each in new:
                 each.number, self._next = self._next, self._next + 1
         return [each.text for each in new]
+
+
+def _quiet() -> logging.Logger:
+    """Return a logger that hides the websockets library's messages below INFO: at DEBUG, they quote the token."""
+    logger = logging.getLogger("oppa.control.client")
+    logger.setLevel(logging.INFO)
+    return logger

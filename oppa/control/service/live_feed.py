@@ -1,4 +1,4 @@
-"""Send data to the live page: all jobs at first, then the changed ones once a second."""
+"""Send data to the live page: all jobs at first, then the changed ones once a second, one message each."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ from typing import Any
 
 from websockets.asyncio.server import ServerConnection
 
+from oppa.control.service.intake import send
 from oppa.control.service.job import ControlledJob
 
 PERIOD_S = 1.0
@@ -15,13 +16,16 @@ PERIOD_S = 1.0
 
 
 async def answer_watcher(connection: ServerConnection, jobs: Mapping[str, ControlledJob]) -> None:
-    """Send updates as JSON until the connection ends."""
+    """Send updates as JSON until the connection ends.
+
+    Raises:
+        ConnectionClosed, TimeoutError: those of `send`.
+    """
     seen: dict[str, int] = {}
     while True:
-        changed = {name: job for name, job in jobs.items() if seen.get(name) != job.number}
-        if changed:
-            await connection.send(json.dumps({name: shown(job) for name, job in changed.items()}))
-            seen |= {name: job.number for name, job in changed.items()}
+        for name, job in [each for each in jobs.items() if seen.get(each[0]) != each[1].number]:
+            seen[name] = job.number
+            await send(connection, json.dumps({name: shown(job)}))  # other connections are served between two jobs
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PERIOD_S):
                 await connection.wait_closed()

@@ -6,6 +6,8 @@ import hashlib
 import re
 from pathlib import Path
 
+LIVE_PAGE = "live-page"
+"""File in the service's folder with the address of the page and its token, while the service runs; only its owner can read it."""
 _FILE = Path(__file__).with_name("page.html")
 
 

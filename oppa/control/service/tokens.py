@@ -7,10 +7,12 @@ the file can derive tokens themselves.
 import contextlib
 import hashlib
 import hmac
+import os
 import secrets
 from pathlib import Path
 
 from oppa.atomic_write import write_atomically
+from oppa.control.service.private_files import open_private, private_folder
 from oppa.errors import EnvironmentLackingError, InputError
 
 SECRET = "secret"
@@ -29,20 +31,21 @@ class Tokens:
 
         Raises:
             EnvironmentLackingError: if the folder cannot be written.
-            InputError: if others may read the secret, or it is truncated.
+            InputError: if others may enter the folder or read the secret, or it is truncated.
         """
+        private_folder(folder)
         path = folder / SECRET
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with contextlib.suppress(FileExistsError):
                 write_atomically(path, secrets.token_bytes(_BYTES), private=True, exclusive=True)
-            mode, secret = path.stat().st_mode & 0o777, path.read_bytes()
+            with os.fdopen(open_private(path), "rb") as file:
+                mode, secret = os.fstat(file.fileno()).st_mode & 0o777, file.read(_BYTES + 1)
         except OSError as error:
             raise EnvironmentLackingError(f"`{path}` cannot be used: {error.strerror}", hint="choose another folder") from None
         if mode & 0o077:
             raise InputError(f"`{path}` has mode {mode:04o}: others may read it", hint=f"run `chmod 600 {path}`, or remove it")
         if len(secret) != _BYTES:
-            raise InputError(f"`{path}` has {len(secret)} bytes instead of {_BYTES}", hint="remove it: the service creates a new one")
+            raise InputError(f"`{path}` does not have {_BYTES} bytes", hint="remove it: the service creates a new one")
         return cls(secret)
 
     def of_job(self, job: str) -> str:

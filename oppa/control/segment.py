@@ -1,0 +1,69 @@
+"""Record a segment of a run: consecutive steps in one configuration with the same local batches."""
+
+import dataclasses
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Self
+
+from oppa.problem.configuration import Configuration
+from oppa.table.refinement import StepTimeObservation
+from oppa.training.run.step_times import WARM_UP
+
+RECENT = 200
+"""Maximum number of step times and losses that are kept; a segment may last for millions of steps."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Segment:
+    """A segment of the run, to which steps are added."""
+
+    configuration: Configuration
+    local_batches: tuple[int, ...]
+    """Samples of each worker, if they differ; such steps do not measure a row of the table."""
+    came_from: Configuration | None
+    """Previous configuration; None if the job started in this one or returned to it."""
+    earlier_batches: tuple[int, ...] = ()
+    """Local batches of the previous configuration."""
+    steps: int = 0
+    warming: int = WARM_UP
+    """Remaining warm-up steps, whose times are not counted."""
+    counted_s: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=RECENT))
+    """Newest step times after the warm-up, in seconds."""
+    moved: bool = False
+    """True if the segment began with a change of layout."""
+    proven: bool = False
+    """True once enough steps were counted to measure the speed."""
+
+    def took(self, seconds: float) -> None:
+        """Record one more step."""
+        self.steps += 1
+        if self.warming:
+            self.warming -= 1
+        else:
+            self.counted_s.append(seconds)
+
+    @property
+    def observation(self) -> StepTimeObservation | None:
+        """Return the speed of the segment; None if it has too few counted steps, or measures no row of the table."""
+        if len(self.counted_s) < 2 or self.local_batches:
+            return None
+        return StepTimeObservation.of(self.configuration, list(self.counted_s))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        came_from = self.came_from and self.came_from.to_dict()
+        return {**values, "configuration": self.configuration.to_dict(), "came_from": came_from, "counted_s": list(self.counted_s)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the segment that `to_dict` wrote."""
+        came_from = values["came_from"]
+        own = {
+            "configuration": Configuration.from_dict(values["configuration"]),
+            "local_batches": tuple(values["local_batches"]),
+            "came_from": None if came_from is None else Configuration.from_dict(came_from),
+            "earlier_batches": tuple(values["earlier_batches"]),
+            "counted_s": deque(values["counted_s"], maxlen=RECENT),
+        }
+        return cls(**{**values, **own})
