@@ -1,4 +1,4 @@
-"""Measure the control service under load: decision time, latency with a thousand jobs, and the effect of malformed messages and kills.
+"""Measure the control service under load: decision time, latency with a thousand jobs, malformed messages, kills, and its start.
 
 The service is a separate process (`oppa control`); the jobs are connections from this one. Figures:
     decision_p50_ms      one decision over a table of 10,000 rows, median
@@ -6,52 +6,49 @@ The service is a separate process (`oppa control`); the jobs are connections fro
     messages_lost        messages sent that are not acknowledged, or that the service does not count at the end
     malformed_crashes    times that the service ended under 20,000 malformed messages
     blocked_share        share of training time in rank 0's calls, while the service is killed 20 times
+    start_s              start of the service with a journal of 100,000 messages: restore the jobs from their snapshots
+    replay_s             the same without snapshots: replay all messages
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from experiments.service.served import EVERY, PRESENT, Served, facts, hello
 from oppa import catalog
 from oppa.control.decision import JobState
 from oppa.control.policies.goodput import GoodputPolicy
+from oppa.control.registry import policy_of
+from oppa.control.service.burst_log import BurstLog
 from oppa.control.service.client import ControlClient
-from oppa.control.service.tokens import Tokens
+from oppa.control.service.factory import ControllerFactory
+from oppa.control.service.job_store import JobStore
+from oppa.control.service.journal import Journal
 from oppa.control.throughput_index import ThroughputIndex
 from oppa.errors import EnvironmentLackingError
 from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
-from oppa.protocol.messages import Ack, Hello, StepFacts, StepTaken, Welcome, from_service
+from oppa.protocol.messages import Ack, StepFacts, StepTaken, from_service
 from oppa.report.record import Section
 from oppa.table import Origin, Table, TableRow
 
-EVERY = 20
-"""Messages of a job between two decisions."""
 CONNECTIONS = 16
 """Connections that send malformed messages at a time."""
 STEP_S = 0.02
 CAUGHT_UP_S = 180.0
 """Seconds within which a job must deliver its backlog; the service limits the rate at which it reads."""
-START_S = 30.0
-_RSS = "VmRSS:"
 
 Tell = Callable[[str], None]
 
@@ -68,6 +65,8 @@ class Load:
     malformed: int = 20_000
     kills: int = 20
     between_kills_s: float = 1.0
+    journal: int = 100_000
+    """Messages in the journal with which the service starts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +87,9 @@ class ServiceFigures:
     kills: int
     steps_unknown: int
     """Steps reported during the kills that the service does not count at the end."""
+    journal_messages: int
+    start_s: float
+    replay_s: float
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -108,6 +110,10 @@ class ServiceFigures:
             ("growth of the service after the second half of these", f"{self.malformed_growth_bytes / 2**20:.1f} MiB"),
             (f"time that rank 0's calls block, service killed {self.kills} times", f"{self.blocked_share:.3%}"),
             ("steps reported meanwhile that the service does not count at the end", str(self.steps_unknown)),
+            (
+                f"start with {self.journal_messages:,} messages in the journal (without snapshots)",
+                f"{self.start_s:.3g} s ({self.replay_s:.3g})",
+            ),
         ]
         text = f"Each job reports a step a second for {load.seconds} s and gets a decision every {EVERY} steps. All share one machine."
         return Section(title="The control service", text=text, columns=("what", ">figure"), rows=rows)
@@ -125,13 +131,15 @@ def measure(tell: Tell, load: Load | None = None) -> ServiceFigures:
     decisions = _decisions(table, load.decisions)
     with tempfile.TemporaryDirectory(prefix="oppa-service-") as folder:
         _table(100).write(Path(folder, "table"))
-        with _Served(Path(folder)) as served:
+        with Served(Path(folder)) as served:
             tell(f"{load.jobs:,} jobs for {load.seconds} s")
             latencies, lost = asyncio.run(_load(served, load))
             tell(f"{load.malformed:,} malformed messages")
             crashes, growth = asyncio.run(_damage(served, load.malformed))
             tell(f"{load.kills} kills")
             blocked, unknown = _killing(served, load)
+        tell(f"{load.journal:,} messages in the journal")
+        replay_s, start_s = _starts(Path(folder, "journal"), load.journal)
     return ServiceFigures(
         load=load,
         decision_p50_ms=statistics.median(decisions) * 1e3,
@@ -145,6 +153,9 @@ def measure(tell: Tell, load: Load | None = None) -> ServiceFigures:
         blocked_share=blocked,
         kills=load.kills,
         steps_unknown=unknown,
+        journal_messages=load.journal,
+        start_s=start_s,
+        replay_s=replay_s,
     )
 
 
@@ -191,89 +202,7 @@ def _decisions(table: Table, count: int) -> list[float]:
     return times_s
 
 
-class _Served:
-    """Runs `oppa control` as a process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self.tokens = Tokens.of(folder / "control")
-
-    def __enter__(self) -> "_Served":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill(signal.SIGTERM)
-
-    def start(self) -> None:
-        """Start the service, on the port of the previous start if there was one."""
-        words = ["control", "--table", str(self.folder / "table"), "--folder", str(self.folder / "control")]
-        command = [sys.executable, "-m", "oppa", *words, "--port", str(self.port), "--decision-interval", str(EVERY)]
-        log = self.folder / "log"
-        with log.open("wb") as file:
-            self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "NO_COLOR": "1"})
-        deadline = time.monotonic() + START_S
-        while "127.0.0.1:" not in (text := log.read_text()):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise EnvironmentLackingError(f"the service did not start: {text.strip()}", hint="run `oppa control` to see its error")
-            time.sleep(0.02)
-        self.port = int(text.partition("127.0.0.1:")[2].partition(",")[0])
-
-    @property
-    def runs(self) -> bool:
-        """Return whether the process runs."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def resident_bytes(self) -> int:
-        """Return the resident memory of the process, in bytes."""
-        assert self._process is not None
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(status.partition(_RSS)[2].split()[0]) << 10
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to the process and wait until it ends."""
-        assert self._process is not None
-        self._process.send_signal(number)
-        self._process.wait(20)
-
-    def steps_known(self) -> dict[str, float]:
-        """Return the steps that the service has counted, by job, from its metrics."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/metrics", headers={"Authorization": f"Bearer {self.tokens.of_watcher()}"}
-        )
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            families = text_string_to_metric_families(answer.read().decode())
-            samples = [each for family in families for each in family.samples if each.name == "oppa_job_steps_total"]
-        return {each.labels["job"]: each.value for each in samples}
-
-    @contextlib.asynccontextmanager
-    async def line(self, job: str) -> Any:
-        """Open a job's connection, and complete its handshake."""
-        headers = {"Authorization": f"Bearer {self.tokens.of_job(job)}"}
-        async with connect(
-            f"ws://127.0.0.1:{self.port}/job/{job}", additional_headers=headers, compression=None, proxy=None, open_timeout=60
-        ) as opened:
-            await opened.send(_hello(job).to_json())
-            assert isinstance(from_service(await opened.recv()), Welcome)
-            yield opened
-
-
-PRESENT = Configuration(dp=1, pp=2, global_batch=16, micro_batch=4)
-
-
-def _hello(job: str) -> Hello:
-    return Hello(job=job, configuration=PRESENT, total_samples=None)
-
-
-def _facts(number: int) -> dict[str, Any]:
-    """Return the fields of a step's message."""
-    seen = {"step": number - 1, "samples": 16 * number, "configuration": PRESENT, "step_time_s": 0.1, "elapsed_s": 0.1 * number}
-    return {**seen, "noise_scale": 100.0, "health": "healthy", "loss": 3.0, "learning_rate": 1e-3}
-
-
-async def _load(served: _Served, load: Load) -> tuple[list[float], int]:
+async def _load(served: Served, load: Load) -> tuple[list[float], int]:
     """Return the seconds from each message to its acknowledgement, and the number of messages that were lost."""
     latencies: list[float] = []
     connecting = asyncio.Semaphore(50)
@@ -310,14 +239,14 @@ async def _tell(opened: ClientConnection, latencies: list[float], seconds: int, 
     begin_s = time.monotonic() + delay_s
     for number in range(1, seconds + 1):
         await asyncio.sleep(max(0.0, begin_s + number - 1 - time.monotonic()))
-        text = StepTaken(number=number, **_facts(number)).to_json()
+        text = StepTaken(number=number, **facts(number)).to_json()
         sent_s[number] = time.perf_counter()
         await opened.send(text)
     async with asyncio.timeout(30):
         return await listening
 
 
-async def _damage(served: _Served, malformed: int) -> tuple[int, int]:
+async def _damage(served: Served, malformed: int) -> tuple[int, int]:
     """Send malformed messages; return the number of crashes, and the growth in bytes from the first to the second half."""
     crashes, sizes = 0, list[int]()
     wrong = list(_malformed())
@@ -344,7 +273,7 @@ async def _damage(served: _Served, malformed: int) -> tuple[int, int]:
 
 def _malformed() -> Iterator[str | bytes]:
     """Yield messages that the protocol forbids."""
-    good = json.loads(StepTaken(number=1, **_facts(1)).to_json())
+    good = json.loads(StepTaken(number=1, **facts(1)).to_json())
     yield from ("", "{", "null", "[]", "3", "\x00", "[" * 5000, b"\x00\xff", '{"type": "step"}', '{"type": "unknown"}')
     may_be_nothing = {"noise_scale", "loss", "variance_ratio", "worker_variance_ratio", "accuracy"}
     may_be_below_0 = may_be_nothing - {"noise_scale", "accuracy"}
@@ -360,7 +289,7 @@ def _malformed() -> Iterator[str | bytes]:
     yield json.dumps(good).replace("100.0", "NaN")
 
 
-def _killing(served: _Served, load: Load) -> tuple[float, int]:
+def _killing(served: Served, load: Load) -> tuple[float, int]:
     """Return the share of a job's time spent in its calls while the service is killed, and the number of its steps that stay unknown.
 
     The job continues to train while the service is down.
@@ -372,11 +301,11 @@ def _killing(served: _Served, load: Load) -> tuple[float, int]:
         served.kill()
         served.start()
 
-    with ControlClient(f"127.0.0.1:{served.port}", served.tokens.of_job("killed"), _hello("killed")) as client:
+    with ControlClient(f"127.0.0.1:{served.port}", served.tokens.of_job("killed"), hello("killed")) as client:
         while kills < load.kills or killing is not None:
             time.sleep(STEP_S)  # a step of training
             steps += 1
-            client.step(StepFacts(**_facts(steps)))
+            client.step(StepFacts(**facts(steps)))
             client.wanted(PRESENT)
             if killing is not None and not killing.is_alive():
                 killing, killed_s = None, time.monotonic()
@@ -388,3 +317,19 @@ def _killing(served: _Served, load: Load) -> tuple[float, int]:
         while served.steps_known().get("killed", 0) < steps and time.monotonic() < deadline:
             time.sleep(0.1)
         return client.blocked_s / trained_s, steps - int(served.steps_known().get("killed", 0))
+
+
+def _starts(folder: Path, messages: int) -> tuple[float, float]:
+    """Return the seconds in which a service restores a job with so many messages: without a snapshot, and with one."""
+    journal = Journal(folder)
+    journal.begin("long", hello("long").to_json())
+    journal.add(("long", number, StepTaken(number=number, **facts(number)).to_json()) for number in range(1, messages + 1))
+    journal.close()
+    control, times_s = ControllerFactory(_table(100), policy_of("goodput"), every=EVERY, policy="goodput"), list[float]()
+    for _ in range(2):
+        begin_s = time.perf_counter()
+        store = JobStore(folder, control, BurstLog())
+        times_s.append(time.perf_counter() - begin_s)
+        assert store.jobs["long"].number == messages
+        store.close()
+    return times_s[0], times_s[1]
