@@ -27,7 +27,7 @@ DYNAMIX = ("8", "16", "32")
 ELASTIC = ("small", "medium", "large")
 """Models whose jobs scale up and down on the simulated cluster (FlexTrain's table 2)."""
 
-_COMMANDS = {name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "service", "schedule", "cluster-sim")}
+_COMMANDS = {name: f"experiments.{name.replace('-', '_')}.command" for name in ("control", "faults", "service", "schedule", "cluster-sim")}
 SHORT = ("help", "start-up", "prior", "machine")
 """The suites that `oppa bench all` runs; each takes seconds."""
 NANOTRON = Declared(files=(REPLAY.as_posix(), *COST_MODEL, "priors/hardware/H100.toml"), data=("nanotron_h100.csv",))
@@ -229,6 +229,15 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         seconds=60,
         malformed=20_000,
         kills=20,
+    ),
+    "faults": with_own_command(
+        "hostile files, trials and names, and what breaks",
+        Declared(),
+        "faults",
+        "faults --out results/faults",
+        "faults --inputs 20",
+        inputs=5000,
+        seed=0,
     ),
     "goodput": with_own_command(
         "time to a target loss under each policy, in real training runs",

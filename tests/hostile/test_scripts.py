@@ -1,7 +1,6 @@
 """No name that a user, a file or a folder has becomes code in what oppa generates: every script runs, and no canary is written."""
 
 import ast
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,38 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from experiments.faults.scripts import CANARY, CONFIGURATION, JOB, STEMS, run, stubs
 from oppa.errors import InputError
-from oppa.problem.configuration import Configuration
 from oppa.problem.job import load_job
 from oppa.problem.problem import Problem
 from oppa.trials.runner import load_runner
 from oppa.tuning.formats import exports
 from tests.command_line import Oppa
-
-STEMS = [
-    "evil\ntouch PWNED\n#",
-    "evil\r\ntouch PWNED",
-    '"""\nimport os; os.mknod("PWNED")\n"""',
-    "'''\nimport os; os.mknod('PWNED')\n'''",
-    "$(touch PWNED)",
-    "`touch PWNED`",
-    "x; touch PWNED #",
-    "' ; touch PWNED ; '",
-    '" ; touch PWNED ; "',
-    "{id} {name} %s \\",
-    "a: [b\n- !!python.os.mknod [PWNED]",
-    "\u2028touch PWNED",
-    "x" * 200,
-    "...",
-]
-JOB = """
-model = {preset = "tiny-4m"}
-batch = {global_batch = 64}
-cluster = {devices_per_host = 8, device = "H100", memory_limit = "80 GiB"}
-runner = {name = "torch"}
-training = {precision = "bf16"}
-"""
-PROGRAMS = ("torchrun", "accelerate", "deepspeed", "colossalai", "python", "python3")
 
 
 @pytest.fixture(params=STEMS, ids=range(len(STEMS)))
@@ -50,36 +24,24 @@ def problem(request: pytest.FixtureRequest, tmp_path: Path) -> Problem:
     return load_job(path)
 
 
-def stubs(folder: Path) -> dict[str, str]:
-    """An environment whose frameworks do nothing."""
-    folder.mkdir()
-    for name in PROGRAMS:
-        (folder / name).write_text("#!/bin/sh\nexit 0\n")
-        (folder / name).chmod(0o755)
-    needed = {"MEGATRON": "megatron", "RECIPE": "recipe", "BASE": "base:one"}
-    return {"PATH": f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin", **needed}
-
-
 def test_no_generated_file_runs_what_a_job_is_called(problem: Problem, tmp_path: Path) -> None:
-    configuration = Configuration(dp=8, global_batch=64, micro_batch=2)
     environment, written = stubs(tmp_path / "bin"), 0
-    for name, files in exports(problem, configuration).items():
+    for name, files in exports(problem, CONFIGURATION).items():
         assert not isinstance(files, InputError), files
         folder = tmp_path / "out" / name
-        folder.mkdir(parents=True)
-        for each, text in files.items():
-            (folder / each).write_text(text)
-            if each.endswith(".py"):
-                assert not [found for found in ast.walk(ast.parse(text)) if isinstance(found, ast.Name) and found.id == "mknod"]
-                assert "PWNED" not in text.partition('"""\n')[2]
-            if each.endswith(".yaml"):
-                assert isinstance(yaml.safe_load(text), dict)
-        if name != "torchrun":  # it names its Python by path
-            done = subprocess.run(["sh", "run.sh", "train.py"], cwd=folder, env=environment, capture_output=True, text=True)
+        if name == "torchrun":  # it names its Python by path
+            assert subprocess.run(["sh", "-n"], input=files["run.sh"], text=True).returncode == 0
+        else:
+            done = run(files, folder, environment)
             assert done.returncode == 0, done.stderr
             written += 1
-        assert subprocess.run(["sh", "-n", "run.sh"], cwd=folder).returncode == 0
-    assert written >= 6 and not list(tmp_path.rglob("PWNED"))
+        for each, text in files.items():
+            if each.endswith(".py"):
+                assert not [found for found in ast.walk(ast.parse(text)) if isinstance(found, ast.Name) and found.id == "mknod"]
+                assert CANARY not in text.partition('"""\n')[2]
+            if each.endswith(".yaml"):
+                assert isinstance(yaml.safe_load(text), dict)
+    assert written >= 6 and not list(tmp_path.rglob(CANARY))
     assert "\n" not in problem.name and " " not in problem.name and 0 < len(problem.name) <= 100
 
 
@@ -87,7 +49,7 @@ def test_no_generated_file_runs_what_a_job_is_called(problem: Problem, tmp_path:
 def test_steps_of_a_run_are_a_number(steps: str, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
     problem = load_job(tmp_path / "job.toml")
-    files = exports(problem, Configuration(dp=8, global_batch=64, micro_batch=2))["torchrun"]
+    files = exports(problem, CONFIGURATION)["torchrun"]
     assert not isinstance(files, InputError)
     for name, text in files.items():
         (tmp_path / name).write_text(text)

@@ -1,0 +1,38 @@
+"""`oppa bench faults`: attack oppa with hostile files, trials and names."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    inputs: Annotated[int, typer.Option(min=1, help="Most hostile files for each reader.")] = 5000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the hostile files.")] = 0,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write table.md to this folder.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on stdout.")] = False,
+) -> None:
+    """Hand hostile files to every reader, run hostile trials and scripts with hostile names, and count what breaks.
+
+    The benchmark takes ten minutes. It exits with code 4 if anything breaks.
+    """
+    from experiments.faults.run import FAULTS, attack
+    from oppa.bench.registry import inputs as inputs_of
+    from oppa.cli.views import style
+    from oppa.cli.views.status import showing_status
+    from oppa.report.record import provenance, write_record
+
+    with showing_status() as tell:
+        found = attack(inputs, seed, tell)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps({**found.to_dict(), "environment": provenance()}, indent=1))
+    else:
+        for section in found.sections:
+            style.print_section(section)
+    if out:
+        declared = inputs_of("faults", None, inputs=inputs, seed=seed)
+        style.err().print(f"written: {write_record(out, 'Hostile input', found.sections, inputs=declared)}", markup=False)
+    if any(found.to_dict()[name] for name in FAULTS):
+        raise typer.Exit(4)

@@ -1,0 +1,75 @@
+"""Hand a hostile input to its reader, and judge the answer: the input is accepted, or refused by a clear error, in bounded time and memory.
+
+Anything else is a fault: another exception, no answer, or files that a refusal leaves behind.
+"""
+
+import contextlib
+import dataclasses
+import resource
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from experiments.faults.case import Case
+from oppa.errors import OppaError
+
+LIMIT_S = 20.0
+"""Seconds after which a reader counts as hanging."""
+MEMORY_BYTES = 6 << 30
+"""Address space of a process that reads hostile inputs; its libraries take 3 GiB of it."""
+Answer = Literal["accepted", "clear", "traceback", "hang", "half_written"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Holds a reader's answer to one input, and what it said."""
+
+    case: str
+    answer: Answer
+    said: str = ""
+
+
+class _TooLong(BaseException):
+    """Raised in a reader that takes too long; a reader catches Exception at most."""
+
+
+def judge(case: Case, read: Callable[[Case, Path], None]) -> Verdict:
+    """Return how `read` answers the input, in an empty folder."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            with _limited():
+                read(case, folder)
+        except OppaError as error:
+            if not error.message.strip():
+                return Verdict(case=case.name, answer="traceback", said="an error without a message")
+            left = sorted({path.name for path in folder.iterdir()} - set(case.files))
+            return Verdict(case=case.name, answer="half_written" if left else "clear", said=", ".join(left) or error.message)
+        except _TooLong:
+            return Verdict(case=case.name, answer="hang", said=f"no answer within {LIMIT_S:g} s")
+        except Exception:  # noqa: BLE001 (this is what a campaign looks for)
+            return Verdict(case=case.name, answer="traceback", said=traceback.format_exc(limit=-3))
+        return Verdict(case=case.name, answer="accepted")
+
+
+def limit_memory() -> None:
+    """Bound the memory of this process, so that a reader that takes too much fails rather than the machine."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, most))
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    def expire(_number: int, _frame: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
