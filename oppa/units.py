@@ -3,6 +3,7 @@
 Inside oppa everything is in SI base units and bytes.
 """
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -28,7 +29,10 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], kind: str) -> fl
     lowered = {name.lower(): size for name, size in units.items()}
     if match is None or match[2].lower() not in lowered:
         raise InputError(f"`{text}` is not {kind}", hint=f"write a number and one of {', '.join(units)}")
-    return float(match[1]) * lowered[match[2].lower()]
+    amount = float(match[1]) * lowered[match[2].lower()]
+    if math.isinf(amount):
+        raise InputError(f"`{text}` is too large for {kind}", hint="write a smaller number")
+    return amount
 
 
 def parse_bytes(text: str) -> int:

@@ -3,14 +3,14 @@
 The rest follows: tp and pp are 1, dp is the number of devices divided by tp * pp, and every other parameter has its default.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from oppa.errors import InputError, nearest
+from oppa.problem.bounded_text import parse_json, read_text
 from oppa.problem.configuration import Configuration
-from oppa.problem.declaration import listing, spell
+from oppa.problem.declaration import listing, shown, spell
 from oppa.problem.infeasibility import is_empty
 from oppa.problem.selector import violations
 from oppa.problem.space import DERIVED, Parameter, SearchSpace, Value
@@ -59,7 +59,7 @@ def require_legal(space: SearchSpace, configuration: Configuration) -> Configura
     setting = {name: getattr(configuration, name) for name in space.names}
     for name, value in setting.items():
         if value not in space[name].values:
-            raise InputError(f"`{name} = {spell(value)}` is not legal", hint=f"use one of {listing(space[name].values)}")
+            raise InputError(f"`{name} = {shown(value)}` is not legal", hint=f"use one of {listing(space[name].values)}")
     if not _is_candidate(space, configuration):
         reasons = [f"{each.why}\n  {each.rule}   here {each.here}" for each in violations(space, setting)]
         message = "\n".join([f"`{configuration.id}` is not in the search space", *reasons])
@@ -92,11 +92,11 @@ def declared(space: SearchSpace, table: Mapping[str, object], *, where: str = "[
     for name, value in table.items():
         if name in fixed and value != fixed[name]:
             hint = f"remove it: only {', '.join(space.names)} can be chosen"
-            raise InputError(f"`{where}`: `{name} = {spell(value)}`, but the job fixes it at {spell(fixed[name])}", hint=hint)
+            raise InputError(f"`{where}`: `{name} = {shown(value)}`, but the job fixes it at {spell(fixed[name])}", hint=hint)
         if name not in (*fixed, *space.names):
             raise InputError(f"`{where}` has no parameter `{name}`", hint=nearest(name, space.names))
         if name in space.names and not any(type(value) is type(known) and value == known for known in space[name].values):
-            raise InputError(f"`{where}`: `{name} = {spell(value)}` is not legal", hint=f"use one of {listing(space[name].values)}")
+            raise InputError(f"`{where}`: `{name} = {shown(value)}` is not legal", hint=f"use one of {listing(space[name].values)}")
     try:
         return require_legal(space, complete(space, {name: value for name, value in table.items() if isinstance(value, Value)}))
     except InputError as error:
@@ -109,13 +109,8 @@ def loaded(space: SearchSpace, path: Path) -> Configuration:
     Raises:
         InputError: the file cannot be read or does not contain a configuration, or the configuration is not legal in this space.
     """
-    try:
-        values = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError(f"`{path}` cannot be read: {reason}", hint="name a file such as a study's `best/configuration.json`") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"`{path}` is not JSON: {error}", hint='write `{"dp": 2, "micro_batch": 4}`') from None
+    text = read_text(path, hint="name a file such as a study's `best/configuration.json`")
+    values = parse_json(text, source=f"`{path}`", hint='write `{"dp": 2, "micro_batch": 4}`')
     if not isinstance(values, dict):
         raise InputError(f"`{path}` does not contain a configuration", hint='write `{"dp": 2, "micro_batch": 4}`')
     return declared(space.with_value(values), values, where=path.name)

@@ -8,14 +8,17 @@ Notation (n candidates):
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oppa.errors import SpaceError
+from oppa.problem.bounds import INTEGERS, MOST_CANDIDATES
 from oppa.problem.configuration import Configuration
+from oppa.problem.exact_arithmetic import divide, multiply
 from oppa.problem.space import DERIVED, Facts, Parameter, SearchSpace, Value
 
 Codes = NDArray[np.uint8] | NDArray[np.uint16]
@@ -112,7 +115,12 @@ def enumerate_candidates(space: SearchSpace) -> Candidates:
     """Return every valid configuration.
 
     Parameters are added one by one, and each constraint prunes as soon as all its names have values.
+
+    Raises:
+        SpaceError: there are more than MOST_CANDIDATES, partial ones included, or an expression cannot be computed.
     """
+    if math.prod(len(parameter.values) for parameter in space.parameters) not in INTEGERS:
+        raise _too_many(space, f"2^{INTEGERS.stop.bit_length() - 1} combinations of values")
     if space.listed is not None:
         return _listed(space, space.listed)
     codes: dict[str, Codes] = {}
@@ -120,10 +128,9 @@ def enumerate_candidates(space: SearchSpace) -> Candidates:
     count = 1
     for position, parameter in enumerate((None, *space.parameters)):
         if parameter is not None:
-            codes, count = _join(codes, parameter, _Columns(space.facts, space, codes), count)
+            codes, count = _join(codes, parameter, space, count)
         for constraint in space.ready(after=position):
-            with np.errstate(divide="raise"):
-                holds = np.broadcast_to(constraint.expression(_Columns(space.facts, space, codes)), count)
+            holds = np.broadcast_to(constraint.expression(_Columns(space.facts, space, codes)), count)
             removed[id(constraint)] = count - int(holds.sum())
             if removed[id(constraint)]:
                 codes, count = {name: column[holds] for name, column in codes.items()}, int(holds.sum())
@@ -133,30 +140,40 @@ def enumerate_candidates(space: SearchSpace) -> Candidates:
 def _listed(space: SearchSpace, rows: Sequence[Sequence[Value]]) -> Candidates:
     """Return the configurations of a list, each once, in the order of their keys."""
     columns = zip(space.parameters, zip(*rows, strict=True), strict=True)
-    codes = {parameter.name: _codes(parameter, [parameter.values.index(value) for value in values]) for parameter, values in columns}
+    codes = {parameter.name: _codes(parameter, values) for parameter, values in columns}
     weighted = zip(space.parameters, _weights(space), strict=True)
     keys = np.sum([codes[parameter.name].astype(np.int64) * weight for parameter, weight in weighted], axis=0)
     first = np.unique(keys, return_index=True)[1]
     return Candidates(space, {name: column[first] for name, column in codes.items()}, removed=())
 
 
-def _join(codes: dict[str, Codes], parameter: Parameter, columns: "_Columns", count: int) -> tuple[dict[str, Codes], int]:
+def _join(codes: dict[str, Codes], parameter: Parameter, space: SearchSpace, count: int) -> tuple[dict[str, Codes], int]:
     """Return the codes extended by a parameter, and the number of rows.
 
     Each row occurs once per choice if the parameter matters in it, else once with the default.
     """
-    choices = _codes(parameter, [parameter.values.index(choice) for choice in parameter.choices])
-    with np.errstate(divide="raise"):
-        active = np.broadcast_to(parameter.when(columns) if parameter.when else True, count)
+    choices = _codes(parameter, parameter.choices)
+    active = np.broadcast_to(parameter.when(_Columns(space.facts, space, codes)) if parameter.when else True, count)
     repeats = np.where(active, len(choices), 1)
+    if repeats.sum() > MOST_CANDIDATES:
+        raise _too_many(space, f"{MOST_CANDIDATES} configurations")
     rows = np.repeat(np.arange(count), repeats)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    joined = np.where(active[rows], choices[within], _codes(parameter, [parameter.values.index(parameter.default)]))
+    joined = np.where(active[rows], choices[within], _codes(parameter, [parameter.default]))
     return {**{name: column[rows] for name, column in codes.items()}, parameter.name: joined}, len(rows)
 
 
-def _codes(parameter: Parameter, positions: Sequence[int]) -> Codes:
-    return np.array(positions, np.uint8) if len(parameter.values) <= 256 else np.array(positions, np.uint16)
+def _codes(parameter: Parameter, values: Iterable[Value]) -> Codes:
+    """Return the positions of values among those of their parameter."""
+    code = {value: position for position, value in enumerate(parameter.values)}
+    positions = [code[value] for value in values]
+    return np.array(positions, np.uint8) if len(code) <= 256 else np.array(positions, np.uint16)
+
+
+def _too_many(space: SearchSpace, most: str) -> SpaceError:
+    widest = max(space.parameters, key=lambda parameter: len(parameter.choices))
+    hint = f"give fewer choices under [space.parameters]: `{widest.name}` has {len(widest.choices)}"
+    return SpaceError(f"the search space `{space.name}` has more than {most}", hint=hint)
 
 
 class _Columns(Mapping[str, Any]):
@@ -167,7 +184,7 @@ class _Columns(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name == DERIVED:
-            return self["global_batch"] // (self["dp"] * self["micro_batch"])
+            return divide(self["global_batch"], multiply(self["dp"], self["micro_batch"]))
         if name in self._codes:
             return np.array(self._space[name].values)[self._codes[name]]
         return self._facts[name]

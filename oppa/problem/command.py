@@ -10,7 +10,7 @@ steps       how to read steps from the program's output, if it does not report t
 import dataclasses
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,8 +20,10 @@ from oppa.errors import JobError, nearest
 from oppa.problem.candidates import Candidates
 from oppa.problem.cluster import Cluster
 from oppa.problem.configuration import PARAMETERS, Configuration
+from oppa.problem.declaration import clipped
 from oppa.problem.model import Model
 from oppa.problem.training import Training
+from oppa.redaction import HIDDEN, redacted
 
 DERIVED = ("num_microbatches", "devices")
 TOKENS = ("tokens_per_microbatch", "tokens_per_step")
@@ -148,9 +150,11 @@ class LaunchCommand:
         return {name for template in self._templates for name in names_in(template)}
 
     def check(self) -> None:
-        """Raise JobError for an unknown placeholder or parameter, or for an invalid pattern."""
+        """Raise JobError for an unknown placeholder or parameter, for a secret, or for an invalid pattern."""
         for template in self._templates:
             _check_template(template, {*NAMES, *(file.name for file in self.files)})
+        for words in self._lines:
+            _check_secrets(words)
         for argument in self.arguments:
             if argument.parameter not in PARAMETERS:
                 raise JobError(
@@ -221,6 +225,16 @@ class LaunchCommand:
         for file in self.files:
             yield from (to for to in file.keys.values() if isinstance(to, str))
 
+    @property
+    def _lines(self) -> Iterator[tuple[str, ...]]:
+        """Yield the words that stand next to each other, and each key of a configuration file with its value."""
+        yield self.argv
+        for argument in self.arguments:
+            yield argument.words
+            yield from (argument.by_value or {}).values()
+        for file in self.files:
+            yield from ((f"{key}={to}",) for key, to in file.keys.items() if isinstance(to, str))
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the command that `dataclasses.asdict` wrote, from JSON."""
@@ -278,11 +292,23 @@ def _check_template(template: str, known: Iterable[str]) -> None:
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
-        raise JobError(f"`{template}`: {error}", hint="write {{ and }} for braces") from None
+        raise JobError(f"`{clipped(template)}`: {error}", hint="write {{ and }} for braces") from None
+    if "\0" in template:
+        raise JobError(f"`{clipped(template)}` has a NUL character, which no program receives", hint="remove it")
     for _, name, form, conversion in parts:
         if name is not None and (name not in known or form or conversion):
             hint = f"{nearest(name, known)}; write {{{{ and }}}} for braces"
-            raise JobError(f"`{template}`: `{{{name}}}` is not a known placeholder", hint=hint)
+            raise JobError(f"`{clipped(template)}`: `{{{name}}}` is not a known placeholder", hint=hint)
+
+
+def _check_secrets(words: Sequence[str]) -> None:
+    """Refuse a secret: oppa stores the launch line in studies, tables, reports and scripts."""
+    for number, (word, safe) in enumerate(zip(words, redacted(words), strict=True)):
+        if word != safe:
+            option = f"{words[number - 1]} " if safe == HIDDEN else ""
+            hint = "set it as an environment variable, which trials inherit and oppa does not store; "
+            hint += """a program that reads no variable can be started by `sh -c 'exec PROGRAM --option "$NAME"'`"""
+            raise JobError(f"the launch line has a secret, `{option}{safe}`, which oppa would store", hint=hint)
 
 
 def _check_batches(template: str) -> None:
@@ -290,14 +316,17 @@ def _check_batches(template: str) -> None:
     names = list(names_in(template))
     if not re.fullmatch("[1-9][0-9]*", template) and (len(names) != 1 or template != f"{{{names[0]}}}"):
         hint = 'write a number, or `batches_per_step = "{num_microbatches}"`'
-        raise JobError(f"`[command.steps]`: `batches_per_step = {template}` is neither a positive number nor one placeholder", hint=hint)
+        raise JobError(
+            f"`[command.steps]`: `batches_per_step = {clipped(template)}` is neither a positive number nor one placeholder", hint=hint
+        )
 
 
 def _check_pattern(key: str, pattern: str) -> None:
     try:
         re.compile(pattern)
-    except re.error as error:
-        raise JobError(f"`[command.steps]`: `{key} = '{pattern}'` is not a regular expression: {error}") from None
+    except (re.error, OverflowError, RecursionError) as error:
+        hint = "correct the pattern; a literal bracket, brace or parenthesis has a backslash before it"
+        raise JobError(f"`[command.steps]`: `{key} = '{clipped(pattern)}'` is not a regular expression: {error}", hint=hint) from None
 
 
 def _spelled(value: Value) -> str:

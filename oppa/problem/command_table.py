@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib.util
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ from pydantic import Field
 from oppa import catalog
 from oppa.errors import EnvironmentLackingError, InputError, JobError, nearest
 from oppa.problem.command import Argument, ConfigFile, LaunchCommand, StepFormat
-from oppa.problem.declaration import Count, DeclaredTable, parse
+from oppa.problem.declaration import DeclaredTable, JobCount, Name, parse, shown
 
 
 class ConfigFileTable(DeclaredTable):
     """Validates `[command.files.NAME]`."""
 
-    path: str
+    path: Name
     keys: dict[str, str | dict[str, dict[str, Any]]]
 
 
@@ -28,7 +29,7 @@ class StepsTable(DeclaredTable):
     format: str | None = None
     pattern: str | None = None
     out_of_memory: str | None = None
-    batches_per_step: Count | str | None = None
+    batches_per_step: JobCount | str | None = None
 
     def record(self, named: Collection[str] = ()) -> StepFormat:
         """Return the description of how steps are reported.
@@ -39,12 +40,12 @@ class StepsTable(DeclaredTable):
         Raises:
             JobError: not exactly one of `format` and `pattern` is given, the format is unknown, or the batches per step are missing.
         """
-        if (self.format is None) == (self.pattern is None):
+        if bool(self.format) == bool(self.pattern):
             raise JobError(
                 "`[command.steps]` needs either `format` or `pattern`", hint=f"use one of the known formats: {', '.join(formats())}"
             )
-        if self.format is not None and self.format not in formats():
-            raise JobError(f'`[command.steps]`: `format = "{self.format}"` is unknown', hint=nearest(self.format, formats()))
+        if self.format and self.format not in formats():
+            raise JobError(f"`[command.steps]`: `format = {shown(self.format)}` is unknown", hint=nearest(self.format, formats()))
         known = formats().get(self.format or "", {})
         given = {"out_of_memory": self.out_of_memory} if self.out_of_memory else {}
         batches = str(self.batches_per_step or "1")
@@ -111,7 +112,7 @@ _WRITERS = {".json": None, ".yaml": None, ".yml": None, ".toml": "tomlkit"}
 
 
 def _config_file(name: str, table: ConfigFileTable, folder: Path) -> ConfigFile:
-    path = (folder / table.path).resolve()
+    path = Path(os.path.realpath(folder / table.path))
     if not path.is_file():
         raise JobError(f'`[command.files.{name}]`: `path = "{table.path}"` is not a file', hint="write the path relative to the job file")
     if path.suffix not in _WRITERS:

@@ -4,15 +4,17 @@ import json
 import re
 import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from oppa import units
 from oppa.errors import InputError, nearest
+from oppa.problem.bounded_text import read_text, require_bounded, too_deep
+from oppa.problem.bounds import DEEPEST, FASTEST_BYTES_PER_S, LARGEST, LONGEST_NAME, LONGEST_PART, LONGEST_S, MOST_BYTES, MOST_MEMORY_BYTES
 
 
 class DeclaredTable(BaseModel):
@@ -22,6 +24,8 @@ class DeclaredTable(BaseModel):
 
 
 T = TypeVar("T", bound=DeclaredTable)
+MOST_SHOWN, MOST_LISTED = 200, 64
+"""Most characters of a value in a message, and most values in a list."""
 
 
 def _quantity(parse_text: Callable[[str], float]) -> BeforeValidator:
@@ -36,34 +40,59 @@ def _quantity(parse_text: Callable[[str], float]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _name(text: str) -> str:
+    parts = [len(part.encode()) for part in text.split("/")] if text.isprintable() else [LONGEST_NAME]
+    if sum(parts) >= LONGEST_NAME or max(parts) > LONGEST_PART:
+        hint = f"use printable characters, at most {LONGEST_NAME} bytes, and {LONGEST_PART} between two slashes"
+        raise PydanticCustomError("quantity", "{message}", {"message": "it is not a name", "hint": hint})
+    return text
+
+
 Count = Annotated[int, Field(ge=1)]
+JobCount = Annotated[int, Field(ge=1, le=LARGEST)]
+JobNatural = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[float, Field(gt=0)]
-Bytes = Annotated[int, _quantity(units.parse_bytes), Field(gt=0)]
-Seconds = Annotated[float, _quantity(units.parse_seconds), Field(gt=0)]
-Latency = Annotated[float, _quantity(units.parse_seconds)]
-Bandwidth = Annotated[float, _quantity(units.parse_bandwidth), Field(gt=0)]
+Bytes = Annotated[int, _quantity(units.parse_bytes), Field(gt=0, le=MOST_MEMORY_BYTES)]
+Seconds = Annotated[float, _quantity(units.parse_seconds), Field(gt=0, le=LONGEST_S)]
+Latency = Annotated[float, _quantity(units.parse_seconds), Field(le=LONGEST_S)]
+Bandwidth = Annotated[float, _quantity(units.parse_bandwidth), Field(gt=0, le=FASTEST_BYTES_PER_S)]
 Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """Origin of the numbers of a table."""
+OptionalName = Annotated[str, AfterValidator(_name)]
+"""Name or path, or nothing: one line without control characters, which a terminal and a file system accept."""
+Name = Annotated[str, Field(min_length=1), AfterValidator(_name)]
+_MANY_PARTS = re.compile(rf"""(?<![\w"'-])(?>(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{DEEPEST}}}""")
+"""A dotted key that is too deep. tomllib would take quadratic time for it."""
 
 
 def read(kind: type[T], path: Path, *, error: type[InputError]) -> T:
     """Return the validated record of a file; raises `error`, whose message begins with the path, if the file is wrong."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "it is not UTF-8 text"
-        raise error(f"`{path}` cannot be read: {reason}", hint="name a readable TOML file in UTF-8") from None
+    text = read_text(path, error=error, hint="name a readable TOML file in UTF-8")
     return validate(kind, parse(text, source=str(path), error=error), error=error, source=str(path))
 
 
 def parse(text: str, *, source: str, error: type[InputError]) -> dict[str, Any]:
-    """Return the tables of a TOML text; raises `error`, whose hint quotes the line, if the text is not TOML."""
+    """Return the tables of a TOML text.
+
+    Raises:
+        error: the text is not TOML, and the hint quotes the line; or its values exceed the bounds.
+    """
+    if len(text.encode()) > MOST_BYTES:
+        raise error(f"`{source}` has more than {MOST_BYTES} bytes", hint="shorten it")
+    if _MANY_PARTS.search(text):
+        raise too_deep(f"`{source}`", error)
     try:
-        return tomllib.loads(text)
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise too_deep(f"`{source}`", error) from None
     except tomllib.TOMLDecodeError as problem:
         place = re.search(r"line (\d+)", str(problem))
         line = [*text.splitlines(), ""][int(place[1]) - 1] if place else text.rstrip().rpartition("\n")[2]
-        raise error(f"`{source}` is not TOML: {problem}", hint=f"check `{line.strip()}`") from None
+        raise error(f"`{source}` is not TOML: {clipped(str(problem))}", hint=f"check `{clipped(line.strip())}`") from None
+    except ValueError:  # of a whole number with thousands of digits
+        raise error(f"`{source}` has a number that is too long", hint="use numbers of at most 64 bits") from None
+    require_bounded(tables, source=f"`{source}`", error=error)
+    return tables
 
 
 def validate(kind: type[T], tables: Mapping[str, Any], *, error: type[InputError], source: str = "") -> T:
@@ -88,12 +117,28 @@ def validate(kind: type[T], tables: Mapping[str, Any], *, error: type[InputError
 
 def spell(value: object) -> str:
     """Return a value as TOML spells it."""
-    return json.dumps(value, default=str, ensure_ascii=False)
+    return json.dumps(value, default=str, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def listing(values: typing.Iterable[object]) -> str:
-    """Return values as text for a hint: `1, 2, 4`."""
-    return ", ".join(spell(value) for value in values)
+def shown(value: object) -> str:
+    """Return a value for a message, as TOML spells it; a long one is cut."""
+    try:
+        return clipped(spell(value))
+    except (TypeError, ValueError):  # for keys and numbers that JSON lacks
+        return clipped(repr(value))
+
+
+def listing(values: Iterable[object]) -> str:
+    """Return values as text for a hint: `1, 2, 4`; a long list is cut in its middle."""
+    texts = [shown(value) for value in values]
+    if len(texts) > MOST_LISTED:
+        texts[MOST_LISTED // 2 : -MOST_LISTED // 2] = ["..."]
+    return ", ".join(texts)
+
+
+def clipped(text: str) -> str:
+    """Return a text for a message; a long one is cut."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 _TYPES = {
@@ -117,29 +162,39 @@ def _explain(kind: type[DeclaredTable], tables: Mapping[str, Any], detail: Error
     table = f"[{'.'.join(map(str, path))}]" if path else ""
     within = ": ".join(f"`{part}`" for part in (source, table) if part) or "the file"
     prefix = f"`{source}`{', ' * bool(table)}{table}: " if source else ""
-    at, context = f"{prefix}`{key} = {spell(_at(tables, place))}`", detail.get("ctx", {})
+    at, context = f"{prefix}`{key} = {shown(_at(tables, place))}`", detail.get("ctx", {})
     match detail["type"]:
         case "extra_forbidden":
-            return f"{within} has no key `{key}`", nearest(str(key), known)
+            return f"{within} has no key `{clipped(str(key))}`", nearest(clipped(str(key)), known)
         case "missing":
             return f"{within} lacks `{key}`", f"add `{key} = ...`; its keys are {', '.join(known)}"
         case "literal_error":
             return f"{at} is not legal", f"use one of {context['expected']}".replace("'", '"')
         case "greater_than":
-            return f"{at} is too small", f"use more than {context['gt']:g}"
+            return f"{at} is too small", f"use more than {_bound(context['gt'])}"
         case "greater_than_equal":
-            return f"{at} is too small", f"use at least {context['ge']:g}"
+            return f"{at} is too small", f"use at least {_bound(context['ge'])}"
         case "less_than":
-            return f"{at} is too large", f"use less than {context['lt']:g}"
+            return f"{at} is too large", f"use less than {_bound(context['lt'])}"
+        case "less_than_equal":
+            return f"{at} is too large", f"use at most {_bound(context['le'])}"
+        case "string_too_long":
+            return f"{at} is too long", f"use at most {context['max_length']} characters"
+        case "too_long":
+            return f"{at} has {context['actual_length']} entries", f"use at most {context['max_length']}"
         case "string_too_short":
             return f"{at} is empty", f"add a string: `{key} = ...`"
         case "finite_number":
             return f"{at} is not finite", "write a finite number"
         case "quantity":
-            return f"{at}: {context['message']}", context["hint"]
+            return f"{at}: {clipped(context['message'])}", context["hint"]
         case type_ if type_ in _TYPES:
             return f"{at} is not {_TYPES[type_][0]}", _TYPES[type_][1]
     return f"{at} is not legal", detail["msg"]
+
+
+def _bound(number: float) -> str:
+    return str(int(number)) if number == int(number) else f"{number:g}"
 
 
 def _keys(kind: type[DeclaredTable], path: list[int | str]) -> list[str]:

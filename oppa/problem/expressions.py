@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oppa.errors import SpaceError, nearest
-
-LONGEST = 300
-"""Largest number of characters of an expression, so that no file can exhaust the parser."""
+from oppa.problem import exact_arithmetic
+from oppa.problem.bounds import LONGEST_EXPRESSION as LONGEST
+from oppa.problem.exact_arithmetic import Operation, exact
 
 
 class ValueKind(enum.StrEnum):
@@ -38,11 +38,11 @@ Values = Mapping[str, Any]
 _Part = tuple[ValueKind, Callable[[Values], Any]]
 
 _ARITHMETIC = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.Add: exact_arithmetic.add,
+    ast.Sub: exact_arithmetic.subtract,
+    ast.Mult: exact_arithmetic.multiply,
+    ast.FloorDiv: exact_arithmetic.divide,
+    ast.Mod: exact_arithmetic.remainder,
 }
 _COMPARISONS = {
     ast.Eq: operator.eq,
@@ -122,7 +122,7 @@ class _Compiler:
                 return ValueKind.of(value), lambda values: value
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 number = self.expect(operand, ValueKind.NUMBER)
-                return ValueKind.NUMBER, lambda values: -number(values)
+                return ValueKind.NUMBER, lambda values: exact_arithmetic.negate(number(values))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 truth = self.expect(operand, ValueKind.TRUTH)
                 return ValueKind.TRUTH, lambda values: truth(values) ^ True
@@ -146,22 +146,27 @@ class _Compiler:
     def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Callable[[Values], Any]:
         kind, first = self.compile(left)
         if isinstance(op, ast.In | ast.NotIn) and isinstance(right, ast.List | ast.Tuple) and right.elts:
-            found = _fold(operator.or_, [_binary(operator.eq, first, self.expect(element, kind)) for element in right.elts])
+            equal = _comparison(operator.eq, kind)
+            found = _fold(operator.or_, [_binary(equal, first, self.expect(element, kind)) for element in right.elts])
             return found if isinstance(op, ast.In) else lambda values: found(values) ^ True
         if type(op) not in _COMPARISONS:
             raise self._error(right, "is not allowed here", hint="write a list of values in brackets after `in`; `is` is not allowed")
         if kind is not ValueKind.NUMBER and not isinstance(op, ast.Eq | ast.NotEq):
             raise self._error(left, f"is {kind} and has no order", hint="compare it by == or !=")
-        return _binary(_COMPARISONS[type(op)], first, self.expect(right, kind))
+        return _binary(_comparison(_COMPARISONS[type(op)], kind), first, self.expect(right, kind))
 
     def _error(self, node: ast.expr, problem: str, *, hint: str = _GRAMMAR) -> SpaceError:
         part = ast.get_source_segment(self._text.strip(), node)
         return SpaceError(f"in `{self._text}`, `{part}` at column {node.col_offset + 1} {problem}", hint=hint)
 
 
-def _binary(function: Callable[[Any, Any], Any], left: Callable[[Values], Any], right: Callable[[Values], Any]) -> Callable[[Values], Any]:
+def _binary(function: Operation, left: Callable[[Values], Any], right: Callable[[Values], Any]) -> Callable[[Values], Any]:
     return lambda values: function(left(values), right(values))
 
 
-def _fold(function: Callable[[Any, Any], Any], parts: list[Callable[[Values], Any]]) -> Callable[[Values], Any]:
+def _comparison(operation: Operation, kind: ValueKind) -> Operation:
+    return exact(operation) if kind is ValueKind.NUMBER else operation
+
+
+def _fold(function: Operation, parts: list[Callable[[Values], Any]]) -> Callable[[Values], Any]:
     return lambda values: functools.reduce(function, (part(values) for part in parts))

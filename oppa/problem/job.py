@@ -2,14 +2,16 @@
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+
+from pydantic import ConfigDict
 
 from oppa import catalog
 from oppa.errors import InputError, JobError, nearest
 from oppa.problem.baseline import declared as declared_baseline
+from oppa.problem.bounded_text import read_text
 from oppa.problem.command import LaunchCommand
 from oppa.problem.command_table import CommandTable
-from oppa.problem.declaration import parse
+from oppa.problem.declaration import DeclaredTable, OptionalName, parse, read
 from oppa.problem.infeasibility import require_some
 from oppa.problem.job_file import JobFile, SearchSpaceTable
 from oppa.problem.problem import Problem, facts_of
@@ -34,7 +36,7 @@ def load_job(path: Path, *, text: str | None = None, settings: Sequence[str] = (
         JobError: something in the file is wrong.
         InputError: the runner, the search space or one of their files is missing or wrong.
     """
-    declared = parse(_read(path) if text is None else text, source=path.name, error=JobError)
+    declared = parse(read_job(path) if text is None else text, source=path.name, error=JobError)
     if "replay" in declared:
         raise JobError(
             f"`{path.name}` is a search space file, whose tasks are replayed", hint="name a task: `oppa tune FILE --set task=NAME`"
@@ -84,37 +86,42 @@ def _space(table: SearchSpaceTable, facts: Facts, *, runner: Path, folder: Path,
     It is narrowed to the job's choices, and to the parameters that the runner honours or the command uses.
     """
     declared = _runner(runner)
-    name = table.name or str(declared.get("search_space", ""))
+    name = table.name or declared.search_space
     if not name:
         raise JobError(
             f"the runner `{runner.name}` names no search space",
             hint=f"add `[space] name = ...`: {', '.join(catalog.names('search_spaces'))}",
         )
     file = catalog.find("search_spaces", name, base=folder if table.name else runner)
-    space = read_space(_read(file), name=file.stem, facts=facts)
-    honoured = declared.get("parameters", space.names) if used is None else used
+    space = read_space(read_text(file, error=JobError), name=file.stem, facts=facts)
+    honoured = used if used is not None else space.names if declared.parameters is None else declared.parameters
     return narrow(space, table.parameters, honoured=honoured, runner=runner.name)
 
 
-def _runner(folder: Path) -> dict[str, Any]:
-    """Return the runner's own declaration; `oppa.trials` reads the rest of it."""
+class _RunnerTable(DeclaredTable):
+    """Validates what a runner declares about its search space; `oppa.trials` reads the rest."""
+
+    model_config = ConfigDict(extra="ignore")
+    search_space: OptionalName = ""
+    parameters: list[str] | None = None
+
+
+def _runner(folder: Path) -> _RunnerTable:
+    """Return the runner's own declaration."""
     file = folder / "runner.toml"
     if not file.is_file():
         raise InputError(
             f"`{folder}` is not a runner: it has no `runner.toml`",
             hint=f"use a folder that has one, or one of {', '.join(catalog.names('runners'))}",
         )
-    return parse(_read(file), source=f"{folder.name}/runner.toml", error=InputError)
+    return read(_RunnerTable, file, error=InputError)
 
 
-def _read(path: Path) -> str:
+def read_job(path: Path) -> str:
+    """Return the text of a job file; raises JobError, which names the nearest file if there is none."""
     try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise JobError(f"`{path}` cannot be read: {reason}", hint=_readable(path)) from None
-
-
-def _readable(path: Path) -> str:
-    others = sorted(file.name for file in path.parent.glob("*.toml")) if path.parent.is_dir() else []
-    return nearest(path.name, others) if others else "write one with `oppa init`"
+        others = [] if path.exists() else sorted(file.name for file in path.parent.glob("*.toml"))
+        hint = "" if path.exists() else nearest(path.name, others) if others else "write one with `oppa init`"
+    except OSError:
+        hint = ""
+    return read_text(path, error=JobError, hint=hint)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,9 +12,32 @@ from pydantic_core import PydanticCustomError
 from oppa.errors import JobError, nearest
 from oppa.extensions import OptionValue
 from oppa.problem.allocation import ALLOCATION, read_allocation
+from oppa.problem.bounds import (
+    LARGEST_BATCH,
+    LARGEST_SEED,
+    LONGEST_NAME,
+    MOST_DEVICES_PER_HOST,
+    MOST_HOSTS,
+    MOST_LAYERS,
+    MOST_REPEATS,
+    MOST_STEPS,
+)
 from oppa.problem.cluster import Cluster, Link
 from oppa.problem.command_table import CommandTable
-from oppa.problem.declaration import Bandwidth, Bytes, Count, DeclaredTable, Latency, Positive, Seconds, listing, spell
+from oppa.problem.declaration import (
+    Bandwidth,
+    Bytes,
+    DeclaredTable,
+    JobCount,
+    JobNatural,
+    Latency,
+    Name,
+    OptionalName,
+    Positive,
+    Seconds,
+    listing,
+    spell,
+)
 from oppa.problem.devices import CPU, memory_of
 from oppa.problem.model import Model
 from oppa.problem.presets import PRESETS
@@ -24,26 +48,26 @@ from oppa.problem.training import USUAL_SCALING, LauncherChoice, Limits, Optimiz
 class ModelTable(DeclaredTable):
     """Validates `[model]`: a preset, dimensions, or a preset with some dimensions changed."""
 
-    preset: str | None = None
-    layers: Count | None = None
-    hidden: Count | None = None
-    heads: Count | None = None
-    kv_heads: Count | None = None
-    ffn: Count | None = None
-    vocab: Count | None = None
-    seq_len: Count | None = None
+    preset: Name | None = None
+    layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
+    hidden: JobCount | None = None
+    heads: JobCount | None = None
+    kv_heads: JobCount | None = None
+    ffn: JobCount | None = None
+    vocab: JobCount | None = None
+    seq_len: JobCount | None = None
     gated: bool | None = None
     biases: bool | None = None
     qkv_bias: bool | None = None
     tied: bool | None = None
     norm: Literal["rms", "layer"] | None = None
-    learned_positions: int | None = Field(default=None, ge=0)
-    token_types: int | None = Field(default=None, ge=0)
-    patch: int | None = Field(default=None, ge=0)
+    learned_positions: JobNatural | None = None
+    token_types: JobNatural | None = None
+    patch: JobNatural | None = None
     causal: bool | None = None
-    experts: Count | None = None
-    experts_per_token: Count | None = None
-    entry_point: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    experts: JobCount | None = None
+    experts_per_token: JobCount | None = None
+    entry_point: Name | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
 
     def record(self, folder: Path = Path()) -> Model:
         """Return the model.
@@ -70,7 +94,7 @@ class ModelTable(DeclaredTable):
 class BatchTable(DeclaredTable):
     """Validates `[batch]`."""
 
-    global_batch: Count
+    global_batch: int = Field(ge=1, le=LARGEST_BATCH)
 
 
 class LinkTable(DeclaredTable):
@@ -87,9 +111,9 @@ class LinkTable(DeclaredTable):
 class ClusterTable(DeclaredTable):
     """Validates `[cluster]`."""
 
-    hosts: Count | Literal["allocation"] = 1
-    devices_per_host: Count | Literal["allocation"]
-    device: str = Field(default="CPU", min_length=1)
+    hosts: Annotated[int, Field(ge=1, le=MOST_HOSTS)] | Literal["allocation"] = 1
+    devices_per_host: Annotated[int, Field(ge=1, le=MOST_DEVICES_PER_HOST)] | Literal["allocation"]
+    device: Name = "CPU"
     memory_limit: Bytes | None = None
     cpus_per_device: Positive | list[Positive] | None = None
     intra_host: LinkTable | None = None
@@ -128,13 +152,13 @@ class ClusterTable(DeclaredTable):
 class RunnerTable(DeclaredTable):
     """Validates `[runner]`."""
 
-    name: str = Field(default="torch", min_length=1)
+    name: Name = "torch"
 
 
 class SearchSpaceTable(DeclaredTable):
     """Validates `[space]`; without a name, the runner's own space is used."""
 
-    name: str | None = None
+    name: Name | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -149,8 +173,8 @@ class TrainingTable(DeclaredTable):
     gradient_clipping: float | None = Field(default=None, ge=0)
     reduce_in_rank_order: bool | None = None
     collective_timeout: Seconds | None = None
-    seed: int | None = Field(default=None, ge=0)
-    corpus: str | None = None
+    seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
+    corpus: OptionalName | None = None
 
     def record(self, folder: Path) -> Training:
         """Return the training settings; `corpus` is relative to `folder`, the job file's folder.
@@ -166,7 +190,7 @@ class TrainingTable(DeclaredTable):
             if name in given and optimizer != chosen:
                 raise JobError(f'`{name}` has no effect with `optimizer = "{chosen}"`', hint=f'use `optimizer = "{optimizer}"`')
         if self.corpus:
-            given["corpus"] = str((folder / self.corpus).resolve())
+            given["corpus"] = os.path.realpath(folder / self.corpus)
             if not Path(given["corpus"]).is_dir():
                 raise JobError(f'`corpus = "{self.corpus}"` is not a folder', hint="name a folder of text, relative to the job file")
         return Training(**given)
@@ -175,13 +199,14 @@ class TrainingTable(DeclaredTable):
 class LimitsTable(DeclaredTable):
     """Validates `[limits]`."""
 
-    trials: Count | None = None
+    trials: JobCount | None = None
     wall_time: Seconds | None = None
     trial_time: Seconds | None = None
-    q_min: int | None = Field(default=None, ge=2)
-    q_max: int | None = Field(default=None, ge=3)
-    repeats: int | None = Field(default=None, ge=3)
+    q_min: int | None = Field(default=None, ge=2, le=MOST_STEPS)
+    q_max: int | None = Field(default=None, ge=3, le=MOST_STEPS)
+    repeats: int | None = Field(default=None, ge=3, le=MOST_REPEATS)
     grace: Seconds | None = None
+    device_lock: bool | None = None
 
     def record(self) -> Limits:
         """Return the limits; raises JobError if `q_max` is below `q_min`."""
@@ -196,21 +221,21 @@ class LimitsTable(DeclaredTable):
 class TrainTable(DeclaredTable):
     """Validates `[train]`: the options of `oppa train`."""
 
-    samples: Count | None = None
-    warmup: int | None = Field(default=None, ge=0)
+    samples: JobCount | None = None
+    warmup: JobNatural | None = None
     decay: Literal["none", "linear", "cosine"] | None = None
     final_share: float | None = Field(default=None, ge=0, le=1)
-    reference_batch: Count | None = None
+    reference_batch: JobCount | None = None
     scaling: Scaling | None = None
-    damping: int | None = Field(default=None, ge=0)
+    damping: JobNatural | None = None
     statistics: Over | None = None
-    statistics_every: Count | None = None
-    profile_steps: int | None = Field(default=None, ge=0)
-    workers_every: Count | None = None
-    validation: Count | None = None
-    validate_every: Count | None = None
+    statistics_every: JobCount | None = None
+    profile_steps: int | None = Field(default=None, ge=0, le=MOST_STEPS)
+    workers_every: JobCount | None = None
+    validation: JobCount | None = None
+    validate_every: JobCount | None = None
     checkpoint_every: Seconds | None = None
-    keep: Count | None = None
+    keep: JobCount | None = None
 
     def record(self, optimizer: Optimizer) -> RunOptions:
         """Return the run options; raises JobError if the warm-up is longer than the training."""
@@ -235,9 +260,9 @@ def _option(value: object) -> object:
 class LauncherTable(DeclaredTable):
     """Validates `[launcher]` and `[launcher.options]`; the launcher itself checks which options it takes."""
 
-    name: str = Field(default="auto", min_length=1)
+    name: Name = "auto"
     options: dict[str, Annotated[Any, BeforeValidator(_option)]] = Field(default_factory=dict)
-    parallel: Count | None = None
+    parallel: JobCount | None = None
 
     def record(self) -> LauncherChoice:
         """Return the choice of a launcher."""
@@ -250,7 +275,7 @@ class DesignerTable(DeclaredTable):
     stopping: Literal["sure", "paper", "paper-bound", "never"] | None = None
     acquisition: Literal["improvement", "ucb"] | None = None
     beta: Positive | Literal["bound"] | None = None
-    transfer: str | None = Field(default=None, min_length=1)
+    transfer: Name | None = None
 
     def record(self, folder: Path = Path()) -> SearchOptions:
         """Return the strategy; `beta` implies `ucb`, and `transfer` is relative to `folder`, the job file's folder.
@@ -264,14 +289,14 @@ class DesignerTable(DeclaredTable):
             )
         given = {**({"acquisition": "ucb"} if self.beta is not None else {}), **self.model_dump(exclude_none=True)}
         if self.transfer is not None:
-            given["transfer"] = str((folder / self.transfer).resolve())
+            given["transfer"] = os.path.realpath(folder / self.transfer)
         return SearchOptions(**{**given, **({"beta": None} if self.beta == "bound" else {})})
 
 
 class JobFile(DeclaredTable):
     """Validates a whole `job.toml`."""
 
-    name: str | None = Field(default=None, pattern=r"^\w[\w.-]*$")
+    name: str | None = Field(default=None, pattern=r"^\w[\w.-]*$", max_length=LONGEST_NAME)
     model: ModelTable
     batch: BatchTable
     cluster: ClusterTable

@@ -1,13 +1,12 @@
 """Change single values in the text of a job file, without changing its comments and order."""
 
-import copy
 import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 from oppa.errors import JobError
-from oppa.problem.declaration import spell
+from oppa.problem.declaration import parse, shown, spell
 from oppa.problem.space import Value
 
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^#\n,}]*?)"""
@@ -21,8 +20,10 @@ def with_value(text: str, table: str, key: str, value: Value) -> str:
     Raises:
         JobError: the table is written in an unsupported way.
     """
-    wanted = copy.deepcopy(tomllib.loads(text))
-    wanted.setdefault(table, {})[key] = value
+    wanted = parse(text, source="the job file", error=JobError)
+    if not isinstance(wanted.setdefault(table, {}), dict):
+        raise JobError(f"`{table} = {shown(wanted[table])}` is not a table", hint=f"write its keys below a line `[{table}]`")
+    wanted[table][key] = value
     for attempt in (_below_header(text, table, key, value), _inline(text, table, key, value), _dotted(text, table, key, value)):
         if _parses_to(attempt, wanted):
             return attempt

@@ -1,12 +1,11 @@
 """Changes the keys of a TOML file before validation: `section.key=value`, as `--set` takes them."""
 
 import copy
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from oppa.errors import InputError
-from oppa.problem.declaration import DeclaredTable, validate
+from oppa.problem.declaration import DeclaredTable, parse, validate
 
 T = TypeVar("T", bound=DeclaredTable)
 KINDS = (str, int, float, list, dict)
@@ -75,8 +74,8 @@ def _parsed(word: str) -> tuple[list[str], Any]:
     """Return the path of a setting's key, and its value."""
     name, equals, text = word.partition("=")
     try:
-        below: Any = tomllib.loads(f"{name} = 0") if equals and "\n" not in name else None
-    except tomllib.TOMLDecodeError:
+        below: Any = parse(f"{name} = 0", source="--set", error=InputError) if equals and "\n" not in name else None
+    except InputError:
         below = None
     path = list[str]()
     while isinstance(below, dict):
@@ -89,7 +88,7 @@ def _parsed(word: str) -> tuple[list[str], Any]:
 
 def _value(text: str) -> Any:
     try:
-        tables = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        tables = parse(f"value = {text}", source="--set", error=InputError)
+    except InputError:
         return text.strip()
     return tables["value"] if [*tables] == ["value"] and isinstance(tables["value"], KINDS) else text.strip()

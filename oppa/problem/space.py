@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from oppa.errors import SpaceError
+from oppa.problem.bounded_text import whole_number
 from oppa.problem.expressions import Expression, ValueKind, parse
+from oppa.problem.parameter_values import is_value_of
 
 Value = bool | int | float | str
 Facts = Mapping[str, int | str]
@@ -51,11 +53,11 @@ class Parameter:
 
         It is None if that is one of `values` already, or cannot be a value.
         """
-        if isinstance(given, str) and type(self.default) is int and given.isdecimal():
-            given = int(given)
+        if isinstance(given, str) and type(self.default) is int:
+            given = whole_number(given)
         if not isinstance(given, Value) or type(given) is not type(self.default) or given in self.values:
             return None
-        fits = given in self.open if isinstance(self.open, tuple) else self.open and (not isinstance(given, int) or given > 0)
+        fits = given in self.open if isinstance(self.open, tuple) else self.open and is_value_of(self.name, given)
         return given if fits else None
 
 
@@ -93,10 +95,9 @@ class SearchSpace:
 
     def ready(self, *, after: int) -> list[Constraint]:
         """Return the constraints whose last name gets its value from the `after`-th parameter; 0: from the facts alone."""
-        return [constraint for constraint in self.constraints if self._known_after(constraint.expression) == after]
-
-    def _known_after(self, expression: Expression) -> int:
-        return max((self.names.index(name) + 1 for name in needs(expression) if name in self.names), default=0)
+        position = {name: number for number, name in enumerate(self.names, start=1)}
+        last = [max((position.get(name, 0) for name in needs(constraint.expression)), default=0) for constraint in self.constraints]
+        return [constraint for constraint, number in zip(self.constraints, last, strict=True) if number == after]
 
     def restricted(self, name: str, *choices: Value) -> Self:
         """Return the same space with other choices of one parameter."""

@@ -4,19 +4,20 @@ The values of a parameter are listed (`values`). Or they are the divisors of an 
 factor in a range (`low`, `high`, `factor`). Parameters are resolved from top to bottom: a condition names only parameters above it.
 """
 
-import math
-import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
 
 from oppa import catalog
 from oppa.errors import JobError, SpaceError, nearest
-from oppa.problem.configuration import PARAMETERS, Configuration
-from oppa.problem.declaration import Count, DeclaredTable, listing, parse, spell, validate
+from oppa.problem.bounded_text import read_text
+from oppa.problem.bounds import LARGEST, LARGEST_DIVIDED, LONGEST_TEXT, MOST_CHOICES, MOST_CONSTRAINTS
+from oppa.problem.configuration import PARAMETERS
+from oppa.problem.declaration import Count, DeclaredTable, Name, listing, parse, shown, spell, validate
 from oppa.problem.expressions import Expression, ValueKind
 from oppa.problem.expressions import parse as parse_expression
+from oppa.problem.parameter_values import is_value_of, kinds, least_of
 from oppa.problem.space import Constraint, Facts, Parameter, SearchSpace, Value, kinds_of, needs
 
 UNIVERSAL_CONSTRAINTS = (
@@ -46,21 +47,21 @@ class ConstraintTable(DeclaredTable):
     """Validates one `[[constraint]]`."""
 
     expression: str
-    why: str
+    why: str = Field(max_length=LONGEST_TEXT)
 
 
 class SpaceTable(DeclaredTable):
     """Validates a whole search space file."""
 
     description: str = ""
-    extends: str | None = None
+    extends: Name | None = None
     """Space of the catalogue that this one extends.
 
     A parameter that is declared again replaces the one there; constraints add up.
     """
     balanced_stages: bool = False
     parameters: dict[str, ParameterTable] = Field(default_factory=dict)
-    constraint: list[ConstraintTable] = Field(default_factory=list)
+    constraint: list[ConstraintTable] = Field(default_factory=list, max_length=MOST_CONSTRAINTS)
     replay: dict[str, Any] = Field(default_factory=dict)
     """Meaning of the columns of a table of measurements (oppa.simulator.replay_file)."""
 
@@ -90,11 +91,14 @@ def _read_space(text: str, name: str, facts: Facts) -> SearchSpace:
     return space
 
 
-def _table(text: str, name: str) -> SpaceTable:
+def _table(text: str, name: str, extending: tuple[str, ...] = ()) -> SpaceTable:
     table = validate(SpaceTable, parse(text, source=name, error=SpaceError), error=SpaceError)
     if table.extends is None:
         return table
-    first = _table(catalog.find("search_spaces", table.extends).read_text(), table.extends)
+    if table.extends in extending:
+        raise SpaceError(f"`extends = {spell(table.extends)}` leads back to itself", hint="extend a space that does not extend this one")
+    file = catalog.find("search_spaces", table.extends)
+    first = _table(read_text(file, error=SpaceError), table.extends, (*extending, table.extends))
     both = {"parameters": {**first.parameters, **table.parameters}, "constraint": [*first.constraint, *table.constraint]}
     return table.model_copy(update={**both, "balanced_stages": table.balanced_stages or first.balanced_stages})
 
@@ -123,17 +127,19 @@ def _choices(space: SearchSpace, name: str, given: Sequence[object]) -> list[Val
     if name not in space.names:
         raise JobError(f"`[space.parameters]` has no parameter `{name}`", hint=nearest(name, space.names))
     legal, divides = space[name].values, space[name].divides
+    known, chosen = set(map(_typed, legal)), set(map(_typed, given))
     for value in given:
-        if not any(_same(value, known) for known in legal):
+        if _typed(value) not in known:
             why = f"does not divide `{divides} = {legal[-1]}`" if divides and isinstance(value, int) else "is not legal"
-            raise JobError(f"`{name} = {spell(value)}` {why}", hint=f"use one of {listing(legal)}")
+            raise JobError(f"`{name} = {shown(value)}` {why}", hint=f"use one of {listing(legal)}")
     if not given:
         raise JobError(f"`{name} = []` leaves nothing to choose", hint=f"use some of {listing(legal)}")
-    return [known for known in legal if any(_same(value, known) for value in given)]
+    return [value for value in legal if _typed(value) in chosen]
 
 
-def _same(value: object, known: Value) -> bool:
-    return ValueKind.of(value) is ValueKind.of(known) and value == known
+def _typed(value: object) -> tuple[ValueKind, object]:
+    """Return a value that equals another one only if it is of the same kind: 1 is not true."""
+    return ValueKind.of(value), value if isinstance(value, Value) else repr(value)
 
 
 def _check_names(names: Collection[str]) -> None:
@@ -164,9 +170,26 @@ def _domain(name: str, entry: ParameterTable, facts: Facts) -> tuple[Value, ...]
 
 
 def divisors(number: int) -> list[int]:
-    """Return all divisors of a positive number, smallest first."""
-    small = [divisor for divisor in range(1, math.isqrt(max(number, 0)) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})
+    """Return all divisors of a positive number, smallest first; raises SpaceError for a number above LARGEST_DIVIDED."""
+    if number > LARGEST_DIVIDED:
+        raise SpaceError(f"the divisors of {number} cannot be listed", hint=f"use a number of at most {LARGEST_DIVIDED}")
+    found = [1] if number > 0 else []
+    for prime in _prime_factors(number):
+        found = sorted({*found, *(divisor * prime for divisor in found)})
+    return found
+
+
+def _prime_factors(number: int) -> Iterator[int]:
+    """Yield the prime factors of a number, each as often as it divides the number."""
+    factor = 2
+    while factor * factor <= number:
+        if number % factor:
+            factor += 1
+        else:
+            yield factor
+            number //= factor
+    if number > 1:
+        yield number
 
 
 def _powers(entry: ParameterTable) -> list[int]:
@@ -179,22 +202,22 @@ def _powers(entry: ParameterTable) -> list[int]:
 
 
 def _check_values(name: str, values: Sequence[Any]) -> None:
-    type_ = typing.get_type_hints(Configuration)[name]
-    least = 0 if name == "zero_stage" else 1
+    least = least_of(name)
     for value in values:
-        fits = type(value) is type_ or (type_ is float and type(value) is int)
-        if not fits or (ValueKind.of(value) is ValueKind.NUMBER and value < least):
-            raise SpaceError(
-                f"`{spell(value)}` cannot be a value of `{name}`", hint=f"its values are of type {type_.__name__}, at least {least}"
-            )
+        if not is_value_of(name, value) or (ValueKind.of(value) is ValueKind.NUMBER and value < least):
+            kind = kinds()[name].__name__
+            hint = f"its values are of type {kind}" + ("" if kind in ("str", "bool") else f", at least {least} and at most {LARGEST}")
+            raise SpaceError(f"`{shown(value)}` cannot be a value of `{name}`", hint=hint)
+    if len(values) > MOST_CHOICES:
+        raise SpaceError(f"`{name}` has {len(values)} values", hint=f"list at most {MOST_CHOICES}")
     if not values or len(set(values)) < len(values):
         raise SpaceError(f"the values of `{name}` are {listing(values) or 'none'}", hint="list each value once, and at least one")
 
 
 def _parameter(name: str, entry: ParameterTable, values: tuple[Value, ...], kinds: Mapping[str, ValueKind]) -> Parameter:
     default = values[0] if entry.default is None else entry.default
-    if not any(_same(default, value) for value in values):
-        raise SpaceError(f"the default of `{name}`, {spell(default)}, is not one of its values", hint=f"use one of {listing(values)}")
+    if _typed(default) not in map(_typed, values):
+        raise SpaceError(f"the default of `{name}`, {shown(default)}, is not one of its values", hint=f"use one of {listing(values)}")
     when = parse_expression(entry.when, kinds) if entry.when is not None else None
     others = entry.open if isinstance(entry.open, bool) else tuple(entry.open)
     if isinstance(others, tuple):

@@ -1,0 +1,137 @@
+"""Read the text files that users name, and check the values parsed from them, within bounds.
+
+A path may lead to a device or a FIFO, which never ends, or to more bytes than fit in memory. A short text may hold values that are nested
+too deeply to walk, numbers that no column can hold, or aliases that multiply. Every reader of such files begins here.
+"""
+
+import ast
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from oppa.errors import InputError
+from oppa.problem.bounds import DEEPEST, DEEPEST_SOURCE, INTEGERS, MOST_BYTES, MOST_VALUES
+
+MOST_DIGITS = 18
+"""Digits of a whole number that is surely in INTEGERS."""
+
+
+def read_text(path: Path, *, error: type[InputError] = InputError, hint: str = "") -> str:
+    """Return the text of a file; raises `error` unless it is a regular file of UTF-8 text within the bounds."""
+    try:
+        text = _bytes(path).decode()
+        if "\0" in text:
+            raise ValueError("it contains a NUL byte, so it is not text")
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text"
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+    except ValueError as problem:
+        reason = str(problem)
+    else:
+        return text
+    raise error(f"`{path}` cannot be read: {reason}", hint=hint or f"name a text file in UTF-8 of at most {MOST_BYTES >> 10} KiB")
+
+
+def parse_json(text: str, *, source: str, hint: str) -> Any:
+    """Return the values of a JSON text; raises InputError if it is not JSON, or exceeds the bounds."""
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise too_deep(source) from None
+    except ValueError as problem:
+        raise InputError(f"{source} is not JSON: {problem}", hint=hint) from None
+    require_bounded(values, source=source)
+    return values
+
+
+def parse_yaml(text: str, *, hint: str) -> Any:
+    """Return the values of a YAML text without aliases; raises InputError if it is not YAML, or exceeds the bounds."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """Refuses aliases, which multiply values."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("it has an alias, such as `*name`: write the values themselves")
+            return super().compose_node(parent, index)
+
+    try:
+        values = yaml.load(text, Loader)
+    except RecursionError:
+        raise too_deep("the file") from None
+    except (yaml.YAMLError, ValueError) as problem:  # a ValueError of a date, or of a number with thousands of digits
+        raise InputError(f"the file is not YAML: {problem}", hint=hint) from None
+    require_bounded(values, source="the file")
+    return values
+
+
+def parse_python(text: str, *, hint: str) -> ast.Module:
+    """Return the syntax tree of a Python source; raises InputError if it is not Python, or exceeds the bounds."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as problem:
+        raise InputError(f"line {problem.lineno} is not Python: {problem.msg}", hint=hint) from None
+    except (RecursionError, MemoryError):  # the parser's stack is limited
+        raise too_deep("the file", most=DEEPEST_SOURCE) from None
+    waiting: list[tuple[ast.AST, int]] = [(tree, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        if depth > DEEPEST_SOURCE:
+            raise too_deep("the file", most=DEEPEST_SOURCE)
+        if isinstance(node, ast.Constant):
+            require_bounded(node.value, source="the file")
+        waiting += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
+    return tree
+
+
+def too_deep(source: str, error: type[InputError] = InputError, *, most: int = DEEPEST) -> InputError:
+    """Return the error for values that are nested too deeply."""
+    return error(f"{source} has values more than {most} deep", hint="nest them less deeply")
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of ASCII digits states; None for any other text, and for a number that is too large."""
+    return int(text) if re.fullmatch(f"[0-9]{{1,{MOST_DIGITS}}}", text) else None
+
+
+def require_bounded(values: Any, *, source: str, error: type[InputError] = InputError) -> None:
+    """Raise `error` for values that are too deep, too many, or too large, and for text that UTF-8 cannot encode."""
+    for count, (value, depth) in enumerate(_walk(values)):
+        if depth > DEEPEST:
+            raise too_deep(source, error)
+        if count > MOST_VALUES:
+            raise error(f"{source} has more than {MOST_VALUES} values", hint="remove some; aliases count as often as they are used")
+        if isinstance(value, int) and value not in INTEGERS:
+            number = str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
+            raise error(f"{source} has {number}", hint="use whole numbers of at most 64 bits")
+        if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise error(f"{source} has half of a surrogate pair in a string", hint="write the character itself, in UTF-8")
+
+
+def _walk(values: Any) -> Iterator[tuple[Any, int]]:
+    """Yield every key and value, with its depth."""
+    waiting = [(values, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        yield value, depth
+        if isinstance(value, Mapping):
+            waiting += [(each, depth + 1) for entry in value.items() for each in entry]
+        elif isinstance(value, list | tuple):
+            waiting += [(each, depth + 1) for each in value]
+
+
+def _bytes(path: Path) -> bytes:
+    """Return the contents of a file. A link may lead to it, but opening it must not wait, as that of a FIFO would."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is not a regular file")
+        body = file.read(MOST_BYTES + 1)
+    if len(body) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    return body
